@@ -42,7 +42,7 @@ from optsched.cli.collecting import collect_less
 from optsched.cluster.selectors import LabelSelector, Operator, Requirement
 from optsched.cluster.snapshot import Gang, GangPhase, Node, Queue, Snapshot
 from optsched.cluster.task import PodTerm, Task, TaskShape, TaskStatus
-from optsched.plugins.verify import verify_actions
+from optsched.plugins.verification.verify import verify_actions
 from optsched.policy.load import load_policy
 from optsched.session.session import Surroundings, run_session
 from optsched.solver.cpsat.model import Limits

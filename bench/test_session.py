@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.cluster.decisions import LevelStatus
-from optsched.plugins.levels import build_levels
-from optsched.plugins.verify import verify_actions
+from optsched.plugins.objectives.levels import build_levels
+from optsched.plugins.verification.verify import verify_actions
 from optsched.policy.load import load_policy
 from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions

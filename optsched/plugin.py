@@ -21,13 +21,13 @@ from __future__ import annotations
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import Gang, Node, Queue, Snapshot
 from optsched.cluster.task import Task, TaskShape, TaskStatus
+from optsched.plugins.custom.proposals import Action, Displace, Place, View
 from optsched.plugins.extension_points import Greedy, KeyReach, LiveScorer, Rule, Scorer, Violation
 from optsched.plugins.faces import Face
 from optsched.plugins.ledger import Ledger
 from optsched.plugins.outcome import Outcome
-from optsched.plugins.proposals import Action, Displace, Place, View
 from optsched.plugins.registry import Argument, Kind, Plugin, Value
-from optsched.plugins.world import Placement, World
+from optsched.plugins.verification.world import Placement, World
 from optsched.problem.arrays import F64, I64, Bool
 from optsched.problem.formulation import Formulation
 from optsched.problem.linear import Expression

@@ -20,13 +20,13 @@ from optsched.cluster.decisions import Allocate
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.snapshot import Gang, GangPhase, Node, Queue, Snapshot
 from optsched.cluster.task import Task, TaskShape, TaskStatus
-from optsched.plugins.contained import OWN_FACES
+from optsched.plugins.custom.contained import OWN_FACES
 from optsched.plugins.extension_points import Rule
-from optsched.plugins.gang import Gang as Gangs
-from optsched.plugins.priority import Priority
+from optsched.plugins.gangs.gang import Gang as Gangs
+from optsched.plugins.ordering.priority import Priority
 from optsched.plugins.ruleset import ActiveRule, RuleSet
-from optsched.plugins.verify import verify_actions
-from optsched.plugins.world import World
+from optsched.plugins.verification.verify import verify_actions
+from optsched.plugins.verification.world import World
 from optsched.policy.policy import Policy, SolverKind
 from optsched.problem.compile import compile_problem
 from optsched.session.session import Report, Surroundings, run_session

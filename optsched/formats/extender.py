@@ -13,7 +13,7 @@ from optsched.cluster.task import TaskStatus
 from optsched.formats.encode import node_manifest, owner_fields
 from optsched.formats.encode_pods import pod_manifest
 from optsched.formats.marks import time_text
-from optsched.plugins.outside import Verb
+from optsched.plugins.external.outside import Verb
 from optsched.units import CPU, MEMORY, PODS, format_resource_list
 from optsched.units.unreadable import why_unreadable
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from optsched.cluster.amounts import Amounts
     from optsched.cluster.snapshot import Gang, Node, Queue, Snapshot
     from optsched.cluster.task import Task
-    from optsched.plugins.outside import Question
+    from optsched.plugins.external.outside import Question
 
 Body = dict[str, Any]
 

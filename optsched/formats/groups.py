@@ -40,7 +40,7 @@ from optsched.formats.tolerance import tolerance
 from optsched.formats.topology import sub_group_rule, topology_request
 from optsched.formats.upstream import PREFIX
 from optsched.formats.usage import USAGE, read_usage
-from optsched.plugins.task_topology import read_roles
+from optsched.plugins.topology.task_topology import read_roles
 from optsched.units import DurationError, FieldError, parse_duration_ms, split_usage
 
 if TYPE_CHECKING:

@@ -1,6 +1,9 @@
-"""One module per rule with all its faces: verify, encode, greedy (mask, score, order), explain.
+"""Built-in rules, one module each with all its parts, and the framework that runs them.
 
-A rule knows problems and plans, never an engine. What is below `Rule` is all that engines know of a
-rule. The verifying faces look at domain objects in plain Python and share nothing with the arrays
-that the other faces compute on: they are specification, test oracle and guard at once.
+`extension_points` declares what a rule may implement, `registry` lists the plugins that a
+configuration may name, `ruleset` holds the rules that a policy switches on.
+
+A rule knows problems and plans, never an engine. Its verifying part reads domain objects in plain
+Python and shares nothing with the arrays that its other parts use: it is specification, test oracle
+and guard at once.
 """

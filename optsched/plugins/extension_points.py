@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
     from optsched.cluster.decisions import Sense
     from optsched.cluster.reasons import Reason
+    from optsched.plugins.eviction.moves import Moves
+    from optsched.plugins.external.outside import Outside
     from optsched.plugins.faces import Face
     from optsched.plugins.ledger import Ledger
-    from optsched.plugins.moves import Moves
     from optsched.plugins.outcome import Outcome
-    from optsched.plugins.outside import Outside
-    from optsched.plugins.world import World
+    from optsched.plugins.verification.world import World
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.formulation import Formulation
     from optsched.problem.linear import Expression, LinearModel

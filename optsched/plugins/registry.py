@@ -10,52 +10,52 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
-from optsched.plugins.binpack import Binpack
-from optsched.plugins.capability import Capability
-from optsched.plugins.capacity import Capacity
-from optsched.plugins.conformance import Conformance
-from optsched.plugins.data_locality import DataLocality
-from optsched.plugins.device_claims import DeviceClaims
-from optsched.plugins.deviceshare import DeviceShare, Prefers
-from optsched.plugins.drf import Drf
-from optsched.plugins.extender import Extender, Service
+from optsched.plugins.devices.device_claims import DeviceClaims
+from optsched.plugins.devices.deviceshare import DeviceShare, Prefers
+from optsched.plugins.devices.fragmentation import Fragmentation
+from optsched.plugins.devices.numa_aware import NumaAware, NumaPolicies
+from optsched.plugins.devices.proportions import KeptPerDevice, Proportions
+from optsched.plugins.eviction.conformance import Conformance
+from optsched.plugins.eviction.rescheduling import AMOUNTS, LowNodeUtilization, Rescheduling
+from optsched.plugins.eviction.victims import Budgets, Cooldown
+from optsched.plugins.external.extender import Extender, Service
+from optsched.plugins.external.outside import Verb
 from optsched.plugins.faces import Face
-from optsched.plugins.finish_time_fair import FinishTimeFair
-from optsched.plugins.fragmentation import Fragmentation
-from optsched.plugins.gang import Gang
-from optsched.plugins.guarantee import Guarantee
-from optsched.plugins.hdrf import HierarchicalDrf
-from optsched.plugins.host_ports import HostPorts
-from optsched.plugins.leaf_queues import LeafQueues
-from optsched.plugins.lending import LEND_IDLE
-from optsched.plugins.network_topology import NetworkTopology
-from optsched.plugins.node_affinity import NodeAffinity
-from optsched.plugins.nodegroup import NodeGroup
-from optsched.plugins.nodeorder import NodeOrder
-from optsched.plugins.numa_aware import NumaAware, NumaPolicies
-from optsched.plugins.outside import Verb
-from optsched.plugins.over_time import OverTime
-from optsched.plugins.overcommit import Overcommit
-from optsched.plugins.pod_affinity import PodAffinity
-from optsched.plugins.priority import Priority
-from optsched.plugins.proportion import Proportion
-from optsched.plugins.proportions import KeptPerDevice, Proportions
-from optsched.plugins.rescheduling import AMOUNTS, LowNodeUtilization, Rescheduling
-from optsched.plugins.resourcequota import ResourceQuota
-from optsched.plugins.shortest_remaining import ShortestRemaining
-from optsched.plugins.sla import Sla
-from optsched.plugins.spread import Spread
-from optsched.plugins.strategy_fit import DEFAULT, Share, Strategy, StrategyFit
-from optsched.plugins.sub_groups import SubGroups
-from optsched.plugins.taints import Taints
-from optsched.plugins.task_topology import TaskTopology
-from optsched.plugins.tdm import Tdm
-from optsched.plugins.usage import Estimate, Usage
-from optsched.plugins.victims import Budgets, Cooldown
-from optsched.plugins.volume_fill import VolumeFill
-from optsched.plugins.volume_limits import VolumeLimits
-from optsched.plugins.volume_zone import VolumeZone
-from optsched.plugins.volumes import Volumes
+from optsched.plugins.gangs.gang import Gang
+from optsched.plugins.gangs.overcommit import Overcommit
+from optsched.plugins.gangs.resourcequota import ResourceQuota
+from optsched.plugins.gangs.sub_groups import SubGroups
+from optsched.plugins.nodes.host_ports import HostPorts
+from optsched.plugins.nodes.node_affinity import NodeAffinity
+from optsched.plugins.nodes.nodegroup import NodeGroup
+from optsched.plugins.nodes.taints import Taints
+from optsched.plugins.nodes.tdm import Tdm
+from optsched.plugins.nodes.usage import Estimate, Usage
+from optsched.plugins.ordering.finish_time_fair import FinishTimeFair
+from optsched.plugins.ordering.priority import Priority
+from optsched.plugins.ordering.shortest_remaining import ShortestRemaining
+from optsched.plugins.ordering.sla import Sla
+from optsched.plugins.scores.binpack import Binpack
+from optsched.plugins.scores.nodeorder import NodeOrder
+from optsched.plugins.scores.strategy_fit import DEFAULT, Share, Strategy, StrategyFit
+from optsched.plugins.shares.capability import Capability
+from optsched.plugins.shares.capacity import Capacity
+from optsched.plugins.shares.drf import Drf
+from optsched.plugins.shares.guarantee import Guarantee
+from optsched.plugins.shares.hdrf import HierarchicalDrf
+from optsched.plugins.shares.leaf_queues import LeafQueues
+from optsched.plugins.shares.lending import LEND_IDLE
+from optsched.plugins.shares.over_time import OverTime
+from optsched.plugins.shares.proportion import Proportion
+from optsched.plugins.storage.data_locality import DataLocality
+from optsched.plugins.storage.volume_fill import VolumeFill
+from optsched.plugins.storage.volume_limits import VolumeLimits
+from optsched.plugins.storage.volume_zone import VolumeZone
+from optsched.plugins.storage.volumes import Volumes
+from optsched.plugins.topology.network_topology import NetworkTopology
+from optsched.plugins.topology.pod_affinity import PodAffinity
+from optsched.plugins.topology.spread import Spread
+from optsched.plugins.topology.task_topology import TaskTopology
 from optsched.units import CPU, MEMORY, parse_amount, parse_duration_ms, parse_hours
 
 if TYPE_CHECKING:

@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.plugins.contained import Contained
-from optsched.plugins.entitlement import Entitlements
+from optsched.plugins.custom.contained import Contained
+from optsched.plugins.devices.gpu_shares import GpuShares
+from optsched.plugins.eviction.victims import Victims, protected, unwilling
 from optsched.plugins.extension_points import Rule
 from optsched.plugins.faces import DEFAULT_FACES, Face
-from optsched.plugins.fifo import Fifo
-from optsched.plugins.fits import Fits
-from optsched.plugins.gpu_shares import GpuShares
-from optsched.plugins.reservation import Reservation
-from optsched.plugins.shards import Shards
-from optsched.plugins.victims import Victims, protected, unwilling
-from optsched.plugins.well_formed import WellFormed
+from optsched.plugins.nodes.fits import Fits
+from optsched.plugins.nodes.shards import Shards
+from optsched.plugins.ordering.fifo import Fifo
+from optsched.plugins.ordering.reservation import Reservation
+from optsched.plugins.shares.entitlement import Entitlements
+from optsched.plugins.verification.well_formed import WellFormed
 from optsched.problem.running import running_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from optsched.plugins.contained import Faults
-    from optsched.plugins.outside import Outside
+    from optsched.plugins.custom.contained import Faults
+    from optsched.plugins.external.outside import Outside
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
 

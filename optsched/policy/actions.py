@@ -6,7 +6,7 @@ KAI-Scheduler.
 
 from __future__ import annotations
 
-from optsched.plugins.proposals import Action
+from optsched.plugins.custom.proposals import Action
 from optsched.plugins.registry import Argument, Kind
 
 NEED_SOLVER = frozenset({"consolidation"})

@@ -16,10 +16,10 @@ from traceback import extract_tb
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from optsched.plugins.contained import HARMFUL, OWN_FACES
+from optsched.plugins.custom.contained import HARMFUL, OWN_FACES
+from optsched.plugins.custom.proposals import Action, Proposer
 from optsched.plugins.extension_points import Rule
 from optsched.plugins.faces import Face
-from optsched.plugins.proposals import Action, Proposer
 from optsched.plugins.registry import ALIASES, JOB_PLUGINS, PLUGINS, Argument, Kind, Plugin
 from optsched.plugins.ruleset import RuleSet
 from optsched.policy.actions import ACTIONS
@@ -28,7 +28,7 @@ from optsched.policy.problem import PolicyError, Problem, Severity
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from optsched.plugins.proposals import Propose
+    from optsched.plugins.custom.proposals import Propose
     from optsched.plugins.registry import Value
 
 ENTRY_POINTS: Final = "optsched.plugins"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from optsched.plugins.levels import LEVELS
+from optsched.plugins.objectives.levels import LEVELS
 from optsched.policy.access import choice_of, duration_of, fields_of, items_of, text_of, whole_of
 from optsched.policy.catalogue import BUILT_IN
 from optsched.policy.parts import (

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from optsched.plugins.custom.proposals import Action
 from optsched.plugins.faces import DEFAULT_FACES, Face
-from optsched.plugins.proposals import Action
 from optsched.plugins.registry import ALIASES, HALF_LIFE, JOB_PLUGINS, Kind
 from optsched.policy.access import (
     choice_of,
@@ -35,7 +35,7 @@ from optsched.units import parse_duration_ms
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from optsched.plugins.proposals import Proposer
+    from optsched.plugins.custom.proposals import Proposer
     from optsched.plugins.registry import Argument, Plugin, Value
     from optsched.policy.catalogue import Catalogue
     from optsched.policy.located import Field, Node

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from optsched.plugins.faces import DEFAULT_FACES, Face
-from optsched.plugins.levels import LEVELS
+from optsched.plugins.objectives.levels import LEVELS
 from optsched.plugins.registry import PLUGINS
 from optsched.plugins.ruleset import ActiveRule, RuleSet
 from optsched.plugins.wording import counted
@@ -19,7 +19,7 @@ from optsched.units import format_duration_ms
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from optsched.plugins.proposals import Proposer
+    from optsched.plugins.custom.proposals import Proposer
     from optsched.plugins.registry import Plugin, Value
     from optsched.policy.problem import Problem
 
@@ -100,7 +100,7 @@ class Policy:
     rules
         In the order in which they are asked, with plugin, tier and faces.
     levels
-        Of the objective, the most important first; names in `optsched.plugins.levels.LEVELS`.
+        Of the objective, the most important first; see `LEVELS` in `optsched.plugins.objectives`.
     admission, solver, budgets
         See their types.
     reservations

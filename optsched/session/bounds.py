@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.decisions import LevelStatus, Sense
-from optsched.plugins.consolidation import CONSOLIDATE
+from optsched.plugins.eviction.consolidation import CONSOLIDATE
 from optsched.plugins.extension_points import is_node_level
 from optsched.solver.preemption.candidates import find_candidates
 from optsched.solver.victims.encode import ENDED, VICTIMS

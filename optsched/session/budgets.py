@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.reasons import Reason, ReasonCode
-from optsched.plugins.entitled import PREEMPT, RECLAIM
-from optsched.plugins.victims import Victims, covers, unwilling
+from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM
+from optsched.plugins.eviction.victims import Victims, covers, unwilling
 from optsched.plugins.wording import counted
 from optsched.problem.running import running_tasks
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from optsched.cluster.decisions import Allocate
-from optsched.plugins.device_claims import DeviceClaims
-from optsched.plugins.deviceshare import DeviceShare
-from optsched.plugins.numa_aware import NumaAware
-from optsched.plugins.world import World
+from optsched.plugins.devices.device_claims import DeviceClaims
+from optsched.plugins.devices.deviceshare import DeviceShare
+from optsched.plugins.devices.numa_aware import NumaAware
+from optsched.plugins.verification.world import World
 
 if TYPE_CHECKING:
     from optsched.cluster.cards import CardUse

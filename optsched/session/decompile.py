@@ -9,8 +9,8 @@ import numpy as np
 from optsched.cluster.booking import gang_end_ms
 from optsched.cluster.decisions import Allocate, Enqueue, Evict, Nominate
 from optsched.cluster.reasons import Reason, ReasonCode
-from optsched.plugins.explain import Explainer, by_code
-from optsched.plugins.fifo import NOBODY, behind, first_in_order, held_behind
+from optsched.plugins.explanations.explain import Explainer, by_code
+from optsched.plugins.ordering.fifo import NOBODY, behind, first_in_order, held_behind
 from optsched.plugins.outcome import Outcome
 from optsched.plugins.wording import amount_text
 from optsched.problem.decisions import Decisions

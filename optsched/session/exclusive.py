@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from optsched.plugins.deviceshare import EXCLUSIVE, DeviceShare
+from optsched.plugins.devices.deviceshare import EXCLUSIVE, DeviceShare
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -15,13 +15,13 @@ import numpy as np
 from optsched.cluster.decisions import Evict, LevelResult, LevelStatus
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import ROOT_QUEUE
-from optsched.plugins.admission import Placed
-from optsched.plugins.entitled import RECLAIM
-from optsched.plugins.fifo import NOBODY, FifoLines
-from optsched.plugins.lending import LEND_IDLE, find_firmness
+from optsched.plugins.eviction.entitled import RECLAIM
+from optsched.plugins.objectives.admission import Placed
+from optsched.plugins.objectives.weights import dominant_weights
+from optsched.plugins.ordering.fifo import NOBODY, FifoLines
 from optsched.plugins.outcome import Outcome
-from optsched.plugins.proportion import Proportion, own_shares
-from optsched.plugins.weights import dominant_weights
+from optsched.plugins.shares.lending import LEND_IDLE, find_firmness
+from optsched.plugins.shares.proportion import Proportion, own_shares
 from optsched.plugins.wording import amount_text
 from optsched.problem.arrays import UNPLACED
 from optsched.solver.greedy.pipeline import ALLOCATE, GreedyOptions, run_greedy

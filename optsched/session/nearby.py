@@ -14,8 +14,8 @@ from optsched.api.wellknown import DATASETS
 from optsched.cluster.stores import NO_WANTS, Wants
 from optsched.cluster.task import TaskStatus
 from optsched.formats.stores import datasets_in
-from optsched.plugins.data_locality import DataLocality
-from optsched.plugins.nodeorder import NodeOrder
+from optsched.plugins.scores.nodeorder import NodeOrder
+from optsched.plugins.storage.data_locality import DataLocality
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

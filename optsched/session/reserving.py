@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.task import TaskStatus
-from optsched.plugins.fifo import NOBODY, FifoLines
-from optsched.plugins.reservation import expectation
-from optsched.plugins.sla import Sla
+from optsched.plugins.ordering.fifo import NOBODY, FifoLines
+from optsched.plugins.ordering.reservation import expectation
+from optsched.plugins.ordering.sla import Sla
 from optsched.problem.compile import compile_problem
 from optsched.solver.greedy.reserving import Wishes, make_bookings
 

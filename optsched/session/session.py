@@ -28,19 +28,19 @@ from optsched.cluster.moves import is_successor, kept_places
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.task import TaskStatus
-from optsched.plugins.admission import Started
-from optsched.plugins.conformance import SYSTEM_PRIORITY, system_first
-from optsched.plugins.consolidation import CONSOLIDATE, Consolidation
-from optsched.plugins.contained import Fault, Faults, PluginFailure
-from optsched.plugins.entitled import PREEMPT, RECLAIM, Entitled
+from optsched.plugins.custom.contained import Fault, Faults, PluginFailure
+from optsched.plugins.eviction.conformance import SYSTEM_PRIORITY, system_first
+from optsched.plugins.eviction.consolidation import CONSOLIDATE, Consolidation
+from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM, Entitled
+from optsched.plugins.eviction.moves import SHUFFLE
 from optsched.plugins.extension_points import is_node_level
+from optsched.plugins.external.outside import Recorder, Recording
 from optsched.plugins.faces import Face
-from optsched.plugins.fairness import queue_shares
-from optsched.plugins.levels import build_levels
-from optsched.plugins.moves import SHUFFLE
+from optsched.plugins.objectives.admission import Started
+from optsched.plugins.objectives.levels import build_levels
 from optsched.plugins.outcome import Outcome
-from optsched.plugins.outside import Recorder, Recording
-from optsched.plugins.verify import verify_actions
+from optsched.plugins.shares.fairness import queue_shares
+from optsched.plugins.verification.verify import verify_actions
 from optsched.policy.policy import Admission, SolverKind
 from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions
@@ -98,7 +98,7 @@ if TYPE_CHECKING:
     from optsched.cluster.progress import Incumbent, Progress
     from optsched.cluster.snapshot import Gang, Snapshot
     from optsched.plugins.extension_points import AnyLevel, Violation
-    from optsched.plugins.outside import Outside
+    from optsched.plugins.external.outside import Outside
     from optsched.policy.policy import Policy
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from optsched.cluster.amounts import total
 from optsched.cluster.usage import Usage
-from optsched.plugins.world import add_into
+from optsched.plugins.verification.world import add_into
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -15,7 +15,7 @@ import numpy as np
 
 from optsched.cluster.decisions import LevelResult, LevelStatus, Sense
 from optsched.plugins.extension_points import is_domain_level
-from optsched.plugins.gang import excess_resources
+from optsched.plugins.gangs.gang import excess_resources
 from optsched.plugins.outcome import Outcome
 from optsched.problem.arrays import UNPLACED, frozen
 from optsched.problem.relations import TermKind, count_coming

@@ -16,11 +16,11 @@ from optsched.cluster.decisions import Evict
 from optsched.cluster.eviction import leaving
 from optsched.cluster.snapshot import Gang, GangPhase
 from optsched.cluster.task import TaskStatus
+from optsched.plugins.eviction.moves import SHUFFLE, is_due, left_broken
+from optsched.plugins.eviction.victims import covers
 from optsched.plugins.faces import Face
 from optsched.plugins.ledger import Ledger
-from optsched.plugins.moves import SHUFFLE, is_due, left_broken
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.victims import covers
 from optsched.problem.compile import compile_problem
 from optsched.problem.running import running_tasks
 from optsched.solver.greedy.book import Lens
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from optsched.cluster.snapshot import Snapshot
     from optsched.cluster.task import Task
-    from optsched.plugins.moves import Moves, Relief
+    from optsched.plugins.eviction.moves import Moves, Relief
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from optsched.plugins.faces import DEFAULT_FACES, Face
-from optsched.plugins.levels import LEVELS
+from optsched.plugins.objectives.levels import LEVELS
 from optsched.units import format_duration_ms
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Final
 
 from optsched.cluster.amounts import amount_of
-from optsched.plugins.fragmentation import Kind, typical
-from optsched.plugins.sla import own_waiting_ms
+from optsched.plugins.devices.fragmentation import Kind, typical
+from optsched.plugins.ordering.sla import own_waiting_ms
 from optsched.study.simulation.devices import WHOLE, GpuBook, gpu_milli, gpus_of, milli_on
 from optsched.study.simulation.record import (
     Bind,

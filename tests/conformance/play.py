@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from optsched.cluster.decisions import Allocate, Evict, Nominate
-from optsched.plugins.verify import verify_actions
+from optsched.plugins.verification.verify import verify_actions
 from optsched.session.session import Surroundings, run_session
 from optsched.session.status import gang_status, plan_by_gang
 from optsched.solver.cpsat.model import Limits

@@ -13,7 +13,7 @@ from optsched.cluster.snapshot import Gang, Queue, Snapshot
 from optsched.cluster.task import Task, TaskShape, TaskStatus
 from optsched.cluster.topology import sub_group_of
 from optsched.plugins.ledger import Ledger
-from optsched.plugins.network_topology import NetworkTopology
+from optsched.plugins.topology.network_topology import NetworkTopology
 from optsched.problem.compile import compile_problem
 from optsched.problem.running import running_tasks
 from optsched.solver.greedy.book import scorers_of

@@ -8,8 +8,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from optsched.plugin import View
-from optsched.plugins.contained import OWN_FACES
-from optsched.plugins.outside import Verb
+from optsched.plugins.custom.contained import OWN_FACES
+from optsched.plugins.external.outside import Verb
 from optsched.policy.load import parse_policy
 from tests.support.pages import ROOT, fences
 

@@ -14,7 +14,7 @@ from optsched.formats.encode import encode
 from optsched.formats.snapshot import assemble
 from optsched.formats.traces.philly import read_philly
 from optsched.formats.usage import USAGE
-from optsched.plugins import strategy_fit
+from optsched.plugins.scores import strategy_fit
 from optsched.policy.load import load_policy
 from optsched.session.session import Surroundings, run_session
 from tests.formats.objects import group, node, pod, queue

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from optsched.cluster.decisions import Allocate, Evict, LevelStatus, Nominate, Sense
-from optsched.plugins.admission import ADMISSION
+from optsched.plugins.objectives.admission import ADMISSION
 from optsched.policy.load import is_shipped
 from tests.oracle.checks import Finding
 from tests.oracle.manifests import gang_of

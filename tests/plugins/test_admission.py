@@ -9,11 +9,11 @@ import pytest
 
 from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.task import TaskShape
-from optsched.plugins.admission import admission_levels, task_levels
+from optsched.plugins.objectives.admission import admission_levels, task_levels
+from optsched.plugins.objectives.weights import PPB, dominant_weights
 from optsched.plugins.outcome import Outcome
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.shortfall import Shortfall
-from optsched.plugins.weights import PPB, dominant_weights
+from optsched.plugins.shares.shortfall import Shortfall
 from optsched.problem.compile import compile_problem
 from optsched.problem.tiers import priority_tiers, weighted_tier
 from tests.support.engines import Bench

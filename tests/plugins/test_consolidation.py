@@ -11,15 +11,15 @@ from optsched.cluster.decisions import Evict, Nominate
 from optsched.cluster.selectors import LabelSelector
 from optsched.cluster.snapshot import Budget, Gang, GangPhase, Queue
 from optsched.cluster.task import Taint, TaintEffect
-from optsched.plugins.capability import Capability
-from optsched.plugins.conformance import Conformance
-from optsched.plugins.consolidation import CONSOLIDATE, Consolidation
-from optsched.plugins.entitled import Entitled
-from optsched.plugins.gang import Gang as GangRule
-from optsched.plugins.node_affinity import NodeAffinity
+from optsched.plugins.eviction.conformance import Conformance
+from optsched.plugins.eviction.consolidation import CONSOLIDATE, Consolidation
+from optsched.plugins.eviction.entitled import Entitled
+from optsched.plugins.gangs.gang import Gang as GangRule
+from optsched.plugins.nodes.node_affinity import NodeAffinity
+from optsched.plugins.nodes.taints import Taints
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.taints import Taints
-from optsched.plugins.verify import verify_actions
+from optsched.plugins.shares.capability import Capability
+from optsched.plugins.verification.verify import verify_actions
 from tests.support.small import GPU, cluster, gang, node, running, shape
 
 if TYPE_CHECKING:

@@ -19,19 +19,19 @@ from hypothesis import strategies as st
 from optsched.cluster.decisions import Allocate, Enqueue, LevelStatus, Sense
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.task import TaskStatus
-from optsched.plugins.deviceshare import DeviceShare
-from optsched.plugins.extender import Extender
-from optsched.plugins.gpu_shares import is_shared
-from optsched.plugins.hdrf import HierarchicalDrf
+from optsched.plugins.devices.deviceshare import DeviceShare
+from optsched.plugins.devices.gpu_shares import is_shared
+from optsched.plugins.external.extender import Extender
+from optsched.plugins.external.outside import Question, Reply, Verb
 from optsched.plugins.ledger import Ledger
-from optsched.plugins.levels import LEVELS, build_levels
+from optsched.plugins.objectives.levels import LEVELS, build_levels
 from optsched.plugins.outcome import Outcome
-from optsched.plugins.outside import Question, Reply, Verb
-from optsched.plugins.over_time import OverTime
 from optsched.plugins.registry import PLUGINS
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.verify import verify_actions
-from optsched.plugins.world import World
+from optsched.plugins.shares.hdrf import HierarchicalDrf
+from optsched.plugins.shares.over_time import OverTime
+from optsched.plugins.verification.verify import verify_actions
+from optsched.plugins.verification.world import World
 from optsched.problem.arrays import UNPLACED
 from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions

@@ -22,9 +22,9 @@ from optsched.cluster.devices import (
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.task import TaskShape, TaskStatus
 from optsched.formats.snapshot import assemble
-from optsched.plugins.device_claims import DeviceClaims
-from optsched.plugins.device_deals import Want, deal
-from optsched.plugins.gang import Gang
+from optsched.plugins.devices.device_claims import DeviceClaims
+from optsched.plugins.devices.device_deals import Want, deal
+from optsched.plugins.gangs.gang import Gang
 from optsched.plugins.ruleset import RuleSet
 from optsched.policy import parse_policy
 from optsched.session.session import Surroundings, run_session

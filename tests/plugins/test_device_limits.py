@@ -21,9 +21,9 @@ from optsched.cluster.devices import (
     evaluate_selectors,
 )
 from optsched.formats.snapshot import assemble
-from optsched.plugins import device_claims, device_deals
-from optsched.plugins.device_claims import DeviceClaims
-from optsched.plugins.device_deals import (
+from optsched.plugins.devices import device_claims, device_deals
+from optsched.plugins.devices.device_claims import DeviceClaims
+from optsched.plugins.devices.device_deals import (
     STEPS_OF_SEARCH,
     Bond,
     Option,

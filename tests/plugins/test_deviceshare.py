@@ -13,8 +13,8 @@ from optsched.api.wellknown import VGPU_PODGROUP_POLICY
 from optsched.cluster.cards import Card, CardRequest, CardUse, Geometry, Instance
 from optsched.cluster.decisions import Allocate
 from optsched.cluster.task import TaskShape
-from optsched.plugins.deviceshare import EXCLUSIVE, DeviceShare, Prefers
-from optsched.plugins.gang import Gang
+from optsched.plugins.devices.deviceshare import EXCLUSIVE, DeviceShare, Prefers
+from optsched.plugins.gangs.gang import Gang
 from optsched.plugins.ruleset import RuleSet
 from optsched.policy import PolicyError, parse_policy
 from optsched.problem.compile import compile_problem

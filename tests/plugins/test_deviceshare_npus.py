@@ -13,8 +13,8 @@ from optsched.api.wellknown import NPU_MODE
 from optsched.cluster.cards import Card, CardRequest, CardUse, Chip, Template
 from optsched.cluster.decisions import Allocate
 from optsched.cluster.task import TaskShape
-from optsched.plugins.deviceshare import DeviceShare, Prefers
-from optsched.plugins.gang import Gang
+from optsched.plugins.devices.deviceshare import DeviceShare, Prefers
+from optsched.plugins.gangs.gang import Gang
 from optsched.plugins.ruleset import RuleSet
 from optsched.policy import PolicyError, parse_policy
 from optsched.session.cards import with_cards

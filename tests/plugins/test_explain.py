@@ -19,15 +19,15 @@ from optsched.cluster.task import (
     TaintEffect,
     TaskStatus,
 )
-from optsched.plugins.binpack import Binpack
-from optsched.plugins.capability import Capability
-from optsched.plugins.gang import Gang as GangRule
-from optsched.plugins.host_ports import HostPorts
-from optsched.plugins.node_affinity import NodeAffinity
-from optsched.plugins.pod_affinity import PodAffinity
+from optsched.plugins.gangs.gang import Gang as GangRule
+from optsched.plugins.nodes.host_ports import HostPorts
+from optsched.plugins.nodes.node_affinity import NodeAffinity
+from optsched.plugins.nodes.taints import Taints
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.spread import Spread
-from optsched.plugins.taints import Taints
+from optsched.plugins.scores.binpack import Binpack
+from optsched.plugins.shares.capability import Capability
+from optsched.plugins.topology.pod_affinity import PodAffinity
+from optsched.plugins.topology.spread import Spread
 from optsched.session.decompile import pending_of
 from tests.support.engines import Bench, binds, reason
 from tests.support.small import CPU, ZONE, cluster, gang, node, running, shape

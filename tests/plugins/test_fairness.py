@@ -14,12 +14,12 @@ from scipy.optimize import linprog
 from optsched.cluster.decisions import PPM
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import Queue
-from optsched.plugins.capability import Capability
-from optsched.plugins.capacity import Capacity
-from optsched.plugins.fairness import _floors, _view, ideal_parts, queue_shares
 from optsched.plugins.outcome import Outcome
-from optsched.plugins.proportion import Proportion
 from optsched.plugins.ruleset import RuleSet
+from optsched.plugins.shares.capability import Capability
+from optsched.plugins.shares.capacity import Capacity
+from optsched.plugins.shares.fairness import _floors, _view, ideal_parts, queue_shares
+from optsched.plugins.shares.proportion import Proportion
 from optsched.policy.load import load_policy
 from optsched.problem.compile import compile_problem
 from optsched.session.session import Surroundings, run_session

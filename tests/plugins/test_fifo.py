@@ -12,15 +12,15 @@ from optsched.cluster.decisions import Evict
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.snapshot import Gang as GangObject
 from optsched.cluster.snapshot import GangPhase, Queue
-from optsched.plugins.capacity import Capacity
-from optsched.plugins.drf import Drf
-from optsched.plugins.gang import Gang
-from optsched.plugins.guarantee import Guarantee
-from optsched.plugins.overcommit import Overcommit
-from optsched.plugins.priority import Priority
+from optsched.plugins.gangs.gang import Gang
+from optsched.plugins.gangs.overcommit import Overcommit
+from optsched.plugins.ordering.priority import Priority
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.spread import Spread
-from optsched.plugins.verify import verify_actions
+from optsched.plugins.shares.capacity import Capacity
+from optsched.plugins.shares.drf import Drf
+from optsched.plugins.shares.guarantee import Guarantee
+from optsched.plugins.topology.spread import Spread
+from optsched.plugins.verification.verify import verify_actions
 from optsched.policy.load import parse_policy
 from optsched.session.decompile import pending_of
 from optsched.session.session import Surroundings, run_session

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from optsched.cluster.decisions import LevelStatus
-from optsched.plugins.finish_time_fair import FinishTimeFair, ratios
-from optsched.plugins.gang import Gang
+from optsched.plugins.gangs.gang import Gang
+from optsched.plugins.ordering.finish_time_fair import FinishTimeFair, ratios
 from optsched.plugins.ruleset import RuleSet
 from optsched.problem.compile import compile_problem
 from tests.support.effort import EFFORT

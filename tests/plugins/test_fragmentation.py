@@ -12,7 +12,7 @@ import pytest
 from optsched.cluster.decisions import LevelStatus
 from optsched.cluster.task import DeviceRequest, TaskShape
 from optsched.formats.openb import read_openb
-from optsched.plugins.fragmentation import (
+from optsched.plugins.devices.fragmentation import (
     SHARES,
     FragLevel,
     Fragmentation,
@@ -22,11 +22,11 @@ from optsched.plugins.fragmentation import (
     target_of,
     typical,
 )
-from optsched.plugins.gang import Gang
-from optsched.plugins.node_affinity import NodeAffinity
-from optsched.plugins.nodeorder import NodeOrder
+from optsched.plugins.gangs.gang import Gang
+from optsched.plugins.nodes.node_affinity import NodeAffinity
 from optsched.plugins.outcome import Outcome
 from optsched.plugins.ruleset import RuleSet
+from optsched.plugins.scores.nodeorder import NodeOrder
 from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions
 from tests.support.effort import EFFORT

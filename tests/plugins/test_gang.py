@@ -9,11 +9,11 @@ import pytest
 
 from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.task import TaskStatus
-from optsched.plugins.drf import Drf
-from optsched.plugins.gang import Gang as GangRule
-from optsched.plugins.gang import excess_resources
-from optsched.plugins.priority import Priority
+from optsched.plugins.gangs.gang import Gang as GangRule
+from optsched.plugins.gangs.gang import excess_resources
+from optsched.plugins.ordering.priority import Priority
 from optsched.plugins.ruleset import RuleSet
+from optsched.plugins.shares.drf import Drf
 from tests.support.engines import Bench, binds, placed_by_gang
 from tests.support.small import CPU, cluster, gang, node, running, shape
 

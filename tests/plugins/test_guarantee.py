@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from optsched.cluster.snapshot import Gang, GangPhase, Queue
 from optsched.cluster.task import Task, TaskStatus
-from optsched.plugins.gang import Gang as GangRule
-from optsched.plugins.guarantee import Guarantee
+from optsched.plugins.gangs.gang import Gang as GangRule
 from optsched.plugins.ruleset import RuleSet
+from optsched.plugins.shares.guarantee import Guarantee
 from optsched.problem.compile import compile_problem
 from optsched.problem.tiers import priority_tiers
 from tests.support.engines import Bench, binds, placed_by_gang, reason

@@ -28,16 +28,16 @@ from optsched.cluster.task import (
     TaskStatus,
     Toleration,
 )
-from optsched.plugins.capability import Capability
-from optsched.plugins.gang import Gang as GangRule
-from optsched.plugins.guarantee import Guarantee
-from optsched.plugins.host_ports import HostPorts
-from optsched.plugins.node_affinity import NodeAffinity
-from optsched.plugins.overcommit import Overcommit
-from optsched.plugins.pod_affinity import PodAffinity
-from optsched.plugins.proportion import Proportion
+from optsched.plugins.gangs.gang import Gang as GangRule
+from optsched.plugins.gangs.overcommit import Overcommit
+from optsched.plugins.nodes.host_ports import HostPorts
+from optsched.plugins.nodes.node_affinity import NodeAffinity
+from optsched.plugins.nodes.taints import Taints
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.taints import Taints
+from optsched.plugins.shares.capability import Capability
+from optsched.plugins.shares.guarantee import Guarantee
+from optsched.plugins.shares.proportion import Proportion
+from optsched.plugins.topology.pod_affinity import PodAffinity
 from optsched.session.decompile import pending_of
 from tests.support.effort import EFFORT
 from tests.support.engines import Bench

@@ -6,10 +6,10 @@ import pytest
 
 from optsched.cluster.snapshot import Gang as GangObject
 from optsched.cluster.snapshot import GangPhase, Queue
-from optsched.plugins.gang import Gang
-from optsched.plugins.leaf_queues import LeafQueues
+from optsched.plugins.gangs.gang import Gang
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.verify import verify_actions
+from optsched.plugins.shares.leaf_queues import LeafQueues
+from optsched.plugins.verification.verify import verify_actions
 from optsched.policy.load import parse_policy
 from optsched.session.decompile import pending_of
 from optsched.session.session import Surroundings, run_session

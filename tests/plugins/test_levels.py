@@ -9,18 +9,18 @@ import pytest
 
 from optsched.cluster.decisions import Sense
 from optsched.cluster.snapshot import Queue
-from optsched.plugins.binpack import Binpack
-from optsched.plugins.capability import Capability
-from optsched.plugins.capacity import Capacity
-from optsched.plugins.drf import Drf
 from optsched.plugins.extension_points import is_node_level
 from optsched.plugins.faces import Face
-from optsched.plugins.gang import Gang as GangRule
-from optsched.plugins.guarantee import Guarantee
-from optsched.plugins.levels import LEVELS, NodeScore, build_levels
+from optsched.plugins.gangs.gang import Gang as GangRule
+from optsched.plugins.objectives.levels import LEVELS, NodeScore, build_levels
 from optsched.plugins.outcome import Outcome
-from optsched.plugins.proportion import Proportion
 from optsched.plugins.ruleset import ActiveRule, RuleSet
+from optsched.plugins.scores.binpack import Binpack
+from optsched.plugins.shares.capability import Capability
+from optsched.plugins.shares.capacity import Capacity
+from optsched.plugins.shares.drf import Drf
+from optsched.plugins.shares.guarantee import Guarantee
+from optsched.plugins.shares.proportion import Proportion
 from optsched.problem.compile import compile_problem
 from optsched.problem.tiers import priority_tiers, weighted_tier
 from tests.support.engines import Bench

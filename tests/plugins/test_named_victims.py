@@ -9,10 +9,10 @@ import numpy as np
 
 from optsched.cluster.selectors import LabelSelector, Operator, Requirement
 from optsched.cluster.snapshot import Budget
+from optsched.plugins.eviction.victims import Budgets, Cooldown
 from optsched.plugins.ledger import Ledger
 from optsched.plugins.registry import PLUGINS
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.victims import Budgets, Cooldown
 from optsched.problem.compile import compile_problem
 from optsched.problem.running import running_tasks
 from optsched.solver.greedy.faces import Faces

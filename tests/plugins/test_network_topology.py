@@ -10,12 +10,12 @@ import pytest
 
 from optsched.api.wellknown import ALLOCATED_HYPERNODE
 from optsched.cluster.topology import Topology, TopologyMode, TopologyRequest
-from optsched.plugins.gang import Gang as GangRule
-from optsched.plugins.network_topology import LEVEL, NetworkTopology
+from optsched.plugins.gangs.gang import Gang as GangRule
+from optsched.plugins.gangs.sub_groups import SubGroups
+from optsched.plugins.ordering.priority import Priority
 from optsched.plugins.outcome import Outcome
-from optsched.plugins.priority import Priority
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.sub_groups import SubGroups
+from optsched.plugins.topology.network_topology import LEVEL, NetworkTopology
 from tests.support.engines import Bench, binds, reason
 from tests.support.small import ZONE, cluster, gang, network, node, running, shape
 
@@ -237,7 +237,7 @@ def test_others_fill_racks_in_use() -> None:
 def test_too_many_domains_are_left_to_the_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench.of(net(asks("g", 2, RACK), asks("h", 2, SOFT)), RULES)
     assert bench.tied_by() == ()
-    monkeypatch.setattr("optsched.plugins.network_topology.MOST_CHOICES", 2)
+    monkeypatch.setattr("optsched.plugins.topology.network_topology.MOST_CHOICES", 2)
     assert bench.tied_by() == ("network-topology",)
     tied = NetworkTopology().ties_gangs(bench.problem)
     assert tied is not None

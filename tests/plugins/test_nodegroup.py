@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from optsched.cluster.snapshot import NodeGroups, Queue
-from optsched.plugins.gang import Gang
-from optsched.plugins.nodegroup import GROUP, NodeGroup
+from optsched.plugins.gangs.gang import Gang
+from optsched.plugins.nodes.nodegroup import GROUP, NodeGroup
 from optsched.plugins.ruleset import RuleSet
 from optsched.problem.compile import compile_problem
 from tests.support.engines import Bench, placed_by_gang, reason

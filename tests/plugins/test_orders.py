@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.cluster.snapshot import GangPhase, Queue
-from optsched.plugins.capacity import Capacity, deserved_amounts
-from optsched.plugins.drf import Drf, LeastShare
 from optsched.plugins.extension_points import Greedy, Rule
-from optsched.plugins.gang import Gang as GangRule
+from optsched.plugins.gangs.gang import Gang as GangRule
 from optsched.plugins.ledger import Ledger
+from optsched.plugins.ordering.priority import Priority
 from optsched.plugins.outcome import Outcome
-from optsched.plugins.priority import Priority
-from optsched.plugins.proportion import Proportion
 from optsched.plugins.ruleset import RuleSet
+from optsched.plugins.shares.capacity import Capacity, deserved_amounts
+from optsched.plugins.shares.drf import Drf, LeastShare
+from optsched.plugins.shares.proportion import Proportion
 from optsched.problem.compile import compile_problem
 from optsched.solver.greedy.pipeline import GreedyOptions, run_greedy
 from tests.support.engines import Bench, binds

@@ -12,16 +12,16 @@ from hypothesis import given
 from optsched.cluster.decisions import Allocate
 from optsched.cluster.snapshot import Queue
 from optsched.cluster.usage import Usage
-from optsched.plugins.capability import Capability
-from optsched.plugins.capacity import Capacity
-from optsched.plugins.drf import Drf
-from optsched.plugins.fairness import ideal_parts, queue_shares
-from optsched.plugins.hdrf import HierarchicalDrf
 from optsched.plugins.outcome import Outcome
-from optsched.plugins.over_time import OverTime
-from optsched.plugins.past import half_life_of, past_of
-from optsched.plugins.proportion import Proportion
 from optsched.plugins.ruleset import RuleSet
+from optsched.plugins.shares.capability import Capability
+from optsched.plugins.shares.capacity import Capacity
+from optsched.plugins.shares.drf import Drf
+from optsched.plugins.shares.fairness import ideal_parts, queue_shares
+from optsched.plugins.shares.hdrf import HierarchicalDrf
+from optsched.plugins.shares.over_time import OverTime
+from optsched.plugins.shares.past import half_life_of, past_of
+from optsched.plugins.shares.proportion import Proportion
 from optsched.policy.load import parse_policy
 from optsched.policy.problem import PolicyError
 from optsched.problem.compile import compile_problem

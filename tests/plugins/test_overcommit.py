@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from optsched.cluster.snapshot import Gang, GangPhase, Queue, QueueState
-from optsched.plugins.capability import Capability
-from optsched.plugins.overcommit import Overcommit
-from optsched.plugins.priority import Priority
+from optsched.plugins.gangs.overcommit import Overcommit
+from optsched.plugins.ordering.priority import Priority
 from optsched.plugins.ruleset import RuleSet
+from optsched.plugins.shares.capability import Capability
 from tests.support.engines import Bench
 from tests.support.small import CPU, cluster, gang, node, running, shape
 

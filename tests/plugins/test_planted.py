@@ -28,7 +28,7 @@ from optsched.cluster.task import (
 )
 from optsched.plugins.registry import PLUGINS
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.verify import verify_actions
+from optsched.plugins.verification.verify import verify_actions
 from tests.support.checker import CHECKS, Checker
 from tests.support.contests import CONSTRAINTS, contests
 from tests.support.effort import EFFORT

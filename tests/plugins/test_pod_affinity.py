@@ -9,10 +9,10 @@ import pytest
 
 from optsched.cluster.selectors import LabelSelector, Operator, Requirement
 from optsched.cluster.task import PodTerm, TaskStatus
-from optsched.plugins.gang import Gang as GangRule
-from optsched.plugins.pod_affinity import PodAffinity
-from optsched.plugins.priority import Priority
+from optsched.plugins.gangs.gang import Gang as GangRule
+from optsched.plugins.ordering.priority import Priority
 from optsched.plugins.ruleset import RuleSet
+from optsched.plugins.topology.pod_affinity import PodAffinity
 from tests.support.engines import Bench, binds, promises
 from tests.support.small import HOST, ZONE, cluster, gang, node, running, shape
 

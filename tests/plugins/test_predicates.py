@@ -17,13 +17,13 @@ from optsched.cluster.task import (
     TaskShape,
     Toleration,
 )
-from optsched.plugins.gang import Gang as GangRule
-from optsched.plugins.gpu_shares import packs
-from optsched.plugins.host_ports import HostPorts
-from optsched.plugins.node_affinity import NodeAffinity
+from optsched.plugins.devices.gpu_shares import packs
+from optsched.plugins.gangs.gang import Gang as GangRule
+from optsched.plugins.nodes.host_ports import HostPorts
+from optsched.plugins.nodes.node_affinity import NodeAffinity
+from optsched.plugins.nodes.taints import Taints
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.taints import Taints
-from optsched.plugins.volumes import Volumes
+from optsched.plugins.storage.volumes import Volumes
 from tests.support.engines import Bench, binds, reason
 from tests.support.small import HOST, ZONE, cluster, gang, node, running, shape
 

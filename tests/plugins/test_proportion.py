@@ -10,11 +10,11 @@ import pytest
 from optsched.cluster.amounts import amounts
 from optsched.cluster.snapshot import Gang, GangPhase, Node, Queue, Snapshot
 from optsched.cluster.task import TaskShape
-from optsched.plugins.gang import Gang as GangRule
-from optsched.plugins.proportion import Proportion, deserved_shares, own_shares
+from optsched.plugins.gangs.gang import Gang as GangRule
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.shares_by_name import shares_by_name
-from optsched.plugins.world import World
+from optsched.plugins.shares.proportion import Proportion, deserved_shares, own_shares
+from optsched.plugins.shares.shares_by_name import shares_by_name
+from optsched.plugins.verification.world import World
 from optsched.problem.compile import compile_problem
 from tests.support.engines import Bench, binds, placed_by_gang, reason
 from tests.support.small import CPU, GPU, cluster, gang, node, running, shape

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.plugins.gang import Gang
-from optsched.plugins.proportions import KeptPerDevice, Proportions
+from optsched.plugins.devices.proportions import KeptPerDevice, Proportions
+from optsched.plugins.gangs.gang import Gang
 from optsched.plugins.registry import PLUGINS
 from optsched.plugins.ruleset import RuleSet
 from tests.support.engines import Bench, placed_by_gang

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from optsched.cluster.booking import Booking, bookings_that_bind, end_ms, gang_end_ms
 from optsched.cluster.snapshot import Queue
 from optsched.cluster.task import TaskStatus
-from optsched.plugins.capability import Capability
-from optsched.plugins.gang import Gang as GangRule
+from optsched.plugins.gangs.gang import Gang as GangRule
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.verify import verify_actions
+from optsched.plugins.shares.capability import Capability
+from optsched.plugins.verification.verify import verify_actions
 from optsched.problem.decisions import Decisions
 from tests.plugins.test_contract import MOST_PLANS, Walk, examples, has_tasks, now, plans
 from tests.support.checker import Checker

@@ -10,10 +10,10 @@ import pytest
 
 from optsched.cluster.selectors import NodeTerm, Operator, Requirement
 from optsched.cluster.task import Taint, TaintEffect, Task, TaskShape, TaskStatus, Toleration
-from optsched.plugins.binpack import Binpack
-from optsched.plugins.levels import NodeScore
-from optsched.plugins.nodeorder import NodeOrder
+from optsched.plugins.objectives.levels import NodeScore
 from optsched.plugins.ruleset import RuleSet
+from optsched.plugins.scores.binpack import Binpack
+from optsched.plugins.scores.nodeorder import NodeOrder
 from optsched.problem.compile import compile_problem
 from tests.support.engines import Bench
 from tests.support.small import CPU, GPU, ZONE, cluster, gang, node

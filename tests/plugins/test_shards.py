@@ -10,9 +10,9 @@ import pytest
 from optsched.cluster.decisions import Allocate, Evict
 from optsched.cluster.shards import Shard, Sharding, ShardMode
 from optsched.cluster.snapshot import Queue
-from optsched.plugins.gang import Gang
+from optsched.plugins.gangs.gang import Gang
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.verify import verify_actions
+from optsched.plugins.verification.verify import verify_actions
 from optsched.policy.load import parse_policy
 from optsched.session.session import Surroundings, run_session
 from optsched.solver.cpsat.model import Limits

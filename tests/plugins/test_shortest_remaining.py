@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from optsched.cluster.decisions import LevelStatus
-from optsched.plugins.gang import Gang
+from optsched.plugins.gangs.gang import Gang
+from optsched.plugins.ordering.shortest_remaining import YEAR_MS, ShortestRemaining, runs_a_year
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.shortest_remaining import YEAR_MS, ShortestRemaining, runs_a_year
 from tests.support.effort import EFFORT
 from tests.support.engines import Bench, binds
 from tests.support.small import best_values, cluster, gang, node, shape

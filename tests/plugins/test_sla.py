@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.cluster.snapshot import Gang, GangPhase
+from optsched.plugins.gangs.overcommit import Overcommit
 from optsched.plugins.ledger import Ledger
-from optsched.plugins.overcommit import Overcommit
+from optsched.plugins.ordering.sla import Sla
 from optsched.plugins.registry import PLUGINS
 from optsched.plugins.ruleset import ActiveRule, RuleSet
-from optsched.plugins.sla import Sla
 from optsched.problem.compile import compile_problem
 from optsched.solver.greedy.faces import Faces
 from tests.support.engines import Bench

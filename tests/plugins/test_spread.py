@@ -16,12 +16,12 @@ from optsched.cluster.selectors import (
     Requirement,
 )
 from optsched.cluster.task import SpreadTerm, Taint, TaintEffect, TaskStatus
-from optsched.plugins.gang import Gang as GangRule
-from optsched.plugins.node_affinity import NodeAffinity
-from optsched.plugins.priority import Priority
+from optsched.plugins.gangs.gang import Gang as GangRule
+from optsched.plugins.nodes.node_affinity import NodeAffinity
+from optsched.plugins.nodes.taints import Taints
+from optsched.plugins.ordering.priority import Priority
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.spread import Spread
-from optsched.plugins.taints import Taints
+from optsched.plugins.topology.spread import Spread
 from tests.support.engines import Bench, binds
 from tests.support.small import HOST, ZONE, cluster, gang, node, running, shape
 

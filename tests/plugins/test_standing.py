@@ -8,13 +8,13 @@ import numpy as np
 
 from optsched.cluster.selectors import LabelSelector, Operator, Requirement
 from optsched.cluster.task import DeviceRequest, HostPort, PodTerm
-from optsched.plugins.gpu_shares import GpuShares
-from optsched.plugins.host_ports import HostPorts
-from optsched.plugins.node_affinity import NodeAffinity
+from optsched.plugins.devices.gpu_shares import GpuShares
+from optsched.plugins.explanations.standing import Standing
+from optsched.plugins.nodes.host_ports import HostPorts
+from optsched.plugins.nodes.node_affinity import NodeAffinity
 from optsched.plugins.outcome import Outcome
-from optsched.plugins.pod_affinity import PodAffinity
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.standing import Standing
+from optsched.plugins.topology.pod_affinity import PodAffinity
 from tests.support.engines import Bench
 from tests.support.small import HOST, ZONE, cluster, gang, node, shape
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optsched.plugins.gang import Gang as GangRule
+from optsched.plugins.gangs.gang import Gang as GangRule
 from optsched.plugins.ledger import Ledger
 from optsched.plugins.registry import PLUGINS
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.task_topology import TaskTopology, read_roles
+from optsched.plugins.topology.task_topology import TaskTopology, read_roles
 from optsched.problem.compile import compile_problem
 from optsched.solver.greedy.faces import Faces
 from tests.support.engines import Bench

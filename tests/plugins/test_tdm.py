@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.cluster.decisions import Evict
-from optsched.plugins.gang import Gang
+from optsched.plugins.gangs.gang import Gang
 from optsched.plugins.ledger import Ledger
+from optsched.plugins.nodes.tdm import Tdm
 from optsched.plugins.registry import PLUGINS
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.tdm import Tdm
 from optsched.policy.load import parse_policy
 from optsched.problem.compile import compile_problem
 from optsched.session.session import Surroundings, run_session

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from optsched.plugins.tree_filling import Kinds, Tree, fill_tree
+from optsched.plugins.shares.tree_filling import Kinds, Tree, fill_tree
 from tests.plugins.test_contract import examples
 
 if TYPE_CHECKING:

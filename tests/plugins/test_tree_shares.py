@@ -10,14 +10,14 @@ from hypothesis import given
 
 from optsched.api.wellknown import HIERARCHY, HIERARCHY_WEIGHTS
 from optsched.cluster.snapshot import Queue
-from optsched.plugins.capability import Capability
-from optsched.plugins.drf import Drf
-from optsched.plugins.fairness import ideal_parts, queue_shares
-from optsched.plugins.hdrf import HierarchicalDrf, hierarchy
 from optsched.plugins.outcome import Outcome
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.tree_shares import contest_of
-from optsched.plugins.world import World
+from optsched.plugins.shares.capability import Capability
+from optsched.plugins.shares.drf import Drf
+from optsched.plugins.shares.fairness import ideal_parts, queue_shares
+from optsched.plugins.shares.hdrf import HierarchicalDrf, hierarchy
+from optsched.plugins.shares.tree_shares import contest_of
+from optsched.plugins.verification.world import World
 from optsched.problem.compile import compile_problem
 from tests.plugins.test_contract import examples
 from tests.plugins.test_fairness import contests_of_queues

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from optsched.cluster.snapshot import Load, Node
 from optsched.cluster.task import Task, TaskShape, TaskStatus
-from optsched.plugins.gang import Gang
+from optsched.plugins.gangs.gang import Gang
 from optsched.plugins.ledger import Ledger
+from optsched.plugins.nodes.usage import Estimate, Usage
 from optsched.plugins.registry import PLUGINS
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.usage import Estimate, Usage
 from optsched.problem.compile import compile_problem
 from tests.support.engines import Bench, reason
 from tests.support.small import cluster, gang

@@ -7,7 +7,7 @@ import pytest
 from optsched.cluster.selectors import NodeSelector, NodeTerm, Operator, Requirement
 from optsched.cluster.snapshot import Claim
 from optsched.cluster.volumes import Volume
-from optsched.plugins.volume_fill import VolumeFill
+from optsched.plugins.storage.volume_fill import VolumeFill
 from optsched.problem.compile import compile_problem
 from tests.support.small import cluster, gang, node, shape
 

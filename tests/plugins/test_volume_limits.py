@@ -11,9 +11,9 @@ import pytest
 from optsched.cluster.decisions import Evict, Nominate
 from optsched.cluster.snapshot import Claim
 from optsched.formats.snapshot import assemble
-from optsched.plugins.gang import Gang
+from optsched.plugins.gangs.gang import Gang
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.volume_limits import VolumeLimits
+from optsched.plugins.storage.volume_limits import VolumeLimits
 from optsched.policy import parse_policy, without_solver
 from optsched.problem.compile import compile_problem
 from optsched.session.session import Surroundings, run_session

@@ -12,10 +12,10 @@ from optsched.cluster.eviction import leaving
 from optsched.cluster.moves import moved
 from optsched.cluster.snapshot import Gang, Queue, Snapshot
 from optsched.cluster.task import Task, TaskStatus
-from optsched.plugins.proportion import deserved_shares, own_shares
-from optsched.plugins.shares_by_name import shares_by_name
-from optsched.plugins.weighted_shares import fill, supply_of
-from optsched.plugins.world import World
+from optsched.plugins.shares.proportion import deserved_shares, own_shares
+from optsched.plugins.shares.shares_by_name import shares_by_name
+from optsched.plugins.shares.weighted_shares import fill, supply_of
+from optsched.plugins.verification.world import World
 from optsched.problem.compile import compile_problem
 from tests.support.effort import EFFORT
 from tests.support.small import CPU, GPU, cluster, gang, node, running, shape

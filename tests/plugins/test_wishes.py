@@ -9,8 +9,8 @@ import pytest
 
 from optsched.cluster.selectors import LabelSelector, Operator, Requirement
 from optsched.cluster.task import PodTerm, SpreadTerm, TaskStatus
-from optsched.plugins.nodeorder import NodeOrder
 from optsched.plugins.ruleset import RuleSet
+from optsched.plugins.scores.nodeorder import NodeOrder
 from optsched.problem.compile import compile_problem
 from tests.support.engines import Bench, binds
 from tests.support.small import HOST, ZONE, cluster, gang, node, running, shape

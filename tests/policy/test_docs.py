@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.plugins.faces import Face
-from optsched.plugins.levels import LEVELS
+from optsched.plugins.objectives.levels import LEVELS
 from optsched.plugins.registry import ALIASES, PLUGINS
 from optsched.policy import PolicyError, SolverKind, parse_policy, shipped_models
 from optsched.policy.actions import ACTIONS

@@ -8,13 +8,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "models" / "formulation"
-RULES = ROOT / "optsched" / "rules"
+RULES = ROOT / "optsched" / "plugins"
 
 
 def named_pages() -> dict[str, str]:
     """The page that each module's docstring names."""
     found = {}
-    for path in sorted(RULES.glob("*.py")):
+    for path in sorted(RULES.rglob("*.py")):
         doc = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
         if match := re.search(r"models/formulation/(\w+)\.md", doc):
             found[path.stem] = match[1]

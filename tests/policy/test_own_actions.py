@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.cli.plugins import read_folder
-from optsched.plugins.proposals import Place
+from optsched.plugins.custom.proposals import Place
 from optsched.policy import PolicyError, describe
 from optsched.policy.catalogue import Shelf
 from optsched.policy.load import parse_policy

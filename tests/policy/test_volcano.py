@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optsched.plugins.binpack import Binpack
 from optsched.plugins.extension_points import Rule
 from optsched.plugins.faces import DEFAULT_FACES, Face
-from optsched.plugins.levels import LEVELS
-from optsched.plugins.overcommit import Overcommit
+from optsched.plugins.gangs.overcommit import Overcommit
+from optsched.plugins.nodes.usage import Usage
+from optsched.plugins.objectives.levels import LEVELS
 from optsched.plugins.registry import PLUGINS
-from optsched.plugins.usage import Usage
-from optsched.plugins.volume_fill import VolumeFill
-from optsched.plugins.volumes import Volumes
+from optsched.plugins.scores.binpack import Binpack
+from optsched.plugins.storage.volume_fill import VolumeFill
+from optsched.plugins.storage.volumes import Volumes
 from optsched.policy import (
     Admission,
     PolicyError,

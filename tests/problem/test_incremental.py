@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 
 from optsched.cluster.selectors import Operator, Requirement
-from optsched.plugins.binpack import Binpack
-from optsched.plugins.capability import Capability
-from optsched.plugins.drf import Drf
-from optsched.plugins.gang import Gang
-from optsched.plugins.guarantee import Guarantee
-from optsched.plugins.host_ports import HostPorts
-from optsched.plugins.levels import LEVELS, build_levels
-from optsched.plugins.node_affinity import NodeAffinity
-from optsched.plugins.pod_affinity import PodAffinity
-from optsched.plugins.priority import Priority
-from optsched.plugins.proportion import Proportion
+from optsched.plugins.gangs.gang import Gang
+from optsched.plugins.nodes.host_ports import HostPorts
+from optsched.plugins.nodes.node_affinity import NodeAffinity
+from optsched.plugins.nodes.taints import Taints
+from optsched.plugins.objectives.levels import LEVELS, build_levels
+from optsched.plugins.ordering.priority import Priority
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.spread import Spread
-from optsched.plugins.taints import Taints
+from optsched.plugins.scores.binpack import Binpack
+from optsched.plugins.shares.capability import Capability
+from optsched.plugins.shares.drf import Drf
+from optsched.plugins.shares.guarantee import Guarantee
+from optsched.plugins.shares.proportion import Proportion
+from optsched.plugins.topology.pod_affinity import PodAffinity
+from optsched.plugins.topology.spread import Spread
 from optsched.problem.compile import compile_problem
 from optsched.problem.tiers import priority_tiers
 from optsched.solver.greedy.pipeline import GreedyOptions, run_greedy

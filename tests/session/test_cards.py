@@ -13,8 +13,8 @@ from optsched.cluster.decisions import Allocate, Evict, Nominate
 from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.task import TaskShape
 from optsched.formats.cards import bind_marks, card_uses
-from optsched.plugins.deviceshare import DeviceShare
-from optsched.plugins.gang import Gang
+from optsched.plugins.devices.deviceshare import DeviceShare
+from optsched.plugins.gangs.gang import Gang
 from optsched.plugins.ruleset import RuleSet
 from optsched.policy import parse_policy
 from optsched.session.cards import with_cards

@@ -13,9 +13,9 @@ from optsched.cluster.moves import MOVES, PATIENCE_MS, kept_places, read_moves, 
 from optsched.cluster.selectors import LabelSelector, Operator, Requirement
 from optsched.cluster.snapshot import Gang, GangPhase, Queue
 from optsched.cluster.task import PodTerm, TaskStatus
-from optsched.plugins.consolidation import Consolidation
-from optsched.plugins.entitled import Entitled
-from optsched.plugins.verify import verify_actions
+from optsched.plugins.eviction.consolidation import Consolidation
+from optsched.plugins.eviction.entitled import Entitled
+from optsched.plugins.verification.verify import verify_actions
 from optsched.policy.load import parse_policy
 from optsched.session.session import Surroundings, run_session
 from optsched.solver.cpsat.model import Limits

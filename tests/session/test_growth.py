@@ -12,10 +12,10 @@ import pytest
 from optsched.cluster.snapshot import Gang, GangPhase, Node, Queue, Snapshot
 from optsched.cluster.task import Task, TaskShape, TaskStatus
 from optsched.plugins.ledger import Ledger
-from optsched.plugins.levels import NodeScore
-from optsched.plugins.nodeorder import NodeOrder
+from optsched.plugins.objectives.levels import NodeScore
 from optsched.plugins.outcome import Outcome
-from optsched.plugins.pod_affinity import PodAffinity
+from optsched.plugins.scores.nodeorder import NodeOrder
+from optsched.plugins.topology.pod_affinity import PodAffinity
 from optsched.policy.load import load_policy
 from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions

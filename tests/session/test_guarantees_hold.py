@@ -9,8 +9,8 @@ import pytest
 
 from optsched.cluster.decisions import Evict
 from optsched.cluster.snapshot import Queue
-from optsched.plugins.victims import Victims
-from optsched.plugins.world import World
+from optsched.plugins.eviction.victims import Victims
+from optsched.plugins.verification.world import World
 from optsched.units import CPU
 from tests.session.test_victims import decide, evicted, runs
 from tests.support.small import cluster, gang, node, shape

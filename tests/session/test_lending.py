@@ -12,7 +12,7 @@ from optsched.cluster.eviction import leaving
 from optsched.cluster.selectors import LabelSelector, Operator, Requirement
 from optsched.cluster.snapshot import Budget, Gang, GangPhase, Queue, Snapshot
 from optsched.cluster.task import TaskStatus
-from optsched.plugins.verify import verify_actions
+from optsched.plugins.verification.verify import verify_actions
 from optsched.policy.load import parse_policy
 from optsched.session.session import Report, Surroundings, run_session
 from optsched.solver.cpsat.model import Limits

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.cluster.stores import Store, Wants
-from optsched.plugins.data_locality import DataLocality
-from optsched.plugins.nodeorder import NodeOrder
+from optsched.plugins.scores.nodeorder import NodeOrder
+from optsched.plugins.storage.data_locality import DataLocality
 from optsched.policy.load import parse_policy
 from optsched.problem.compile import compile_problem
 from optsched.session.nearby import with_wants

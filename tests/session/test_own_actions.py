@@ -12,9 +12,9 @@ from optsched.cluster.selectors import LabelSelector
 from optsched.cluster.snapshot import Budget, Queue
 from optsched.cluster.topology import HyperNode, Topology, TopologyMode, TopologyRequest
 from optsched.plugin import Displace, Place, Rule, Violation
-from optsched.plugins.network_topology import NetworkTopology
-from optsched.plugins.proposals import Proposer
+from optsched.plugins.custom.proposals import Proposer
 from optsched.plugins.ruleset import ActiveRule, RuleSet
+from optsched.plugins.topology.network_topology import NetworkTopology
 from optsched.policy.load import load_policy
 from optsched.policy.policy import SolverKind
 from optsched.session.session import Surroundings, run_session

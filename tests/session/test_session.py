@@ -13,7 +13,7 @@ import pytest
 
 from optsched.cluster.decisions import Allocate, LevelStatus, Sense
 from optsched.cluster.snapshot import Queue
-from optsched.plugins.verify import verify_actions
+from optsched.plugins.verification.verify import verify_actions
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
 from optsched.session import session as module

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from optsched.cluster.decisions import Plan
     from optsched.cluster.snapshot import Gang, Snapshot
     from optsched.plugins.ledger import Ledger
-    from optsched.plugins.world import World
+    from optsched.plugins.verification.world import World
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.formulation import Formulation
     from optsched.problem.problem import Problem

@@ -9,8 +9,8 @@ import pytest
 
 from optsched.cluster.decisions import Allocate, Evict, Nominate
 from optsched.cluster.snapshot import GangPhase, Queue
-from optsched.plugins.entitled import Entitled
-from optsched.plugins.verify import verify_actions
+from optsched.plugins.eviction.entitled import Entitled
+from optsched.plugins.verification.verify import verify_actions
 from optsched.policy.load import parse_policy
 from optsched.session.session import Surroundings, run_session
 from optsched.session.solving import limits_of

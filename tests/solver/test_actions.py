@@ -9,11 +9,11 @@ import pytest
 
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.snapshot import Gang, GangPhase, Queue, Snapshot
-from optsched.plugins.capability import Capability
-from optsched.plugins.gang import Gang as GangRule
-from optsched.plugins.overcommit import Overcommit
-from optsched.plugins.proportion import Proportion
+from optsched.plugins.gangs.gang import Gang as GangRule
+from optsched.plugins.gangs.overcommit import Overcommit
 from optsched.plugins.ruleset import RuleSet
+from optsched.plugins.shares.capability import Capability
+from optsched.plugins.shares.proportion import Proportion
 from optsched.problem.compile import compile_problem
 from optsched.session.decompile import pending_of
 from optsched.solver.greedy.pipeline import GreedyOptions, run_greedy

@@ -10,23 +10,23 @@ import pytest
 
 from optsched.api.wellknown import HIERARCHY, HIERARCHY_WEIGHTS
 from optsched.cluster.decisions import LevelStatus, Sense
-from optsched.plugins.binpack import Binpack
-from optsched.plugins.capability import Capability
-from optsched.plugins.capacity import Capacity
-from optsched.plugins.drf import Drf
-from optsched.plugins.gang import Gang
-from optsched.plugins.guarantee import Guarantee
-from optsched.plugins.hdrf import HierarchicalDrf
-from optsched.plugins.host_ports import HostPorts
-from optsched.plugins.levels import build_levels
-from optsched.plugins.node_affinity import NodeAffinity
-from optsched.plugins.pod_affinity import PodAffinity
-from optsched.plugins.priority import Priority
-from optsched.plugins.proportion import Proportion
+from optsched.plugins.gangs.gang import Gang
+from optsched.plugins.nodes.host_ports import HostPorts
+from optsched.plugins.nodes.node_affinity import NodeAffinity
+from optsched.plugins.nodes.taints import Taints
+from optsched.plugins.objectives.levels import build_levels
+from optsched.plugins.ordering.priority import Priority
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.spread import Spread
-from optsched.plugins.taints import Taints
-from optsched.plugins.verify import verify_actions
+from optsched.plugins.scores.binpack import Binpack
+from optsched.plugins.shares.capability import Capability
+from optsched.plugins.shares.capacity import Capacity
+from optsched.plugins.shares.drf import Drf
+from optsched.plugins.shares.guarantee import Guarantee
+from optsched.plugins.shares.hdrf import HierarchicalDrf
+from optsched.plugins.shares.proportion import Proportion
+from optsched.plugins.topology.pod_affinity import PodAffinity
+from optsched.plugins.topology.spread import Spread
+from optsched.plugins.verification.verify import verify_actions
 from optsched.problem.arrays import UNPLACED
 from optsched.problem.compile import compile_problem
 from optsched.problem.tiers import priority_tiers

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from optsched.cluster.decisions import Allocate, Evict, Nominate
 from optsched.cluster.snapshot import Gang, Queue, Snapshot
 from optsched.cluster.task import Task, TaskStatus
-from optsched.plugins.verify import verify_actions
+from optsched.plugins.verification.verify import verify_actions
 from optsched.policy.load import load_policy, parse_policy
 from optsched.problem.compile import compile_problem
 from optsched.session.session import Surroundings, run_session

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from optsched.cluster.snapshot import Node, Queue
 from optsched.cluster.task import TaskShape
-from optsched.plugins.capability import Capability
-from optsched.plugins.fragmentation import Fragmentation
-from optsched.plugins.gang import Gang
+from optsched.plugins.devices.fragmentation import Fragmentation
+from optsched.plugins.gangs.gang import Gang
 from optsched.plugins.ruleset import RuleSet
+from optsched.plugins.shares.capability import Capability
 from tests.support.engines import Bench, placed_by_gang, reason
 from tests.support.small import cluster, gang
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from optsched.plugins.gang import Gang as GangRule
+from optsched.plugins.gangs.gang import Gang as GangRule
 from optsched.plugins.ruleset import RuleSet
 from optsched.solver.cpsat.solver import InProcess, Solved
 from optsched.solver.encode import Goal, encode_configurations

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from optsched.cluster.decisions import LevelStatus
-from optsched.plugins.capability import Capability
-from optsched.plugins.gang import Gang
-from optsched.plugins.network_topology import NetworkTopology
-from optsched.plugins.node_affinity import NodeAffinity
-from optsched.plugins.priority import Priority
+from optsched.plugins.gangs.gang import Gang
+from optsched.plugins.gangs.sub_groups import SubGroups
+from optsched.plugins.nodes.node_affinity import NodeAffinity
+from optsched.plugins.nodes.taints import Taints
+from optsched.plugins.ordering.priority import Priority
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.sub_groups import SubGroups
-from optsched.plugins.taints import Taints
+from optsched.plugins.shares.capability import Capability
+from optsched.plugins.topology.network_topology import NetworkTopology
 from optsched.problem.arrays import UNPLACED
 from optsched.solver import portfolio
 from tests.support.effort import EFFORT

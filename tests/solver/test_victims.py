@@ -26,26 +26,26 @@ from optsched.cluster.selectors import LabelSelector, Operator, Requirement
 from optsched.cluster.snapshot import Claim, GangPhase, NodeGroups, Queue, Snapshot
 from optsched.cluster.task import DeviceRequest, HostPort, PodTerm, SpreadTerm, TaskShape
 from optsched.cluster.topology import SubGroupRule
-from optsched.plugins.capability import Capability
-from optsched.plugins.capacity import Capacity
-from optsched.plugins.cells import Free, assign, layout_of, options
-from optsched.plugins.conformance import Conformance
-from optsched.plugins.device_claims import DeviceClaims
-from optsched.plugins.deviceshare import DeviceShare
-from optsched.plugins.entitled import PREEMPT, RECLAIM, Entitled
-from optsched.plugins.gang import Gang as GangRule
-from optsched.plugins.gpu_shares import packs
-from optsched.plugins.guarantee import Guarantee
-from optsched.plugins.host_ports import HostPorts
-from optsched.plugins.nodegroup import GROUP, NodeGroup
-from optsched.plugins.numa_aware import NumaAware, NumaPolicies
-from optsched.plugins.pod_affinity import PodAffinity
-from optsched.plugins.priority import Priority
+from optsched.plugins.devices.cells import Free, assign, layout_of, options
+from optsched.plugins.devices.device_claims import DeviceClaims
+from optsched.plugins.devices.deviceshare import DeviceShare
+from optsched.plugins.devices.gpu_shares import packs
+from optsched.plugins.devices.numa_aware import NumaAware, NumaPolicies
+from optsched.plugins.eviction.conformance import Conformance
+from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM, Entitled
+from optsched.plugins.gangs.gang import Gang as GangRule
+from optsched.plugins.nodes.host_ports import HostPorts
+from optsched.plugins.nodes.nodegroup import GROUP, NodeGroup
+from optsched.plugins.ordering.priority import Priority
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.spread import Spread
-from optsched.plugins.verify import verify_actions
-from optsched.plugins.volume_limits import VolumeLimits
-from optsched.plugins.world import World
+from optsched.plugins.shares.capability import Capability
+from optsched.plugins.shares.capacity import Capacity
+from optsched.plugins.shares.guarantee import Guarantee
+from optsched.plugins.storage.volume_limits import VolumeLimits
+from optsched.plugins.topology.pod_affinity import PodAffinity
+from optsched.plugins.topology.spread import Spread
+from optsched.plugins.verification.verify import verify_actions
+from optsched.plugins.verification.world import World
 from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions
 from optsched.problem.running import running_tasks

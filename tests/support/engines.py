@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.decisions import Allocate, Nominate, Sense
-from optsched.plugins.levels import build_levels
-from optsched.plugins.verify import verify_actions
+from optsched.plugins.objectives.levels import build_levels
+from optsched.plugins.verification.verify import verify_actions
 from optsched.problem.arrays import UNPLACED
 from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions

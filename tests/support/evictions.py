@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from optsched.cluster.decisions import Allocate, Evict, Nominate, Sense
 from optsched.cluster.snapshot import GangPhase, Queue
-from optsched.plugins.entitled import PREEMPT, RECLAIM, Entitled
-from optsched.plugins.levels import build_levels
-from optsched.plugins.verify import verify_actions
+from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM, Entitled
+from optsched.plugins.objectives.levels import build_levels
+from optsched.plugins.verification.verify import verify_actions
 from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions
 from optsched.session.session import find_tiers, judge_actions

@@ -31,7 +31,7 @@ from optsched.cluster.topology import (
     TopologyRequest,
 )
 from optsched.plugins.outcome import Outcome
-from optsched.plugins.verify import verify_actions
+from optsched.plugins.verification.verify import verify_actions
 from optsched.problem.arrays import UNPLACED
 from optsched.problem.decisions import Decisions
 

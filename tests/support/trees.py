@@ -17,12 +17,12 @@ from optsched.cluster.eviction import leaving
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import Gang, GangPhase, Node, Queue, QueueState, Snapshot
 from optsched.cluster.task import Task, TaskShape, TaskStatus
-from optsched.plugins.capacity import Capacity
-from optsched.plugins.hdrf import HierarchicalDrf
-from optsched.plugins.proportion import deserved_shares, own_shares
-from optsched.plugins.shares_by_name import shares_by_name
-from optsched.plugins.tolerances import kept_amounts
-from optsched.plugins.world import World
+from optsched.plugins.shares.capacity import Capacity
+from optsched.plugins.shares.hdrf import HierarchicalDrf
+from optsched.plugins.shares.proportion import deserved_shares, own_shares
+from optsched.plugins.shares.shares_by_name import shares_by_name
+from optsched.plugins.shares.tolerances import kept_amounts
+from optsched.plugins.verification.world import World
 from optsched.problem.compile import compile_problem
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ from optsched.formats.extender import (
     session_body,
     task_info,
 )
-from optsched.plugins.extender import Extender, Service
-from optsched.plugins.outside import Question, Reply, Verb
+from optsched.plugins.external.extender import Extender, Service
+from optsched.plugins.external.outside import Question, Reply, Verb
 from optsched.units import format_duration_ms
 
 if TYPE_CHECKING:

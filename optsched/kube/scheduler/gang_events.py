@@ -14,7 +14,7 @@ from optsched.cluster.task import TaskStatus
 from optsched.formats.upstream import group_name, is_upstream
 from optsched.kube.client.interfaces import Ref, pod_ref
 from optsched.kube.runtime.events import REPEATS_S, Note
-from optsched.plugins.entitled import GANG_RECLAIM, RECLAIM
+from optsched.plugins.eviction.entitled import GANG_RECLAIM, RECLAIM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -17,8 +17,8 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import generate_latest
 
 from optsched.cluster.amounts import amount_of
-from optsched.plugins.gpu_shares import GPU
-from optsched.plugins.proportion import deserved_shares
+from optsched.plugins.devices.gpu_shares import GPU
+from optsched.plugins.shares.proportion import deserved_shares
 from optsched.units import CPU, MEMORY, PODS
 
 if TYPE_CHECKING:

@@ -38,8 +38,8 @@ from optsched.kube.scheduler.snapshot_dumps import Dumps
 from optsched.kube.scheduler.solver_process import SolverKeeper
 from optsched.kube.scheduler.status_writer import Write, writer
 from optsched.kube.serving.metrics_server import Listening, serve_process
-from optsched.plugins.deviceshare import DeviceShare
-from optsched.plugins.volumes import Volumes
+from optsched.plugins.devices.deviceshare import DeviceShare
+from optsched.plugins.storage.volumes import Volumes
 from optsched.policy.policy import SolverKind
 from optsched.solver.cpsat.solver import WorkerProcess
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from optsched.cluster.moves import moved, successor_of
 from optsched.cluster.task import TaskStatus
-from optsched.plugins.victims import covers
+from optsched.plugins.eviction.victims import covers
 from optsched.problem.arrays import frozen, row_groups
 from optsched.problem.compile import compile_problem
 from optsched.problem.running import running_tasks

@@ -13,8 +13,8 @@ import numpy as np
 
 from optsched.cluster.decisions import Evict, LevelResult, LevelStatus, Sense
 from optsched.cluster.moves import is_successor, moved, nominated, successor_of
-from optsched.plugins.consolidation import CONSOLIDATE
-from optsched.plugins.levels import build_levels
+from optsched.plugins.eviction.consolidation import CONSOLIDATE
+from optsched.plugins.objectives.levels import build_levels
 from optsched.plugins.outcome import Outcome
 from optsched.problem.arrays import UNPLACED
 from optsched.problem.decisions import Decisions

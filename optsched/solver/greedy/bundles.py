@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.plugins.entitled import GANG_PREEMPT, GANG_RECLAIM
-from optsched.plugins.moves import left_broken
+from optsched.plugins.eviction.entitled import GANG_PREEMPT, GANG_RECLAIM
+from optsched.plugins.eviction.moves import left_broken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

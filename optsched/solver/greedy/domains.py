@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.plugins.faces import Face
-from optsched.plugins.network_topology import NetworkTopology
-from optsched.plugins.sub_groups import SubGroups
+from optsched.plugins.gangs.sub_groups import SubGroups
+from optsched.plugins.topology.network_topology import NetworkTopology
 from optsched.problem.arrays import UNPLACED
 from optsched.problem.choices import candidates
 from optsched.problem.parts import NO_PART

@@ -13,7 +13,7 @@ import numpy as np
 
 from optsched.api.wellknown import RUNNING_ESTIMATE, USER
 from optsched.cluster.snapshot import derived_of
-from optsched.plugins.extender import Extender
+from optsched.plugins.external.extender import Extender
 
 if TYPE_CHECKING:
     from collections.abc import Callable

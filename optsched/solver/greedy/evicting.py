@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.decisions import Evict
-from optsched.plugins.entitled import PREEMPT, RECLAIM
+from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM
+from optsched.plugins.eviction.floors import Floors
+from optsched.plugins.eviction.victims import covers
 from optsched.plugins.faces import Face
-from optsched.plugins.floors import Floors
-from optsched.plugins.shards import preferred_nodes
-from optsched.plugins.victims import covers
+from optsched.plugins.nodes.shards import preferred_nodes
 from optsched.problem.later import once_left, without_gangs
 from optsched.problem.running import running_tasks
 from optsched.solver.greedy.book import NOWHERE

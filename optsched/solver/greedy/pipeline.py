@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.snapshot import GangPhase
-from optsched.plugins.contained import Faults
-from optsched.plugins.entitled import GANG_PREEMPT, GANG_RECLAIM, PREEMPT, RECLAIM
-from optsched.plugins.fifo import NOBODY, FifoLines
-from optsched.plugins.let_in import least_resources
+from optsched.plugins.custom.contained import Faults
+from optsched.plugins.eviction.entitled import GANG_PREEMPT, GANG_RECLAIM, PREEMPT, RECLAIM
+from optsched.plugins.gangs.let_in import least_resources
+from optsched.plugins.ordering.fifo import NOBODY, FifoLines
 from optsched.problem.decisions import Decisions
 from optsched.problem.running import running_tasks
 from optsched.solver.greedy.bundles import Bundles, ByGang
@@ -32,7 +32,7 @@ from optsched.units import PODS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from optsched.plugins.proposals import Proposer
+    from optsched.plugins.custom.proposals import Proposer
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.plugins.proposals import Displace, Place, View
+from optsched.plugins.custom.proposals import Displace, Place, View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from optsched.cluster.snapshot import Gang
     from optsched.cluster.task import Task
-    from optsched.plugins.proposals import Proposal
+    from optsched.plugins.custom.proposals import Proposal
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
     from optsched.problem.seats import Seats

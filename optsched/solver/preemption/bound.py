@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.decisions import Sense
-from optsched.plugins.admission import ADMISSION, Placed, Started
-from optsched.plugins.shortfall import Shortfall
-from optsched.plugins.weights import dominant_weights
+from optsched.plugins.objectives.admission import ADMISSION, Placed, Started
+from optsched.plugins.objectives.weights import dominant_weights
+from optsched.plugins.shares.shortfall import Shortfall
 from optsched.problem.linear import Expression
 from optsched.solver.cpsat.model import LevelModel, Objective
 from optsched.solver.preemption.model import count_whole_gangs, encode_joint

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from optsched.plugins.entitled import PREEMPT, RECLAIM
+from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM
 
 if TYPE_CHECKING:
     from optsched.problem.arrays import Bool

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.plugins.capability import Capability
-from optsched.plugins.consolidation import CONSOLIDATE
-from optsched.plugins.contained import Contained
-from optsched.plugins.gang import Gang
-from optsched.plugins.guarantee import Guarantee
-from optsched.plugins.leaf_queues import LeafQueues
-from optsched.plugins.node_affinity import NodeAffinity
-from optsched.plugins.pod_affinity import PodAffinity
-from optsched.plugins.shards import Shards
-from optsched.plugins.sub_groups import SubGroups
-from optsched.plugins.taints import Taints
+from optsched.plugins.custom.contained import Contained
+from optsched.plugins.eviction.consolidation import CONSOLIDATE
+from optsched.plugins.gangs.gang import Gang
+from optsched.plugins.gangs.sub_groups import SubGroups
+from optsched.plugins.nodes.node_affinity import NodeAffinity
+from optsched.plugins.nodes.shards import Shards
+from optsched.plugins.nodes.taints import Taints
+from optsched.plugins.shares.capability import Capability
+from optsched.plugins.shares.guarantee import Guarantee
+from optsched.plugins.shares.leaf_queues import LeafQueues
+from optsched.plugins.topology.pod_affinity import PodAffinity
 from optsched.problem.arrays import frozen, row_groups
 from optsched.problem.formulation import Formulation, Victims, gang_classes
 from optsched.problem.later import without_gangs

@@ -10,12 +10,12 @@ import numpy as np
 
 from optsched.cluster.decisions import Evict, Sense
 from optsched.cluster.snapshot import Entitlement
-from optsched.plugins.admission import Placed, Started
-from optsched.plugins.consolidation import CONSOLIDATE
-from optsched.plugins.entitled import PREEMPT, RECLAIM
+from optsched.plugins.eviction.consolidation import CONSOLIDATE
+from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM
 from optsched.plugins.extension_points import is_node_level
-from optsched.plugins.shortfall import Shortfall
-from optsched.plugins.verify import verify_actions
+from optsched.plugins.objectives.admission import Placed, Started
+from optsched.plugins.shares.shortfall import Shortfall
+from optsched.plugins.verification.verify import verify_actions
 from optsched.problem.arrays import UNPLACED
 from optsched.problem.decisions import Decisions
 from optsched.problem.linear import Expression

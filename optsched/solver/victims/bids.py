@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from optsched.plugins.shards import preferred_nodes
+from optsched.plugins.nodes.shards import preferred_nodes
 from optsched.solver.masks import static_mask
 from optsched.solver.victims.bars import Bars
 from optsched.solver.victims.bid import Bid, claims

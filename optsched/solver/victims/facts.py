@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.plugins.floors import Floors
-from optsched.plugins.tolerances import kept_amounts, returns_first
-from optsched.plugins.victims import covers
+from optsched.plugins.eviction.floors import Floors
+from optsched.plugins.eviction.victims import covers
+from optsched.plugins.shares.tolerances import kept_amounts, returns_first
 from optsched.problem.running import running_tasks
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.plugins.capability import Capability
-from optsched.plugins.guarantee import Guarantee
+from optsched.plugins.shares.capability import Capability
+from optsched.plugins.shares.guarantee import Guarantee
 from optsched.problem.arrays import UNLIMITED
 from optsched.solver.victims.bid import Lending, Limit, Reserve
 

@@ -15,10 +15,10 @@ import numpy as np
 from optsched.cluster.decisions import Allocate, Evict, LevelResult, LevelStatus, Nominate, Sense
 from optsched.cluster.eviction import leaving
 from optsched.cluster.snapshot import Entitlement
-from optsched.plugins.entitled import PREEMPT, RECLAIM
-from optsched.plugins.fifo import NOBODY, FifoLines
+from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM
+from optsched.plugins.eviction.victims import ended_gangs
+from optsched.plugins.ordering.fifo import NOBODY, FifoLines
 from optsched.plugins.outcome import Outcome
-from optsched.plugins.victims import ended_gangs
 from optsched.problem.running import running_tasks
 from optsched.solver.cpsat.model import Limits
 from optsched.solver.sound import solve_soundly

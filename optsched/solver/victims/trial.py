@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from optsched.cluster.decisions import Evict, Nominate
-from optsched.plugins.entitled import PREEMPT, RECLAIM
-from optsched.plugins.verify import verify_actions
-from optsched.plugins.world import World
+from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM
+from optsched.plugins.verification.verify import verify_actions
+from optsched.plugins.verification.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

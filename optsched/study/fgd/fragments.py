@@ -1,7 +1,7 @@
 """F of the paper in floating point, added up in the order in which its simulator adds.
 
 Where nothing changes but the order of additions, the score falls on 49 or on 50; so the order is
-part of the protocol. `optsched.plugins.fragmentation` has the same measure in whole numbers.
+part of the protocol. `optsched.plugins.devices.fragmentation` has the same measure in integers.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 They are scores and not models of ours: each cuts its score off to a whole number from 0 to 100 and
 breaks the many ties by chance, so that the curves hang on how it rounds. What is ours and comes
-near is `optsched.plugins.fragmentation` for FGD, in exact numbers, and the plugin `binpack` for
+near is `optsched.plugins.devices.fragmentation` for FGD, in exact numbers, and `binpack` for
 BestFit. Formulas: `pkg/simulator/plugin/*_score.go` of the simulator.
 """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from optsched.cluster.amounts import amount_of
-from optsched.plugins.gpu_shares import GPU
+from optsched.plugins.devices.gpu_shares import GPU
 from optsched.units import is_gpu
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from optsched.api.wellknown import CHECKPOINT_INTERVAL
 from optsched.cluster.decisions import Allocate, Enqueue, Evict, Nominate
 from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.trace import NodeChange
-from optsched.plugins.moves import SHUFFLE
-from optsched.plugins.past import half_life_of
+from optsched.plugins.eviction.moves import SHUFFLE
+from optsched.plugins.shares.past import half_life_of
 from optsched.session.question import AT_LATEST_MS, next_turn_ms
 from optsched.session.session import Surroundings, run_session
 from optsched.session.usage import UsageKeeper

@@ -11,7 +11,7 @@ import pytest
 from optsched.cluster.selectors import NodeSelector, NodeTerm, Operator, Requirement
 from optsched.formats.nodes import GPU_MODEL_LABEL
 from optsched.formats.openb import read_openb
-from optsched.plugins.fragmentation import Kind, Target, typical
+from optsched.plugins.devices.fragmentation import Kind, Target, typical
 from optsched.problem.compile import compile_problem
 from optsched.study.fgd.fragments import Fragments
 from optsched.study.fgd.policies import POLICIES

@@ -1,0 +1,462 @@
+"""Rules from elsewhere, so that what raises in one of them harms nobody else.
+
+What a face answers is checked, and an error in it is noted and answered for: scores and orders have
+no say, and what a hard rule can not judge is refused. See docs/plugins.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from traceback import extract_tb
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from optsched.cluster.decisions import Allocate, Evict, Nominate
+from optsched.plugins.extension_points import Greedy, Rule, Violation
+from optsched.plugins.verification.world import World
+from optsched.problem.running import running_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from optsched.cluster.reasons import Reason
+    from optsched.plugins.extension_points import LiveScorer, Room, Scorer
+    from optsched.plugins.ledger import Ledger
+    from optsched.plugins.outcome import Outcome
+    from optsched.problem.arrays import F64, I64, Bool
+    from optsched.problem.formulation import Formulation
+    from optsched.problem.problem import Problem
+
+Answer = TypeVar("Answer")
+
+OWN_FACES = frozenset(
+    {
+        "verify",
+        "verify_evictions",
+        "spares",
+        "mask",
+        "refusal",
+        "excludes",
+        "tells_apart",
+        "ties_nodes",
+        "encode",
+        "encode_nodes",
+        "class_score",
+        "scorer",
+        "open",
+        "explain",
+        "explain_refusal",
+        "explain_rooms",
+    }
+)
+"""What the rules of plugins may say; the other methods of `Rule` are for those that come along."""
+
+HARMFUL = (Exception, SystemExit)
+"""What a plugin may raise without ending anything but itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An error in a face of a plugin's rule.
+
+    Attributes
+    ----------
+    plugin, rule, face
+        Whose face it was; an action of a user has neither.
+    error
+        Kind and message of what was raised.
+    where
+        `file:line` of the innermost place that raised it.
+
+    """
+
+    plugin: str
+    rule: str
+    face: str
+    error: str
+    where: str
+
+    def __str__(self) -> str:
+        if not self.rule:
+            at = f" failed at {self.where}" if self.where else ""
+            return f"action {self.plugin}{at}: {self.error}"
+        face = f"{self.face} of rule {self.rule}"
+        return f"plugin {self.plugin}: {face} failed at {self.where}: {self.error}"
+
+
+def fault_of(plugin: str, rule: str, face: str, error: BaseException) -> Fault:
+    """What is told of an error that was raised."""
+    frames = extract_tb(error.__traceback__)
+    where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    text = f"{type(error).__name__}: {error}".rstrip(": ")
+    return Fault(plugin, rule, face, text, where)
+
+
+class PluginFailure(Exception):
+    """Rows could not be written into a model, which can not be used half written."""
+
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+        super().__init__(str(fault))
+
+
+class Faults:
+    """Faults of one session, each once, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._found: dict[Fault, None] = {}
+
+    def add(self, fault: Fault) -> None:
+        """Take note of a fault."""
+        self._found[fault] = None
+
+    @property
+    def found(self) -> tuple[Fault, ...]:
+        """All faults."""
+        return tuple(self._found)
+
+
+class Contained(Rule):
+    """A rule from elsewhere; asked as itself."""
+
+    def __init__(self, inner: Rule, plugin: str, faults: Faults) -> None:
+        # Other rules say these of their class; here they are those of the rule inside.
+        said = ("name", "hard_face", "mask_lasts", "mask_sees_pods", "pods_may_help")
+        vars(self).update({attribute: getattr(inner, attribute) for attribute in said})
+        self._inner = inner
+        self._plugin = plugin
+        self._faults = faults
+        self._unjudged: set[tuple[int, int]] = set()
+
+    @property
+    def inner(self) -> Rule:
+        """The rule itself."""
+        return self._inner
+
+    def ask(
+        self, face: str, question: Callable[[], Answer], otherwise: Callable[[], Answer]
+    ) -> Answer:
+        """What a face answers; something else where it raises."""
+        try:
+            return question()
+        except HARMFUL as e:
+            self.note(face, e)
+            return otherwise()
+
+    def note(self, face: str, error: BaseException) -> Fault:
+        """Take note of what a face has raised."""
+        fault = fault_of(self._plugin, self.name, face, error)
+        self._faults.add(fault)
+        return fault
+
+    # --- hard ------------------------------------------------------------------------------------
+
+    def verify(self, world: World) -> Iterable[Violation]:
+        """See `Rule`: gangs that can not be judged alone are refused, or all that are placed."""
+        try:
+            return _checked_violations(self._inner.verify(world))
+        except HARMFUL as e:
+            fault = self.note("verify", e)
+        gangs = sorted({a.gang for a in world.actions if isinstance(a, Allocate | Nominate)})
+        guilty = [gang for gang in gangs if not self._is_judged(world, gang)] or gangs
+        detail = f"could not be judged: {fault.error}"
+        return [Violation(self.name, f"gang {gang}", detail) for gang in guilty]
+
+    def _is_judged(self, world: World, gang: str) -> bool:
+        kept = [a for a in world.actions if isinstance(a, Evict) or a.gang == gang]
+        try:
+            _checked_violations(self._inner.verify(World(world.snapshot, kept)))
+        except HARMFUL:
+            return False
+        return True
+
+    def verify_evictions(self, world: World) -> Iterable[Violation]:
+        """See `Rule`: nobody is evicted while that can not be judged."""
+        try:
+            return _checked_violations(self._inner.verify_evictions(world))
+        except HARMFUL as e:
+            error = self.note("verify_evictions", e).error
+        return [
+            Violation(self.name, f"task {a.task}", f"could not be judged: {error}")
+            for a in world.evictions
+        ]
+
+    def spares(self, problem: Problem) -> Bool | None:
+        """See `Rule`: all are spared while that can not be judged."""
+        number = len(running_tasks(problem))
+        return self.ask(
+            "spares",
+            lambda: _flags(self._inner.spares(problem), number),
+            lambda: np.ones(number, np.bool_),
+        )
+
+    def mask(self, problem: Problem, task_class: int) -> Bool | None:
+        """See `Rule`: no node is open to a class that can not be judged."""
+        try:
+            return _flags(self._inner.mask(problem, task_class), problem.num_nodes)
+        except HARMFUL as e:
+            self.note("mask", e)
+            self._unjudged.add((id(problem), task_class))
+            return np.zeros(problem.num_nodes, np.bool_)
+
+    def refusal(self, problem: Problem, task_class: int) -> str:
+        """See `Rule`."""
+        if (id(problem), task_class) in self._unjudged:
+            return f"could not be judged by plugin {self._plugin}, which failed"
+        default = Rule.refusal(self, problem, task_class)
+        inner = self._inner
+        return self.ask(
+            "refusal", lambda: _text(inner.refusal(problem, task_class)), lambda: default
+        )
+
+    def excludes(self, problem: Problem) -> Bool | None:
+        """See `Rule`: all gangs are excluded while that can not be judged."""
+        number = problem.num_gangs
+        return self.ask(
+            "excludes",
+            lambda: _flags(self._inner.excludes(problem), number),
+            lambda: np.ones(number, np.bool_),
+        )
+
+    def tells_apart(self, problem: Problem) -> Bool | None:
+        """See `Rule`."""
+        number = problem.num_gangs
+        return self.ask(
+            "tells_apart",
+            lambda: _flags(self._inner.tells_apart(problem), number),
+            lambda: None,
+        )
+
+    # --- rows ------------------------------------------------------------------------------------
+
+    def encode(self, form: Formulation) -> None:
+        """See `Rule`; raises `PluginFailure` where the rows are not whole."""
+        self._write("encode", lambda: self._inner.encode(form))
+
+    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
+        """See `Rule`; raises `PluginFailure` where the rows are not whole."""
+        self._write("encode_nodes", lambda: self._inner.encode_nodes(form, supplied))
+
+    def _write(self, face: str, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except HARMFUL as e:
+            raise PluginFailure(self.note(face, e)) from e
+
+    def ties_nodes(self, problem: Problem, task_class: int) -> bool:
+        """See `Rule`."""
+        inner = self._inner
+        return self.ask(
+            "ties_nodes", lambda: bool(inner.ties_nodes(problem, task_class)), lambda: False
+        )
+
+    # --- scores and orders -----------------------------------------------------------------------
+
+    def class_score(self, problem: Problem, task_class: int) -> F64 | None:
+        """See `Rule`: no score where it fails."""
+        return self.ask(
+            "class_score",
+            lambda: _scores(self._inner.class_score(problem, task_class), problem.num_nodes),
+            lambda: None,
+        )
+
+    def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
+        """See `Rule`: no score where it fails."""
+        score = self.ask("scorer", lambda: self._inner.scorer(problem, task_class), lambda: None)
+        return None if score is None else partial(self._score, score)
+
+    def _score(self, score: Scorer, used: I64, offered: I64) -> F64:
+        number = len(used)
+        return self.ask(
+            "scorer",
+            lambda: _numbers(score(used, offered), number),
+            lambda: np.zeros(number),
+        )
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`."""
+        opened = self.ask("open", lambda: self._inner.open(problem, ledger), lambda: None)
+        return None if opened is None else _contained(self, opened, problem)
+
+    # --- words -----------------------------------------------------------------------------------
+
+    def explain(self, outcome: Outcome, gang: int) -> Reason | None:
+        """See `Rule`."""
+        return self.ask("explain", lambda: self._inner.explain(outcome, gang), lambda: None)
+
+    def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
+        """See `Rule`."""
+        return self.ask(
+            "explain_refusal", lambda: self._inner.explain_refusal(outcome, gang), lambda: None
+        )
+
+    def explain_rooms(self, outcome: Outcome, gang: int, rooms: Sequence[Room]) -> Reason | None:
+        """See `Rule`."""
+        return self.ask(
+            "explain_rooms",
+            lambda: self._inner.explain_rooms(outcome, gang, rooms),
+            lambda: None,
+        )
+
+
+# --- checks --------------------------------------------------------------------------------------
+
+
+def _checked_violations(found: Iterable[object]) -> list[Violation]:
+    kept: list[Violation] = []
+    for each in found:
+        if not isinstance(each, Violation):
+            raise TypeError(f"expected Violations, not {_told(each)}")
+        kept.append(each)
+    return kept
+
+
+def _flags(value: object, number: int) -> Bool | None:
+    if value is None:
+        return None
+    if not isinstance(value, np.ndarray) or value.dtype != np.bool_ or value.shape != (number,):
+        raise TypeError(f"expected None or {number} booleans, not {_told(value)}")
+    return value
+
+
+def _numbers(value: object, number: int) -> F64:
+    if not isinstance(value, np.ndarray) or value.shape != (number,):
+        raise TypeError(f"expected {number} numbers, not {_told(value)}")
+    if value.dtype.kind not in "iuf":
+        raise TypeError(f"expected numbers, not {_told(value)}")
+    if not np.isfinite(value).all():
+        raise ValueError("expected finite numbers")
+    return value.astype(np.float64)
+
+
+def _scores(value: F64 | None, number: int) -> F64 | None:
+    return None if value is None else _numbers(value, number)
+
+
+def _told(value: object) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array {value.shape} of {value.dtype}"
+    return type(value).__name__
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise TypeError(f"expected a text, not {_told(value)}")
+    return value
+
+
+def _key(value: object) -> tuple[float, ...]:
+    if not isinstance(value, tuple):
+        raise TypeError(f"expected a tuple of numbers, not {_told(value)}")
+    found = tuple(float(part) for part in value)
+    if not np.isfinite(found).all():
+        raise ValueError("expected finite numbers")
+    return found
+
+
+def _vote(value: int) -> int:
+    if value not in (-1, 0, 1):
+        raise ValueError(f"expected 1, 0 or -1, not {value!r}")
+    return int(value)
+
+
+def _indices(value: object) -> I64 | None:
+    if value is None:
+        return None
+    if not isinstance(value, np.ndarray):
+        raise TypeError(f"expected None or an array of running tasks, not {_told(value)}")
+    return value
+
+
+# --- the greedy face -----------------------------------------------------------------------------
+
+
+class _Watched:
+    """The greedy face of a rule from elsewhere; its methods become those of a `Greedy`."""
+
+    def __init__(self, rule: Contained, inner: Greedy, problem: Problem) -> None:
+        self._rule, self._inner, self._problem = rule, inner, problem
+        self._widths: dict[str, int] = {}
+
+    def key(self, face: str, *asked: int) -> tuple[float, ...]:
+        """An order; once it has failed nobody comes before anybody by it."""
+        if face not in self._widths or self._widths[face] >= 0:
+            found = self._rule.ask(
+                face, lambda: _key(getattr(self._inner, face)(*asked)), lambda: None
+            )
+            if found is not None:
+                self._widths[face] = len(found)
+                return found
+            self._widths[face] = ~self._widths.get(face, 0)
+        return (0.0,) * ~self._widths[face]
+
+    def answer(self, face: str, *asked: Any) -> Any:  # noqa: ANN401  one for all faces
+        """What any other face says, checked."""
+        check, otherwise = _CHECKS[face]
+        return self._rule.ask(
+            face,
+            lambda: check(self, getattr(self._inner, face)(*asked)),
+            lambda: otherwise(self, asked),
+        )
+
+    def live_mask(self, value: Bool | None) -> Bool | None:
+        """A mask as it should be."""
+        return _flags(value, self._problem.num_nodes)
+
+    def live_scorer(self, score: LiveScorer | None) -> LiveScorer | None:
+        """A scorer whose errors do no harm."""
+        number = self._problem.num_nodes
+        if score is None:
+            return None
+        return lambda nodes: self._rule.ask(
+            "live_scorer",
+            lambda: _numbers(score(nodes), number),
+            lambda: np.zeros(number),
+        )
+
+    def no_node(self) -> Bool:
+        """A mask that lets nothing pass."""
+        return np.zeros(self._problem.num_nodes, np.bool_)
+
+
+_CHECKS: dict[str, tuple[Callable[[_Watched, Any], Any], Callable[[_Watched, Any], Any]]] = {
+    "is_overused": (lambda _, v: bool(v), lambda *_: False),
+    "room": (lambda _, v: int(v), lambda *_: 0),
+    "may_start": (lambda _, v: bool(v), lambda *_: False),
+    "holds": (lambda _, v: bool(v), lambda *_: False),
+    "enqueue_vote": (lambda _, v: _vote(v), lambda *_: 0),
+    "enqueued": (lambda _, v: None, lambda *_: None),
+    "live_mask": (lambda w, v: w.live_mask(v), lambda w, _: w.no_node()),
+    "later_mask": (lambda w, v: w.live_mask(v), lambda w, _: w.no_node()),
+    "leaves": (lambda _, v: None, lambda *_: None),
+    "task_runs": (lambda _, v: v, lambda *_: None),
+    "live_scorer": (lambda w, v: w.live_scorer(v), lambda *_: None),
+    "placed": (lambda _, v: None, lambda *_: None),
+    "filled": (lambda _, v: None, lambda *_: None),
+    "promised": (lambda _, v: None, lambda *_: None),
+    "is_starving": (lambda _, v: bool(v), lambda *_: False),
+    "may_reclaim": (lambda _, v: bool(v), lambda *_: False),
+    "preemptable": (lambda _, v: _indices(v), lambda _, asked: asked[2][:0]),
+    "reclaimable": (lambda _, v: _indices(v), lambda _, asked: asked[2][:0]),
+}
+"""How answers are checked, and what stands for them where a face fails."""
+
+_KEYS = ("queue_key", "gang_key", "victim_queue_key")
+
+
+def _contained(rule: Contained, inner: Greedy, problem: Problem) -> Greedy:
+    """A greedy face with just the methods that the one inside has of its own."""
+    watched = _Watched(rule, inner, problem)
+    own = [n for n in (*_KEYS, *_CHECKS) if getattr(type(inner), n) is not getattr(Greedy, n)]
+    methods: dict[str, Any] = {"queue_key_reach": inner.queue_key_reach}
+    for name in own:
+        methods[name] = _method(watched.key if name in _KEYS else watched.answer, name)
+    made: Greedy = type("ContainedGreedy", (Greedy,), methods)()
+    return made
+
+
+def _method(asks: Callable[..., Any], name: str) -> Callable[..., Any]:
+    return lambda _, *asked: asks(name, *asked)

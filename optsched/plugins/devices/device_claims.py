@@ -1,0 +1,729 @@
+"""Devices of claims: a task goes where its ResourceClaims have their devices, or can get them.
+
+Mathematics: models/formulation/device_claims.md. Kubernetes: KEP-4381, KEP-4816, KEP-5075 and the
+plugin `dynamicresources` of kube-scheduler.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from optsched.cluster.devices import DeviceGrant, too_many_choices
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.task import TaskStatus
+from optsched.plugins.devices.device_deals import STEPS_OF_SESSION, Steps, deal_out, options_of
+from optsched.plugins.extension_points import NOBODY_LEAVES, Greedy, Rule, Violation
+from optsched.plugins.faces import Face
+from optsched.plugins.wording import counted
+from optsched.problem.running import running_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    from optsched.cluster.devices import (
+        DeviceAllocation,
+        DeviceAsk,
+        DeviceClaim,
+        DeviceId,
+        Devices,
+    )
+    from optsched.cluster.snapshot import Node, Snapshot
+    from optsched.cluster.task import Task, TaskShape
+    from optsched.plugins.devices.device_deals import Bond, Option, Want
+    from optsched.plugins.extension_points import Exits
+    from optsched.plugins.ledger import Ledger
+    from optsched.plugins.outcome import Outcome
+    from optsched.plugins.verification.world import World
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.formulation import Formulation
+    from optsched.problem.linear import LinearModel
+    from optsched.problem.problem import Problem
+
+
+class DeviceClaims(Rule):
+    """Every claim of a task has devices that its node reaches, or gets free ones of that node."""
+
+    name = "device-claims"
+    hard_face = Face.PREDICATE
+
+    # --- verify ----------------------------------------------------------------------------------
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`: by dealing devices out."""
+        devices = world.snapshot.devices
+        asked: dict[str, dict[str, DeviceClaim]] = {}
+        node_of: dict[str, str] = {}
+        for task, _, node in world.placements:
+            for key in task.device_claims:
+                where = f"task {task.key}"
+                claim, why = devices.claims.get(key), unusable(devices, key)
+                if claim is None or why:
+                    yield Violation(self.name, where, why)
+                elif claim.allocation is not None:
+                    if not _reaches(claim, node):
+                        detail = f"the devices of claim {key} can not be used on node {node.name}"
+                        yield Violation(self.name, where, detail)
+                elif node_of.setdefault(key, node.name) != node.name:
+                    detail = f"claim {key} would get devices on node {node_of[key]}, too"
+                    yield Violation(self.name, where, detail)
+                else:
+                    asked.setdefault(node.name, {})[key] = claim
+        for name, claims in asked.items():
+            if _granted(devices, name, claims.values(), devices.held_by) is None:
+                detail = f"its free devices do not do for claims {', '.join(sorted(claims))}"
+                yield Violation(self.name, f"node {name}", detail)
+
+    def deal(self, world: World) -> dict[str, tuple[DeviceGrant, ...]]:
+        """What the claims of each task get that a plan binds; claims that have all get nothing."""
+        devices = world.snapshot.devices
+        found: dict[str, tuple[DeviceGrant, ...]] = {}
+        for name, placed in world.placed_on.items():
+            asking = [t for t in placed if t.device_claims]
+            if not asking:
+                continue
+            keys = dict.fromkeys(key for t in asking for key in t.device_claims)
+            claims = [devices.claims[key] for key in keys if key in devices.claims]
+            fresh = [claim for claim in claims if claim.allocation is None]
+            granted = _granted(devices, name, fresh, devices.held_by) or {}
+            for task in asking:
+                grants = (DeviceGrant(key, granted.get(key, ())) for key in task.device_claims)
+                found[task.key] = tuple(grants)
+        return found
+
+    # --- masks -----------------------------------------------------------------------------------
+
+    def mask(self, problem: Problem, task_class: int) -> Bool | None:
+        """See `Rule`: nodes that allocations reach and whose devices would do, were all free."""
+        shape = problem.classes.shapes[task_class]
+        if not shape.device_claims and not shape.devices:
+            return None
+        pools = problem.derived(_Pools)
+        if pools.asks.refusal(shape):
+            return np.zeros(problem.num_nodes, np.bool_)
+        chosen = np.ones(problem.num_nodes, np.bool_)
+        for allocation in pools.asks.allocations(shape):
+            if allocation.nodes is not None:
+                chosen &= problem.columns.selects(allocation.nodes)
+        asked = pools.asks.open(shape)
+        if asked:
+            known: dict[int, bool] = {}
+            for n in np.flatnonzero(chosen).tolist():
+                like = pools.like[n]
+                if like not in known:
+                    options, free = pools.options(like, asked), set(range(pools.number(like)))
+                    known[like] = deal_out(options, free, pools.steps) is not None
+                chosen[n] = known[like]
+        return chosen
+
+    def refusal(self, problem: Problem, task_class: int) -> str:
+        """See `Rule`."""
+        shape = problem.classes.shapes[task_class]
+        pools = problem.derived(_Pools)
+        asked = pools.asks.open(shape)
+        if asked:
+            left = _left_to_others(problem.snapshot.devices, asked)
+            if pools.steps.left <= 0 and any(_leaves_choices(ask) for ask in asked):
+                left += "; the searches of this session have ended, a later one goes on"
+            return f"had too few devices free: {' and '.join(_in_words(asked))}{left}"
+        return f"can not reach the devices of {', '.join(shape.device_claims)}"
+
+    def ties_nodes(self, problem: Problem, task_class: int) -> bool:
+        """See `Rule`."""
+        asks, shape = problem.derived(_Pools).asks, problem.classes.shapes[task_class]
+        return bool(asks.open(shape) or asks.allocated(shape))
+
+    def explain(self, outcome: Outcome, gang: int) -> Reason | None:
+        """See `Rule`: claims that no node could serve."""
+        problem = outcome.problem
+        asks = problem.derived(_Pools).asks
+        start, end = problem.task_start[gang], problem.task_start[gang + 1]
+        for task in problem.tasks[start:end]:
+            for key in task.device_claims:
+                if why := unusable(asks.devices, key):
+                    return Reason(ReasonCode.DEVICES, why)
+            for ask in task.shape.devices:
+                if why := _refuses(asks.devices, ask):
+                    return Reason(ReasonCode.DEVICES, f"a claim of pod {task.key}: {why}")
+        return None
+
+    # --- rows ------------------------------------------------------------------------------------
+
+    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
+        """Every device to one claim; a shared claim to one node, with all tasks that name it."""
+        self.encode_evicting(form.problem, form.model, supplied, NOBODY_LEAVES)
+
+    def stakes(self, problem: Problem, task_class: int) -> I64 | None:
+        """See `Rule`: those whose claims hold devices, by their claims."""
+        asks = problem.derived(_Pools).asks
+        if not asks.open(problem.classes.shapes[task_class]):
+            return None
+        running = running_tasks(problem).tasks
+        found = np.full(len(running), -1, np.int64)
+        known: dict[tuple[str, ...], int] = {}
+        for v, task in enumerate(running):
+            claims = (asks.devices.claims.get(key) for key in task.device_claims)
+            if any(claim is not None and claim.allocation is not None for claim in claims):
+                found[v] = known.setdefault(task.device_claims, len(known))
+        return found
+
+    def encode_evicting(
+        self, problem: Problem, model: LinearModel, supplied: I64, exits: Exits
+    ) -> None:
+        """See `Rule`: the same, where claims give back what they have once nobody uses them."""
+        pools, shapes = problem.derived(_Pools), problem.classes.shapes
+        if not any(map(pools.asks.open, shapes)):
+            return
+        dealing = _Dealing(model, pools, _users(problem, exits), _joining(pools, shapes, supplied))
+        sharing: dict[str, list[int]] = {}
+        for c, shape in enumerate(shapes):
+            for key in pools.asks.shared(shape):
+                sharing.setdefault(key, []).append(c)
+            for n in np.flatnonzero(supplied[c] >= 0).tolist() if shape.devices else ():
+                for ask in shape.devices:
+                    _Rows(dealing, n).add(ask, int(supplied[c, n]))
+        for key, classes in sharing.items():
+            _share_rows(dealing, (key, classes), supplied)
+        _close(dealing, exits)
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`."""
+        asks = problem.derived(_Pools).asks
+        return _Live(problem) if any(map(asks.open, problem.classes.shapes)) else None
+
+
+def _in_words(asked: Iterable[DeviceAsk]) -> Iterator[str]:
+    """What claims ask for, by class; what leaves a choice, one by one."""
+    number: Counter[str] = Counter()
+    more: list[str] = []
+    for ask in asked:
+        for need in ask.needs:
+            if need.alternatives:
+                classes = dict.fromkeys(each.device_class for each in need.alternatives)
+                more.append(f"one of class {' or '.join(classes)} as request {need.name} says")
+            elif need.is_all:
+                more.append(f"all of class {need.device_class}")
+            else:
+                number[need.device_class] += need.number
+        more += (
+            f"{'different' if each.is_distinct else 'the same'} {each.attribute}"
+            for each in ask.constraints
+        )
+    yield from (f"{n} of class {name}" for name, n in sorted(number.items()))
+    yield from dict.fromkeys(more)
+
+
+def _leaves_choices(ask: DeviceAsk) -> bool:
+    """Whether devices for a claim are searched for, and not only matched."""
+    return bool(ask.constraints) or any(need.alternatives for need in ask.needs)
+
+
+def _left_to_others(devices: Devices, asked: Iterable[DeviceAsk]) -> str:
+    """Which devices would do for claims if they were given out here."""
+    number: Counter[str] = Counter()
+    for need in {need for ask in asked for need in ask.needs}:
+        number |= devices.withheld(need)
+    parts = [f"{counted(n, 'device')} on all nodes {why}" for why, n in sorted(number.items())]
+    return f" (left to others: {', '.join(parts)})" if parts else ""
+
+
+def unusable(devices: Devices, key: str) -> str:
+    """Why a claim can be used nowhere; empty when it can."""
+    claim = devices.claims.get(key)
+    if claim is None:
+        return f"resource claim {key} does not exist"
+    if claim.problem:
+        return f"resource claim {key} {claim.problem}"
+    if claim.allocation is not None:
+        return ""
+    if why := too_many_choices(claim.ask):
+        return f"resource claim {key} {why}"
+    found = (devices.refuses(need) for need in claim.needs)
+    return next((f"resource claim {key}: {why}" for why in found if why), "")
+
+
+def _refuses(devices: Devices, ask: DeviceAsk) -> str:
+    """Why a claim of a task's own can be used nowhere; empty when it can."""
+    found = (devices.refuses(need) for need in ask.needs)
+    return too_many_choices(ask) or next((why for why in found if why), "")
+
+
+def _reaches(claim: DeviceClaim, node: Node) -> bool:
+    nodes = claim.allocation.nodes if claim.allocation is not None else None
+    return nodes is None or nodes.matches(node.name, node.labels)
+
+
+def _granted(
+    devices: Devices, node: str, claims: Iterable[DeviceClaim], held: Collection[DeviceId]
+) -> dict[str, tuple[tuple[str, DeviceId], ...]] | None:
+    """(request, device) by claim out of the free devices of a node; None where they do not do."""
+    here = devices.on_node.get(node, ())
+    free = {i for i, device in enumerate(here) if device.id not in held}
+    asked = list(claims)
+    options = {ask: options_of(devices, node, ask) for ask in {claim.ask for claim in asked}}
+    dealt = deal_out([options[claim.ask] for claim in asked], free)
+    if dealt is None:
+        return None
+    return {
+        claim.key: tuple((request, here[place].id) for request, place in got)
+        for claim, got in zip(asked, dealt, strict=True)
+    }
+
+
+# --- arrays --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Asks:
+    """What shapes ask for, given the claims of a snapshot."""
+
+    devices: Devices
+
+    def refusal(self, shape: TaskShape) -> str:
+        """Why a shape can be placed nowhere; empty when it can."""
+        found = (unusable(self.devices, key) for key in shape.device_claims)
+        of_own = (_refuses(self.devices, ask) for ask in shape.devices)
+        return next((why for why in (*found, *of_own) if why), "")
+
+    def allocations(self, shape: TaskShape) -> list[DeviceAllocation]:
+        """What its claims have got already."""
+        claims = (self.devices.claims[key] for key in shape.device_claims)
+        return [c.allocation for c in claims if c.allocation is not None]
+
+    def shared(self, shape: TaskShape) -> list[str]:
+        """Its claims that have got nothing yet and that other tasks may name, too."""
+        if self.refusal(shape):
+            return []
+        claims = (self.devices.claims[key] for key in shape.device_claims)
+        return [c.key for c in claims if c.allocation is None]
+
+    def allocated(self, shape: TaskShape) -> list[str]:
+        """Its claims that have their devices."""
+        claims = map(self.devices.claims.get, shape.device_claims)
+        return [c.key for c in claims if c is not None and c.allocation is not None]
+
+    def open(self, shape: TaskShape) -> tuple[DeviceAsk, ...]:
+        """All that its claims have yet to get; nothing where it can be placed nowhere."""
+        if not (shape.device_claims or shape.devices) or self.refusal(shape):
+            return ()
+        shared = (self.devices.claims[key].ask for key in self.shared(shape))
+        return tuple(ask for ask in (*shared, *shape.devices) if ask.needs)
+
+
+class _Pools:
+    """The devices of nodes, by number of the node."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.devices = problem.snapshot.devices
+        self.asks = _Asks(self.devices)
+        self._names = [node.name for node in problem.snapshot.nodes]
+        self._leaving = _leaving(problem.snapshot)
+        self._options: dict[tuple[int, DeviceAsk], tuple[Option, ...]] = {}
+        self.steps = Steps(STEPS_OF_SESSION)
+
+    def number(self, node: int) -> int:
+        """How many devices a node has."""
+        return len(self.devices.on_node.get(self._names[node], ()))
+
+    def free(self, node: int, gone: Collection[str] = ()) -> set[int]:
+        """Places of devices that no claim holds but those of some that are gone."""
+        here, held = self.devices.on_node.get(self._names[node], ()), self.devices.held_by
+        holders = [held.get(device.id) for device in here]
+        return {i for i, holder in enumerate(holders) if holder is None or holder in gone}
+
+    def holder(self, node: int, place: int) -> str:
+        """The claim that holds a device of a node; empty for none."""
+        return self.devices.held_by.get(self.devices.on_node[self._names[node]][place].id, "")
+
+    def homes(self, claims: Iterable[str]) -> set[int]:
+        """Nodes with devices that some claims hold."""
+        found = (self.devices.claims[key].allocation for key in claims)
+        held = (device for each in found if each is not None for _, device in each.devices)
+        return {self._node_of[device] for device in held if device in self._node_of}
+
+    @cached_property
+    def _node_of(self) -> dict[DeviceId, int]:
+        on_node = self.devices.on_node
+        return {d.id: n for n, name in enumerate(self._names) for d in on_node.get(name, ())}
+
+    @property
+    def leaving(self) -> frozenset[str]:
+        """Claims that end with tasks that are on their way out."""
+        return self._leaving
+
+    def options(self, node: int, asked: Iterable[DeviceAsk]) -> list[tuple[Option, ...]]:
+        """What claims ask for in terms of the devices of a node; the very same for the same."""
+        return [self._options_of(node, ask) for ask in asked]
+
+    @cached_property
+    def like(self) -> list[int]:
+        """(N,) the first node whose devices are alike, as far as claims can tell."""
+        first: dict[tuple[object, ...], int] = {}
+        found: list[int] = []
+        for n, name in enumerate(self._names):
+            here = self.devices.on_node.get(name, ())
+            looks = tuple((d.driver, d.attributes, d.capacity, d.problem, d.taints) for d in here)
+            # Numbers of different types are equal for Python, and not for claims.
+            types = tuple(type(value) for d in here for _, value in d.attributes)
+            in_flux = name if self.devices.in_flux & {name, ""} else ""
+            found.append(first.setdefault((looks, types, in_flux), n))
+        return found
+
+    def _options_of(self, node: int, ask: DeviceAsk) -> tuple[Option, ...]:
+        node = self.like[node]
+        key = (node, ask)
+        if key not in self._options:
+            self._options[key] = options_of(self.devices, self._names[node], ask)
+        return self._options[key]
+
+
+def _with_claims(node: Node) -> tuple[Task, ...]:
+    return tuple(task for task in node.residents if task.device_claims)
+
+
+def _leaving(snapshot: Snapshot) -> frozenset[str]:
+    residents = [t for node in snapshot.nodes for t in node.derived(_with_claims)]
+    gone = {t.key for t in residents if t.status is TaskStatus.RELEASING}
+    return snapshot.devices.freed(residents, gone)
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Dealing:
+    """A model in which devices are dealt out.
+
+    Attributes
+    ----------
+    users
+        Claims that end once some groups have left, and which these are.
+    joining
+        Variables of tasks that would use a claim that has its devices.
+    dealt
+        Variables by node and place of a device: whether it is taken.
+
+    """
+
+    model: LinearModel
+    pools: _Pools
+    users: Mapping[str, list[int]]
+    joining: Mapping[str, list[int]]
+    dealt: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+
+
+def _users(problem: Problem, exits: Exits) -> dict[str, list[int]]:
+    """Claims that end once some groups have left, and which these are."""
+    if not len(exits.node):
+        return {}
+    tasks = running_tasks(problem).tasks
+    residents = [t for node in problem.snapshot.nodes for t in node.residents if t.device_claims]
+    gone = {tasks[v].key for v in exits.tasks.tolist()}
+    freed = problem.snapshot.devices.freed(residents, gone)
+    found: dict[str, list[int]] = {}
+    for v, group in zip(exits.tasks.tolist(), exits.group_of.tolist(), strict=True):
+        for key in freed.intersection(tasks[v].device_claims):
+            found.setdefault(key, []).append(group)
+    return found
+
+
+def _joining(pools: _Pools, shapes: Sequence[TaskShape], supplied: I64) -> dict[str, list[int]]:
+    """Variables of tasks that would use a claim that has its devices, by claim."""
+    found: dict[str, list[int]] = {}
+    for c, shape in enumerate(shapes):
+        for key in pools.asks.allocated(shape):
+            found.setdefault(key, []).extend(supplied[c][supplied[c] >= 0].tolist())
+    return found
+
+
+def _close(dealing: _Dealing, exits: Exits) -> None:
+    """Every device to one claim, and to none before the one that holds it has ended.
+
+    A claim does not end for whom others come.
+    """
+    model, ends = dealing.model, dict[str, int]()
+    for (node, place), variables in dealing.dealt.items():
+        holder = dealing.pools.holder(node, place)
+        if holder not in dealing.users:
+            model.add_rows(0, variables, 1, upper=1)
+            continue
+        if holder not in ends:
+            (ends[holder],) = model.add_variables(0, 1).tolist()
+            for group in sorted(set(dealing.users[holder])):
+                factors = [int(exits.number[group]), -1]
+                model.add_rows(0, [ends[holder], int(exits.leave[group])], factors, upper=0)
+            for tasks in dealing.joining.get(holder, ()):
+                most = int(model.bounds[1][tasks])
+                model.add_rows(0, [tasks, ends[holder]], [1, most], upper=most)
+        factors = [*[1] * len(variables), -1]
+        model.add_rows(0, [*variables, ends[holder]], factors, upper=0)
+
+
+class _Rows:
+    """The rows of what claims take on one node; see models/formulation/device_claims.md."""
+
+    def __init__(self, dealing: _Dealing, node: int) -> None:
+        self._model = dealing.model
+        self._pools, self._node = dealing.pools, node
+        self._free = self._pools.free(node, dealing.users)
+        self._dealt = dealing.dealt
+
+    def add(self, ask: DeviceAsk, tasks: int) -> None:
+        """As many devices as tasks of a variable take, each with a claim of its own."""
+        (options,) = self._pools.options(self._node, [ask])
+        if any(option.bonds for option in options):
+            self._add_one_by_one(options, tasks)
+        else:
+            self._add_options(options, tasks, int(self._model.bounds[1][tasks]))
+
+    def _add_options(self, options: Sequence[Option], tasks: int, most: int) -> list[list[Places]]:
+        """Σ over options of their tasks = all of them; the variables of each by want and place."""
+        if len(options) == 1:
+            chosen = [tasks]
+        else:
+            chosen = self._model.add_variables(0, np.full(len(options), most, np.int64)).tolist()
+            ones = [*[1] * len(chosen), -1]
+            self._model.add_rows(0, [*chosen, tasks], ones, lower=0, upper=0)
+        return [
+            [self._add_want(want, variable) for want in option.wants]
+            for option, variable in zip(options, chosen, strict=True)
+        ]
+
+    def _add_want(self, want: Want, tasks: int) -> Places:
+        """Σ dealt = number·tasks."""
+        open_places = [place for place in want.places if place in self._free]
+        variables = self._model.add_variables(0, np.ones(len(open_places), np.int64))
+        factors = np.append(np.ones(len(variables), np.int64), -want.number)
+        self._model.add_rows(0, np.append(variables, tasks), factors, lower=0, upper=0)
+        found = dict(zip(open_places, variables.tolist(), strict=True))
+        for place, variable in found.items():
+            self._dealt.setdefault((self._node, place), []).append(variable)
+        return found
+
+    def _add_one_by_one(self, options: Sequence[Option], tasks: int) -> None:
+        """The same where devices of one claim are tied to each other: a choice for each claim."""
+        least = max(min(option.number for option in options), 1)
+        most = min(int(self._model.bounds[1][tasks]), len(self._free) // least)
+        each = self._model.add_variables(0, np.ones(most, np.int64)).tolist()
+        self._model.add_rows(0, [*each, tasks], [*[1] * most, -1], lower=0, upper=0)
+        for one in each:
+            for option, places in zip(options, self._add_options(options, one, 1), strict=True):
+                for bond in option.bonds:
+                    self._add_bond(bond, places)
+
+    def _add_bond(self, bond: Bond, places: Sequence[Places]) -> None:
+        """Devices of one value alone, or of each value one at most."""
+        of_value: dict[object, list[int]] = {}
+        for i in bond.wants:
+            for place, variable in places[i].items():
+                of_value.setdefault(bond.value_of[place], []).append(variable)
+        if bond.is_distinct:
+            for variables in of_value.values():
+                self._model.add_rows(0, variables, 1, upper=1)
+            return
+        chosen = self._model.add_variables(0, np.ones(len(of_value), np.int64)).tolist()
+        if chosen:
+            self._model.add_rows(0, chosen, 1, upper=1)
+        for value, variables in zip(chosen, of_value.values(), strict=True):
+            for variable in variables:
+                self._model.add_rows(0, [variable, value], [1, -1], upper=0)
+
+
+Places = dict[int, int]
+"""A variable by place: whether the device there is taken."""
+
+
+def _share_rows(dealing: _Dealing, shared: tuple[str, list[int]], supplied: I64) -> None:
+    """A claim gets its devices on one node at most, and tasks that name it go there only."""
+    key, classes = shared
+    model, ask = dealing.model, dealing.pools.devices.claims[key].ask
+    chosen: list[int] = []
+    for n in np.flatnonzero((supplied[classes] >= 0).any(axis=0)).tolist():
+        (here,) = model.add_variables(0, 1).tolist()
+        chosen.append(here)
+        for c in classes:
+            tasks = int(supplied[c, n])
+            if tasks >= 0:
+                most = int(model.bounds[1][tasks])
+                model.add_rows(0, [tasks, here], [1, -most], upper=0)
+        _Rows(dealing, n).add(ask, here)
+    if chosen:
+        model.add_rows(0, chosen, 1, upper=1)
+
+
+# --- greedy --------------------------------------------------------------------------------------
+
+
+class _Wanted(NamedTuple):
+    """Claims of a task besides what has been put on a node: once others have left, and at once.
+
+    now: None where the task may wait for that.
+    """
+
+    later: tuple[DeviceAsk, ...]
+    now: tuple[DeviceAsk, ...] | None
+
+
+@dataclass(slots=True, eq=False)
+class _Seats:
+    """Tasks that name a claim without devices: their node, how many, how many can come now."""
+
+    node: int = -1
+    total: int = 0
+    now: int = 0
+
+
+class _Live(Greedy):
+    """Devices as tasks come: on every node what has been asked for can be dealt out together.
+
+    What is promised is dealt out of the devices that are free once others have left.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._pools = problem.derived(_Pools)
+        shapes, asks = problem.classes.shapes, self._pools.asks
+        self._own = [shape.devices if asks.open(shape) else () for shape in shapes]
+        self._shared = [asks.shared(shape) for shape in shapes]
+        self._kept = [asks.allocated(shape) for shape in shapes]
+        self._joined: Counter[str] = Counter()
+        self._evicted: list[str] = []
+        self._gone = self._pools.leaving
+        self._later: dict[int, list[DeviceAsk]] = {}
+        self._now: dict[int, list[DeviceAsk]] = {}
+        self._seats = {key: _Seats() for keys in self._shared for key in keys}
+        self._sharing: dict[int, list[str]] = {}
+        self._put: dict[tuple[int, int], list[bool]] = {}
+        self._views: dict[_Wanted, tuple[I64, Bool]] = {}
+        self._stamp = np.zeros(problem.num_nodes, np.int64)
+        self._clock = 0
+
+    # --- questions -------------------------------------------------------------------------------
+
+    def live_mask(self, task_class: int) -> Bool | None:
+        return self._mask(task_class, self._wanted(task_class))
+
+    def later_mask(self, task_class: int) -> Bool | None:
+        return self._mask(task_class, self._wanted(task_class)._replace(now=None))
+
+    def _wanted(self, task_class: int) -> _Wanted:
+        own, claims = self._own[task_class], self._pools.devices.claims
+        seats = [(claims[key].ask, self._seats[key]) for key in self._shared[task_class]]
+        return _Wanted(
+            (*own, *(ask for ask, there in seats if not there.total)),
+            (*own, *(ask for ask, there in seats if not there.now)),
+        )
+
+    def _mask(self, task_class: int, wanted: _Wanted) -> Bool | None:
+        shared = self._shared[task_class]
+        kept = self._ending.intersection(self._kept[task_class])
+        if not self._own[task_class] and not shared and not kept:
+            return None
+        allowed = self._view(wanted).copy()
+        for key in shared:
+            if self._seats[key].total:
+                here = np.zeros_like(allowed)
+                here[self._seats[key].node] = True
+                allowed &= here
+        for node in self._pools.homes(kept):
+            allowed[node] &= self._fits(node, wanted, kept)
+        return allowed
+
+    @property
+    def _ending(self) -> frozenset[str]:
+        """Claims that end with those who leave, for nobody comes for them."""
+        return self._gone.difference(key for key, number in self._joined.items() if number)
+
+    def _view(self, wanted: _Wanted) -> Bool:
+        """(N,) nodes that have devices for some claims besides all that has been put there."""
+        if wanted not in self._views:
+            number = self._problem.num_nodes
+            self._views[wanted] = np.full(number, -1, np.int64), np.zeros(number, np.bool_)
+        seen, fits = self._views[wanted]
+        for node in np.flatnonzero(seen != self._stamp).tolist():
+            fits[node] = self._fits(node, wanted)
+            seen[node] = self._stamp[node]
+        return fits
+
+    def _fits(self, node: int, wanted: _Wanted, kept: frozenset[str] = frozenset()) -> bool:
+        """Whether a node has devices for some claims; kept: claims that do not end then."""
+        later, now = wanted
+        if not self._pools.number(node):
+            return not any(ask.needs for ask in (*later, *(now or ())))
+        claims = self._pools.devices.claims
+        here = [(claims[key].ask, self._seats[key]) for key in self._sharing.get(node, ())]
+        there = (*self._later.get(node, ()), *(ask for ask, _ in here), *later)
+        free = self._pools.free(node, self._ending - kept)
+        steps = self._pools.steps
+        if deal_out(self._pools.options(node, there), free, steps) is None:
+            return False
+        if now is None:
+            return True
+        there = (*self._now.get(node, ()), *(ask for ask, seats in here if seats.now), *now)
+        options, free = self._pools.options(node, there), self._pools.free(node)
+        return deal_out(options, free, steps) is not None
+
+    # --- notes -----------------------------------------------------------------------------------
+
+    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+        kept = self._kept[task_class]
+        if not self._own[task_class] and not self._shared[task_class] and not kept:
+            return
+        for key in kept:
+            self._joined[key] += int(counts.sum())
+        for node in self._pools.homes(kept):
+            self._touch(node)
+        for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
+            for _ in range(count):
+                self._add(node, task_class)
+            for _ in range(-count):
+                self._take_back(node, task_class)
+            self._touch(node)
+
+    def _add(self, node: int, task_class: int) -> None:
+        is_now = self._fits(node, self._wanted(task_class))
+        self._put.setdefault((node, task_class), []).append(is_now)
+        for asks in (self._later, self._now) if is_now else (self._later,):
+            asks.setdefault(node, []).extend(self._own[task_class])
+        for key in self._shared[task_class]:
+            seats = self._seats[key]
+            if not seats.total:
+                seats.node = node
+                self._sharing.setdefault(node, []).append(key)
+            seats.total += 1
+            seats.now += is_now
+
+    def _take_back(self, node: int, task_class: int) -> None:
+        is_now = self._put[node, task_class].pop()
+        for asks in (self._later, self._now) if is_now else (self._later,):
+            for ask in self._own[task_class]:
+                asks[node].remove(ask)
+        for key in self._shared[task_class]:
+            seats = self._seats[key]
+            seats.total -= 1
+            seats.now -= is_now
+            if not seats.total:
+                self._sharing[node].remove(key)
+
+    def leaves(self, victim: int, sign: int) -> None:
+        task = running_tasks(self._problem).tasks[victim]
+        if not task.device_claims:
+            return
+        if sign > 0:
+            self._evicted.append(task.key)
+        else:
+            self._evicted.remove(task.key)
+        residents = [t for n in self._problem.snapshot.nodes for t in n.residents]
+        going = {t.key for t in residents if t.status is TaskStatus.RELEASING}
+        asking = [t for t in residents if t.device_claims]
+        self._gone = self._pools.devices.freed(asking, going | set(self._evicted))
+        self._clock += 1
+        self._stamp[:] = self._clock
+
+    def _touch(self, node: int) -> None:
+        self._clock += 1
+        self._stamp[node] = self._clock

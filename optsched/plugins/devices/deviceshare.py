@@ -1,0 +1,988 @@
+"""GPUs and NPUs shared by memory and cores: what tasks of a node take is dealt out to its cards.
+
+Mathematics: models/formulation/deviceshare.md. Volcano: `pkg/scheduler/plugins/deviceshare`,
+`pkg/scheduler/api/devices/{nvidia,ascend/hami}`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import combinations, product
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import numpy as np
+
+from optsched.api.wellknown import (
+    GPU_AVOID_TYPE,
+    GPU_USE_TYPE,
+    NPU_MODE,
+    VGPU_AVOID_UUID,
+    VGPU_MODE,
+    VGPU_PODGROUP_POLICY,
+    VGPU_USE_UUID,
+)
+from optsched.cluster.amounts import amount_of
+from optsched.cluster.cards import ALL_CORES, NVIDIA, CardUse
+from optsched.cluster.task import TaskStatus
+from optsched.plugins.extension_points import NOBODY_LEAVES, Greedy, Rule, Violation
+from optsched.plugins.faces import Face
+from optsched.plugins.wording import counted
+from optsched.problem.running import running_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from optsched.cluster.cards import Card
+    from optsched.cluster.snapshot import Node
+    from optsched.cluster.task import Task, TaskShape
+    from optsched.plugins.extension_points import Exits, LiveScorer
+    from optsched.plugins.ledger import Ledger
+    from optsched.plugins.verification.world import World
+    from optsched.problem.arrays import F64, I64, Bool
+    from optsched.problem.formulation import Formulation
+    from optsched.problem.linear import LinearModel
+    from optsched.problem.problem import Problem
+
+GPU_MEMORY, GPU_NUMBER = "volcano.sh/gpu-memory", "volcano.sh/gpu-number"
+MIG = "mig"
+"""Cards in this mode are cut by geometries; one of which none is known takes nothing."""
+
+TOP = 100.0
+BY_TEMPLATE = "template"
+"""The way in which NPUs are shared where a pod names none."""
+WIRED = "Ascend910"
+"""Chips that begin so are wired to some of their node only: tasks do better within a network."""
+WIRED_TOP = 10.0
+
+
+EXCLUSIVE = "optsched.io/gpu-exclusive"
+"""The note of a task that shares no vGPU with some others: by which rules, as `set_apart` says."""
+
+_BY_LABELS = "labels:"
+
+
+class Prefers(StrEnum):
+    """Which cards make a node good for a task."""
+
+    NONE = ""
+    BINPACK = "binpack"
+    SPREAD = "spread"
+
+
+class Need(NamedTuple):
+    """Cards that one container asks for, all different: of which family, and how much of each.
+
+    groups: within which no card may be shared: its PodGroup, or tasks with such labels.
+    """
+
+    number: int
+    memory: int
+    percent: int
+    cores: int
+    is_alone: bool
+    family: str
+    groups: tuple[str, ...] = ()
+
+    @property
+    def is_vgpu(self) -> bool:
+        """Whether it asks for vGPUs."""
+        return self.family == NVIDIA
+
+    @property
+    def is_npu(self) -> bool:
+        """Whether it asks for NPUs, no two of which one task may have the same."""
+        return self.family not in ("", NVIDIA)
+
+    def memory_of(self, card: Card) -> int:
+        """What it takes of the memory of a card that is usable: of NPUs, a template or all."""
+        memory = self.memory or card.memory * self.percent // 100
+        template = card.chip.cut(memory) if card.chip is not None else None
+        return memory if template is None else template.memory
+
+
+Slice: TypeAlias = tuple[int, int]
+"""Geometry of a card and kind of slice in it, by their places."""
+
+
+class Used(NamedTuple):
+    """What is taken of a card: memory, cores, tasks, those that have it alone, its first cores.
+
+    slices: how many are taken of each kind, as ((geometry, kind), number), in order; groups: those
+    within which tasks on it share no card, in order, once for each of these tasks.
+    """
+
+    memory: int = 0
+    cores: int = 0
+    number: int = 0
+    owners: int = 0
+    cores_before: int = 0
+    slices: tuple[tuple[Slice, int], ...] = ()
+    groups: tuple[str, ...] = ()
+
+
+class Taken(NamedTuple):
+    """What a task takes of a card, by the card's place on its node."""
+
+    at: int
+    memory: int
+    cores: int
+    is_alone: bool
+    slice: Slice | None = None
+    groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class DeviceShare(Rule):
+    """A task gets all the memory and cores that it asks for of cards that have them free.
+
+    Attributes
+    ----------
+    by_memory, by_number, by_vgpu, by_npu
+        Which requests count: `volcano.sh/gpu-memory`, `…/gpu-number`, `…/vgpu-*`, and
+        `huawei.com/Ascend*` with its memory.
+    prefers, weight
+        The score of nodes.
+    geometries_in
+        Namespace and name of the ConfigMap with the geometries of MIG and the templates of NPUs,
+        for whoever reads it.
+    locks_nodes
+        Whether pods get vGPUs of a node one after the other, for whoever binds them.
+    exclusive
+        Labels, several times: pods that have all of one time share no vGPU among them.
+
+    """
+
+    name = "deviceshare"
+    hard_face = Face.PREDICATE
+
+    by_memory: bool = False
+    by_number: bool = False
+    by_vgpu: bool = False
+    by_npu: bool = False
+    prefers: Prefers = Prefers.NONE
+    weight: int = 0
+    geometries_in: tuple[str, str] = ("kube-system", "volcano-vgpu-device-config")
+    locks_nodes: bool = False
+    exclusive: tuple[tuple[tuple[str, str], ...], ...] = ()
+
+    def set_apart(self, task: Task) -> str:
+        """The note for a task that asks for vGPUs: which labels of `exclusive` it has all of."""
+        if not self.by_vgpu or not any(not r.npu for r in task.shape.cards):
+            return ""
+        has = task.labels.items()
+        found = (i for i, labels in enumerate(self.exclusive) if labels and has >= set(labels))
+        return " ".join(f"{_BY_LABELS}{i}" for i in found)
+
+    @property
+    def cuts(self) -> bool:
+        """Whether it matters how devices may be cut."""
+        return self.by_vgpu or self.by_npu
+
+    def needs(self, shape: TaskShape) -> tuple[Need, ...]:
+        """What a shape asks for of shared cards."""
+        found = []
+        if self.by_memory and (memory := amount_of(shape.request, GPU_MEMORY)):
+            found.append(Need(1, memory, 0, 0, is_alone=False, family=""))
+        if self.by_number and (number := amount_of(shape.request, GPU_NUMBER)):
+            found.append(Need(number, 0, 100, 0, is_alone=True, family=""))
+        for r in shape.cards:
+            if self.by_npu if r.npu else self.by_vgpu:
+                alone, family = r.cores >= ALL_CORES, r.npu or NVIDIA
+                groups = () if r.npu else _groups_of(shape)
+                found.append(Need(r.number, r.memory, r.percent, r.cores, alone, family, groups))
+        return tuple(found)
+
+    # --- hard ------------------------------------------------------------------------------------
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`: by dealing out, in whatever way fits."""
+        for name, placed in world.placed_on.items():
+            node = world.snapshot.node_by_name[name]
+            asking = [t for t in placed if self.needs(t.shape)]
+            if asking and self._dealt(node, asking) is None:
+                number = counted(len(node.cards), "shared GPU")
+                detail = f"{counted(len(asking), 'more task')} can not be dealt out to {number}"
+                yield Violation(self.name, f"node {name}", detail)
+
+    def deal(self, world: World) -> dict[str, tuple[CardUse, ...]]:
+        """The cards that each task gets which a plan binds, as far as they can be dealt out."""
+        found: dict[str, tuple[CardUse, ...]] = {}
+        for name, placed in world.placed_on.items():
+            node = world.snapshot.node_by_name[name]
+            asking = [t for t in placed if self.needs(t.shape)]
+            positions = _Positions(node)
+            dealt = self._dealt(node, asking) or {}
+            for task in (t for t in asking if t.key in dealt):
+                container_of = _containers(self.needs(task.shape))
+                found[task.key] = tuple(
+                    positions.use(taken, container_of[i]) for i, taken in dealt[task.key]
+                )
+        return found
+
+    def _dealt(
+        self, node: Node, asking: Sequence[Task]
+    ) -> dict[str, list[tuple[int, Taken]]] | None:
+        """(need, what it takes) by task: in Volcano's order, else in any way that fits."""
+        found = self._dealt_in_order(node, asking)
+        if found is not None:
+            return found
+        wanted = [
+            Wanted(need, tuple(usable(c, need, t.shape) for c in node.cards), t.key, i)
+            for t in asking
+            for i, need in enumerate(self.needs(t.shape))
+        ]
+        wanted.sort(key=_hardest_first)
+        chosen = _deal(node.cards, tuple(self.held(node)), wanted, 0, frozenset(), set())
+        if chosen is None:
+            return None
+        by_task: dict[str, list[tuple[int, Taken]]] = {t.key: [] for t in asking}
+        for each, cards in zip(wanted, chosen, strict=True):
+            by_task[each.task] += ((each.place, taken) for taken in cards)
+        return by_task
+
+    def _dealt_in_order(
+        self, node: Node, asking: Sequence[Task]
+    ) -> dict[str, list[tuple[int, Taken]]] | None:
+        used = self.held(node)
+        found: dict[str, list[tuple[int, Taken]]] = {}
+        for task in asking:
+            needs = self.needs(task.shape)
+            cards = assign(node.cards, used, needs, task.shape, self.prefers)
+            if cards is None:
+                return None
+            for taken in cards:
+                _take(used, taken)
+            places = [i for i, need in enumerate(needs) for _ in range(need.number)]
+            found[task.key] = list(zip(places, cards, strict=True))
+        return found
+
+    def held(self, node: Node) -> list[Used]:
+        """What residents hold of the cards of a node; where nobody says, as they would be dealt."""
+        return _used(node, self.holdings(node))
+
+    def holdings(self, node: Node) -> dict[str, list[Taken]]:
+        """The same by resident."""
+        used = [Used() for _ in node.cards]
+        place = {(card.npu, card.key): i for i, card in enumerate(node.cards)}
+        found: dict[str, list[Taken]] = {}
+        for task in node.residents:
+            alone = any(need.is_alone for need in self.needs(task.shape))
+            for use in (u for u in task.cards if (u.npu, u.key) in place):
+                at = place[use.npu, use.key]
+                card = node.cards[at]
+                # Whoever asks for numbers of cards has all of each of them.
+                memory = use.memory or (card.memory if alone else 0)
+                cut = _slice_of(card, use.instance)
+                # A slice that no geometry knows leaves no room on its card.
+                alone_here = (alone and not use.npu) or (card.mode == MIG and cut is None)
+                groups = _groups_of(task.shape) if card.is_vgpu and self.by_vgpu else ()
+                taken = Taken(at, memory, use.cores, alone_here, cut, _on(card, groups))
+                found.setdefault(task.key, []).append(taken)
+                _take(used, found[task.key][-1])
+        for task in node.residents:
+            needs = self.needs(task.shape)
+            if needs and task.key not in found:
+                found[task.key] = assign(node.cards, used, needs, task.shape, self.prefers) or []
+                for taken in found[task.key]:
+                    _take(used, taken)
+        return found
+
+    def ties_nodes(self, problem: Problem, task_class: int) -> bool:
+        """See `Rule`."""
+        return bool(self.needs(problem.classes.shapes[task_class]))
+
+    def mask(self, problem: Problem, task_class: int) -> Bool | None:
+        """See `Rule`: nodes whose cards would do if nobody else used them."""
+        shape = problem.classes.shapes[task_class]
+        needs = self.needs(shape)
+        if not needs:
+            return None
+        nodes = problem.snapshot.nodes
+        fits = [_fits(n.cards, [Used()] * len(n.cards), needs, shape) for n in nodes]
+        return np.array(fits, np.bool_)
+
+    def refusal(self, problem: Problem, task_class: int) -> str:
+        """See `Rule`."""
+        shape = problem.classes.shapes[task_class]
+        needs = self.needs(shape)
+        way = dict(shape.notes).get(NPU_MODE, BY_TEMPLATE)
+        is_other = way != BY_TEMPLATE and any(need.is_npu for need in needs)
+        other = f" ({NPU_MODE}: {way} is not shared out here)" if is_other else ""
+        return f"had {' and '.join(map(_wanted, needs))} free{other}"
+
+    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
+        """Every need dealt to cards, within memory, cores and the number of tasks of each."""
+        self.encode_evicting(form.problem, form.model, supplied, NOBODY_LEAVES)
+
+    def stakes(self, problem: Problem, task_class: int) -> I64 | None:
+        """See `Rule`: those that hold anything of cards, by what they hold."""
+        if not self.needs(problem.classes.shapes[task_class]):
+            return None
+        running = running_tasks(problem)
+        found = np.full(len(running), -1, np.int64)
+        known: dict[tuple[Taken, ...], int] = {}
+        for v, (task, n) in enumerate(zip(running.tasks, running.node_of.tolist(), strict=True)):
+            taken = tuple(self.known_holdings(problem, n).get(task.key, ()))
+            if taken:
+                found[v] = known.setdefault(taken, len(known))
+        return found
+
+    def encode_evicting(
+        self, problem: Problem, model: LinearModel, supplied: I64, exits: Exits
+    ) -> None:
+        """See `Rule`: the same, where cards have more room by what those held who leave."""
+        needs = [self.needs(shape) for shape in problem.classes.shapes]
+        tasks = running_tasks(problem).tasks if len(exits.node) else ()
+        first = exits.by_group()
+        for n, node in enumerate(problem.snapshot.nodes if any(needs) else ()):
+            here = [c for c in range(len(needs)) if needs[c] and supplied[c, n] >= 0]
+            if not here:
+                continue
+            parts = self.known_holdings(problem, n)
+            leaving = [
+                (int(exits.leave[k]), int(exits.number[k]), parts.get(tasks[first[k]].key, []))
+                for k in np.flatnonzero(exits.node == n).tolist()
+            ]
+            cards = _Cards((problem, model), node, _used(node, parts), leaving)
+            cards.add(here, needs, supplied[:, n])
+
+    def known_holdings(self, problem: Problem, node: int) -> dict[str, list[Taken]]:
+        """`holdings` of a node by number, found out once."""
+        known = problem.derived(self._nothing_known)
+        if node not in known:
+            here = problem.snapshot.nodes[node]
+            known[node] = self.holdings(here) if here.cards else {}
+        return known[node]
+
+    def _nothing_known(self, problem: Problem) -> dict[int, dict[str, list[Taken]]]:
+        return {}
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`."""
+        if not any(self.needs(shape) for shape in problem.classes.shapes):
+            return None
+        return _Scored(self, problem) if self.prefers and self.weight else _Live(self, problem)
+
+    def points(self, cards: Sequence[Card], used: Sequence[Used], taken: Iterable[Taken]) -> float:
+        """What a node is worth to a task that takes so much of its cards (`GPUScore`)."""
+        after, total = list(used), 0.0
+        taken = tuple(taken)
+        wired = Counter(cards[each.at].network for each in taken if is_wired(cards[each.at]))
+        if wired and wired.total() == len(taken):
+            total += WIRED_TOP * max(wired.values()) / wired.total()
+        for each in taken:
+            _take(after, each)
+            if self.prefers is Prefers.BINPACK:
+                total += TOP * after[each.at].memory / max(cards[each.at].memory, 1)
+            elif after[each.at].number == 1:
+                total += TOP
+        return total * self.weight
+
+
+def _groups_of(shape: TaskShape) -> tuple[str, ...]:
+    """Within which a task shares no vGPU: its PodGroup, and tasks with the same of some labels."""
+    notes = dict(shape.notes)
+    own = (notes[VGPU_PODGROUP_POLICY],) if VGPU_PODGROUP_POLICY in notes else ()
+    return (*own, *notes.get(EXCLUSIVE, "").split())
+
+
+def _on(card: Card, groups: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of some groups that count on a card: what MIG cuts apart may be near anything."""
+    if card.mode != MIG:
+        return groups
+    return tuple(group for group in groups if not group.startswith(_BY_LABELS))
+
+
+def _used(node: Node, holdings: Mapping[str, Sequence[Taken]]) -> list[Used]:
+    """What is taken of the cards of a node by those who hold them."""
+    used = [Used() for _ in node.cards]
+    for parts in holdings.values():
+        for taken in parts:
+            _take(used, taken)
+    return [u._replace(cores_before=u.cores) for u in used]
+
+
+def _wanted(need: Need) -> str:
+    """What a node without it had: `no vGPU with 3000 memory`, `fewer than 2 vGPUs with …`."""
+    kind = "vGPU" if need.is_vgpu else need.family or "shared GPU"
+    few = f"fewer than {counted(need.number, kind)}" if need.number > 1 else f"no {kind}"
+    if need.is_alone and not need.family:
+        return f"{few} that nobody uses"
+    memory = f"{need.memory} memory" if need.memory else f"{need.percent}% memory"
+    if need.is_npu and need.number > 1 and need.memory:
+        return f"{few} with {memory} (of several NPUs at once each is had whole)"
+    cores = f" and {need.cores}% cores" if need.cores else ""
+    return f"{few} with {memory}{cores}{_apart(need)}"
+
+
+def _apart(need: Need) -> str:
+    by_labels = any(group.startswith(_BY_LABELS) for group in need.groups)
+    words = " and no pod that its labels keep away" if by_labels else ""
+    own = any(not group.startswith(_BY_LABELS) for group in need.groups)
+    return " and no pod of its PodGroup" + words if own else words
+
+
+# --- cards ---------------------------------------------------------------------------------------
+
+
+def usable(card: Card, need: Need, shape: TaskShape) -> bool:
+    """Whether a card is of a kind that a need may take, whatever is free of it."""
+    if card.family != need.family or not card.is_healthy:
+        return False
+    notes = dict(shape.notes)
+    if need.is_npu:
+        return notes.get(NPU_MODE, BY_TEMPLATE) == BY_TEMPLATE and _is_cut_so(card, need)
+    return not need.is_vgpu or _is_meant(card, notes)
+
+
+def _is_meant(card: Card, notes: Mapping[str, str]) -> bool:
+    """Whether a vGPU is one of those that a pod names, and none of those that it excludes."""
+    if notes.get(VGPU_MODE, card.mode) != card.mode:
+        return False
+    if VGPU_USE_UUID in notes and not _is_among(card, notes[VGPU_USE_UUID]):
+        return False
+    if _is_among(card, notes.get(VGPU_AVOID_UUID, "")):
+        return False
+    if GPU_USE_TYPE in notes:
+        return _is_of(card, notes[GPU_USE_TYPE])
+    return not (GPU_AVOID_TYPE in notes and _is_of(card, notes[GPU_AVOID_TYPE]))
+
+
+def _is_among(card: Card, uuids: str) -> bool:
+    return card.key in (uuid.strip() for uuid in uuids.split(","))
+
+
+def _is_cut_so(card: Card, need: Need) -> bool:
+    """Whether an NPU can be cut as asked for: of several at once only whole ones are given."""
+    if card.chip is None:
+        return False
+    template = card.chip.cut(need.memory or card.memory * need.percent // 100)
+    return template is not None and (need.number == 1 or not template.name)
+
+
+def is_wired(card: Card) -> bool:
+    """Whether it matters which of an NPU's node it is wired to."""
+    return card.network is not None and card.npu.startswith(WIRED)
+
+
+def _is_of(card: Card, models: str) -> bool:
+    return any(model.upper() in card.model.upper() for model in models.split(","))
+
+
+def admits(card: Card, used: Used, need: Need) -> bool:
+    """Whether a card has as much free as a need takes of one.
+
+    Who asks for no cores may join any card that does not have all cores taken already.
+    """
+    if used.number >= card.sharers or used.owners or (need.is_alone and used.number):
+        return False
+    if need.groups and not set(_on(card, need.groups)).isdisjoint(used.groups):
+        return False
+    if not need.cores and need.is_vgpu and used.cores_before >= ALL_CORES:
+        return False
+    if used.cores + need.cores > ALL_CORES:
+        return False
+    if card.mode == MIG:
+        return bool(slices(card, used, need))
+    return used.memory + need.memory_of(card) <= card.memory
+
+
+def slices(card: Card, used: Used, need: Need) -> list[Slice]:
+    """Kinds of slices that would do for a need: of the geometry in use, the smallest first.
+
+    Where none is in use, those of all geometries, in the order of these. Of two in use, which
+    happens while one is about to be given up, there is nothing to be had.
+    """
+    taken = dict(used.slices)
+    cut = {geometry for geometry, _ in taken}
+    if len(cut) > 1:
+        return []
+    found = [
+        (g, instance.memory, kind)
+        for g, geometry in enumerate(card.geometries)
+        if g in cut or not cut
+        for kind, instance in enumerate(geometry.instances)
+        if instance.memory >= need.memory_of(card) and taken.get((g, kind), 0) < instance.number
+    ]
+    return [(g, kind) for g, _, kind in sorted(found)]
+
+
+def ways(card: Card, at: int, used: Used, need: Need) -> list[Taken]:
+    """What a need may take of a card that admits it, in Volcano's order."""
+    if card.mode != MIG:
+        return [Taken(at, need.memory_of(card), need.cores, need.is_alone, None, need.groups)]
+    found = [(g, kind, card.geometries[g].instances[kind]) for g, kind in slices(card, used, need)]
+    return [
+        Taken(at, instance.memory, need.cores, need.is_alone, (g, kind), _on(card, need.groups))
+        for g, kind, instance in found
+    ]
+
+
+def _slice_of(card: Card, instance: str) -> Slice | None:
+    """The slice that `geometry-position` names."""
+    name, _, position = instance.rpartition("-")
+    for g, geometry in enumerate(card.geometries):
+        place = geometry.place(position) if geometry.name == name else None
+        if place is not None:
+            return g, place[0]
+    return None
+
+
+class _Positions:
+    """Positions of slices on the cards of a node, those of residents taken."""
+
+    def __init__(self, node: Node) -> None:
+        self._cards = node.cards
+        uses = (use for task in node.residents for use in task.cards)
+        self._taken = {(use.key, use.instance) for use in uses if use.instance}
+
+    def of(self, taken: Taken) -> str:
+        """A free one for what is taken, as `geometry-position`; empty where nothing is cut."""
+        if taken.slice is None:
+            return ""
+        card, (g, kind) = self._cards[taken.at], taken.slice
+        geometry = card.geometries[g]
+        for number in range(geometry.instances[kind].number):
+            name = f"{geometry.name}-{geometry.position(kind, number)}"
+            if (card.key, name) not in self._taken:
+                self._taken.add((card.key, name))
+                return name
+        return ""
+
+    def use(self, taken: Taken, container: int) -> CardUse:
+        """What is taken as it is told to a pod."""
+        card = self._cards[taken.at]
+        template = card.chip.cut(taken.memory) if card.chip is not None else None
+        instance = self.of(taken) if template is None else template.name
+        return CardUse(card.key, taken.memory, taken.cores, container, instance, card.npu)
+
+
+def _containers(needs: Sequence[Need]) -> list[int]:
+    """Of each need, how many containers before its own ask for cards of its family."""
+    return [sum(n.family == need.family for n in needs[:i]) for i, need in enumerate(needs)]
+
+
+def assign(
+    cards: Sequence[Card],
+    used: Sequence[Used],
+    needs: Iterable[Need],
+    shape: TaskShape,
+    prefers: Prefers = Prefers.NONE,
+) -> list[Taken] | None:
+    """What a task takes in Volcano's order of cards; None where that finds no room.
+
+    vGPUs are taken from the last card on, numbered cards from the first, NPUs as `prefers` says
+    and within one network where they are wired; no NPU twice.
+    """
+    after = list(used)
+    found: list[Taken] = []
+    for need in needs:
+        mine = {t.at for t in found} if need.is_npu else set()
+        room = [
+            at
+            for at in range(len(cards))[:: -1 if need.is_vgpu else 1]
+            if at not in mine and usable(cards[at], need, shape)
+            if admits(cards[at], after[at], need)
+        ]
+        if len(room) < need.number:
+            return None
+        if need.is_npu:
+            _put_best_first(cards, after, room, prefers)
+        for at in room[: need.number]:
+            found.append(ways(cards[at], at, after[at], need)[0])
+            _take(after, found[-1])
+    return found
+
+
+def _put_best_first(
+    cards: Sequence[Card], used: Sequence[Used], room: list[int], prefers: Prefers
+) -> None:
+    """Put NPUs with room in the order in which they are taken (`selectDevices`)."""
+    if prefers is Prefers.BINPACK:
+        room.sort(key=lambda at: -used[at].memory / max(cards[at].memory, 1))
+    elif prefers is Prefers.SPREAD:
+        room.sort(key=lambda at: used[at].number > 0)
+    if all(is_wired(cards[at]) for at in room):
+        there = Counter(cards[at].network for at in room)
+        room.sort(key=lambda at: (-there[cards[at].network], cards[at].network or 0))
+
+
+def _fits(
+    cards: Sequence[Card], used: Sequence[Used], needs: Iterable[Need], shape: TaskShape
+) -> bool:
+    return assign(cards, used, needs, shape) is not None
+
+
+def _take(used: list[Used], taken: Taken, sign: int = 1) -> None:
+    """Count what a task takes of a card; with sign -1 that it gives it back."""
+    now = used[taken.at]
+    slices_now = dict(now.slices)
+    if taken.slice is not None:
+        slices_now[taken.slice] = slices_now.get(taken.slice, 0) + sign
+    groups = sorted([*now.groups, *taken.groups]) if sign > 0 else list(now.groups)
+    for group in taken.groups if sign < 0 else ():
+        groups.remove(group)
+    used[taken.at] = Used(
+        now.memory + sign * taken.memory,
+        now.cores + sign * taken.cores,
+        now.number + sign,
+        now.owners + sign * taken.is_alone,
+        now.cores_before,
+        tuple(sorted((s, n) for s, n in slices_now.items() if n)),
+        tuple(groups),
+    )
+
+
+class Wanted(NamedTuple):
+    """A need of a task, the cards that it may take, and its place among the needs of the task."""
+
+    need: Need
+    may: tuple[bool, ...]
+    task: str
+    place: int
+
+
+def _hardest_first(wanted: Wanted) -> tuple[object, ...]:
+    """NPUs of a task one after the other, for none may be taken twice; else what takes most."""
+    need = wanted.need
+    size = (not need.is_alone, -need.memory, -need.percent, -need.cores)
+    return (need.family, wanted.task if need.is_npu else "", size)
+
+
+def _deal(
+    cards: Sequence[Card],
+    used: tuple[Used, ...],
+    wanted: Sequence[Wanted],
+    first: int,
+    mine: frozenset[int],
+    dead: set[tuple[int, frozenset[int], tuple[Used, ...]]],
+) -> list[list[Taken]] | None:
+    """How all that is wanted from `first` on can be dealt out; `dead` are states that fail.
+
+    mine: the NPUs that the task before has, as long as it is the same.
+    """
+    if first == len(wanted):
+        return []
+    need, may, task, _ = wanted[first]
+    if not need.is_npu or not first or wanted[first - 1].task != task:
+        mine = frozenset()
+    if (first, mine, used) in dead:
+        return None
+    room = [
+        i
+        for i, card in enumerate(cards)
+        if may[i] and i not in mine and admits(card, used[i], need)
+    ]
+    for taken in _choices(cards, used, need, room):
+        after = list(used)
+        for each in taken:
+            _take(after, each)
+        here = mine.union(each.at for each in taken)
+        rest = _deal(cards, tuple(after), wanted, first + 1, here, dead)
+        if rest is not None:
+            return [list(taken), *rest]
+    dead.add((first, mine, used))
+    return None
+
+
+def _choices(
+    cards: Sequence[Card], used: Sequence[Used], need: Need, room: Iterable[int]
+) -> Iterator[tuple[Taken, ...]]:
+    """Every way to give a need cards that have room for it."""
+    for chosen in combinations(room, need.number):
+        yield from product(*(ways(cards[i], i, used[i], need) for i in chosen))
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+
+class _Gone(NamedTuple):
+    """What leaves a card with each of the tasks that a variable counts."""
+
+    variable: int
+    taken: Taken
+
+
+class _Cards:
+    """The rows of one node; see models/formulation/deviceshare.md and victims.md."""
+
+    def __init__(
+        self,
+        where: tuple[Problem, LinearModel],
+        node: Node,
+        used: list[Used],
+        leaving: Sequence[tuple[int, int, Sequence[Taken]]],
+    ) -> None:
+        problem, self._model = where
+        self._shapes = problem.classes.shapes
+        self._pending = int(problem.classes.num_pending.sum())
+        self._cards, self._used = node.cards, used
+        self._gone: list[list[_Gone]] = [[] for _ in node.cards]
+        left = list(used)
+        for variable, number, parts in leaving:
+            for taken in parts:
+                self._gone[taken.at].append(_Gone(variable, taken))
+                for _ in range(number):
+                    _take(left, taken, -1)
+        # What is taken once everybody has left who may.
+        self._left = [u._replace(cores_before=u.cores) for u in left]
+        self._alone = self._model.add_variables(0, np.ones(len(node.cards), np.int64))
+        self._memory: list[list[tuple[int, int]]] = [[] for _ in node.cards]
+        self._cores: list[list[tuple[int, int]]] = [[] for _ in node.cards]
+        self._sharing: list[list[int]] = [[] for _ in node.cards]
+        self._owning: list[list[int]] = [[] for _ in node.cards]
+        self._coreless: list[list[int]] = [[] for _ in node.cards]
+        self._cut: dict[int, dict[Slice, list[int]]] = {}
+        self._apart: dict[tuple[int, str], list[int]] = {}
+
+    def add(self, here: Sequence[int], needs: Sequence[tuple[Need, ...]], supplied: I64) -> None:
+        """Deal the tasks of classes on this node, then bound what cards give."""
+        for c in here:
+            npus: dict[int, list[int]] = {}
+            for need in needs[c]:
+                dealt = self._add_need(need, self._shapes[c], int(supplied[c]))
+                for at, variable in dealt if need.is_npu else ():
+                    npus.setdefault(at, []).append(variable)
+            for variables in (v for v in npus.values() if len(v) > 1):
+                # No NPU twice for one task, whichever of its containers has it.
+                ones = [*[1] * len(variables), -1]
+                self._model.add_row([*variables, int(supplied[c])], ones, upper=0)
+        for at, card in enumerate(self._cards):
+            self._bound(at, card)
+        for (at, group), variables in self._apart.items():
+            self._keep_apart(at, group, variables)
+
+    def _add_need(self, need: Need, shape: TaskShape, tasks: int) -> list[tuple[int, int]]:
+        """Σ over cards of v = number·tasks, and no card twice for one task; (card, v)."""
+        model = self._model
+        open_cards = [
+            i
+            for i, card in enumerate(self._cards)
+            if usable(card, need, shape) and admits(card, self._left[i], need)
+        ]
+        most = [self._most(i, need) for i in open_cards]
+        dealt = model.add_variables(0, np.array(most, np.int64)).tolist()
+        model.add_row([*dealt, tasks], [*[1] * len(dealt), -need.number], lower=0, upper=0)
+        found = list(zip(open_cards, dealt, strict=True))
+        for at, variable in found:
+            model.add_row([variable, tasks], [1, -1], upper=0)
+            if self._cards[at].mode == MIG:
+                self._add_slices(at, need, variable)
+            else:
+                self._memory[at].append((variable, need.memory_of(self._cards[at])))
+            self._cores[at].append((variable, need.cores))
+            for group in _on(self._cards[at], need.groups):
+                self._apart.setdefault((at, group), []).append(variable)
+            (self._owning if need.is_alone else self._sharing)[at].append(variable)
+            if need.is_vgpu and not need.cores:
+                self._coreless[at].append(variable)
+        return found
+
+    def _keep_apart(self, at: int, group: str, variables: Sequence[int]) -> None:
+        """One task of a group a card, and none before those of it that hold it have left."""
+        ones = [1] * len(variables)
+        self._model.add_row(variables, ones, upper=1)
+        goes = [v for v, taken in self._gone[at] if group in taken.groups]
+        held = self._used[at].groups.count(group)
+        if held:
+            factors = [*[held] * len(variables), *[-1] * len(goes)]
+            self._model.add_row([*variables, *goes], factors, upper=0)
+
+    def _add_slices(self, at: int, need: Need, variable: int) -> None:
+        """Every task on a card that is cut has one slice: Σ over kinds of w = v."""
+        model, card = self._model, self._cards[at]
+        kinds = slices(card, self._left[at], need)
+        counts = [card.geometries[g].instances[kind].number for g, kind in kinds]
+        chosen = model.add_variables(0, np.array(counts, np.int64)).tolist()
+        model.add_row([*chosen, variable], [*[1] * len(chosen), -1], lower=0, upper=0)
+        of_card = self._cut.setdefault(at, {})
+        for kind, each in zip(kinds, chosen, strict=True):
+            of_card.setdefault(kind, []).append(each)
+
+    def _bound_slices(self, at: int) -> None:
+        """One geometry a card, and of each kind no more than it has: Σ w + held ≤ count·q, Σ q ≤ 1.
+
+        While two are in use, which is so as long as those stay who use them, nothing comes.
+        """
+        model, card, of_card = self._model, self._cards[at], self._cut.get(at, {})
+        if not of_card:
+            return
+        taken = dict(self._used[at].slices)
+        in_use: dict[int, int] = {}
+        for g, kind in sorted({*of_card, *taken}):
+            if g not in in_use:
+                (in_use[g],) = model.add_variables(0, 1).tolist()
+            comes = of_card.get((g, kind), [])
+            goes = [gone.variable for gone in self._gone[at] if gone.taken.slice == (g, kind)]
+            held = taken.get((g, kind), 0)
+            count = max(card.geometries[g].instances[kind].number, held)
+            factors = [*[1] * len(comes), *[-1] * len(goes), -count]
+            model.add_row([*comes, *goes, in_use[g]], factors, upper=-held)
+        mixed = len({g for g, _ in taken}) - 1
+        if mixed < 1:
+            model.add_row(list(in_use.values()), [1] * len(in_use), upper=1)
+            return
+        comes = [w for variables in of_card.values() for w in variables]
+        anything = model.any_of(comes, self._pending)
+        factors = [*[1] * len(in_use), mixed]
+        model.add_row([*in_use.values(), anything], factors, upper=1 + mixed)
+
+    def _most(self, at: int, need: Need) -> int:
+        card, used = self._cards[at], self._left[at]
+        memory = 0 if card.mode == MIG else need.memory_of(card)
+        most = min(card.sharers - used.number, self._pending)
+        return min(most, (card.memory - used.memory) // memory) if memory else most
+
+    def _bound(self, at: int, card: Card) -> None:
+        self._bound_slices(at)
+        used, gone = self._used[at], self._gone[at]
+        self._model.add_room(
+            self._memory[at],
+            [(v, t.memory) for v, t in gone],
+            card.memory - used.memory,
+            self._pending,
+        )
+        cores = [(v, t.cores) for v, t in gone]
+        self._model.add_room(self._cores[at], cores, ALL_CORES - used.cores, self._pending)
+        comes = [*self._sharing[at], *self._owning[at]]
+        if gone:
+            room = card.sharers - used.number
+            goes = [(v, 1) for v, _ in gone]
+            self._model.add_room([(v, 1) for v in comes], goes, room, self._pending)
+            self._wait_for_owners(at, comes)
+        self._bound_owners(at, card)
+
+    def _wait_for_owners(self, at: int, comes: Sequence[int]) -> None:
+        """Nobody comes while somebody has the card alone, nor all of its cores for the coreless."""
+        used, gone = self._used[at], self._gone[at]
+        if used.owners and comes:
+            owners = [v for v, t in gone if t.is_alone]
+            anything = self._model.any_of(comes, self._pending)
+            self._model.add_row([*owners, anything], [*[-1] * len(owners), used.owners], upper=0)
+        over = used.cores_before - ALL_CORES + 1
+        if over > 0 and self._coreless[at]:
+            anything = self._model.any_of(self._coreless[at], self._pending)
+            variables = [*(v for v, _ in gone), anything]
+            factors = [*(-t.cores for _, t in gone), over]
+            self._model.add_row(variables, factors, upper=0)
+
+    def _bound_owners(self, at: int, card: Card) -> None:
+        """Who has a card alone finds nobody there and lets nobody come."""
+        model, owner, gone = self._model, int(self._alone[at]), self._gone[at]
+        most = min(card.sharers - self._left[at].number, self._pending)
+        if self._owning[at]:
+            owned = [*self._owning[at], owner]
+            model.add_row(owned, [*[1] * len(self._owning[at]), -1], upper=0)
+            if gone:
+                factors = [*[-1] * len(gone), self._used[at].number]
+                model.add_row([*(v for v, _ in gone), owner], factors, upper=0)
+        if self._sharing[at] and (self._owning[at] or not gone):
+            shared = [*self._sharing[at], owner]
+            model.add_row(shared, [*[1] * len(self._sharing[at]), most], upper=most)
+
+
+# --- greedy --------------------------------------------------------------------------------------
+
+
+class _Live(Greedy):
+    """Cards as tasks come, dealt out in Volcano's order.
+
+    They are kept twice: as they are, and as they will be once everybody who leaves has left. What
+    is promised is dealt out of the latter where there is no room yet, and counts in both.
+    """
+
+    def __init__(self, rule: DeviceShare, problem: Problem) -> None:
+        self._rule = rule
+        self._problem = problem
+        self._shapes = problem.classes.shapes
+        self._needs = [rule.needs(shape) for shape in self._shapes]
+        nodes = problem.snapshot.nodes
+        self._cards = [node.cards for node in nodes]
+        self._used = [_used(node, rule.known_holdings(problem, n)) for n, node in enumerate(nodes)]
+        self._later = [list(used) for used in self._used]
+        self._dealt: dict[tuple[int, int], list[list[Taken]]] = {}
+        self._log: list[int] = []
+        self._views: dict[tuple[int, bool], tuple[Bool, F64, int]] = {}
+        for n, node in enumerate(nodes):
+            leaving = [t for t in node.residents if t.status is TaskStatus.RELEASING]
+            for task in leaving if node.cards else ():
+                self._give_back(n, task.key, 1)
+
+    def live_mask(self, task_class: int) -> Bool | None:
+        return self._view(task_class)[0] if self._needs[task_class] else None
+
+    def later_mask(self, task_class: int) -> Bool | None:
+        return self._view(task_class, later=True)[0] if self._needs[task_class] else None
+
+    def leaves(self, victim: int, sign: int) -> None:
+        running = running_tasks(self._problem)
+        node = int(running.node_of[victim])
+        if self._cards[node]:
+            self._log.append(node)
+            self._give_back(node, running.tasks[victim].key, sign)
+
+    def _give_back(self, node: int, task: str, sign: int) -> None:
+        """Count what a resident holds as free later on, or no more so."""
+        for taken in self._rule.known_holdings(self._problem, node).get(task, ()):
+            _take(self._later[node], taken, -sign)
+            now = self._later[node][taken.at]
+            before = now.cores_before - sign * taken.cores
+            self._later[node][taken.at] = now._replace(cores_before=before)
+
+    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+        if not self._needs[task_class]:
+            return
+        for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
+            self._log.append(node)
+            for _ in range(count):
+                self._put(node, task_class)
+            for _ in range(-count):
+                self._take_back(node, task_class)
+
+    def _put(self, node: int, task_class: int) -> None:
+        cards, used, later = self._cards[node], self._used[node], self._later[node]
+        needs, shape = self._needs[task_class], self._shapes[task_class]
+        prefers = self._rule.prefers
+        found = assign(cards, used, needs, shape, prefers)
+        found = found or assign(cards, later, needs, shape, prefers) or []
+        for taken in found:
+            _take(used, taken)
+            _take(later, taken)
+        self._dealt.setdefault((node, task_class), []).append(found)
+
+    def _take_back(self, node: int, task_class: int) -> None:
+        for taken in self._dealt[node, task_class].pop():
+            _take(self._used[node], taken, -1)
+            _take(self._later[node], taken, -1)
+
+    def _view(self, task_class: int, *, later: bool = False) -> tuple[Bool, F64]:
+        key = (task_class, later)
+        if key not in self._views:
+            number = self._problem.num_nodes
+            self._views[key] = np.zeros(number, np.bool_), np.zeros(number), 0
+            touched: Iterable[int] = range(number)
+        else:
+            touched = set(self._log[self._views[key][2] :])
+        fits, points, _ = self._views[key]
+        for node in touched:
+            cards, used = self._cards[node], (self._later if later else self._used)[node]
+            needs, shape = self._needs[task_class], self._shapes[task_class]
+            found = assign(cards, used, needs, shape, self._rule.prefers)
+            fits[node] = found is not None
+            points[node] = self._rule.points(cards, used, found or ())
+        self._views[key] = fits, points, len(self._log)
+        return fits.copy(), points.copy()
+
+
+class _Scored(_Live):
+    """The same with scores of nodes."""
+
+    def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
+        problem = self._problem
+        start = int(problem.shapes.start[int(problem.shape_of[gang])])
+        task_class = int(problem.shapes.class_of[start + entry])
+        if not self._needs[task_class]:
+            return None
+        return lambda nodes: self._view(task_class)[1]

@@ -1,0 +1,411 @@
+"""GPUs that are free and of no use: the expected part of them that a typical task cannot take.
+
+Mathematics: models/formulation/fragmentation.md. Weng et al., "Beware of Fragmentation", USENIX ATC
+2023, section 3; `NodeGpuShareFragAmount` and `GetTypicalPods` of its simulator.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.amounts import amount_of
+from optsched.cluster.decisions import Sense
+from optsched.cluster.selectors import Operator, Requirement
+from optsched.cluster.task import TaskStatus
+from optsched.plugins.devices.gpu_shares import (
+    GPU,
+    WHOLE,
+    Devices,
+    dealt,
+    free_devices,
+    is_shared,
+    part_of,
+)
+from optsched.plugins.extension_points import Greedy, Rule
+from optsched.problem.linear import Expression
+from optsched.units import CPU
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import TypeAlias
+
+    from optsched.cluster.selectors import NodeSelector
+    from optsched.cluster.task import TaskShape
+    from optsched.plugins.extension_points import LiveScorer
+    from optsched.plugins.ledger import Ledger
+    from optsched.plugins.outcome import Outcome
+    from optsched.problem.arrays import F64, I64, Bool
+    from optsched.problem.columns import NodeColumns
+    from optsched.problem.formulation import Formulation
+    from optsched.problem.problem import Problem
+    from optsched.problem.tiers import Tiers
+
+    Labels: TypeAlias = tuple[tuple[str, str], ...]
+
+TYPICAL = 0.95
+"""The part of all tasks that the typical ones make up at least; rarer ones are left out."""
+
+SHARES = 1000
+"""Shares of typical tasks are rounded to thousandths, so that levels are whole numbers."""
+
+_AT_ONCE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What of a task decides which GPUs it can take: CPU, devices, the part of each, and where."""
+
+    cpu_m: int
+    number: int
+    milli: int
+    selector: Labels = ()
+    affinity: NodeSelector | None = None
+
+    @classmethod
+    def of(cls, shape: TaskShape) -> Kind:
+        """The kind of a shape."""
+        cpu_m, part = amount_of(shape.request, CPU), part_of(shape)
+        number = 1 if part else amount_of(shape.request, GPU)
+        milli = part or (WHOLE if number else 0)
+        return cls(cpu_m, number, milli, shape.node_selector, shape.node_affinity)
+
+    @property
+    def size(self) -> tuple[int, int, int, str]:
+        """For order among equally many: larger ones first, then by where they may run."""
+        return (
+            -self.number * self.milli,
+            -self.cpu_m,
+            -self.number,
+            f"{self.selector}{self.affinity}",
+        )
+
+    def reach(self, columns: NodeColumns, num_nodes: int) -> Bool:
+        """(N,) nodes that it selects."""
+        chosen = np.ones(num_nodes, np.bool_)
+        for key, value in self.selector:
+            chosen &= columns.accepts(Requirement(key, Operator.IN, (value,)))
+        return chosen if self.affinity is None else chosen & columns.selects(self.affinity)
+
+
+def typical(number_of: Mapping[TaskShape, int]) -> list[tuple[Kind, int]]:
+    """The most frequent kinds of tasks, until they make up `TYPICAL` of all."""
+    kinds: Counter[Kind] = Counter()
+    for shape, number in number_of.items():
+        kinds[Kind.of(shape)] += number
+    found: list[tuple[Kind, int]] = []
+    missing = kinds.total() * TYPICAL
+    for kind, number in sorted(kinds.items(), key=lambda k: (-k[1], k[0].size)):
+        if missing <= 0:
+            break
+        found.append((kind, number))
+        missing -= number
+    return found
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Target:
+    """Typical tasks by kind.
+
+    Attributes
+    ----------
+    share
+        (M,) weights.
+    cpu_m, number, milli
+        (M,) what one task asks for: CPU, devices, and thousandths of each.
+    reach
+        (M, N) nodes that it may run on.
+
+    """
+
+    share: I64
+    cpu_m: I64
+    number: I64
+    milli: I64
+    reach: Bool
+
+    @classmethod
+    def of(cls, problem: Problem, kinds: Iterable[tuple[Kind, int]]) -> Target:
+        """Kinds with their weights, as arrays."""
+        listed = list(kinds)
+        numbers = [(w, k.cpu_m, k.number, k.milli) for k, w in listed]
+        share, cpu_m, number, milli = np.array(numbers, np.int64).reshape(-1, 4).T
+        reach = [k.reach(problem.columns, problem.num_nodes) for k, _ in listed]
+        where = np.array(reach, np.bool_).reshape(len(listed), problem.num_nodes)
+        return cls(share, cpu_m, number, milli, where)
+
+    def waste(self, nodes: I64, cpu_m: I64, free: I64) -> I64:
+        """(m,) fragmentation of m nodes with free CPU (m,) and devices (m, D), times the weights.
+
+        A kind that cannot run on a node wastes all that is free there; one that can, the devices
+        that have less free than it asks of one.
+        """
+        room = free[:, None, :]
+        suffices = room >= self.milli[:, None]
+        runs = (suffices.sum(axis=2) >= self.number) & (cpu_m[:, None] >= self.cpu_m)
+        runs &= self.reach[:, nodes].T & (self.number > 0)
+        wasted = np.where(runs[:, :, None] & suffices, 0, room).sum(axis=2)
+        found: I64 = wasted @ self.share
+        return found
+
+    def total(self, cpu_m: I64, free: I64) -> int:
+        """The same summed over all nodes (N,), (N, D)."""
+        nodes = np.flatnonzero(free.any(axis=1))
+        parts = np.array_split(nodes, len(nodes) // _AT_ONCE + 1)
+        return sum(int(self.waste(n, cpu_m[n], free[n]).sum()) for n in parts)
+
+
+def target_of(problem: Problem) -> Target:
+    """Typical tasks of a snapshot: what runs and what waits, with shares that sum to `SHARES`."""
+    return problem.derived(_target_of)
+
+
+def _target_of(problem: Problem) -> Target:
+    snapshot = problem.snapshot
+    running = (t for n in snapshot.nodes for t in n.residents)
+    waiting = (t for g in snapshot.gangs for t in g.tasks if t.status is TaskStatus.PENDING)
+    number_of = Counter(t.shape for t in running if t.status is not TaskStatus.RELEASING)
+    number_of.update(t.shape for t in waiting)
+    kinds = typical(number_of)
+    shares = _rounded([number for _, number in kinds])
+    return Target.of(problem, [(k, s) for (k, _), s in zip(kinds, shares, strict=True) if s])
+
+
+def _rounded(numbers: Sequence[int]) -> list[int]:
+    """Shares of numbers in `SHARES`, rounded so that they sum to it; largest remainders up."""
+    total = sum(numbers)
+    shares = [number * SHARES // total for number in numbers]
+    remainder = [number * SHARES % total for number in numbers]
+    up = sorted(range(len(numbers)), key=lambda i: (-remainder[i], i))
+    for i in up[: SHARES - sum(shares)]:
+        shares[i] += 1
+    return shares
+
+
+@dataclass(frozen=True)
+class Fragmentation(Rule):
+    """Tasks go where they leave the least of free GPUs without use.
+
+    Attributes
+    ----------
+    weight
+        Points for a thousandth of a GPU that is of no use afterwards and was before.
+
+    """
+
+    name = "fragmentation"
+
+    weight: int = 1
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`."""
+        return _Live(problem, self.weight) if self.weight and _has_gpus(problem) else None
+
+    def levels(self, problem: Problem, tiers: Tiers) -> Sequence[FragLevel]:
+        """See `Rule`."""
+        return [FragLevel()] if _has_gpus(problem) and len(problem.tasks) else []
+
+
+def _has_gpus(problem: Problem) -> bool:
+    """Whether a ready node has devices and somebody asks for some, or for a part of one."""
+    return bool(free_devices(problem)[problem.ready].any()) and (
+        is_shared(problem) or _is_asked_for(problem)
+    )
+
+
+def _is_asked_for(problem: Problem) -> bool:
+    """Whether a task of a queue takes GPUs; that they have a place on axis R does not say so."""
+    at = problem.index(GPU)
+    parts = (problem.classes.request, problem.queues.allocated)
+    return at >= 0 and any(bool(part[:, at].any()) for part in parts)
+
+
+def _column(problem: Problem, resource: str, amounts: I64) -> I64:
+    """(N,) one resource of amounts (N, R); nothing where nobody asks for it."""
+    at = problem.index(resource)
+    return amounts[:, at] if at >= 0 else np.zeros(problem.num_nodes, np.int64)
+
+
+# --- the level -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class FragLevel:
+    """Expected amount of free GPUs of ready nodes that a typical task cannot use."""
+
+    name: str = "fragmentation"
+    unit: str = "millionths of a GPU"
+    sense: Sense = Sense.MIN
+
+    def value(self, outcome: Outcome) -> int:
+        """See `Level`."""
+        problem = outcome.problem
+        free = left_devices(outcome)
+        return target_of(problem).total(_column(problem, CPU, outcome.idle), free)
+
+    def ideal(self, problem: Problem) -> int:
+        """See `Level`: everything that waits is placed, and only who takes no GPU wastes any."""
+        target = target_of(problem)
+        free = int(_before(problem).sum())
+        shapes, number = problem.classes.shapes, problem.classes.num_pending.tolist()
+        kinds = [Kind.of(shape) for shape in shapes]
+        asked = sum(k.number * k.milli * n for k, n in zip(kinds, number, strict=True))
+        idle_share = int(target.share[target.number == 0].sum())
+        return idle_share * max(free - int(asked), 0)
+
+    def encode_places(self, form: Formulation, supplied: I64) -> Expression:
+        """See `DomainLevel`: exact for whole GPUs; where parts are taken, only not below 0."""
+        if is_shared(form.problem):
+            return Expression.of([], [])
+        return _encode(form, supplied, target_of(form.problem))
+
+
+def _before(problem: Problem) -> I64:
+    """(N, D) thousandths free of devices of ready nodes before anything is placed."""
+    if is_shared(problem):
+        return np.where(problem.ready[:, None], free_devices(problem), 0)
+    return _fresh(problem, problem.idle)
+
+
+def _fresh(problem: Problem, idle: I64) -> I64:
+    """(N, D) whole devices, as many as are idle (N, R)."""
+    number = idle[:, problem.index(GPU)]
+    return WHOLE * (np.arange(number.max(initial=0)) < number[:, None]).astype(np.int64)
+
+
+def left_devices(outcome: Outcome) -> I64:
+    """(N, D) thousandths free of devices of ready nodes once tasks have been placed."""
+    problem = outcome.problem
+    if not is_shared(problem):
+        return _fresh(problem, outcome.idle)
+    node_of = outcome.decisions.node_of
+    part = np.array([part_of(shape) for shape in problem.classes.shapes], np.int64)
+    taken = part[problem.task_class] * outcome.placed
+    sharing = np.flatnonzero(taken)
+    parts = list(zip(node_of[sharing].tolist(), taken[sharing].tolist(), strict=True))
+    return dealt(_before(problem), parts, _column(problem, GPU, outcome.on_node))
+
+
+def _encode(form: Formulation, supplied: I64, target: Target) -> Expression:
+    """Σ share·waste with waste[m, n] ≥ R[n] − top·runs[m, n], R the devices that n has free.
+
+    Without parts of GPUs a kind that runs on a node wastes nothing there. `runs` may be 1 only
+    where CPU and devices suffice; as waste is made small, it is 1 wherever it may.
+    """
+    problem, model = form.problem, form.model
+    nodes = np.flatnonzero(problem.idle[:, problem.index(GPU)])
+    kinds = np.arange(len(target.share))
+    of_kind, of_node = np.repeat(kinds, len(nodes)), np.tile(nodes, len(kinds))
+    top = problem.idle[of_node, problem.index(GPU)]
+    can = target.reach[of_kind, of_node] & (target.number[of_kind] > 0)
+    runs = model.add_variables(0, can.astype(np.int64))
+    waste = model.add_variables(0, top)
+    for resource, asked in ((CPU, target.cpu_m), (GPU, target.number)):
+        at = problem.index(resource)
+        if at >= 0:
+            for i, n in enumerate(of_node.tolist()):
+                _add_room(form, supplied[:, n], at, (n, int(runs[i]), int(asked[of_kind[i]])))
+    for i, n in enumerate(of_node.tolist()):
+        _add_waste(form, supplied[:, n], n, (int(waste[i]), int(runs[i]), int(top[i])))
+    return Expression.of(waste, target.share[of_kind] * WHOLE)
+
+
+def _add_room(form: Formulation, supplied: I64, at: int, what: tuple[int, int, int]) -> None:
+    """asked·runs + Σ request·tasks ≤ idle on a node."""
+    node, runs, asked = what
+    here = supplied >= 0
+    request = form.problem.classes.request[here, at]
+    form.model.add_rows(
+        0,
+        np.append(supplied[here], runs),
+        np.append(request, asked),
+        upper=max(int(form.problem.idle[node, at]), 0),
+    )
+
+
+def _add_waste(form: Formulation, supplied: I64, node: int, what: tuple[int, int, int]) -> None:
+    """Waste + top·runs + Σ devices·tasks ≥ idle devices of a node."""
+    waste, runs, top = what
+    at = form.problem.index(GPU)
+    here = supplied >= 0
+    devices = form.problem.classes.request[here, at]
+    form.model.add_rows(
+        0,
+        np.concatenate([supplied[here], [waste, runs]]),
+        np.concatenate([devices, [1, top]]),
+        lower=int(form.problem.idle[node, at]),
+    )
+
+
+# --- greedy --------------------------------------------------------------------------------------
+
+
+class _Live(Greedy):
+    """How much fragmentation grows with one more task of a class on each node.
+
+    Kept by class and brought up to date for nodes that were touched since it was last asked.
+    """
+
+    def __init__(self, problem: Problem, weight: int) -> None:
+        self._target = target_of(problem)
+        self._weight = weight
+        self._devices = Devices(problem)
+        self._cpu_m = _column(problem, CPU, problem.idle).copy()
+        self._kinds = [Kind.of(shape) for shape in problem.classes.shapes]
+        self._class_of = [
+            problem.task_class[s] for s in problem.task_start[:-1] if s < len(problem.tasks)
+        ]
+        self._problem = problem
+        self._log: list[I64] = []
+        self._views: dict[int, tuple[F64, int]] = {}
+
+    def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
+        problem = self._problem
+        shape = int(problem.shape_of[gang])
+        task_class = int(problem.shapes.class_of[problem.shapes.start[shape] + entry])
+        return lambda nodes: self._score(task_class)
+
+    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+        self._devices.placed(gang, task_class, nodes, counts)
+        self._cpu_m[nodes] -= counts * self._kinds[task_class].cpu_m
+        self._log.append(nodes)
+
+    def _score(self, task_class: int) -> F64:
+        """(N,) points, more where less is wasted afterwards."""
+        if task_class not in self._views:
+            self._views[task_class] = np.zeros(len(self._cpu_m)), 0
+            touched = [np.arange(len(self._cpu_m))]
+        else:
+            touched = self._log[self._views[task_class][1] :]
+        score = self._views[task_class][0]
+        if touched:
+            nodes = np.unique(np.concatenate(touched))
+            for some in np.array_split(nodes, len(nodes) // _AT_ONCE + 1):
+                score[some] = self._points(self._kinds[task_class], some)
+        self._views[task_class] = score, len(self._log)
+        return score
+
+    def _points(self, kind: Kind, nodes: I64) -> F64:
+        cpu_m, free = self._cpu_m[nodes], self._devices.free[nodes]
+        before = self._target.waste(nodes, cpu_m, free)
+        after = self._target.waste(nodes, cpu_m - kind.cpu_m, taken_by(kind, free))
+        return (before - after).astype(np.float64) * (self._weight / SHARES)
+
+
+def taken_by(kind: Kind, free: I64) -> I64:
+    """(m, D) devices after one more task of a kind: a part from the fullest that has room.
+
+    Rows without room stay as they are.
+    """
+    left = free.copy()
+    if kind.milli < WHOLE:
+        fits = np.where(free >= max(kind.milli, 1), free, WHOLE + 1)
+        rows = np.flatnonzero(fits.min(axis=1, initial=WHOLE + 1) <= WHOLE)
+        left[rows, fits[rows].argmin(axis=1)] -= kind.milli
+        return left
+    fresh = free == WHOLE
+    left[fresh & (fresh.cumsum(axis=1) <= kind.number)] = 0
+    return left

@@ -1,0 +1,506 @@
+"""Parts of GPUs: a part comes from one device, a whole GPU is a device that nobody shares.
+
+Mathematics: models/formulation/gpu_shares.md. Always on; it has a say only where somebody asks for
+a part. Parts are thousandths of a device, as in the openb trace (Weng et al., USENIX ATC 2023).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.amounts import amount_of
+from optsched.cluster.task import TaskStatus
+from optsched.plugins.extension_points import NOBODY_LEAVES, Greedy, Rule, Violation
+from optsched.plugins.wording import counted
+from optsched.problem.running import running_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from optsched.cluster.snapshot import Node
+    from optsched.cluster.task import Task, TaskShape
+    from optsched.plugins.extension_points import Exits
+    from optsched.plugins.ledger import Ledger
+    from optsched.plugins.verification.world import World
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.formulation import Formulation
+    from optsched.problem.linear import LinearModel
+    from optsched.problem.problem import Problem
+
+GPU = "nvidia.com/gpu"
+WHOLE = 1000
+
+
+class GpuShares(Rule):
+    """The parts and whole GPUs that tasks of a node take can be dealt out to its devices."""
+
+    name = "gpu-shares"
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`: by packing, in whatever way fits."""
+        for name, placed in world.placed_on.items():
+            node = world.snapshot.node_by_name[name]
+            if tied := [t for t in node.residents if t.gpus]:
+                yield from self._verify_beside(node, tied, placed)
+                continue
+            shapes = [t.shape for t in (*node.residents, *placed)]
+            parts = sorted((p for s in shapes if (p := part_of(s))), reverse=True)
+            whole = sum(amount_of(s.request, GPU) for s in shapes)
+            devices = amount_of(node.allocatable, GPU) - whole
+            if parts and not packs(parts, devices):
+                asked = ", ".join(map(str, parts))
+                room = counted(max(devices, 0), "device")
+                detail = f"parts of {asked} thousandths do not fit {room}"
+                yield Violation(self.name, f"node {name}", detail)
+        yield from self._verify_promises(world)
+
+    def _verify_beside(
+        self, node: Node, tied: Sequence[Task], placed: Sequence[Task]
+    ) -> Iterator[Violation]:
+        """Whoever has known devices keeps them; the others are dealt what is left."""
+        room = [WHOLE] * amount_of(node.allocatable, GPU)
+        for task in tied:
+            for device in (d for d in task.gpus if d < len(room)):
+                room[device] -= part_of(task.shape) or WHOLE
+        known = {task.key for task in tied}
+        others = [t.shape for t in (*node.residents, *placed) if t.key not in known]
+        parts = sorted((p for s in others if (p := part_of(s))), reverse=True)
+        whole = sum(amount_of(s.request, GPU) for s in others)
+        fresh = room.count(WHOLE)
+        open_rooms = sorted(room)[: len(room) - whole] if whole <= fresh else []
+        if whole > fresh or not _pack(tuple(parts), tuple(open_rooms), set()):
+            asked = ", ".join(map(str, parts)) or "none"
+            detail = (
+                f"{counted(whole, 'whole GPU')} and parts of {asked} thousandths do not fit"
+                f" devices with {', '.join(map(str, room))} free"
+            )
+            yield Violation(self.name, f"node {node.name}", detail)
+
+    def _verify_promises(self, world: World) -> Iterator[Violation]:
+        """What is promised packs once everything that is leaving has left."""
+        for name, promised in world.promised_on.items():
+            node = world.snapshot.node_by_name[name]
+            stays = [t.shape for t in node.residents if t.status is not TaskStatus.RELEASING]
+            stays += [t.shape for t in world.placed_on.get(name, ())]
+            have = Holding.of(node, (*stays, *(t.shape for t in promised)))
+            if any(_has(t.shape) for t in promised) and have.parts and not have.fits:
+                detail = "parts of GPUs are promised that will not fit"
+                yield Violation(self.name, f"node {name}", detail)
+
+    def ties_nodes(self, problem: Problem, task_class: int) -> bool:
+        """See `Rule`: parts, and whole GPUs beside them."""
+        shape = problem.classes.shapes[task_class]
+        return is_shared(problem) and bool(part_of(shape) or amount_of(shape.request, GPU))
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`."""
+        return Devices(problem) if is_shared(problem) else None
+
+    def mask(self, problem: Problem, task_class: int) -> Bool | None:
+        """See `Rule`: nodes that have devices at all."""
+        if not part_of(problem.classes.shapes[task_class]):
+            return None
+        return np.array(
+            [amount_of(n.allocatable, GPU) > 0 for n in problem.snapshot.nodes], np.bool_
+        )
+
+    def refusal(self, problem: Problem, task_class: int) -> str:
+        """See `Rule`."""
+        shape = problem.classes.shapes[task_class]
+        part, whole = part_of(shape), amount_of(shape.request, GPU)
+        if part:
+            return f"had no GPU with {part}/{WHOLE} free"
+        return f"had fewer than {counted(whole, 'whole GPU')} free"
+
+    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
+        """Parts dealt to devices that are shared; whole GPUs have the rest."""
+        self.encode_evicting(form.problem, form.model, supplied, NOBODY_LEAVES)
+
+    def stakes(self, problem: Problem, task_class: int) -> I64 | None:
+        """See `Rule`: those that have devices or parts, by what they have."""
+        if not self.ties_nodes(problem, task_class):
+            return None
+        running = running_tasks(problem)
+        found = np.full(len(running), -1, np.int64)
+        for v, task in enumerate(running.tasks):
+            if _has(task.shape):
+                found[v] = part_of(task.shape) + amount_of(task.shape.request, GPU) * WHOLE
+        return found
+
+    def encode_evicting(
+        self, problem: Problem, model: LinearModel, supplied: I64, exits: Exits
+    ) -> None:
+        """See `Rule`: if tasks may leave a node, all its GPU shares are allocated again."""
+        if not is_shared(problem):
+            return
+        free = free_devices(problem)
+        tasks = running_tasks(problem).tasks if len(exits.node) else ()
+        first = exits.by_group()
+        for n, node in enumerate(problem.snapshot.nodes):
+            goes = [
+                (int(exits.leave[k]), int(exits.number[k]), tasks[first[k]].shape)
+                for k in np.flatnonzero(exits.node == n).tolist()
+            ]
+            goes = [each for each in goes if _has(each[2])]
+            if not goes:
+                _encode_node((problem, model), supplied[:, n], free[n])
+                continue
+            shapes = problem.classes.shapes
+            here = [c for c in np.flatnonzero(supplied[:, n] >= 0).tolist() if _has(shapes[c])]
+            comes = [(int(supplied[c, n]), shapes[c]) for c in here]
+            if comes:
+                stays = Holding.of(node, [t.shape for t in node.residents])
+                _Anew((problem, model), stays, comes, goes).write()
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Devices of a node, how many are taken whole, and parts of others, the largest first."""
+
+    devices: int
+    whole: int
+    parts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, node: Node, shapes: Sequence[TaskShape]) -> Holding:
+        """What tasks of some shapes hold of a node."""
+        parts = sorted((p for s in shapes if (p := part_of(s))), reverse=True)
+        whole = sum(amount_of(s.request, GPU) for s in shapes)
+        return cls(amount_of(node.allocatable, GPU), whole, tuple(parts))
+
+    @property
+    def fits(self) -> bool:
+        """Whether all of it can be dealt out in some way."""
+        return packs(self.parts, self.devices - self.whole)
+
+    def more(self, part: int, whole: int, number: int = 1) -> Holding:
+        """The same with more tasks, or with fewer, that have a part or whole devices."""
+        parts = [*self.parts, *([part] * number if part else ())]
+        for _ in range(-number if part else 0):
+            parts.remove(part)
+        whole = self.whole + number * whole
+        return Holding(self.devices, whole, tuple(sorted(parts, reverse=True)))
+
+
+def part_of(shape: TaskShape) -> int:
+    """Thousandths of one device that a shape asks for; 0 when it asks for no part."""
+    return shape.device.milli if shape.device is not None and shape.device.is_share else 0
+
+
+def is_shared(problem: Problem) -> bool:
+    """Whether any task, pending or running, asks for a part of a device."""
+    return problem.derived(shares_devices)
+
+
+def shares_devices(problem: Problem) -> bool:
+    """The same, not kept."""
+    if any(part_of(s) for s in problem.classes.shapes):
+        return True
+    there = problem.snapshot.resident_shapes
+    return any(shape.device is not None and part_of(shape) for shape in there)
+
+
+def packs(parts: Sequence[int], devices: int) -> bool:
+    """Whether parts, largest first, fit so many devices of 1000 thousandths each."""
+    if devices < 0 or sum(parts) > devices * WHOLE:
+        return False
+    return _pack(tuple(parts), (WHOLE,) * devices, set())
+
+
+def _pack(parts: tuple[int, ...], free: tuple[int, ...], dead: set[tuple[int, ...]]) -> bool:
+    """Whether parts, largest first, fit rooms, smallest first; `dead` are rooms seen to fail."""
+    if not parts:
+        return True
+    useful = tuple(room for room in free if room >= parts[-1])
+    if (len(parts), *useful) in dead or sum(parts) > sum(useful):
+        return False
+    part, rest = parts[0], parts[1:]
+    for at, room in enumerate(useful):
+        if room >= part and room not in useful[:at]:
+            left = sorted((*useful[:at], room - part, *useful[at + 1 :]))
+            if _pack(rest, tuple(left), dead):
+                return True
+    dead.add((len(parts), *useful))
+    return False
+
+
+def free_devices(problem: Problem) -> I64:
+    """(N, D) thousandths free of each device, residents dealt out best fit, largest first."""
+    return problem.derived(_free_devices)
+
+
+def _free_devices(problem: Problem) -> I64:
+    nodes = problem.snapshot.nodes
+    number = np.array([amount_of(n.allocatable, GPU) for n in nodes], np.int64)
+    devices = np.arange(number.max(initial=0))
+    free = np.where(devices < number[:, None], WHOLE, 0).astype(np.int64)
+    tied = {i for i, node in enumerate(nodes) if any(t.gpus for t in node.residents)}
+    for i in sorted(tied):
+        for task in (t for t in nodes[i].residents if t.gpus):
+            here = [d for d in task.gpus if d < number[i]]
+            free[i, here] = np.maximum(free[i, here] - (part_of(task.shape) or WHOLE), 0)
+    tasks = [(i, t.shape) for i, node in enumerate(nodes) for t in node.residents if not t.gpus]
+    parts = [(i, part) for i, shape in tasks if (part := part_of(shape))]
+    whole = np.zeros(len(nodes), np.int64)
+    for i, shape in tasks:
+        whole[i] += amount_of(shape.request, GPU)
+    found = dealt(free, parts, whole)
+    for i, coming in _nominated(problem).items():
+        have = Holding.of(nodes[i], [t.shape for t in nodes[i].residents])
+        loads = _beside(have, Holding.of(nodes[i], coming))
+        if loads is not None and i not in tied:
+            found[i, : have.devices] = WHOLE - np.array(loads, np.int64)
+    return found
+
+
+def _nominated(problem: Problem) -> dict[int, list[TaskShape]]:
+    """Shapes with devices of pending tasks that wait for a node, by its number."""
+    number = {node.name: n for n, node in enumerate(problem.snapshot.nodes)}
+    found: dict[int, list[TaskShape]] = {}
+    for task in problem.tasks:
+        if task.nominated_node in number and _has(task.shape):
+            found.setdefault(number[task.nominated_node], []).append(task.shape)
+    return found
+
+
+def _beside(have: Holding, coming: Holding) -> list[int] | None:
+    """What is taken of each device, dealt so that those who wait fit beside; None where they can't.
+
+    Whole devices are the last ones.
+    """
+    open_devices = have.devices - have.whole - coming.whole
+    if not have.parts or open_devices < 0:
+        return None
+    free, taken = [WHOLE] * open_devices, [0] * have.devices
+    wanted = sorted(((p, side) for side in (have, coming) for p in side.parts), key=lambda w: -w[0])
+    rest = [part for part, _ in wanted]
+    for part, side in wanted:
+        rest.pop(0)
+        at = next((d for d in range(open_devices) if _leaves_room(free, d, part, rest)), None)
+        if at is None:
+            return None
+        free[at] -= part
+        taken[at] += part if side is have else 0
+    return [*taken[: have.devices - have.whole], *[WHOLE] * have.whole]
+
+
+def _leaves_room(free: Sequence[int], device: int, part: int, rest: Sequence[int]) -> bool:
+    """Whether all other parts fit where one goes to a device."""
+    if free[device] < part:
+        return False
+    left = (room - part * (d == device) for d, room in enumerate(free))
+    return _pack(tuple(rest), tuple(sorted(left)), set())
+
+
+def dealt(free: I64, parts: Sequence[tuple[int, int]], whole: I64) -> I64:
+    """What is left of (N, D) devices once parts and then whole devices have been taken.
+
+    Parts are (node, thousandths), the largest first to the fullest device that has room; whole (N,)
+    are taken from devices that nobody uses. What finds no room takes none.
+    """
+    left = free.copy()
+    for node, part in sorted(parts, key=lambda p: -p[1]):
+        _take_part(left[node], part)
+    fresh = left == WHOLE
+    left[fresh & (fresh.cumsum(axis=1) <= whole[:, None])] = 0
+    return left
+
+
+def _take_part(devices: I64, part: int) -> None:
+    """Take from the fullest device (D,) that has room; from none when there is none."""
+    fits = np.where(devices >= part, devices, WHOLE + 1)
+    if len(fits) and fits.min() <= WHOLE:
+        devices[fits.argmin()] -= part
+
+
+class Devices(Greedy):
+    """Devices as tasks come; parts go to the fullest device that has room.
+
+    Where somebody leaves, what is there once all have left has to fit as well, in whatever way:
+    that is where promises count before there is room for them.
+
+    Attributes
+    ----------
+    free
+        (N, D) thousandths free of each device.
+
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.free = free_devices(problem).copy()
+        self._problem = problem
+        self._after: dict[int, Holding] = {}
+        self._here: dict[int, list[tuple[int, int, int]]] = {}
+        for n, node in enumerate(problem.snapshot.nodes):
+            if any(t.status is TaskStatus.RELEASING and _has(t.shape) for t in node.residents):
+                self._watch(n)
+        shapes = problem.classes.shapes
+        self._part = [part_of(s) for s in shapes]
+        self._whole = [amount_of(s.request, GPU) for s in shapes]
+        self._dealt: dict[tuple[int, int], list[int]] = {}
+
+    def live_mask(self, task_class: int) -> Bool | None:
+        """See `Greedy`."""
+        part, whole = self._part[task_class], self._whole[task_class]
+        if not part and not whole:
+            return None
+        fits = self.free >= part if part else self.free == WHOLE
+        enough: Bool = fits.sum(axis=1) >= max(whole, 1)
+        for n, after in self._after.items():
+            enough[n] = enough[n] and after.more(part, whole).fits
+        return enough
+
+    def later_mask(self, task_class: int) -> Bool | None:
+        """See `Greedy`."""
+        part, whole = self._part[task_class], self._whole[task_class]
+        enough = self.live_mask(task_class)
+        if enough is not None:
+            for n, after in self._after.items():
+                enough[n] = after.more(part, whole).fits
+        return enough
+
+    def leaves(self, victim: int, sign: int) -> None:
+        """See `Greedy`."""
+        running = running_tasks(self._problem)
+        node, shape = int(running.node_of[victim]), running.tasks[victim].shape
+        if _has(shape):
+            after = self._watch(node)
+            self._after[node] = after.more(part_of(shape), amount_of(shape.request, GPU), -sign)
+
+    def _watch(self, node: int) -> Holding:
+        """What a node holds once all have left that leave, with all who have come."""
+        if node not in self._after:
+            there = self._problem.snapshot.nodes[node]
+            stays = [t.shape for t in there.residents if t.status is not TaskStatus.RELEASING]
+            after = Holding.of(there, stays)
+            for part, whole, number in self._here.get(node, ()):
+                after = after.more(part, whole, number)
+            self._after[node] = after
+        return self._after[node]
+
+    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+        """See `Greedy`."""
+        part, whole = self._part[task_class], self._whole[task_class]
+        if not part and not whole:
+            return
+        for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
+            if node in self._after:
+                self._after[node] = self._after[node].more(part, whole, count)
+            self._here.setdefault(node, []).append((part, whole, count))
+            dealt = self._dealt.setdefault((node, task_class), [])
+            for _ in range(abs(count)):
+                if count > 0:
+                    dealt.append(self._deal(node, part, whole))
+                else:
+                    self.free[node, _devices_of(dealt.pop())] += part or WHOLE
+
+    def _deal(self, node: int, part: int, whole: int) -> int:
+        """Take devices of a node, if they are free by now; returns them as bits."""
+        free = self.free[node]
+        if part and free.max(initial=0) < part:
+            return 0
+        if part:
+            at = int(np.where(free >= part, free, WHOLE + 1).argmin())
+            free[at] -= part
+            return 1 << at
+        chosen = np.flatnonzero(free == WHOLE)[:whole]
+        if len(chosen) < whole:
+            return 0
+        free[chosen] -= WHOLE
+        return sum(1 << int(d) for d in chosen)
+
+
+def _devices_of(bits: int) -> list[int]:
+    return [d for d in range(bits.bit_length()) if bits >> d & 1]
+
+
+class _Anew:
+    """Rows of a node where some may leave: who stays and who comes are dealt to devices again.
+
+    Where what is there does not fit together, that is no matter until somebody comes.
+    """
+
+    def __init__(
+        self,
+        where: tuple[Problem, LinearModel],
+        have: Holding,
+        comes: Sequence[tuple[int, TaskShape]],
+        goes: Sequence[tuple[int, int, TaskShape]],
+    ) -> None:
+        self._model = where[1]
+        self._have = have
+        # What comes counts against devices, what goes for them.
+        self._terms = [*((x, -1, shape) for x, shape in comes), *((x, 1, s) for x, _, s in goes)]
+        variables = [x for x, _ in comes]
+        most = int(max(self._model.bounds[1][variables].max(), 1))
+        self._comes = -1 if have.fits else self._model.any_of(variables, most)
+        devices = np.ones(max(have.devices, 0), np.int64)
+        self._shared = self._model.add_variables(0, devices).tolist()
+        self._on: list[list[tuple[int, int]]] = [[] for _ in self._shared]
+
+    def write(self) -> None:
+        sizes = {part_of(shape) for *_, shape in self._terms} | set(self._have.parts)
+        for part in sorted(sizes - {0}):
+            self._deal(part)
+        for on, shared in zip(self._on, self._shared, strict=True):
+            if on:
+                self._at_most([*on, (shared, -WHOLE)], 0)
+        whole = ((x, -sign * amount_of(s.request, GPU)) for x, sign, s in self._terms)
+        terms = [(x, amount) for x, amount in whole if amount]
+        self._at_most(
+            [*terms, *((x, 1) for x in self._shared)], self._have.devices - self._have.whole
+        )
+
+    def _deal(self, part: int) -> None:
+        """All parts of one size that are there in the end are dealt to devices."""
+        most = np.full(len(self._on), WHOLE // part, np.int64)
+        dealt = self._model.add_variables(0, most).tolist() if len(most) else []
+        for on, variable in zip(self._on, dealt, strict=True):
+            on.append((variable, part))
+        here = [(x, sign) for x, sign, shape in self._terms if part_of(shape) == part]
+        terms = [*((x, -1) for x in dealt), *((x, -sign) for x, sign in here)]
+        self._at_most(terms, -self._have.parts.count(part))
+
+    def _at_most(self, terms: Sequence[tuple[int, int]], most: int) -> None:
+        """Σ amount·variable ≤ most, where anybody comes."""
+        variables, amounts = [x for x, _ in terms], [amount for _, amount in terms]
+        if self._comes >= 0:
+            self._model.add_row([*variables, self._comes], [*amounts, -most], upper=0)
+        else:
+            self._model.add_row(variables, amounts, upper=most)
+
+
+def _has(shape: TaskShape) -> bool:
+    return bool(part_of(shape) or amount_of(shape.request, GPU))
+
+
+def _encode_node(where: tuple[Problem, LinearModel], supplied: I64, free: I64) -> None:
+    problem, model = where
+    here = np.flatnonzero(supplied >= 0).tolist()
+    shapes = problem.classes.shapes
+    sharing = [c for c in here if part_of(shapes[c])]
+    whole = [c for c in here if amount_of(shapes[c].request, GPU)]
+    devices = np.flatnonzero(free > 0).tolist()
+    shared = model.add_variables(0, np.ones(len(devices), np.int64))
+    parts: dict[int, I64] = {}
+    for c in sharing:
+        most = [int(free[d]) // part_of(shapes[c]) for d in devices]
+        parts[c] = model.add_variables(0, most)
+        dealt = np.append(parts[c], supplied[c])
+        model.add_rows(0, dealt, np.append(np.ones_like(parts[c]), -1), lower=0, upper=0)
+    for i, d in enumerate(devices):
+        on = np.array([parts[c][i] for c in sharing], np.int64)
+        size = np.array([part_of(shapes[c]) for c in sharing], np.int64)
+        model.add_rows(0, np.append(on, shared[i]), np.append(size, -int(free[d])), upper=0)
+    # Only devices that nobody shares yet can be given out whole.
+    fresh = [i for i, d in enumerate(devices) if free[d] == WHOLE]
+    asked = np.array([amount_of(shapes[c].request, GPU) for c in whole], np.int64)
+    model.add_rows(
+        0,
+        np.concatenate([supplied[whole], shared[fresh]]),
+        np.concatenate([asked, np.ones(len(fresh), np.int64)]),
+        upper=len(fresh),
+    )

@@ -1,0 +1,542 @@
+"""NUMA: a pod goes where its kubelet can give it CPUs and GPUs as the policy of the node wants.
+
+Mathematics: models/formulation/numa_aware.md. Volcano: `pkg/scheduler/plugins/numaaware`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from optsched.api.wellknown import NUMA_TOPOLOGY_POLICY
+from optsched.cluster.numa import Alignment, NumaPart
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.task import TaskStatus
+from optsched.plugins.devices.cells import (
+    Free,
+    Layout,
+    Part,
+    assign,
+    free_of,
+    grab,
+    holdings,
+    layout_of,
+    options,
+    pack_single,
+    packs,
+)
+from optsched.plugins.extension_points import NOBODY_LEAVES, Greedy, Rule, Violation
+from optsched.plugins.faces import Face
+from optsched.plugins.wording import counted
+from optsched.problem.running import running_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from optsched.cluster.numa import NumaNeed
+    from optsched.cluster.snapshot import Node
+    from optsched.cluster.task import Task, TaskShape
+    from optsched.plugins.extension_points import Exits, LiveScorer
+    from optsched.plugins.ledger import Ledger
+    from optsched.plugins.outcome import Outcome
+    from optsched.plugins.verification.world import World
+    from optsched.problem.arrays import F64, I64, Bool
+    from optsched.problem.formulation import Formulation
+    from optsched.problem.linear import LinearModel
+    from optsched.problem.problem import Problem
+
+_Inside: TypeAlias = "tuple[Layout, Free] | None"
+
+TOP = 100
+_SHOWN = 3
+
+
+def wanted_policy(shape: TaskShape) -> str:
+    """The policy that a pod asks its node for; empty where none matters to it.
+
+    It does to pods that have CPUs or GPUs for themselves alone.
+    """
+    policy = dict(shape.notes).get(NUMA_TOPOLOGY_POLICY, "") if shape.numa else ""
+    return "" if policy == Alignment.NONE else policy
+
+
+# --- policies ------------------------------------------------------------------------------------
+
+
+class NumaPolicies(Rule):
+    """A pod that asks for a NUMA policy goes to nodes whose kubelets have it."""
+
+    name = "numa-policy"
+    hard_face = Face.PREDICATE
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`."""
+        for task, _, node in world.placements:
+            policy = wanted_policy(task.shape)
+            if policy and not _has(node, policy):
+                detail = f"asks for {policy}, and node {node.name} {_policy_of(node)}"
+                yield Violation(self.name, f"task {task.key}", detail)
+
+    def mask(self, problem: Problem, task_class: int) -> Bool | None:
+        """See `Rule`."""
+        policy = wanted_policy(problem.classes.shapes[task_class])
+        if not policy:
+            return None
+        return np.array([_has(node, policy) for node in problem.snapshot.nodes], np.bool_)
+
+    def refusal(self, problem: Problem, task_class: int) -> str:
+        """See `Rule`."""
+        policy = wanted_policy(problem.classes.shapes[task_class])
+        return f"had no Numatopology with policy {policy}"
+
+    def explain(self, outcome: Outcome, gang: int) -> Reason | None:
+        """See `Rule`: a policy that no node has."""
+        problem = outcome.problem
+        for task in problem.tasks[problem.task_start[gang] : problem.task_start[gang + 1]]:
+            policy = wanted_policy(task.shape)
+            if policy and not any(_has(node, policy) for node in problem.snapshot.nodes):
+                return Reason(ReasonCode.PREDICATES, _nowhere(policy, problem.snapshot.nodes))
+        return None
+
+
+def _has(node: Node, policy: str) -> bool:
+    layout = layout_of(node)
+    return layout is not None and layout.alignment == policy
+
+
+def _policy_of(node: Node) -> str:
+    """What a node has instead of a policy, in words."""
+    if node.numa is None:
+        return "has no Numatopology"
+    if node.numa.problem:
+        return "has a Numatopology that can not be used"
+    return f"has {node.numa.alignment}"
+
+
+def _nowhere(policy: str, nodes: Sequence[Node]) -> str:
+    """Why no node will do for a pod that asks for a policy."""
+    if policy not in tuple(Alignment):
+        return f"NUMA policy {policy} is none: write one of {', '.join(Alignment)}"
+    broken = [f"{n.name}: {n.numa.problem}" for n in nodes if n.numa and n.numa.problem]
+    found = dict.fromkeys(_policy_of(n) for n in nodes)
+    tally = ", ".join(
+        f"{counted(sum(_policy_of(n) == words for n in nodes), 'node')} {words}" for words in found
+    )
+    faults = f"; Numatopology {'; '.join(broken[:_SHOWN])}" if broken else ""
+    return f"no node has NUMA policy {policy}: {tally or 'there are none'}{faults}"
+
+
+# --- cells ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NumaAware(Rule):
+    """What the pods of a node have alone can be dealt to its NUMA nodes as its kubelet wants.
+
+    Attributes
+    ----------
+    weight
+        Of the score.
+
+    """
+
+    name = "numa-aware"
+    hard_face = Face.PREDICATE
+
+    weight: int = 1
+
+    # --- hard ------------------------------------------------------------------------------------
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`: all tasks of a node at once, in whatever way fits."""
+        for name, placed in world.placed_on.items():
+            node = world.snapshot.node_by_name[name]
+            layout = layout_of(node)
+            needs = [need for task in placed for need in task.shape.numa]
+            if layout is None or not layout.felt(needs):
+                continue
+            free = free_of(node)
+            if not packs(layout, free, needs):
+                detail = f"{_needed(layout.felt(needs))} do not fit NUMA nodes with {_room(free)}"
+                yield Violation(self.name, f"node {name}", f"{detail} ({layout.alignment})")
+
+    def deal(self, world: World) -> dict[str, tuple[NumaPart, ...]]:
+        """What of the cells is meant for each task that a plan binds, as far as that is known."""
+        found: dict[str, tuple[NumaPart, ...]] = {}
+        for name, placed in world.placed_on.items():
+            node = world.snapshot.node_by_name[name]
+            layout = layout_of(node)
+            asking = [t for t in placed if layout is not None and layout.felt(t.shape.numa)]
+            if layout is not None and node.numa is not None and asking:
+                numbers = [cell.number for cell in node.numa.cells]
+                for key, parts in _dealt(layout, free_of(node), asking).items():
+                    found[key] = _joined(parts, numbers)
+        return found
+
+    def ties_nodes(self, problem: Problem, task_class: int) -> bool:
+        """See `Rule`: needs that some kubelet insists on."""
+        needs = problem.classes.shapes[task_class].numa
+        return bool(needs) and any(
+            inside is not None and inside[0].alignment.is_strict and inside[0].felt(needs)
+            for inside in _insides(problem)
+        )
+
+    def mask(self, problem: Problem, task_class: int) -> Bool | None:
+        """See `Rule`: nodes that would do if nobody else was there."""
+        if not self.ties_nodes(problem, task_class):
+            return None
+        needs = problem.classes.shapes[task_class].numa
+        known: dict[tuple[Layout, Free], bool] = {}
+        allowed = np.ones(problem.num_nodes, np.bool_)
+        for i, node in enumerate(problem.snapshot.nodes):
+            layout = layout_of(node)
+            if layout is not None and node.numa is not None:
+                cpus = tuple(c.cpus - c.reserved for c in node.numa.cells)
+                empty = (layout, Free(cpus, layout.gpus))
+                if empty not in known:
+                    known[empty] = packs(*empty, needs)
+                allowed[i] = known[empty]
+        return allowed
+
+    def refusal(self, problem: Problem, task_class: int) -> str:
+        """See `Rule`."""
+        shape = problem.classes.shapes[task_class]
+        return f"had no {_place(wanted_policy(shape))} with {_needed(shape.numa)} free"
+
+    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
+        """Containers dealt to sets of cells, and what sets give split up within them."""
+        self.encode_evicting(form.problem, form.model, supplied, NOBODY_LEAVES)
+
+    def stakes(self, problem: Problem, task_class: int) -> I64 | None:
+        """See `Rule`: those that have anything of cells, by what they have."""
+        if not self.ties_nodes(problem, task_class):
+            return None
+        running, insides = running_tasks(problem), _insides(problem)
+        found = np.full(len(running), -1, np.int64)
+        known: dict[tuple[Part, ...], int] = {}
+        has: dict[int, dict[str, list[Part]]] = {}
+        for v, (task, n) in enumerate(zip(running.tasks, running.node_of.tolist(), strict=True)):
+            if insides[n] is not None and n not in has:
+                has[n] = holdings(problem.snapshot.nodes[n])[1]
+            parts = tuple(has.get(n, {}).get(task.key, ()))
+            if parts:
+                found[v] = known.setdefault(parts, len(known))
+        return found
+
+    def encode_evicting(
+        self, problem: Problem, model: LinearModel, supplied: I64, exits: Exits
+    ) -> None:
+        """See `Rule`: the same, where cells have more room by what those had who leave."""
+        shapes = problem.classes.shapes
+        tasks = running_tasks(problem).tasks if len(exits.node) else ()
+        first = exits.by_group()
+        for n, inside in enumerate(_insides(problem)):
+            here = np.flatnonzero(supplied[:, n] >= 0).tolist()
+            if inside is None or not inside[0].alignment.is_strict or not here:
+                continue
+            groups = np.flatnonzero(exits.node == n).tolist()
+            has = holdings(problem.snapshot.nodes[n])[1] if groups else {}
+            goes = [
+                (int(exits.leave[k]), int(exits.number[k]), part)
+                for k in groups
+                for part in has.get(tasks[first[k]].key, ())
+            ]
+            layout, free = inside
+            rows = _Rows((problem, model), free, goes)
+            for c in here:
+                for need in layout.felt(shapes[c].numa):
+                    rows.add(need, options(layout, need), int(supplied[c, n]), c)
+            rows.close()
+
+    # --- order -----------------------------------------------------------------------------------
+
+    def class_score(self, problem: Problem, task_class: int) -> F64 | None:
+        """See `Rule`: fewer NUMA nodes are better, for pods that ask for a policy."""
+        if not self.weight or not wanted_policy(problem.classes.shapes[task_class]):
+            return None
+        start = problem.derived(_begin)
+        counts = start.view(task_class)[1]
+        return self.points(start.meant(task_class), counts, problem.ready)
+
+    def points(self, meant: Bool, counts: I64, nodes: Bool) -> F64:
+        """(N,) points for taking cells (N,) of nodes with the policy (N,), among some nodes (N,).
+
+        None where it is not known how many cells that takes.
+        """
+        told = meant & (counts > 0)
+        most = max(int(counts[told & nodes].max(initial=1)), 1)
+        points = self.weight * (TOP - TOP * counts // most)
+        return np.where(told, points, 0).astype(np.float64)
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`."""
+        aligns = any(inside is not None for inside in _insides(problem))
+        asks = any(shape.numa for shape in problem.classes.shapes)
+        return _Live(self, problem) if aligns and asks else None
+
+
+def _insides(problem: Problem) -> tuple[_Inside, ...]:
+    """(N,) layout and what is free of nodes whose kubelets align."""
+    return problem.derived(_find_insides)
+
+
+def _find_insides(problem: Problem) -> tuple[_Inside, ...]:
+    found = ((layout_of(node), node) for node in problem.snapshot.nodes)
+    return tuple(None if layout is None else (layout, free_of(node)) for layout, node in found)
+
+
+def _begin(problem: Problem) -> _Live:
+    """Cells before anything has been placed."""
+    return _Live(NumaAware(), problem)
+
+
+def _dealt(layout: Layout, free: Free, asking: Sequence[Task]) -> dict[str, list[Part]]:
+    """Parts by task: as the kubelet would give them, else in any way where that is known."""
+    found: dict[str, list[Part]] = {}
+    left = free
+    for task in asking:
+        parts = assign(layout, left, task.shape.numa)
+        if parts is None:
+            return _packed(layout, free, asking)
+        left = left.less(parts)
+        found[task.key] = parts
+    return found
+
+
+def _packed(layout: Layout, free: Free, asking: Sequence[Task]) -> dict[str, list[Part]]:
+    if layout.alignment is not Alignment.SINGLE:
+        return {}
+    wanted = [(need, t.key) for t in asking for need in layout.felt(t.shape.numa)]
+    wanted.sort(key=lambda w: (-w[0].cpus, -w[0].gpus))
+    cells = pack_single(free, [need for need, _ in wanted]) or []
+    found: dict[str, list[Part]] = {}
+    for (need, key), at in zip(wanted, cells, strict=False):
+        found.setdefault(key, []).append(Part(at, need.cpus, need.gpus))
+    return found
+
+
+def _joined(parts: Iterable[Part], numbers: Sequence[int]) -> tuple[NumaPart, ...]:
+    """One part a cell, by the number of the cell."""
+    cpus: dict[int, int] = {}
+    gpus: dict[int, int] = {}
+    for part in parts:
+        cpus[part.at] = cpus.get(part.at, 0) + part.cpus
+        gpus[part.at] = gpus.get(part.at, 0) + part.gpus
+    return tuple(NumaPart(numbers[at], cpus[at], gpus[at]) for at in sorted(cpus))
+
+
+# --- words ---------------------------------------------------------------------------------------
+
+
+def _needed(needs: Sequence[NumaNeed]) -> str:
+    listed = [_units(n.cpus, n.gpus) for n in needs]
+    more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
+    return ", ".join(listed[:_SHOWN]) + more
+
+
+def _units(cpus: int, gpus: int) -> str:
+    parts = [counted(cpus, "CPU")] if cpus or not gpus else []
+    return " and ".join([*parts, *([counted(gpus, "GPU")] if gpus else [])])
+
+
+def _room(free: Free) -> str:
+    return f"{', '.join(_units(c, g) for c, g in zip(*free, strict=True))} free"
+
+
+def _place(policy: str) -> str:
+    """What has to have the room, by policy."""
+    if policy == Alignment.SINGLE:
+        return f"NUMA node ({policy})"
+    return f"NUMA nodes ({policy})" if policy else "NUMA nodes as its policy wants them"
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+
+class _Rows:
+    """The rows of one node; see models/formulation/numa_aware.md and victims.md."""
+
+    def __init__(
+        self,
+        where: tuple[Problem, LinearModel],
+        free: Free,
+        goes: Sequence[tuple[int, int, Part]],
+    ) -> None:
+        problem, self._model = where
+        self._pending = problem.classes.num_pending
+        self._free, self._goes = free, goes
+        self._asked: list[dict[int, list[tuple[int, int]]]] = [{}, {}]
+
+    def add(
+        self, need: NumaNeed, choices: Sequence[tuple[int, int]], tasks: int, task_class: int
+    ) -> None:
+        """Σ over options of v = tasks: each container of the kind takes one of them."""
+        model = self._model
+        most = int(self._pending[task_class])
+        chosen = model.add_variables(0, np.full(len(choices), most, np.int64))
+        factors = np.append(np.ones(len(chosen), np.int64), -1)
+        model.add_rows(0, np.append(chosen, tasks), factors, lower=0, upper=0)
+        for variable, option in zip(chosen.tolist(), choices, strict=True):
+            for asked, cells, amount in zip(
+                self._asked, option, (need.cpus, need.gpus), strict=True
+            ):
+                if cells:
+                    asked.setdefault(cells, []).append((variable, amount))
+
+    def close(self) -> None:
+        """What sets of cells are asked for comes from their cells, which give what is free."""
+        for r, (asked, free) in enumerate(zip(self._asked, self._free, strict=True)):
+            goes: list[list[tuple[int, int]]] = [[] for _ in free]
+            most = list(free)
+            for variable, number, part in self._goes:
+                amount = (part.cpus, part.gpus)[r]
+                goes[part.at] += [(variable, amount)] if amount else []
+                most[part.at] += number * amount
+            given: list[list[tuple[int, int]]] = [[] for _ in free]
+            largest = max(int(self._pending.max(initial=0)), *most)
+            for cells, terms in asked.items():
+                self._split(cells, terms, most, given)
+            for at, terms in enumerate(given):
+                self._model.add_room(terms, goes[at], free[at], largest)
+
+    def _split(
+        self,
+        cells: int,
+        terms: list[tuple[int, int]],
+        most: Sequence[int],
+        given: list[list[tuple[int, int]]],
+    ) -> None:
+        places = [at for at in range(len(most)) if cells >> at & 1]
+        if len(places) == 1:
+            given[places[0]] += terms
+            return
+        parts = self._model.add_variables(0, [max(most[at], 0) for at in places])
+        variables, factors = zip(*terms, strict=True)
+        self._model.add_rows(
+            0,
+            np.append(parts, variables),
+            np.append(-np.ones_like(parts), factors),
+            lower=0,
+            upper=0,
+        )
+        for at, part in zip(places, parts.tolist(), strict=True):
+            given[at].append((part, 1))
+
+
+# --- greedy --------------------------------------------------------------------------------------
+
+
+class _Live(Greedy):
+    """Cells as tasks come, dealt out as kubelets would.
+
+    They are kept twice: as they are, and as they will be once everybody who leaves has left. What
+    is promised is dealt out of the latter where there is no room yet, and counts in both.
+    """
+
+    def __init__(self, rule: NumaAware, problem: Problem) -> None:
+        self._rule = rule
+        self._problem = problem
+        self._needs = [shape.numa for shape in problem.classes.shapes]
+        self._layouts = [None if i is None else i[0] for i in _insides(problem)]
+        self._free = [Free((), ()) if i is None else i[1] for i in _insides(problem)]
+        self._later = list(self._free)
+        self._dealt: dict[tuple[int, int], list[list[Part]]] = {}
+        self._known: dict[tuple[Layout, Free, int], list[Part] | None] = {}
+        self._meant: dict[str, Bool] = {}
+        self._log: list[int] = []
+        self._views: dict[tuple[int, bool], tuple[Bool, I64, int]] = {}
+        for n, layout in enumerate(self._layouts):
+            residents = problem.snapshot.nodes[n].residents if layout is not None else ()
+            for task in (t for t in residents if t.status is TaskStatus.RELEASING):
+                self._give_back(n, task.key, 1)
+
+    def live_mask(self, task_class: int) -> Bool | None:
+        return self.view(task_class)[0].copy() if self._needs[task_class] else None
+
+    def later_mask(self, task_class: int) -> Bool | None:
+        return self.view(task_class, later=True)[0].copy() if self._needs[task_class] else None
+
+    def leaves(self, victim: int, sign: int) -> None:
+        running = running_tasks(self._problem)
+        node = int(running.node_of[victim])
+        if self._layouts[node] is not None:
+            self._log.append(node)
+            self._give_back(node, running.tasks[victim].key, sign)
+
+    def _give_back(self, node: int, task: str, sign: int) -> None:
+        """Count what a resident holds as free later on, or no more so."""
+        parts = holdings(self._problem.snapshot.nodes[node])[1].get(task, ())
+        self._later[node] = self._later[node].less(parts, -sign)
+
+    def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
+        problem, rule = self._problem, self._rule
+        start = int(problem.shapes.start[int(problem.shape_of[gang])])
+        task_class = int(problem.shapes.class_of[start + entry])
+        before = rule.class_score(problem, task_class)
+        if before is None:
+            return None
+        meant = self.meant(task_class)
+        return lambda nodes: rule.points(meant, self.view(task_class)[1], nodes) - before
+
+    def meant(self, task_class: int) -> Bool:
+        """(N,) nodes with the policy that a class asks for."""
+        policy = wanted_policy(self._problem.classes.shapes[task_class])
+        if policy not in self._meant:
+            having = [layout is not None and layout.alignment == policy for layout in self._layouts]
+            self._meant[policy] = np.array(having, np.bool_)
+        return self._meant[policy]
+
+    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+        if not self._needs[task_class]:
+            return
+        for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
+            layout = self._layouts[node]
+            if layout is None:
+                continue
+            self._log.append(node)
+            dealt = self._dealt.setdefault((node, task_class), [])
+            for _ in range(count):
+                dealt.append(self._deal(layout, node, task_class))
+                self._take(node, dealt[-1], 1)
+            for _ in range(-count):
+                self._take(node, dealt.pop(), -1)
+
+    def _take(self, node: int, parts: list[Part], sign: int) -> None:
+        self._free[node] = self._free[node].less(parts, sign)
+        self._later[node] = self._later[node].less(parts, sign)
+
+    def _deal(self, layout: Layout, node: int, task_class: int) -> list[Part]:
+        found = self._assigned(layout, self._free[node], task_class)
+        if found is None:
+            found = self._assigned(layout, self._later[node], task_class)
+        if found is None:
+            return grab(self._free[node], layout.felt(self._needs[task_class]))
+        return found
+
+    def _assigned(self, layout: Layout, free: Free, task_class: int) -> list[Part] | None:
+        key = (layout, free, task_class)
+        if key not in self._known:
+            self._known[key] = assign(layout, free, self._needs[task_class])
+        return self._known[key]
+
+    def view(self, task_class: int, *, later: bool = False) -> tuple[Bool, I64]:
+        """(N,) nodes that take one more task, and how many cells it would be on; 0: not known."""
+        touched: Iterable[int] = range(self._problem.num_nodes)
+        key = (task_class, later)
+        if key in self._views:
+            touched = set(self._log[self._views[key][2] :])
+            fits, counts, _ = self._views[key]
+        else:
+            fits = np.ones(self._problem.num_nodes, np.bool_)
+            counts = np.zeros(self._problem.num_nodes, np.int64)
+        for node in touched:
+            layout = self._layouts[node]
+            if layout is not None:
+                free = (self._later if later else self._free)[node]
+                parts = self._assigned(layout, free, task_class)
+                fits[node] = parts is not None or not layout.alignment.is_strict
+                counts[node] = len(layout.cpus) if parts is None else len({p.at for p in parts})
+        self._views[key] = fits, counts, len(self._log)
+        return fits, counts

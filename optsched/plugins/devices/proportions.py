@@ -1,0 +1,203 @@
+"""CPU and memory kept in proportion to idle devices, so that the devices stay usable.
+
+Mathematics: models/formulation/proportions.md. Volcano:
+`pkg/scheduler/plugins/resource-strategy-fit`, `proportional`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.plugins.extension_points import Greedy, Rule, Violation
+from optsched.plugins.faces import Face
+from optsched.plugins.nodes.offers import Offers
+from optsched.plugins.verification.world import summed, taken_by
+from optsched.plugins.wording import amount_text
+from optsched.problem.linear import Expression
+from optsched.units import CPU, MEMORY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from optsched.cluster.snapshot import Node
+    from optsched.cluster.task import Task
+    from optsched.plugins.ledger import Ledger
+    from optsched.plugins.verification.world import World
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.formulation import Formulation
+    from optsched.problem.problem import Problem
+
+SECONDARY = (CPU, MEMORY)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPerDevice:
+    """What is kept for each idle piece of a device, in base units."""
+
+    device: str
+    cpu_m: int
+    mem_bytes: int
+
+    def kept(self, resource: str) -> int:
+        """Base units of CPU or memory that go with one piece."""
+        return self.cpu_m if resource == CPU else self.mem_bytes
+
+
+@dataclass(frozen=True)
+class Proportions(Rule):
+    """Tasks without devices leave enough for the devices that are idle beside them."""
+
+    name = "proportions"
+    hard_face = Face.PREDICATE
+    pods_may_help = True
+
+    proportions: tuple[KeptPerDevice, ...] = ()
+
+    # --- verify ----------------------------------------------------------------------------------
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`: in the best order of the tasks that are placed on a node."""
+        for name, placed in world.placed_on.items():
+            node = world.snapshot.node_by_name[name]
+            for proportion in self.proportions:
+                if proportion.device in node.offers and not all(map(self._needs, placed)):
+                    yield from self._check(node, placed, proportion)
+
+    def _needs(self, task: Task) -> bool:
+        asked = dict(task.shape.request)
+        return any(asked.get(p.device, 0) for p in self.proportions)
+
+    def _check(
+        self, node: Node, placed: Sequence[Task], proportion: KeptPerDevice
+    ) -> Iterator[Violation]:
+        held = summed(taken_by(t) for t in node.residents)
+        offers = node.offers
+        for resource in SECONDARY:
+            kept = proportion.kept(resource)
+            slack = _idle(offers, held, resource) - kept * _idle(offers, held, proportion.device)
+            for task in placed:
+                asked = dict(task.shape.request)
+                change = kept * asked.get(proportion.device, 0) - asked.get(resource, 0)
+                slack += change if not self._needs(task) else max(change, 0)
+            if slack < 0:
+                detail = f"{amount_text(resource, -slack)} too little for idle {proportion.device}"
+                yield Violation(self.name, f"node {node.name}", detail)
+
+    # --- encode ----------------------------------------------------------------------------------
+
+    def ties_nodes(self, problem: Problem, task_class: int) -> bool:
+        """See `Rule`: what is idle on a node decides."""
+        return bool(self._there(problem)) and not self._exempt(problem)[task_class]
+
+    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
+        """Σ request·u − Σ max(kept·device − request, 0)·u ≤ slack, where tasks without come."""
+        problem = form.problem
+        there = self._there(problem)
+        if not there:
+            return
+        comes = self._encode_comes(form, supplied)
+        for proportion in there:
+            nodes = np.flatnonzero(problem.derived(Offers).offered(proportion.device)).tolist()
+            for resource in SECONDARY:
+                change = self._change(problem, proportion, resource)
+                slack = _slack(problem, proportion, resource)
+                for n in nodes:
+                    _encode_node(form, supplied[:, n], change, (int(slack[n]), int(comes[n])))
+
+    def _encode_comes(self, form: Formulation, supplied: I64) -> I64:
+        """(N,) whether tasks without devices come to a node, -1 where none may."""
+        comes = np.full(supplied.shape[1], -1, np.int64)
+        counted = (supplied >= 0) & ~self._exempt(form.problem)[:, None]
+        most = int(form.problem.classes.num_pending.sum())
+        for n in np.flatnonzero(counted.any(axis=0)).tolist():
+            (comes[n],) = form.model.add_variables(0, 1)
+            tasks = supplied[counted[:, n], n]
+            factors = np.append(np.ones(len(tasks), np.int64), -most)
+            form.model.add_rows(0, np.append(tasks, comes[n]), factors, upper=0)
+        return comes
+
+    def _change(self, problem: Problem, proportion: KeptPerDevice, resource: str) -> I64:
+        """(C,) how one task of each class changes the slack at best."""
+        offers = problem.derived(Offers)
+        devices, asked = offers.asked(proportion.device), offers.asked(resource)
+        change: I64 = proportion.kept(resource) * devices - asked
+        return np.where(self._exempt(problem), np.maximum(change, 0), change)
+
+    # --- greedy ----------------------------------------------------------------------------------
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`: only where a node has such devices."""
+        there = self._there(problem)
+        return _Kept(problem, there, self._exempt(problem)) if there else None
+
+    def _there(self, problem: Problem) -> list[KeptPerDevice]:
+        """The proportions for devices that nodes have."""
+        offers = problem.derived(Offers)
+        return [p for p in self.proportions if offers.offered(p.device).any()]
+
+    def _exempt(self, problem: Problem) -> Bool:
+        """(C,) classes that ask for one of the devices themselves."""
+        offers = problem.derived(Offers)
+        exempt = np.zeros(len(problem.classes.shapes), np.bool_)
+        for proportion in self.proportions:
+            exempt |= offers.asked(proportion.device) > 0
+        return exempt
+
+
+def _idle(offers: Mapping[str, int], held: Mapping[str, int], resource: str) -> int:
+    return max(offers.get(resource, 0) - held.get(resource, 0), 0)
+
+
+def _slack(problem: Problem, proportion: KeptPerDevice, resource: str) -> I64:
+    """(N,) what is idle beyond what is kept for idle devices; negative where that is too little."""
+    offers = problem.derived(Offers)
+    slack: I64 = offers.idle(resource) - proportion.kept(resource) * offers.idle(proportion.device)
+    return slack
+
+
+def _encode_node(form: Formulation, tasks: I64, change: I64, bounds: tuple[int, int]) -> None:
+    slack, comes = bounds
+    if comes < 0:
+        return
+    there = tasks >= 0
+    big = max(-slack, 0)
+    use = Expression.of(np.append(tasks[there], comes), np.append(-change[there], big))
+    if len(use.variables):
+        form.model.add_rows(0, use.variables, use.coefficients, upper=slack + big)
+
+
+class _Kept(Greedy):
+    """Slack of nodes as tasks are placed, by device and resource."""
+
+    def __init__(self, problem: Problem, there: list[KeptPerDevice], exempt: Bool) -> None:
+        offers = problem.derived(Offers)
+        self._exempt = exempt
+        self._slack = [
+            _Slack(offers, p, r, _slack(problem, p, r)) for p in there for r in SECONDARY
+        ]
+
+    def live_mask(self, task_class: int) -> Bool | None:
+        if self._exempt[task_class]:
+            return None
+        masks = [~s.has | (s.slack >= s.asked[task_class]) for s in self._slack]
+        allowed: Bool = np.logical_and.reduce(masks)
+        return allowed
+
+    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+        for each in self._slack:
+            each.slack[nodes] += counts * each.change[task_class]
+
+
+class _Slack:
+    """(N,) slack beside the devices of a node, and (C,) how a task of each class changes it."""
+
+    def __init__(
+        self, offers: Offers, proportion: KeptPerDevice, resource: str, slack: I64
+    ) -> None:
+        self.has: Bool = offers.offered(proportion.device) > 0
+        self.asked = offers.asked(resource)
+        self.slack = slack.copy()
+        self.change: I64 = proportion.kept(resource) * offers.asked(proportion.device) - self.asked

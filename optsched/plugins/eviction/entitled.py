@@ -1,0 +1,298 @@
+"""Who may have whom evicted, where a session weighs victims against what they make room for.
+
+Mathematics: models/formulation/entitled.md. A gang preempts what is less important in its own
+queue, and its queue claims back what is due to it from queues that hold more than is due to them. A
+gang of victims keeps its minimum or leaves as a whole. Volcano's votes of plugins by tiers are kept
+by policies without a solver only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from optsched.plugins.eviction.consolidation import CONSOLIDATE
+from optsched.plugins.eviction.intact import find_losses, lacks_role
+from optsched.plugins.eviction.needless import find_needless
+from optsched.plugins.eviction.victims import Claims
+from optsched.plugins.extension_points import Rule, Violation
+from optsched.plugins.verification.world import add_into, summed, taken_by
+from optsched.plugins.wording import amount_text
+from optsched.units import PODS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from optsched.cluster.decisions import Evict
+    from optsched.cluster.snapshot import Gang, Queue
+    from optsched.cluster.task import Task
+    from optsched.plugins.ruleset import RuleSet
+    from optsched.plugins.verification.world import World
+
+PREEMPT, RECLAIM = "preempt", "reclaim"
+GANG_PREEMPT, GANG_RECLAIM = "gangpreempt", "gangreclaim"
+
+
+class Entitled(Rule):
+    """Preempt by priority within a queue, reclaim by what is due between queues, gangs whole."""
+
+    name = "entitled"
+
+    def __init__(self, rules: RuleSet) -> None:
+        self._rules = rules
+
+    def verify_evictions(self, world: World) -> Iterator[Violation]:
+        """See `Rule`."""
+        yield from self._verify_gangs(world)
+        yield from self._verify_bidders(world)
+        reclaims: dict[tuple[str, str], _Reclaim] = {}
+        for at, eviction in enumerate(world.evictions):
+            task = world.task_by_key.get(eviction.task)
+            gang = world.snapshot.gang_by_key.get("" if task is None else task.gang)
+            preemptor = world.snapshot.gang_by_key.get(eviction.preemptor)
+            if task is None or gang is None or preemptor is None:
+                continue  # `Victims` reports it
+            problem = _unentitled(world, eviction, gang, preemptor)
+            if eviction.action == PREEMPT and not self._may_preempt(gang, preemptor):
+                problem = problem or f"preempted for {preemptor.key}, which has its minimum"
+            if problem:
+                yield Violation(self.name, f"task {task.key}", problem, preemptor.key)
+            elif eviction.action == RECLAIM:
+                reclaim = reclaims.setdefault((preemptor.key, gang.queue), _Reclaim([], at))
+                reclaim.tasks.append(task)
+                reclaim.last = at
+        yield from self._verify_shares(world, reclaims)
+        for victim, by in find_needless(world, self._rules, (PREEMPT, RECLAIM)):
+            detail = f"leaves for {by}, which does not use its room"
+            yield Violation(self.name, f"task {victim}", detail, by)
+
+    def _verify_gangs(self, world: World) -> Iterator[Violation]:
+        """What a gang of victims keeps is its minimum, or nothing."""
+        gone = {e.task for e in world.evictions}
+        exchanging = {e.preemptor for e in world.evictions}
+        for gang in world.snapshot.gangs:
+            held = [t for t in gang.tasks if t.status.counts_as_ready]
+            left = [t for t in held if t.key not in gone]
+            leaves = not any(t.status.holds_resources for t in left)
+            if len(left) == len(held) or (leaves and gang.key not in exchanging):
+                continue
+            for detail in find_losses(gang, held, left):
+                yield Violation(self.name, f"gang {gang.key}", detail)
+
+    def _may_preempt(self, gang: Gang, preemptor: Gang) -> bool:
+        """Whether a gang lacks its minimum, or the policy lets it preempt beyond that."""
+        if self._rules.preempts_for_growth or preemptor.is_loose or gang.key == preemptor.key:
+            return True
+        ready = [t for t in preemptor.tasks if t.status.counts_as_ready]
+        lacks = len(ready) < preemptor.min_member or lacks_role(preemptor, ready)
+        return lacks or bool(preemptor.sub_groups)
+
+    def _verify_bidders(self, world: World) -> Iterator[Violation]:
+        """A gang that loses pods to another gang has none evicted for itself."""
+        loses: dict[str, str] = {}
+        for eviction in world.evictions:
+            task = world.task_by_key.get(eviction.task)
+            if task is not None and task.gang != eviction.preemptor and not eviction.to:
+                loses.setdefault(task.gang, eviction.preemptor)
+        for key in sorted({e.preemptor for e in world.evictions} & loses.keys()):
+            detail = f"has pods evicted, and loses some to {loses[key]}"
+            yield Violation(self.name, f"gang {key}", detail, key)
+
+    def _verify_shares(
+        self, world: World, reclaims: Mapping[tuple[str, str], _Reclaim]
+    ) -> Iterator[Violation]:
+        """What claiming queues hold in the end, and lenders before and after each reclaim."""
+        if not reclaims:
+            return
+        due, by_use = self._due(world)
+        if due is None:
+            yield Violation(self.name, "reclaim", "no rule of the policy says what queues deserve")
+            return
+        shares = _Shares(world, due, by_use=by_use)
+        claims = Claims(world)
+        for (preemptor, lender), reclaim in sorted(reclaims.items(), key=lambda e: e[1].last):
+            asked = sorted(summed(taken_by(t) for t in world.placed_of.get(preemptor, [])))
+            borrower = world.snapshot.gang_by_key[preemptor].queue
+            shares.replay(reclaim.last)
+            gang = world.snapshot.gang_by_key[preemptor]
+            # What is guaranteed does not depend on how large the gangs are that hold it.
+            returned = [task for task in reclaim.tasks if not claims.covers(gang, task)]
+            for where, detail in (
+                *shares.overclaims(borrower, lender, asked),
+                *shares.overreturns(lender, borrower, asked, returned),
+                *shares.sunk(lender, borrower, reclaim.tasks),
+            ):
+                found = f"{detail}, reclaim for {preemptor}"
+                yield Violation(self.name, f"queue {where}", found, preemptor)
+            for where, detail in shares.unrelated(asked, reclaim.tasks):
+                found = f"{detail}, reclaim for {preemptor}"
+                yield Violation(self.name, f"task {where}", found, preemptor)
+
+    def _due(self, world: World) -> tuple[Mapping[str, Mapping[str, int]] | None, bool]:
+        """What queues deserve, and whether their pods return what they use of it."""
+        for active in self._rules.active:
+            due = active.rule.deserved_by_name(world)
+            if due is not None:
+                return due, active.rule.returns_by_use
+        return None, False
+
+
+@dataclass(slots=True)
+class _Reclaim:
+    """Victims of one queue for one gang, and the place of the last one among all evictions."""
+
+    tasks: list[Task]
+    last: int
+
+
+class _Shares:
+    """What queues hold, deserve and give back while a plan is carried out, with all below them.
+
+    Evictions are replayed in the order of the plan. What the plan places counts from the start.
+    """
+
+    def __init__(self, world: World, due: Mapping[str, Mapping[str, int]], *, by_use: bool) -> None:
+        self._world = world
+        self._due = due
+        self._by_use = by_use
+        self._replayed = 0
+        self._gone: dict[str, dict[str, int]] = {q.name: {} for q in world.snapshot.queues}
+        self._gone_at_last: dict[str, dict[str, int]] = {q.name: {} for q in world.snapshot.queues}
+        for at in range(len(world.evictions)):
+            self._count(at, self._gone_at_last)
+
+    def replay(self, last: int) -> None:
+        """Carry out all evictions up to one of them."""
+        for at in range(self._replayed, last + 1):
+            self._count(at, self._gone)
+        self._replayed = max(self._replayed, last + 1)
+
+    def _count(self, at: int, gone: dict[str, dict[str, int]]) -> None:
+        eviction = self._world.evictions[at]
+        task = self._world.task_by_key.get(eviction.task)
+        gang = self._world.snapshot.gang_by_key.get("" if task is None else task.gang)
+        if task is not None and gang is not None and gang.queue in gone and not eviction.to:
+            add_into(gone[gang.queue], taken_by(task))
+
+    def _apart(self, name: str, other: str) -> list[Queue]:
+        """A queue and its ancestors as far up as the other queue is not below them."""
+        by_name = self._world.snapshot.queue_by_name
+        above = {q.name for q in self._world.ancestors(by_name[other])}
+        return [q for q in self._world.ancestors(by_name[name]) if q.name not in above]
+
+    def _held(self, queue: Queue, gone: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+        """What a queue holds once so much has gone."""
+        held: dict[str, int] = {}
+        for name in self._world.below(queue):
+            add_into(held, self._world.held_by_queue[name])
+            add_into(held, self._world.gained_by_queue[name])
+            add_into(held, {r: -amount for r, amount in gone[name].items()})
+        return held
+
+    def _named(self, queue: Queue, asked: Iterable[str]) -> dict[str, int]:
+        """What is due to a queue of what is asked for."""
+        due = self._due.get(queue.name, {})
+        return {r: due[r] for r in asked if due.get(r, 0) > 0}
+
+    def overclaims(self, name: str, lender: str, asked: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """Where the claiming side would hold more than is due to it."""
+        chain = self._apart(name, lender)
+        if not any(self._named(queue, asked) for queue in chain):
+            yield name, "nothing that is asked for is due to it"
+        for queue in chain:
+            held = self._held(queue, self._gone_at_last)
+            for r, due in self._named(queue, asked).items():
+                used = held.get(r, 0)
+                if used > due:
+                    both = f"{amount_text(r, used)} held, {amount_text(r, due)} deserved"
+                    yield queue.name, both
+
+    def overreturns(
+        self, name: str, borrower: str, asked: Sequence[str], tasks: Sequence[Task]
+    ) -> Iterator[tuple[str, str]]:
+        """Where a queue was not above its due before its last victim that uses some of it.
+
+        What counts is what the claim asks for, or what the victims use; pods that use none of that
+        are not kept back.
+        """
+        for queue in self._apart(name, borrower):
+            held = self._held(queue, self._gone)
+            due = self._due.get(queue.name, {})
+            for kind, kept in self._kinds(queue, asked, tasks).items():
+                keeps = {r: due[r] for r in kind}
+                if queue.tolerance is not None:
+                    keeps = {r: queue.tolerance.kept(r, amount) for r, amount in keeps.items()}
+                largest = {r: max(taken.get(r, 0) for taken in kept) for r in kind}
+                if not any(held.get(r, 0) + largest[r] > keeps[r] for r in kind):
+                    yield queue.name, "gives back more than it holds above what it deserves"
+
+    def _kinds(
+        self, queue: Queue, asked: Sequence[str], tasks: Sequence[Task]
+    ) -> dict[frozenset[str], list[dict[str, int]]]:
+        """What victims take, by the resources of which the queue must hold more than is due."""
+        due = self._due.get(queue.name, {})
+        kinds: dict[frozenset[str], list[dict[str, int]]] = {}
+        for taken in map(taken_by, tasks):
+            counts = {r for r, n in taken.items() if n and due.get(r, 0) > 0}
+            if not self._by_use:
+                counts = set(self._named(queue, asked)) if counts & set(asked) else set()
+            if counts:
+                kinds.setdefault(frozenset(counts), []).append(taken)
+        return kinds
+
+    def unrelated(self, asked: Sequence[str], tasks: Sequence[Task]) -> Iterator[tuple[str, str]]:
+        """Pods that use nothing of what is asked for, where queues return what their pods use."""
+        needed = {r for r in asked if r != PODS}
+        for task in tasks if self._by_use else ():
+            if not needed & {r for r, n in taken_by(task).items() if n}:
+                yield task.key, "uses nothing that is asked for"
+
+    def sunk(self, name: str, borrower: str, tasks: Sequence[Task]) -> Iterator[tuple[str, str]]:
+        """Where a queue would be left with less than is guaranteed to it."""
+        touched = summed(taken_by(t) for t in tasks)
+        for queue in self._apart(name, borrower):
+            held = self._held(queue, self._gone)
+            for r, floor in queue.guarantee:
+                left = held.get(r, 0)
+                if r in touched and left < floor:
+                    both = f"{amount_text(r, left)} left, {amount_text(r, floor)} guaranteed"
+                    yield queue.name, both
+
+
+def _unentitled(world: World, eviction: Evict, gang: Gang, preemptor: Gang) -> str:
+    """Why an eviction is not the preemptor's to ask for; empty when it is."""
+    if gang.key == preemptor.key:
+        return _unexchangeable(world, eviction, gang)
+    if eviction.action == PREEMPT:
+        return _unpreemptable(gang, preemptor)
+    if eviction.action == RECLAIM:
+        return _unreclaimable(world, gang, preemptor)
+    if eviction.action == CONSOLIDATE:
+        return ""  # `Consolidation` looks at it
+    known = f"{PREEMPT}, {RECLAIM} nor {CONSOLIDATE}"
+    return f"evicted by {eviction.action}, which is neither {known}"
+
+
+def _unexchangeable(world: World, eviction: Evict, gang: Gang) -> str:
+    task = world.task_by_key[eviction.task]
+    come = world.placed_of.get(gang.key, ())
+    if eviction.action == PREEMPT and any(t.priority > task.priority for t in come):
+        return ""
+    return f"evicted for its own gang {gang.key}, of which nothing more important comes"
+
+
+def _unpreemptable(gang: Gang, preemptor: Gang) -> str:
+    if gang.queue != preemptor.queue:
+        return f"preempted for {preemptor.key} of another queue"
+    if gang.priority >= preemptor.priority:
+        return f"preempted for {preemptor.key}, which is not more important"
+    return ""
+
+
+def _unreclaimable(world: World, gang: Gang, preemptor: Gang) -> str:
+    queues = world.snapshot.queue_by_name
+    if gang.queue == preemptor.queue or preemptor.queue not in queues:
+        return f"reclaimed for {preemptor.key} of queue {preemptor.queue}"
+    if gang.queue not in queues or not queues[gang.queue].reclaimable:
+        return f"reclaimed from queue {gang.queue}, which is not reclaimable"
+    return ""

@@ -1,0 +1,105 @@
+"""Tasks that rules want off their nodes: what the action `shuffle` goes by.
+
+Mathematics: models/formulation/moves.md. Volcano: `pkg/scheduler/actions/shuffle`, `VictimTasks`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from optsched.plugins.eviction.intact import lacks_role
+from optsched.plugins.extension_points import Violation
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from optsched.cluster.decisions import Evict
+    from optsched.cluster.snapshot import Gang, Snapshot
+    from optsched.plugins.verification.world import World
+    from optsched.problem.arrays import I64, Bool
+
+SHUFFLE = "shuffle"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Relief:
+    """Nodes that are to be relieved, of what, and where there is room for it; axis K of amounts.
+
+    Attributes
+    ----------
+    excess
+        (N, K) what is in use above a target; at most 0 where nothing is.
+    space
+        (N, K) what may come to a node.
+    is_open
+        (N,) nodes to which tasks may be moved.
+    uses
+        (V, K) what a running task is taken to use.
+    fits
+        Whether one node has to be found for each task; otherwise all of them together have to do.
+
+    """
+
+    excess: I64
+    space: I64
+    is_open: Bool
+    uses: I64
+    fits: bool = True
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Moves:
+    """What one rule wants moved.
+
+    Attributes
+    ----------
+    tasks
+        (m,) running tasks, see `problem.running`, in the order in which they should go.
+    reasons
+        Why, by node.
+    period_ms
+        The shortest time between two evictions.
+    most
+        How many tasks of a gang may go at once; gangs that are missing are not limited.
+    whole
+        Gangs that may also leave as a whole where they can not spare single tasks.
+    relief
+        What ends it; None where all tasks should go.
+
+    """
+
+    tasks: I64
+    reasons: Mapping[int, str]
+    period_ms: int
+    most: Mapping[int, int] = field(default_factory=dict)
+    whole: Collection[int] = ()
+    relief: Relief | None = None
+
+
+def is_due(snapshot: Snapshot, plugin: str, period_ms: int) -> bool:
+    """Whether a plugin may have pods evicted again."""
+    last = snapshot.shuffled_ms.get(plugin)
+    return last is None or snapshot.taken_ms - last >= period_ms
+
+
+def early(world: World, rule: str, period_ms: int) -> Iterator[Violation]:
+    """Evictions of a plugin that come before its period has passed."""
+    if moved_by(world, rule) and not is_due(world.snapshot, rule, period_ms):
+        yield Violation(rule, SHUFFLE, f"pods were evicted less than {period_ms} ms ago")
+
+
+def moved_by(world: World, plugin: str) -> list[Evict]:
+    """What a plan evicts because a plugin wants it."""
+    return [e for e in world.evictions if e.action == SHUFFLE and e.plugin == plugin]
+
+
+def left_broken(gang: Gang, gone: Collection[str]) -> str:
+    """What a gang would be short of without some tasks; empty if it is whole, or gone."""
+    held = [t for t in gang.tasks if t.status.counts_as_ready]
+    left = [t for t in held if t.key not in gone]
+    if len(left) == len(held) or not any(t.status.holds_resources for t in left):
+        return ""
+    if len(left) < gang.min_member or lacks_role(gang, left):
+        return f"{len(left)} tasks would be left, minMember is {gang.min_member}"
+    return ""

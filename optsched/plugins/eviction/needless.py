@@ -1,0 +1,170 @@
+"""Victims that make no room for the gang that they leave for.
+
+The mathematics is on the page of `entitled`, "use". A queue that is entitled to room could
+otherwise have pods evicted in the name of a gang that sits elsewhere, and others would get their
+room.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from optsched.cluster.decisions import Evict
+from optsched.plugins.eviction.intact import find_losses
+from optsched.plugins.shares.proportion import Proportion
+from optsched.plugins.verification.verify import verify_actions
+from optsched.plugins.verification.world import summed, taken_by
+from optsched.units import PODS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from optsched.cluster.snapshot import Gang, Node
+    from optsched.cluster.task import Task
+    from optsched.plugins.extension_points import Violation
+    from optsched.plugins.ruleset import RuleSet
+    from optsched.plugins.verification.world import World
+
+_FITS = "fits"
+
+
+def find_needless(world: World, rules: RuleSet, by: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Victims of some actions that their preemptor has no use for, and the preemptor, by key.
+
+    A victim is of use on a node to which its preemptor comes, as long as victims there give no more
+    than the preemptor takes, one victim a task aside; or where its own gang can not keep it once
+    such a victim has left; or where a rule other than the room of nodes refuses the preemptor
+    without it.
+    """
+    coming = _find_coming(world)
+    for preemptor, victims in sorted(_find_victims(world, by).items()):
+        gang = world.snapshot.gang_by_key[preemptor]
+        here = coming.get(preemptor, {})
+        doubtful = _find_doubtful(world, here, victims)
+        if doubtful and not _is_asked_for(world, rules, (gang, here), doubtful):
+            yield doubtful[0], preemptor
+
+
+def _find_victims(world: World, by: Collection[str]) -> dict[str, list[Task]]:
+    """By gang, what is evicted for it; its own tasks are left out."""
+    found: dict[str, list[Task]] = {}
+    for eviction in world.evictions:
+        task = world.task_by_key.get(eviction.task)
+        is_known = task is not None and eviction.preemptor in world.snapshot.gang_by_key
+        if not is_known or eviction.action not in by:
+            continue
+        if task is not None and task.gang != eviction.preemptor:
+            found.setdefault(eviction.preemptor, []).append(task)
+    return found
+
+
+def _find_coming(world: World) -> dict[str, dict[str, list[Task]]]:
+    """What the plan binds and promises, by gang and node."""
+    found: dict[str, dict[str, list[Task]]] = {}
+    for placement in (*world.placements, *world.promises):
+        of_gang = found.setdefault(placement.gang.key, {})
+        of_gang.setdefault(placement.node.name, []).append(placement.task)
+    return found
+
+
+def _find_doubtful(
+    world: World, coming: Mapping[str, Sequence[Task]], victims: Sequence[Task]
+) -> list[str]:
+    """Victims elsewhere, and the largest ones where more leave than the gang takes."""
+    spare = _find_spare(world, victims)
+    served = {task.gang for task in victims if task.node in coming}
+    doubtful = [
+        task.key
+        for task in victims
+        if task.node not in coming and (task.key in spare or task.gang not in served)
+    ]
+    by_node: dict[str, list[Task]] = {}
+    for task in victims:
+        if task.node in coming and task.key in spare:
+            by_node.setdefault(task.node, []).append(task)
+    for name, leaving in sorted(by_node.items()):
+        node = world.snapshot.node_by_name[name]
+        if not _is_used(node, coming[name], leaving):
+            doubtful.append(max(leaving, key=lambda task: (_size(task), task.key)).key)
+    return sorted(doubtful)
+
+
+def _find_spare(world: World, victims: Sequence[Task]) -> set[str]:
+    """Keys of the victims whose gang would lack nothing if just this one stayed."""
+    gone = {eviction.task for eviction in world.evictions}
+    found: set[str] = set()
+    for key in {task.gang for task in victims}:
+        gang = world.snapshot.gang_by_key[key]
+        held = [t for t in gang.tasks if t.status.counts_as_ready]
+        left = [t for t in held if t.key not in gone]
+        mine = [task for task in victims if task.gang == key]
+        alike = mine if gang.role_minimums or gang.sub_groups else mine[:1]
+        for task in alike:
+            if next(find_losses(gang, held, [*left, task]), None) is None:
+                found |= {task.key} if alike is mine else {t.key for t in mine}
+    return found
+
+
+def _is_used(node: Node, coming: Sequence[Task], leaving: Sequence[Task]) -> bool:
+    """Whether victims give less than what comes takes and one victim a task, of some resource.
+
+    An overfull node needs the rest of it for itself.
+    """
+    asked = summed(map(taken_by, coming))
+    given = [taken_by(task) for task in leaving]
+    held = summed(map(taken_by, node.residents))
+    for resource, amount in asked.items():
+        over = held.get(resource, 0) - node.offer(resource)
+        if not amount or (resource == PODS and over + amount <= 0):
+            continue
+        most = amount + max(over, 0) + len(coming) * max(g.get(resource, 0) for g in given)
+        if 0 < sum(g.get(resource, 0) for g in given) < most:
+            return True
+    return False
+
+
+def _size(task: Task) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(taken_by(task).items()))
+
+
+def _is_asked_for(
+    world: World,
+    rules: RuleSet,
+    preemptor: tuple[Gang, Collection[str]],
+    doubtful: Sequence[str],
+) -> bool:
+    """Whether a rule refuses a gang if some victims stay: quotas of its queue, pods near it."""
+    stay = set(doubtful)
+    actions = [a for a in world.actions if not (isinstance(a, Evict) and a.task in stay)]
+    names = _find_names(world, *preemptor)
+    return any(
+        violation.rule != _FITS and _is_about(violation, names)
+        for violation in verify_actions(world.snapshot, actions, _without_lending(rules))
+    )
+
+
+def _without_lending(rules: RuleSet) -> RuleSet:
+    """The rules by which a gang has room for itself: what it could borrow is not its own."""
+    active = (
+        replace(a, rule=replace(a.rule, lends=False)) if isinstance(a.rule, Proportion) else a
+        for a in rules.active
+    )
+    return replace(rules, active=tuple(active), guards=())
+
+
+def _find_names(world: World, gang: Gang, nodes: Collection[str]) -> dict[str, set[str]]:
+    """Names of a gang's own objects and of the nodes to which it comes, by kind."""
+    queue = world.snapshot.queue_by_name.get(gang.queue)
+    line = [] if queue is None else world.ancestors(queue)
+    return {
+        "task": {task.key for task in gang.tasks},
+        "gang": {gang.key},
+        "queue": {above.name for above in line},
+        "node": set(nodes),
+    }
+
+
+def _is_about(violation: Violation, names: Mapping[str, set[str]]) -> bool:
+    kind, _, name = violation.where.partition(" ")
+    return kind not in names or name in names[kind]

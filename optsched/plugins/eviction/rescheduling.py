@@ -1,0 +1,194 @@
+"""Pods are moved off busy nodes to nodes with little to do.
+
+Mathematics: models/formulation/rescheduling.md. Volcano: `pkg/scheduler/plugins/rescheduling`, the
+strategy `lowNodeUtilization`, which looks neither at `nodeFit` nor at `thresholdPriorityClassName`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from optsched.plugins.eviction.moves import Moves, Relief, early, moved_by
+from optsched.plugins.extension_points import Rule, Violation
+from optsched.problem.running import running_tasks
+from optsched.units import CPU, MEMORY, PODS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from optsched.cluster.snapshot import Node
+    from optsched.cluster.task import Task
+    from optsched.plugins.verification.world import World
+    from optsched.problem.arrays import F64, I64, Bool
+    from optsched.problem.problem import Problem
+
+AMOUNTS: Final = (CPU, MEMORY, PODS)
+MILLION: Final = 1_000_000
+TOP: Final = 100.0
+
+
+@dataclass(frozen=True)
+class LowNodeUtilization:
+    """Which nodes give and which take.
+
+    Attributes
+    ----------
+    low_ppm, high_ppm
+        Parts in use, in millionths, of CPU, memory and pods: nodes at or below all of the first
+        take, nodes above one of the second give until they are not.
+    below_class
+        Pods of this priority class and above stay.
+    fits
+        Whether a pod goes only if there is a node that takes it.
+
+    """
+
+    low_ppm: Mapping[str, int]
+    high_ppm: Mapping[str, int]
+    below_class: str = "system-cluster-critical"
+    fits: bool = True
+
+
+@dataclass(frozen=True)
+class Rescheduling(Rule):
+    """Nodes that are in use above a target give pods to nodes that are little used.
+
+    Attributes
+    ----------
+    weight
+        Of the score by which nodes above their target come last, so that nobody comes back.
+    period_ms
+        Shortest time between two evictions.
+    fresh_ms
+        How old a measured load may be.
+
+    """
+
+    name = "rescheduling"
+
+    strategy: LowNodeUtilization
+    period_ms: int = 300_000
+    fresh_ms: int = 300_000
+    weight: int = 10
+
+    # --- nodes -----------------------------------------------------------------------------------
+
+    def used(self, node: Node, now_ms: int) -> Mapping[str, int] | None:
+        """Parts of a node in use, in millionths; None where that was not measured lately."""
+        load, offered = node.load, node.offers
+        if load is None or not node.ready or now_ms - load.measured_ms > self.fresh_ms:
+            return None
+        pods = len(node.residents) * MILLION // max(offered[PODS], 1)
+        return {CPU: load.cpu_ppm, MEMORY: load.memory_ppm, PODS: pods}
+
+    def excess(self, node: Node, now_ms: int) -> str:
+        """What is in use above the target, in words; empty where nothing is or nobody knows."""
+        used = {} if self._takes(node, now_ms) else self.used(node, now_ms) or {}
+        above = [r for r in used if used[r] > self.strategy.high_ppm[r]]
+        return " and ".join(
+            f"{used[r] / 10_000:g}% of {r} in use, above {self.strategy.high_ppm[r] / 10_000:g}%"
+            for r in above
+        )
+
+    def _takes(self, node: Node, now_ms: int) -> bool:
+        used = self.used(node, now_ms)
+        low = self.strategy.low_ppm
+        return used is not None and not node.unschedulable and all(used[r] <= low[r] for r in used)
+
+    # --- shuffle ---------------------------------------------------------------------------------
+
+    def moves(self, problem: Problem) -> Moves | None:
+        """See `Rule`."""
+        nodes, now_ms = problem.snapshot.nodes, problem.snapshot.taken_ms
+        reasons = {n: text for n, node in enumerate(nodes) if (text := self.excess(node, now_ms))}
+        takes = np.array([self._takes(node, now_ms) for node in nodes], np.bool_)
+        if not reasons or not takes.any():
+            return None
+        tasks = self._order(problem, reasons)
+        return Moves(
+            tasks=np.array(tasks, np.int64),
+            reasons={n: f"node {nodes[n].name} has {text}" for n, text in reasons.items()},
+            period_ms=self.period_ms,
+            relief=self._relief(problem, takes),
+        )
+
+    def _order(self, problem: Problem, reasons: Mapping[int, str]) -> list[int]:
+        """Tasks of the busiest nodes first; of a node the least important first."""
+        snapshot, running = problem.snapshot, running_tasks(problem)
+        limit = snapshot.priority_classes.get(self.strategy.below_class)
+        if limit is None:
+            return []
+        load = {n: self.used(snapshot.nodes[n], snapshot.taken_ms) or {} for n in reasons}
+        busy = {n: -(used[CPU] + used[MEMORY]) for n, used in load.items()}
+
+        def rank(v: int) -> tuple[int, int, tuple[int, bool, int, str]]:
+            n = int(running.node_of[v])
+            return (busy[n], n, _least_first(running.tasks[v]))
+
+        here = (v for v, n in enumerate(running.node_of.tolist()) if n in reasons)
+        return sorted((v for v in here if running.tasks[v].priority < limit), key=rank)
+
+    def _relief(self, problem: Problem, takes: Bool) -> Relief:
+        targets = np.array([self.strategy.high_ppm[r] for r in AMOUNTS], np.int64)
+        nodes, now_ms = problem.snapshot.nodes, problem.snapshot.taken_ms
+        used = [self.used(node, now_ms) or {} for node in nodes]
+        parts = np.array([[u.get(r, 0) for r in AMOUNTS] for u in used], np.int64)
+        size = np.array([[node.offers.get(r, 0) for r in AMOUNTS] for node in nodes], np.int64)
+        parts, size = parts.reshape(-1, len(AMOUNTS)), size.reshape(-1, len(AMOUNTS))
+        excess = _times(size, parts - targets)
+        known = np.array([bool(u) for u in used], np.bool_)
+        excess[~known] = 0
+        return Relief(
+            excess=excess,
+            space=np.where(takes[:, None], -excess, 0),
+            is_open=takes,
+            uses=_uses(problem),
+            fits=self.strategy.fits,
+        )
+
+    def verify_evictions(self, world: World) -> Iterator[Violation]:
+        """See `Rule`."""
+        yield from early(world, self.name, self.period_ms)
+        now_ms = world.snapshot.taken_ms
+        for eviction in moved_by(world, self.name):
+            if not self.excess(world.snapshot.node_by_name[eviction.node], now_ms):
+                where = f"task {eviction.task}"
+                yield Violation(self.name, where, f"node {eviction.node} is not above its target")
+
+    # --- score -----------------------------------------------------------------------------------
+
+    def class_score(self, problem: Problem, task_class: int) -> F64 | None:
+        """See `Rule`: what was moved off a node does not come back; the same for all classes."""
+        scores = problem.derived(self._scores)
+        return scores if scores.any() else None
+
+    def _scores(self, problem: Problem) -> F64:
+        now_ms = problem.snapshot.taken_ms
+        above = [bool(self.excess(node, now_ms)) for node in problem.snapshot.nodes]
+        if not any(above):
+            return np.zeros(len(above))
+        return np.where(above, 0.0, TOP * self.weight)
+
+
+def _times(size: I64, ppm: I64) -> I64:
+    """Size · ppm / 10⁶ without going beyond 64 bits; at least 1 where it is above zero."""
+    exact = size // MILLION * ppm + size % MILLION * ppm // MILLION
+    return np.where((ppm > 0) & (size > 0), np.maximum(exact, 1), exact)
+
+
+def _least_first(task: Task) -> tuple[int, bool, int, str]:
+    return (task.priority, not task.shape.is_best_effort, -task.created_ms, task.key)
+
+
+def _uses(problem: Problem) -> I64:
+    """(V, K) what running tasks request: what they really use nobody measures."""
+    running = running_tasks(problem)
+    found = np.zeros((len(running), len(AMOUNTS)), np.int64)
+    for k, name in enumerate(AMOUNTS):
+        column = problem.index(name)
+        if column >= 0:
+            found[:, k] = running.request[:, column]
+    return found

@@ -1,0 +1,275 @@
+"""Whom nobody may evict, whoever asks: the part of preemption that holds in every policy.
+
+Mathematics: models/formulation/victims.md. Volcano deletes its victims without asking their
+disruption budgets; here a budget holds, as it does in the eviction API that carries plans out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.task import TaskStatus
+from optsched.plugins.eviction.moves import SHUFFLE, left_broken
+from optsched.plugins.extension_points import Greedy, Rule, Violation
+from optsched.plugins.verification.world import summed, taken_by
+from optsched.problem.running import running_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from optsched.cluster.decisions import Evict
+    from optsched.cluster.snapshot import Budget, Gang, Queue, Snapshot
+    from optsched.cluster.task import Task
+    from optsched.plugins.ledger import Ledger
+    from optsched.plugins.verification.world import World
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.problem import Problem
+
+
+_RECLAIMS = frozenset({"reclaim", "gangreclaim"})
+
+
+class Victims(Rule):
+    """Only running tasks of ours that allow it are evicted, for gangs that get room by it."""
+
+    name = "victims"
+
+    def verify_evictions(self, world: World) -> Iterator[Violation]:
+        """See `Rule`."""
+        seen: set[str] = set()
+        claims = Claims(world)
+        for eviction in world.evictions:
+            where = f"task {eviction.task}"
+            if eviction.task in seen:
+                yield Violation(self.name, where, "evicted more than once")
+            seen.add(eviction.task)
+            problem = _problem(world, eviction) or claims.refusal(eviction)
+            if problem:
+                yield Violation(self.name, where, problem)
+        gone = [t for key in seen if (t := world.task_by_key.get(key)) is not None]
+        for budget in world.snapshot.budgets:
+            evicted = [t for t in gone if covers(budget, t)]
+            if len(evicted) > budget.allowed:
+                detail = f"{len(evicted)} evicted, {budget.allowed} allowed"
+                yield Violation(self.name, f"budget {budget.key}", detail)
+
+    def spares(self, problem: Problem) -> Bool:
+        """See `Rule`: who does not allow it, is cooling down, or has a budget of nothing."""
+        return unwilling(problem) | protected(problem)
+
+
+def unwilling(problem: Problem) -> Bool:
+    """(V,) running tasks that say themselves that they may not be evicted, or not yet."""
+    now_ms = problem.snapshot.taken_ms
+    found = [bool(_refusal(t, now_ms)) for t in running_tasks(problem).tasks]
+    return np.array(found, np.bool_)
+
+
+def protected(problem: Problem) -> Bool:
+    """(V,) running tasks that a disruption budget with nothing left covers."""
+    spent = [b for b in problem.snapshot.budgets if b.allowed <= 0]
+    return np.array(
+        [any(covers(b, t) for b in spent) for t in running_tasks(problem).tasks], np.bool_
+    )
+
+
+def ended_gangs(snapshot: Snapshot, victims: Collection[str]) -> list[str]:
+    """Keys of the gangs that lose all their pods on ready nodes by evictions, in order.
+
+    `victims` are keys of tasks that leave for good.
+    """
+    ready = {node.name for node in snapshot.nodes if node.ready}
+    found = []
+    for gang in snapshot.gangs:
+        standing = [t for t in gang.tasks if t.status.is_standing and t.node in ready]
+        if standing and all(t.key in victims for t in standing):
+            found.append(gang.key)
+    return found
+
+
+class Cooldown(Rule):
+    """The plugin `cdp`: names everybody who is not cooling down.
+
+    That tasks which are cooling down stay holds without it as well, see `Victims`.
+    """
+
+    name = "cdp"
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy:
+        """See `Rule`."""
+        return _Cooldown(problem)
+
+
+class Budgets(Rule):
+    """The plugin `pdb`: names as many as disruption budgets allow.
+
+    That no budget loses more than it allows holds without it as well, see `Victims`.
+    """
+
+    name = "pdb"
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy:
+        """See `Rule`."""
+        return _Budgets(problem)
+
+
+class _Naming(Greedy):
+    """Names the same tasks whoever asks."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._snapshot = problem.snapshot
+        self._tasks = running_tasks(problem).tasks
+
+    def named(self, tasks: Sequence[Task]) -> list[bool]:
+        """Which of some tasks may go."""
+        raise NotImplementedError
+
+    def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
+        return self.movable(victims)
+
+    def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
+        return self.movable(victims)
+
+    def movable(self, victims: I64) -> I64:
+        return victims[np.array(self.named([self._tasks[v] for v in victims]), np.bool_)]
+
+
+class _Cooldown(_Naming):
+    def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
+        """Everybody: who is cooling down is asked about for claims within a guarantee alone."""
+        return victims
+
+    def named(self, tasks: Sequence[Task]) -> list[bool]:
+        return [not _is_cooling(task, self._snapshot.taken_ms) for task in tasks]
+
+
+class _Budgets(_Naming):
+    def named(self, tasks: Sequence[Task]) -> list[bool]:
+        left = {b: b.allowed for b in self._snapshot.budgets}
+
+        def permits(task: Task) -> bool:
+            asked = [b for b in left if covers(b, task)]
+            if any(left[b] <= 0 for b in asked):
+                return False
+            left.update((b, left[b] - 1) for b in asked)
+            return True
+
+        return [permits(task) for task in tasks]
+
+
+def _unmovable(world: World, eviction: Evict) -> str:
+    if eviction.preemptor or not eviction.plugin:
+        return f"evicted by {SHUFFLE}, but no plugin wants it moved"
+    task = world.task_by_key[eviction.task]
+    gone = {e.task for e in world.evictions}
+    broken = left_broken(world.snapshot.gang_by_key[task.gang], gone)
+    return broken or _refusal(task, world.snapshot.taken_ms)
+
+
+def covers(budget: Budget, task: Task) -> bool:
+    """Whether a budget protects a task."""
+    if budget.selector is None or budget.namespace != task.namespace:
+        return False
+    return budget.selector.matches(task.labels)
+
+
+def _refusal(task: Task, now_ms: int) -> str:
+    """Why a running task may not be evicted; empty when it may."""
+    if not task.preemptable:
+        return "evicted, but says that it may not be"
+    if _is_cooling(task, now_ms):
+        return "evicted before its cooldown has ended"
+    return ""
+
+
+def _is_cooling(task: Task, now_ms: int) -> bool:
+    return bool(task.cooldown_ms) and now_ms < task.started_ms + task.cooldown_ms
+
+
+class Claims:
+    """What victims say of themselves, and the claims against which it does not hold.
+
+    It does not hold against gangs that reclaim within what is guaranteed to their queues.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._now_ms = world.snapshot.taken_ms
+        self._gangs: dict[str, set[str]] = {}  # by queue, gangs that pass over what victims say
+        for eviction in world.evictions:
+            task = world.task_by_key.get(eviction.task)
+            gang = world.snapshot.gang_by_key.get(eviction.preemptor)
+            if task is not None and gang is not None and _refusal(task, self._now_ms):
+                self._gangs.setdefault(gang.queue, set()).add(gang.key)
+
+    def refusal(self, eviction: Evict) -> str:
+        """Why a victim may not be evicted; empty where it may, or says nothing that holds."""
+        world, task = self._world, self._world.task_by_key[eviction.task]
+        refusal = "" if eviction.action == SHUFFLE else _refusal(task, self._now_ms)
+        gang = world.snapshot.gang_by_key.get(eviction.preemptor)
+        if not refusal or gang is None or eviction.action not in _RECLAIMS:
+            return refusal
+        return "" if self.covers(gang, task) else refusal
+
+    def covers(self, gang: Gang, task: Task) -> bool:
+        """Whether a gang reclaims a task within what is guaranteed to its queue, or above it."""
+        world, queues = self._world, self._world.snapshot.queue_by_name
+        lender = world.snapshot.gang_by_key.get(task.gang)
+        if lender is None or gang.queue not in queues or lender.queue not in queues:
+            return False
+        theirs = {queue.name for queue in world.ancestors(queues[lender.queue])}
+        chain = [q for q in world.ancestors(queues[gang.queue]) if q.name not in theirs]
+        return any(self._is_covered(queue, gang, task) for queue in chain)
+
+    def _is_covered(self, queue: Queue, gang: Gang, task: Task) -> bool:
+        """Whether what a gang claims for a queue is within its guarantee, which a victim holds."""
+        asked, taken = _least(gang), taken_by(task)
+        floor = {r: amount for r, amount in queue.guarantee if amount > 0 and asked.get(r, 0) > 0}
+        if not any(taken.get(r, 0) > 0 for r in floor):
+            return False
+        below = self._world.below(queue)
+        parts = [self._world.held_by_queue[name] for name in below]
+        claiming = {gang.key, *(key for name in below for key in self._gangs.get(name, ()))}
+        parts += [_least(self._world.snapshot.gang_by_key[key]) for key in sorted(claiming)]
+        held = summed(parts)
+        return all(held.get(r, 0) <= amount for r, amount in floor.items())
+
+
+def _least(gang: Gang) -> Mapping[str, int]:
+    """The least that a gang needs of what it waits for: of what all of its tasks request."""
+    waiting = [taken_by(t) for t in gang.tasks if t.status is TaskStatus.PENDING]
+    ready = sum(task.status.counts_as_ready for task in gang.tasks)
+    number = max(gang.min_member - ready, 1)
+    common = set.intersection(*map(set, waiting)) if waiting else set[str]()
+    return {r: number * min(taken[r] for taken in waiting) for r in sorted(common)}
+
+
+def _problem(world: World, eviction: Evict) -> str:
+    task = world.task_by_key.get(eviction.task)
+    if task is None:
+        return "evicted, but belongs to no gang"
+    return _misplaced(task, eviction) or _groundless(world, eviction)
+
+
+def _misplaced(task: Task, eviction: Evict) -> str:
+    if not task.status.is_standing:
+        return f"evicted, but is {task.status.value}"
+    if task.node != eviction.node:
+        return f"evicted from {eviction.node}, but runs on {task.node}"
+    return ""
+
+
+def _groundless(world: World, eviction: Evict) -> str:
+    if eviction.action == SHUFFLE:
+        return _unmovable(world, eviction)
+    preemptor = world.snapshot.gang_by_key.get(eviction.preemptor)
+    if preemptor is None:
+        return f"evicted for {eviction.preemptor}, which does not exist"
+    gains = world.placed_of.get(preemptor.key, [])
+    if not gains:
+        return f"evicted for {preemptor.key}, which gets no room"
+    if not all(t.preempts for t in gains):
+        return f"evicted for {preemptor.key}, whose preemptionPolicy is Never"
+    return ""

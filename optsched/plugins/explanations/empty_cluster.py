@@ -1,0 +1,536 @@
+"""Whether the minimum of a gang fits the cluster with no other pod in it, and what it lacks.
+
+Nodes are as they are: one that is not ready offers nothing, taints and labels hold, what rules say
+of single nodes holds. Pods of other gangs are away, and so are limits of queues. Required pod
+affinity, spreading and other rules that other pods may help to keep are left out, so that a gang
+fits here whenever some state of the cluster lets it start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from optsched.cluster.decisions import Allocate
+from optsched.cluster.task import TaskStatus
+from optsched.plugins.explanations.minimum_packing import MOST_STEPS, Effort, Goal, Packing
+from optsched.plugins.verification.world import World
+from optsched.problem.arrays import UNLIMITED, row_groups
+from optsched.problem.relations import TermKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from optsched.cluster.snapshot import Node
+    from optsched.cluster.task import Task, TaskShape
+    from optsched.plugins.extension_points import Rule
+    from optsched.plugins.outcome import Outcome
+    from optsched.plugins.ruleset import RuleSet
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.problem import Problem
+
+MOST_CHECKS: Final = 5_000
+"""Times that rules are asked about single nodes; what stays open then counts as possible."""
+
+HOST: Final = "kubernetes.io/hostname"
+
+
+class Item(NamedTuple):
+    """Pending pods of one role and task class of a gang, as many as there are."""
+
+    task_class: int
+    role: str
+    number: int
+    tasks: tuple[Task, ...]
+
+
+class Minimum(NamedTuple):
+    """What a gang must get at least: so many pods in all, and of roles."""
+
+    items: tuple[Item, ...]
+    whole: int
+    roles: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Lack:
+    """Why a minimum fits no empty cluster.
+
+    Attributes
+    ----------
+    chosen
+        Pods of each item that make up the cheapest minimum.
+    missing
+        How many of them find no place, at least.
+    is_exact
+        Whether that is the number.
+    resources
+        Resources of which more on every node would help, on axis R; none where that helps nothing.
+    rules
+        Names of the rules that keep pods out where resources alone do not.
+    closed
+        Items that no node is open to.
+
+    """
+
+    chosen: tuple[int, ...]
+    missing: int
+    is_exact: bool
+    resources: tuple[int, ...]
+    rules: tuple[str, ...]
+    closed: tuple[int, ...]
+
+
+class EmptyCluster:
+    """The nodes of a problem without their pods; what is learnt of one minimum is kept.
+
+    Parameters
+    ----------
+    outcome
+        The problem with what has been decided.
+    rules
+        The rules of the policy.
+
+    """
+
+    def __init__(self, outcome: Outcome, rules: RuleSet) -> None:
+        self._outcome = outcome
+        self._problem = outcome.problem
+        self._masking = rules.masking
+        filters = (r for r in rules.filters if r.mask_lasts and not r.mask_sees_pods)
+        self._filters = tuple(filters)
+        self._tying_rules = tuple(r for r in rules.tying if r in rules.masking)
+        self._checks_left = MOST_CHECKS
+        self.effort = Effort(MOST_STEPS)
+        self._open: dict[int, Bool | None] = {}
+        self._room: dict[int, I64] = {}
+        self._ties: dict[int, tuple[str, ...]] = {}
+        self._known: dict[tuple[object, ...], Lack | None] = {}
+
+    # --- what a gang needs -----------------------------------------------------------------------
+
+    def minimum(self, gang: int) -> Minimum:
+        """Return what a gang still needs to start, or one more pod where it has started."""
+        problem = self._problem
+        number = int(problem.shape_of[gang])
+        shape, start = problem.shapes.shapes[number], int(problem.shapes.start[number])
+        first = int(problem.task_start[gang])
+        placed = self._outcome.placed
+        found: dict[tuple[int, str], list[int]] = {}
+        begin = first
+        for at, entry in enumerate(shape.entries, start):
+            left = (begin + np.flatnonzero(~placed[begin : begin + entry.count])).tolist()
+            begin += entry.count
+            key = int(problem.shapes.class_of[at]), entry.role
+            found.setdefault(key, []).extend(left)
+        items = tuple(
+            Item(task_class, role, len(tasks), tuple(problem.tasks[t] for t in tasks))
+            for (task_class, role), tasks in found.items()
+            if tasks
+        )
+        if placed[first : int(problem.task_start[gang + 1])].any():
+            return Minimum(items, 1, ())
+        return Minimum(items, max(shape.need, 1), shape.need_role)
+
+    def whole_minimum(self, gang: int) -> Minimum:
+        """Return the same with the pods of a broken gang that run and look like pending ones.
+
+        They hold nodes like all of its pods, and may have to start elsewhere.
+        """
+        minimum = self.minimum(gang)
+        problem = self._problem
+        shape = problem.shapes.shapes[int(problem.shape_of[gang])]
+        if shape.is_started or not problem.num_ready[gang] or not minimum.items:
+            return minimum
+        holding: dict[tuple[str, TaskShape], list[Task]] = {}
+        for task in problem.snapshot.gangs[gang].tasks:
+            if task.status.counts_as_ready and task.status.holds_resources:
+                holding.setdefault((task.role, task.shape), []).append(task)
+        items, roles = [], dict(minimum.roles)
+        whole = minimum.whole
+        for item in minimum.items:
+            more = holding.pop((item.role, item.tasks[0].shape), [])
+            tasks = (*item.tasks, *more)
+            items.append(item._replace(number=len(tasks), tasks=tasks))
+            whole += len(more)
+            if item.role in roles:
+                roles[item.role] += len(more)
+        return Minimum(tuple(items), whole, tuple(roles.items()))
+
+    # --- what it lacks ---------------------------------------------------------------------------
+
+    def find_lack(self, gang: int) -> Lack | None:
+        """Return what the minimum of a gang lacks; None where it fits, or where that stays open."""
+        if self._fits_alike(gang):
+            return None
+        minimum = self.whole_minimum(gang)
+        rules = self._tying([item.task_class for item in minimum.items])
+        kind = [(item.task_class, item.role, item.number) for item in minimum.items]
+        key: tuple[object, ...] = (*kind, minimum.whole, minimum.roles)
+        if rules:
+            key = (*key, *self._own_claims(minimum))
+        if key not in self._known:
+            self._known[key] = self._lack(gang, minimum, rules)
+        return self._known[key]
+
+    def _fits_alike(self, gang: int) -> bool:
+        """Whether it is plain that a gang fits: alike pods, of which none runs, and room for all.
+
+        Most gangs are such, and nothing has to be made of their pods to see it.
+        """
+        problem = self._problem
+        number = int(problem.shape_of[gang])
+        entries = problem.shapes.shapes[number].entries
+        if len(entries) != 1 or problem.num_ready[gang]:
+            return False
+        task_class = int(problem.shapes.class_of[problem.shapes.start[number]])
+        if self._tying([task_class]):
+            return False
+        return int(self.room(task_class).sum()) >= entries[0].count
+
+    def _own_claims(self, minimum: Minimum) -> Iterator[object]:
+        for item in minimum.items:
+            yield from (task.device_claims for task in item.tasks)
+
+    def _tying(self, classes: Sequence[int]) -> tuple[Rule, ...]:
+        """The rules that say of single nodes which pods fit together."""
+        tying = {name for task_class in classes for name in self.tying(task_class)}
+        return tuple(r for r in self._masking if r.name in tying and not r.pods_may_help)
+
+    def tying(self, task_class: int) -> tuple[str, ...]:
+        """Names of the rules that tie a class to what else is on nodes."""
+        if task_class not in self._ties:
+            found = (r.name for r in self._tying_rules if r.ties_nodes(self._problem, task_class))
+            self._ties[task_class] = tuple(found)
+        return self._ties[task_class]
+
+    def _lack(self, gang: int, minimum: Minimum, rules: tuple[Rule, ...]) -> Lack | None:
+        if not rules and self._is_easy(minimum):
+            return None
+        nodes = _Nodes(self, gang, minimum, rules)
+        try:
+            missing, is_exact = nodes.packing().fewest_missing()
+            return nodes.explain(missing, is_exact=is_exact) if missing else None
+        except _TooManyChecksError:
+            return None
+
+    def _is_easy(self, minimum: Minimum) -> bool:
+        """Whether all pods are of one class, or every one could have a node of its own."""
+        total = sum(item.number for item in minimum.items)
+        rooms = [self.room(item.task_class) for item in minimum.items]
+        if len({item.task_class for item in minimum.items}) == 1:
+            least = max(minimum.whole, sum(n for _, n in minimum.roles))
+            return int(rooms[0].sum()) >= least
+        return all(int(np.count_nonzero(room)) >= total for room in rooms)
+
+    def room(self, task_class: int) -> I64:
+        """(N,) pods of a class that nodes have resources for, no other pods there."""
+        if task_class not in self._room:
+            problem = self._problem
+            request = problem.classes.request[task_class]
+            counts = np.full(problem.num_nodes, UNLIMITED)
+            for r in np.flatnonzero(request).tolist():
+                np.minimum(counts, self._offers[:, r] // int(request[r]), out=counts)
+            np.maximum(counts, 0, out=counts)
+            mask = self._mask(task_class)
+            self._room[task_class] = counts if mask is None else np.where(mask, counts, 0)
+        return self._room[task_class]
+
+    def is_open(self, task_class: int) -> Bool:
+        """(N,) nodes that are ready and that no mask closes to a class."""
+        mask = self._mask(task_class)
+        return np.ones(self._problem.num_nodes, np.bool_) if mask is None else mask
+
+    def _mask(self, task_class: int) -> Bool | None:
+        """(N,) the same; None where all are open."""
+        if task_class not in self._open:
+            problem = self._problem
+            found: Bool | None = None if problem.ready.all() else problem.ready
+            for rule in self._filters:
+                mask = rule.mask(problem, task_class)
+                if mask is not None:
+                    found = mask if found is None else found & mask
+            self._open[task_class] = found
+        return self._open[task_class]
+
+    @cached_property
+    def _offers(self) -> I64:
+        """(N, R) what nodes offer, to be read resource by resource."""
+        return np.asfortranarray(self._problem.allocatable)
+
+    @cached_property
+    def node_class(self) -> I64:
+        """(N,) number of each node's class: those of one class offer the same."""
+        return row_groups(list(self._problem.allocatable.T))[0]
+
+    @cached_property
+    def node_kind(self) -> I64:
+        """(N,) number of each node's kind: rules can tell those of one kind apart by name alone."""
+        known: dict[object, int] = {}
+        on_node = self._problem.snapshot.devices.on_node
+        kinds = [
+            known.setdefault((node.derived(_kind), node.name if node.name in on_node else ""), i)
+            for i, node in enumerate(self._problem.snapshot.nodes)
+        ]
+        return np.array(kinds, np.int64)
+
+    def cheapest(self, gang: int) -> list[tuple[int, str, int]]:
+        """Return class, role and number of the pods that make up the cheapest minimum of a gang."""
+        minimum = self.minimum(gang)
+        nodes = _Nodes(self, gang, minimum, ())
+        pairs = zip(minimum.items, nodes.cheapest().tolist(), strict=True)
+        return [(item.task_class, item.role, n) for item, n in pairs if n]
+
+    def count_check(self) -> None:
+        """Count one question to rules; raises once there were too many."""
+        if not self._checks_left:
+            raise _TooManyChecksError
+        self._checks_left -= 1
+
+    @property
+    def problem(self) -> Problem:
+        """The problem itself."""
+        return self._problem
+
+
+_MOST_COMPARED: Final = 16
+"""Resources of a minimum of which those that are short are chosen by comparing all."""
+
+
+class _TooManyChecksError(Exception):
+    """Rules have been asked too often."""
+
+
+class _Nodes:
+    """The node classes of one minimum."""
+
+    def __init__(
+        self, cluster: EmptyCluster, gang: int, minimum: Minimum, rules: tuple[Rule, ...]
+    ) -> None:
+        self._cluster = cluster
+        self._problem = problem = cluster.problem
+        self._minimum = minimum
+        self._rules = rules
+        self._gang = gang
+        classes = [item.task_class for item in minimum.items]
+        is_open = np.array([cluster.is_open(c) for c in classes])
+        columns = [*is_open.astype(np.int64), cluster.node_class]
+        if rules:
+            columns.append(cluster.node_kind)
+        useful = np.flatnonzero(is_open.any(axis=0))
+        groups, first = row_groups([column[useful] for column in columns])
+        self._first = useful[first]
+        self._number = np.bincount(groups, minlength=len(first)).astype(np.int64)
+        self._is_open = is_open[:, self._first].T
+        self._classes = np.array(classes, np.int64)
+        self._request = problem.classes.request[self._classes]
+        self._count = np.array([item.number for item in minimum.items], np.int64)
+        self._lifted: tuple[int, ...] = ()
+        self._worlds: dict[int, _OneNode] = {}
+        self.refusing: dict[str, None] = {}
+
+    def packing(self, lifted: tuple[int, ...] = ()) -> Packing:
+        """Return the minimum and the nodes, which offer plenty of some resources."""
+        capacity = self._problem.allocatable[self._first].copy()
+        for r in lifted:
+            capacity[:, r] += int(self._request[:, r] @ self._count) + int(self._count.sum())
+        self._lifted, self._worlds = lifted, {}
+        return Packing(
+            request=self._request,
+            count=self._count,
+            group=self._classes,
+            whole=self._minimum.whole,
+            roles=self._goals(),
+            capacity=capacity,
+            number=self._number,
+            is_open=self._is_open,
+            admits=self._admits if self._rules else None,
+            cliques=self._cliques(),
+            effort=self._cluster.effort,
+        )
+
+    def _goals(self) -> tuple[Goal, ...]:
+        roles = np.array([item.role for item in self._minimum.items], np.object_)
+        return tuple(Goal(roles == role, least) for role, least in self._minimum.roles)
+
+    def _cliques(self) -> tuple[tuple[Bool, int], ...]:
+        """Items that want none of each other near, and the domains in which they could be."""
+        relations, found = self._problem.relations, []
+        if not any(rule.mask_sees_pods for rule in self._rules):
+            return ()
+        shapes = self._problem.classes.shapes
+        for m, term in enumerate(relations.terms):
+            if term.kind is not TermKind.ANTI_AFFINITY:
+                continue
+            members = np.array(
+                [
+                    m in relations.carried_by(shapes[c]) and m in self._problem.classes.relations[c]
+                    for c in self._classes.tolist()
+                ],
+                np.bool_,
+            )
+            if not members.any():
+                continue
+            fits = [self._fits(c) for c in self._classes[members].tolist()]
+            domains = relations.domain_of[m][np.any(fits, axis=0)]
+            if (domains >= 0).all():
+                found.append((members, len(np.unique(domains))))
+        return tuple(found)
+
+    def _fits(self, task_class: int) -> Bool:
+        """(N,) nodes that one pod of a class fits, which offer plenty of what is lifted."""
+        short = self._problem.classes.request[task_class] > self._problem.allocatable
+        short[:, list(self._lifted)] = False
+        fits: Bool = self._cluster.is_open(task_class) & ~short.any(axis=1)
+        return fits
+
+    # --- rules on single nodes -------------------------------------------------------------------
+
+    def _admits(self, k: int, counts: tuple[int, ...]) -> bool:
+        if k not in self._worlds:
+            self._worlds[k] = _OneNode(self._problem, self._gang, self._node(k))
+        world = self._worlds[k]
+        known = world.known.get(counts)
+        if known is None:
+            self._cluster.count_check()
+            refusing = world.refusing(self._rules, self._keys(counts))
+            self.refusing.update(dict.fromkeys(refusing))
+            known = world.known[counts] = not refusing
+        return known
+
+    def _node(self, k: int) -> Node:
+        node = emptied(self._problem.snapshot.nodes[int(self._first[k])])
+        if not self._lifted:
+            return node
+        offers = dict(node.allocatable)
+        for r in self._lifted:
+            plenty = int(self._request[:, r] @ self._count) + int(self._count.sum())
+            name = self._problem.resources[r]
+            offers[name] = offers.get(name, 0) + plenty
+        return replace(node, allocatable=tuple(sorted(offers.items())))
+
+    def _keys(self, counts: tuple[int, ...]) -> list[str]:
+        pairs = zip(self._minimum.items, counts, strict=True)
+        return [task.key for item, n in pairs for task in item.tasks[:n]]
+
+    # --- what is short ---------------------------------------------------------------------------
+
+    def explain(self, missing: int, *, is_exact: bool) -> Lack:
+        """Return which resources or rules keep pods of the minimum out."""
+        asked = np.flatnonzero(self._request.any(axis=0)).tolist()
+        chosen = tuple(self.cheapest().tolist())
+        closed = tuple(np.flatnonzero(~self._is_open.any(axis=0)).tolist())
+        self.refusing = {}
+        if self._missing(tuple(asked)):
+            return Lack(chosen, missing, is_exact, (), tuple(self.refusing), closed)
+        lifted, left = list[int](), missing
+        if len(asked) > _MOST_COMPARED:
+            # To compare many takes minutes: all of them, less those that change nothing.
+            lifted, left = sorted(asked, key=lambda r: (-self._slack(r), r)), 0
+        while left:
+            others = [r for r in asked if r not in lifted]
+            best = self._most_helpful(lifted, others)
+            now = self._missing((*lifted, best))
+            if now >= left and len(others) > 1:
+                exact = {r: self._missing((*lifted, r)) for r in others}
+                best = min(others, key=lambda r: (exact[r], self._slack(r), r))
+                now = exact[best]
+            lifted.append(best)
+            left = now
+        for r in list(lifted):
+            rest = tuple(x for x in lifted if x != r)
+            if rest and not self._missing(rest):
+                lifted.remove(r)
+        return Lack(chosen, missing, is_exact, tuple(lifted), self._refused_alone(), closed)
+
+    def _most_helpful(self, lifted: list[int], others: list[int]) -> int:
+        """The resource of which more would leave least missing, as bounds have it."""
+
+        def missing(r: int) -> tuple[int, bool, float, int]:
+            bound, is_exact = self.packing((*lifted, r)).estimate_missing()
+            return bound, not is_exact, self._slack(r), r
+
+        return min(others, key=missing)
+
+    def _refused_alone(self) -> tuple[str, ...]:
+        """The rules that refuse pods now, where resources alone would do."""
+        self.refusing = {}
+        packing = self.packing()
+        if not self._rules or replace(packing, admits=None, cliques=()).fewest_missing()[0]:
+            return ()
+        packing.fewest_missing()
+        return tuple(self.refusing)
+
+    def _missing(self, lifted: tuple[int, ...]) -> int:
+        return self.packing(lifted).fewest_missing()[0]
+
+    def _slack(self, r: int) -> float:
+        """What nodes offer of a resource for each unit that the minimum asks for."""
+        asked = int(self._request[:, r] @ self._count)
+        return float(self._number @ self._problem.allocatable[self._first, r]) / max(asked, 1)
+
+    def cheapest(self) -> I64:
+        """(I,) pods of each item that make up the minimum that asks for least."""
+        packing = self.packing()
+        top = np.maximum(packing.capacity.max(axis=0, initial=0), 1)
+        cost = (self._request * 1_000_000 // top).max(axis=1)
+        return packing.choose(cost + 10**9 * ~packing.singles().any(axis=0))
+
+
+class _OneNode:
+    """A snapshot of one empty node and one gang, whose pods ask for no other pods."""
+
+    def __init__(self, problem: Problem, gang: int, node: Node) -> None:
+        snapshot = problem.snapshot
+        mine = snapshot.gangs[gang]
+        waits = TaskStatus.PENDING
+        tasks = tuple(
+            replace(_alone(task), status=waits, node="", gpus=(), cards=())
+            for task in mine.tasks
+            if task.status is waits or task.status.counts_as_ready
+        )
+        self._gang = replace(mine, tasks=tasks)
+        self._node = node
+        own = {key for task in tasks for key in task.device_claims}
+        claims = snapshot.devices.claims
+        devices = snapshot.devices.without({key for key in claims if key not in own})
+        self._snapshot = replace(
+            snapshot, nodes=(node,), gangs=(self._gang,), bookings=(), devices=devices
+        )
+        self.known: dict[tuple[int, ...], bool] = {}
+
+    def refusing(self, rules: Sequence[Rule], keys: Sequence[str]) -> tuple[str, ...]:
+        """Return the names of the rules that refuse some tasks on the node together."""
+        plan = [Allocate(key, self._node.name, self._gang.key) for key in keys]
+        world = World(self._snapshot, plan)
+        return tuple(rule.name for rule in rules if any(True for _ in rule.verify(world)))
+
+
+def emptied(node: Node) -> Node:
+    """Return a node without its pods: its cells are free, and so is its load."""
+    numa = node.numa
+    if numa is not None:
+        cells = tuple(
+            replace(cell, free_cpus=max(cell.cpus - cell.reserved, 0), free_gpus=cell.gpus)
+            for cell in numa.cells
+        )
+        numa = replace(numa, cells=cells, holds=())
+    return replace(node, residents=(), numa=numa, load=None)
+
+
+def _alone(task: Task) -> Task:
+    """A task that wants no other pods near, and that is not to be spread."""
+    if not task.shape.pod_affinity and not task.shape.spread:
+        return task
+    return replace(task, shape=replace(task.shape, pod_affinity=(), spread=()))
+
+
+def _kind(node: Node) -> object:
+    """What rules may look at on an empty node, other than its name."""
+    labels = tuple(sorted(pair for pair in node.labels.items() if pair[0] != HOST))
+    cards = tuple(replace(card, key="") for card in node.cards)
+    numa = emptied(node).numa
+    return labels, node.gpu_model, cards, node.card_problem, numa, node.attach_limits, node.taints

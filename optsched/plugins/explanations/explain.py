@@ -1,0 +1,430 @@
+"""Why a gang waits: the rules' own reasons first, then what nodes lack, in one sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.plugins.explanations.empty_cluster import EmptyCluster
+from optsched.plugins.explanations.standing import Standing
+from optsched.plugins.extension_points import Room
+from optsched.plugins.gangs.asking import next_entries
+from optsched.plugins.wording import amount_text, counted
+from optsched.units import PODS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from optsched.plugins.explanations.empty_cluster import Lack
+    from optsched.plugins.extension_points import Rule
+    from optsched.plugins.outcome import Outcome
+    from optsched.plugins.ruleset import RuleSet
+    from optsched.problem.arrays import I64, Bool
+
+SHOWN = 4
+"""Kinds of refusal that a sentence lists."""
+
+MOST_TRIED = 256
+"""Gangs up to this size are tried out pod by pod where rules watch single nodes."""
+
+_OF_QUEUES = frozenset(
+    {
+        ReasonCode.QUEUE_ORDER,
+        ReasonCode.CAPABILITY,
+        ReasonCode.DESERVED,
+        ReasonCode.GUARANTEE,
+        ReasonCode.MIN_RESOURCES,
+    }
+)
+"""Reasons that more room in queues, or time, takes away."""
+
+_ORDER = {code: i for i, code in enumerate(ReasonCode)}
+"""Of several reasons the first in the order of the codes is told."""
+
+
+def by_code(reason: Reason) -> int:
+    """Return the place of a reason in the order of codes."""
+    return _ORDER[reason.code]
+
+
+class Explainer:
+    """Explains the gangs of one outcome; what it learns of a class of tasks it keeps.
+
+    Reasons speak of what is left after the decisions.
+    """
+
+    def __init__(self, outcome: Outcome, rules: RuleSet) -> None:
+        self._outcome = outcome
+        self._rules = rules
+        self._views: dict[int, _View] = {}
+
+    @cached_property
+    def _standing(self) -> Standing:
+        return Standing(self._outcome, self._rules.masking)
+
+    def reason(self, gang: int) -> Reason:
+        """Why a gang with pending tasks gets nothing (more) now.
+
+        `gang` is an index on axis G of a gang that can be decided on.
+        """
+        explaining = self._rules.explaining
+        told = [r for rule in explaining if (r := rule.explain(self._outcome, gang))]
+        told.sort(key=by_code)
+        never = self.find_never(gang, told)
+        if never is not None or told:
+            return never or told[0]
+        return self._short_of_room(gang)
+
+    def _short_of_room(self, gang: int) -> Reason:
+        """What nodes lack now for a gang that no rule holds back."""
+        asks = [self._ask(*entry) for entry in self._entries(gang)]
+        for ask in asks:
+            if ask.view.most_now < ask.number:
+                return ask.lacking()
+        for rule in self._rules.hard:
+            reason = rule.explain_rooms(self._outcome, gang, [a.room for a in asks])
+            if reason is not None:
+                return reason
+        if not _fit_together(self._outcome, asks):
+            return Reason(
+                ReasonCode.FRAGMENTED,
+                "each of its roles would find room, but not all of them at once"
+                + _besides([r for ask in asks for r in ask.view.refusals]),
+            )
+        return self._apart(gang, asks) or Reason(
+            ReasonCode.OUTRANKED,
+            "room is left for it, but no plan was found that uses it and keeps what comes first",
+        )
+
+    def waiting(self, gang: int) -> Reason:
+        """Return that room is kept for a gang, and which rules close those nodes until then."""
+        problem, outcome = self._outcome.problem, self._outcome
+        tasks = np.arange(problem.task_start[gang], problem.task_start[gang + 1])
+        kept = tasks[outcome.decisions.nominated[tasks] >= 0]
+        refusals = []
+        for task_class in np.unique(problem.task_class[kept]).tolist():
+            mine = kept[problem.task_class[kept] == task_class]
+            nodes = np.unique(outcome.decisions.nominated[mine])
+            for rule, mask in self._standing.masks(task_class):
+                if lost := int((~mask[nodes]).sum()):
+                    refusals.append((lost, rule.refusal(problem, task_class)))
+        return Reason(
+            ReasonCode.WAITING,
+            f"room is kept for it on nodes where pods are about to leave{_besides(refusals)}",
+        )
+
+    def find_never(self, gang: int, told: Sequence[Reason]) -> Reason | None:
+        """Return why a gang could not start in the empty cluster; None where it could.
+
+        `gang` is an index on axis G, also of a gang whose pods do not exist yet; `told` are the
+        reasons of rules in the order of their codes. None, too, where one of them comes first.
+        """
+        if told and _ORDER[told[0].code] < _ORDER[ReasonCode.NO_NODES]:
+            return None
+        never = self._impossible(gang)
+        if never is not None and never.code is ReasonCode.PREDICATES:
+            # A rule that knows why its mask is closed says it best.
+            return next((reason for reason in told if reason.code not in _OF_QUEUES), never)
+        return never
+
+    def _impossible(self, gang: int) -> Reason | None:
+        problem = self._outcome.problem
+        if not problem.num_nodes:
+            return Reason(ReasonCode.NO_NODES, "the cluster has no nodes")
+        if (reason := self._least_exceeds(gang)) is not None or problem.shape_of[gang] < 0:
+            return reason
+        lack = self._empty.find_lack(gang)
+        if lack is None:
+            return None
+        items = zip(self._empty.whole_minimum(gang).items, lack.chosen, strict=True)
+        asks = [self._ask(item.task_class, item.role, number) for item, number in items]
+        return _Impossible(self._outcome, asks, lack).reason()
+
+    def _least_exceeds(self, gang: int) -> Reason | None:
+        """Whether minResources names more than all nodes together offer."""
+        problem = self._outcome.problem
+        shape = int(problem.shape_of[gang])
+        if shape >= 0 and not problem.shapes.least[shape].any():
+            return None
+        short = []
+        for name, least in problem.snapshot.gangs[gang].min_resources:
+            r = problem.index(name)
+            offered = int(problem.total[r]) if r >= 0 else 0
+            if least > offered:
+                short.append((amount_text(name, least), amount_text(name, offered)))
+        if not short:
+            return None
+        asked, offer = ([text for text in column] for column in zip(*short, strict=True))
+        return Reason(
+            ReasonCode.IMPOSSIBLE,
+            f"minResources asks for {', '.join(asked)}, "
+            f"all nodes together offer {', '.join(offer)}",
+        )
+
+    def _entries(self, gang: int) -> list[tuple[int, str, int]]:
+        """Class, role and number of the pods that a gang must get next.
+
+        Where it can choose which of its pods make up the minimum, those that ask for least.
+        """
+        entries = next_entries(self._outcome, gang)
+        minimum = self._empty.minimum(gang)
+        number = sum(item.number for item in minimum.items)
+        if len(minimum.items) == 1 or sum(n for *_, n in entries) == number:
+            return entries
+        return self._empty.cheapest(gang)
+
+    @cached_property
+    def _empty(self) -> EmptyCluster:
+        return EmptyCluster(self._outcome, self._rules)
+
+    def _ask(self, task_class: int, role: str, number: int) -> _Ask:
+        return _Ask(self._view(task_class), role, number)
+
+    def _apart(self, gang: int, asks: list[_Ask]) -> Reason | None:
+        """Whether rules that watch single nodes leave no room for all pods at once."""
+        number = sum(ask.number for ask in asks)
+        binding = sorted({name for ask in asks for name in self._empty.tying(ask.view.task_class)})
+        if not binding or number > MOST_TRIED:
+            return None
+        together = self._standing.most_together(
+            [(ask.view.task_class, ask.number) for ask in asks],
+            np.array([ask.room.counts for ask in asks]),
+        )
+        if together >= number:
+            return None
+        code = ReasonCode.FRAGMENTED if binding == ["gpu-shares"] else ReasonCode.RELATIONS
+        return Reason(
+            code,
+            f"{', '.join(binding)}: room for {together} of its {counted(number, 'pod')} at once",
+        )
+
+    def _view(self, task_class: int) -> _View:
+        if task_class not in self._views:
+            self._views[task_class] = _View(self._sight, task_class)
+        return self._views[task_class]
+
+    @cached_property
+    def _sight(self) -> _Sight:
+        return _Sight(self._outcome, self._rules, self._standing)
+
+
+def _fit_together(outcome: Outcome, asks: list[_Ask]) -> bool:
+    """Whether filling node after node, role after role, finds room for all."""
+    idle = np.maximum(outcome.idle, 0)
+    for ask in asks:
+        nodes = np.flatnonzero(ask.view.open_nodes)
+        counts = ask.view.fits(idle[nodes])
+        before = np.cumsum(counts) - counts
+        taken = np.clip(ask.number - before, 0, counts)
+        idle[nodes] -= taken[:, None] * ask.view.request
+        if taken.sum() < ask.number:
+            return False
+    return True
+
+
+@dataclass(frozen=True, eq=False)
+class _Free:
+    """What is free on some nodes (m, R), together (R,) and at most on one of them (R,)."""
+
+    left: I64
+    total: I64
+    largest: I64
+
+
+class _Sight:
+    """What all classes of tasks see alike: rules by how long their masks last, and free room."""
+
+    def __init__(self, outcome: Outcome, rules: RuleSet, standing: Standing) -> None:
+        self.outcome = outcome
+        self.standing = standing
+        self.lasting = [r for r in rules.filters if r.mask_lasts and not r.mask_sees_pods]
+        self.passing = [r for r in rules.filters if r not in self.lasting]
+        self._known: dict[bytes, _Free] = {}
+
+    def free(self, open_nodes: Bool) -> _Free:
+        """What is free on nodes (N,); classes that may use the same nodes share it."""
+        key = open_nodes.tobytes()
+        if key not in self._known:
+            left = np.maximum(self.outcome.idle[open_nodes], 0)
+            largest = left.max(axis=0, initial=0)
+            # Resource by resource is how it is read.
+            self._known[key] = _Free(np.asfortranarray(left), left.sum(axis=0), largest)
+        return self._known[key]
+
+
+class _View:
+    """The nodes as one class of tasks finds them."""
+
+    def __init__(self, sight: _Sight, task_class: int) -> None:
+        self.task_class = task_class
+        self.problem = sight.outcome.problem
+        self.request: I64 = self.problem.classes.request[task_class]
+        asked = np.flatnonzero(self.request)
+        self._asked = list(zip(asked.tolist(), self.request[asked].tolist(), strict=True))
+        self.refusals: list[tuple[int, str]] = []
+        self.open_nodes: Bool = self.problem.ready.copy()
+        if not self.open_nodes.all():
+            self.refusals.append((int((~self.open_nodes).sum()), "did not report ready"))
+        for rule in sight.lasting:
+            self._exclude(rule, rule.mask(self.problem, task_class))
+        self._ever_open = self.open_nodes.copy()
+        self.lasting = list(self.refusals)
+        for rule in sight.passing:
+            self._exclude(rule, rule.mask(self.problem, task_class))
+        for rule, mask in sight.standing.masks(task_class):
+            self._exclude(rule, mask)
+        self.free = sight.free(self.open_nodes)
+        self.counts = self.fits(self.free.left)
+        self.most_now = int(self.counts.sum())
+
+    def _exclude(self, rule: Rule, mask: Bool | None) -> None:
+        if mask is not None and (self.open_nodes & ~mask).any():
+            lost = int((self.open_nodes & ~mask).sum())
+            self.refusals.append((lost, rule.refusal(self.problem, self.task_class)))
+            self.open_nodes &= mask
+
+    @cached_property
+    def largest(self) -> I64:
+        """(R,) the most that a node offers which the class may ever use."""
+        offered: I64 = self.problem.allocatable[self._ever_open].max(axis=0, initial=0)
+        return offered
+
+    def fits(self, room: I64) -> I64:
+        """(m,) tasks that fit nodes with some room (m, R)."""
+        (first, amount), *rest = self._asked
+        counts: I64 = room[:, first] // amount
+        for r, amount in rest:
+            np.minimum(counts, room[:, r] // amount, out=counts)
+        return counts
+
+    @cached_property
+    def shortages(self) -> list[tuple[int, str]]:
+        """Nodes that had too little of each resource."""
+        names, left = self.problem.resources, self.free.left
+        short = [(int(np.count_nonzero(left[:, r] < n)), names[r]) for r, n in self._asked]
+        return [(n, _shortage(name)) for n, name in short if n]
+
+
+def _shortage(resource: str) -> str:
+    return "had no place for another pod" if resource == PODS else f"had too little {resource}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Ask:
+    """Tasks of one class that a gang asks for at once."""
+
+    view: _View
+    role: str
+    number: int
+
+    @property
+    def room(self) -> Room:
+        """The room that nodes have for it."""
+        counts = np.zeros(self.view.problem.num_nodes, np.int64)
+        counts[self.view.open_nodes] = self.view.counts
+        return Room(self.view.task_class, self.number, counts)
+
+    @property
+    def what(self) -> str:
+        """The tasks in words."""
+        view = self.view
+        asks = [
+            amount_text(name, int(amount))
+            for name, amount in zip(view.problem.resources, view.request, strict=True)
+            if amount and name != PODS
+        ]
+        device = view.problem.classes.shapes[view.task_class].device
+        if device is not None and device.is_share:
+            asks.append(f"{device.milli}/1000 of a GPU")
+        role = f" of {self.role}" if self.role else ""
+        return f"{counted(self.number, 'pod')}{role} with {', '.join(asks) or 'no requests'}"
+
+    def no_node_open(self, refusals: list[tuple[int, str]]) -> Reason:
+        """Return that no node is open to it, and why."""
+        why = f"0/{len(self.view.open_nodes)} nodes are open to it: {_list(refusals)}"
+        return Reason(ReasonCode.PREDICATES, f"{self.what}: {why}")
+
+    def lacking(self) -> Reason:
+        """What is missing on the nodes that it may use."""
+        view = self.view
+        if not view.open_nodes.any():
+            return self.no_node_open(view.refusals)
+        room = f"room for {view.most_now} of {self.what}: "
+        parts = _list([*view.refusals, *view.shortages])
+        total = view.free.total
+        if (self.number * view.request > total).any():
+            can = int((view.counts > 0).sum())
+            tail = f"{can}/{len(view.open_nodes)} nodes could take one; {parts}"
+            return Reason(ReasonCode.RESOURCES, room + tail)
+        r = int(np.argmax(view.request / np.maximum(view.free.largest, 1)))
+        name = view.problem.resources[r]
+        return Reason(
+            ReasonCode.FRAGMENTED,
+            f"{room}{amount_text(name, int(total[r]))} are free, but at most "
+            f"{amount_text(name, int(view.free.largest[r]))} on one node; {parts}",
+        )
+
+
+@dataclass(frozen=True)
+class _Impossible:
+    """Says why the pods of a minimum, in the order of its items, fit no empty cluster."""
+
+    outcome: Outcome
+    asks: list[_Ask]
+    lack: Lack
+
+    def reason(self) -> Reason:
+        """Return the reason: no node is open, one pod is too large, or all are too many."""
+        lack = self.lack
+        asks = [ask for ask in self.asks if ask.number]
+        if not lack.resources and not lack.rules and lack.closed:
+            closed = [self.asks[i] for i in lack.closed]
+            one = next((ask for ask in closed if ask.number), replace(closed[0], number=1))
+            return one.no_node_open(one.view.lasting)
+        for ask in asks:
+            offered = ask.view.largest
+            if lack.resources and all(ask.view.request[r] > offered[r] for r in lack.resources):
+                return self._too_large(ask, offered)
+        whole = sum(ask.number for ask in asks)
+        names = [self.outcome.problem.resources[r] for r in lack.resources]
+        short = [f"too little {' and '.join(map(_named, names))}"] if names else []
+        short += [f"refused by {', '.join(sorted(lack.rules))}"] if lack.rules else []
+        besides = _besides([r for ask in asks for r in ask.view.lasting])
+        most = (
+            f"{whole - lack.missing} only" if lack.is_exact else f"at most {whole - lack.missing}"
+        )
+        room = f"even with the cluster empty there is room for {most}"
+        return Reason(
+            ReasonCode.IMPOSSIBLE,
+            f"{' and '.join(ask.what for ask in asks)}: {room}: {', '.join(short)}{besides}",
+        )
+
+    def _too_large(self, ask: _Ask, offered: I64) -> Reason:
+        names = self.outcome.problem.resources
+        most = " and ".join(amount_text(names[r], int(offered[r])) for r in self.lack.resources)
+        return Reason(
+            ReasonCode.IMPOSSIBLE,
+            f"{ask.what}: no node that it may use offers more than {most}"
+            f"{_besides(ask.view.lasting)}",
+        )
+
+
+def _named(resource: str) -> str:
+    return "room for pods" if resource == PODS else resource
+
+
+def _besides(refusals: list[tuple[int, str]]) -> str:
+    """Why not all nodes are among those that may be used, to end a sentence."""
+    most: dict[str, int] = {}
+    for number, text in refusals:
+        most[text] = max(number, most.get(text, 0))
+    return f"; {_list([(n, text) for text, n in most.items()])}" if most else ""
+
+
+def _list(refusals: list[tuple[int, str]]) -> str:
+    ordered = sorted(refusals, key=lambda r: (-r[0], r[1]))
+    return ", ".join(f"{counted(n, 'node')} {text}" for n, text in ordered[:SHOWN])

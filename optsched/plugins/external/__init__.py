@@ -1,0 +1,1 @@
+"""Extenders: HTTP services that filter, score, order and vote."""

@@ -1,0 +1,312 @@
+"""A service outside has its say: on nodes, scores, enqueueing, victims and queues.
+
+Mathematics: models/formulation/extender.md. Volcano: `pkg/scheduler/plugins/extender`. One pending
+task is asked about for all that have its shape, once a session.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.plugins.extension_points import Greedy, Rule, Violation
+from optsched.plugins.external.outside import Outside, Question, Reply, Silent, Verb
+from optsched.plugins.faces import Face
+from optsched.problem.running import running_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from optsched.cluster.amounts import Amounts
+    from optsched.cluster.snapshot import Gang, Node
+    from optsched.cluster.task import Task, TaskShape
+    from optsched.plugins.ledger import Ledger
+    from optsched.plugins.outcome import Outcome
+    from optsched.plugins.verification.world import World
+    from optsched.problem.arrays import F64, I64, Bool
+    from optsched.problem.problem import Problem
+
+PERMIT, ABSTAIN, REJECT = 1, 0, -1
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Where a service is, and how long one call may take."""
+
+    url: str = ""
+    timeout_ms: int = 1000
+
+
+@dataclass
+class _Heard:
+    """What the service has said in one session."""
+
+    refusals: dict[TaskShape, Mapping[str, str]] = field(default_factory=dict)
+    scores: dict[TaskShape, Mapping[str, float]] = field(default_factory=dict)
+    overused: dict[str, bool] = field(default_factory=dict)
+    votes: dict[str, int] = field(default_factory=dict)
+    ready: dict[tuple[str, int], bool] = field(default_factory=dict)
+    victims: dict[tuple[Verb, TaskShape, tuple[str, ...]], frozenset[str] | None] = field(
+        default_factory=dict
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Extender(Rule):
+    """What a service outside refuses, scores and votes.
+
+    Attributes
+    ----------
+    service
+        Where it is.
+    paths
+        (verb, path) of what it is asked; nothing else is.
+    ignorable
+        Whether it has no say while it does not answer; otherwise what it is asked about waits.
+    managed
+        Resources; who asks for none of them is not its business. Without any, everybody is.
+    outside
+        Through whom it is asked.
+
+    """
+
+    name = "extender"
+    hard_face = Face.PREDICATE
+    mask_lasts = False
+
+    service: Service = Service()
+    paths: tuple[tuple[Verb, str], ...] = ()
+    ignorable: bool = False
+    managed: tuple[str, ...] = ()
+    outside: Outside = field(default_factory=Silent)
+    _heard: _Heard = field(default_factory=_Heard, init=False, repr=False)
+
+    def connected(self, outside: Outside) -> Rule:
+        """See `Rule`."""
+        return replace(self, outside=outside)
+
+    def asks(self, verb: Verb) -> bool:
+        """Whether it is asked something."""
+        return any(verb is known for known, _ in self.paths)
+
+    def manages(self, request: Amounts) -> bool:
+        """Whether a request is its business."""
+        return not self.managed or any(amount and name in self.managed for name, amount in request)
+
+    def manages_gang(self, gang: Gang) -> bool:
+        """Whether a gang is: by its tasks, or by what it needs at least while it has none."""
+        return self.manages(gang.min_resources) or any(
+            self.manages(task.shape.request) for task in gang.tasks
+        )
+
+    # --- hard ------------------------------------------------------------------------------------
+
+    def refusals(self, task: Task, nodes: tuple[Node, ...]) -> Mapping[str, str]:
+        """Why nodes are refused to tasks like one, by node."""
+        if not self.asks(Verb.PREDICATE) or not self.manages(task.shape.request):
+            return {}
+        known = self._heard.refusals
+        if task.shape not in known:
+            open_nodes = tuple(node for node in nodes if node.ready)
+            reply = self.outside.ask(Question(Verb.PREDICATE, task, open_nodes))
+            known[task.shape] = self._refused(reply, open_nodes)
+        return known[task.shape]
+
+    def _refused(self, reply: Reply, nodes: tuple[Node, ...]) -> Mapping[str, str]:
+        if reply.failure:
+            return {} if self.ignorable else {node.name: reply.failure for node in nodes}
+        failed = {} if self.ignorable else _texts(reply.fields, "failed")
+        return {**failed, **_texts(reply.fields, "refused")}
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`: by what the service has said about tasks of the same shape."""
+        for task, _, node in world.placements:
+            why = self.refusals(task, world.snapshot.nodes).get(node.name)
+            if why is not None:
+                yield Violation(self.name, f"task {task.key}", f"node {node.name}: {why}")
+
+    def mask(self, problem: Problem, task_class: int) -> Bool | None:
+        """See `Rule`."""
+        task = _first_of(problem, task_class)
+        refused = {} if task is None else self.refusals(task, problem.snapshot.nodes)
+        if not refused:
+            return None
+        return np.array([n.name not in refused for n in problem.snapshot.nodes], np.bool_)
+
+    def refusal(self, problem: Problem, task_class: int) -> str:
+        """See `Rule`: what was said most often."""
+        task = _first_of(problem, task_class)
+        said = [] if task is None else sorted(self.refusals(task, problem.snapshot.nodes).values())
+        most = max(said, key=said.count, default="")
+        return f"did not pass the extender ({most})" if most else "did not pass the extender"
+
+    # --- score -----------------------------------------------------------------------------------
+
+    def class_score(self, problem: Problem, task_class: int) -> F64 | None:
+        """See `Rule`: no score where the service gives none."""
+        task = _first_of(problem, task_class)
+        if task is None or not self.asks(Verb.PRIORITIZE) or not self.manages(task.shape.request):
+            return None
+        known, nodes = self._heard.scores, problem.snapshot.nodes
+        if task.shape not in known:
+            open_nodes = tuple(node for node in nodes if node.ready)
+            reply = self.outside.ask(Question(Verb.PRIORITIZE, task, open_nodes))
+            known[task.shape] = _numbers(reply.fields, "scores")
+        scores = known[task.shape]
+        if not scores:
+            return None
+        return np.array([scores.get(node.name, 0.0) for node in nodes], np.float64)
+
+    # --- votes -----------------------------------------------------------------------------------
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`."""
+        return _Votes(self, problem, ledger) if any(map(self.asks, _VOTING)) else None
+
+    def vote(self, gang: Gang) -> int:
+        """Whether a gang may be enqueued."""
+        known = self._heard.votes
+        if not self.asks(Verb.JOB_ENQUEUEABLE) or not self.manages_gang(gang):
+            return ABSTAIN
+        if gang.key not in known:
+            reply = self.outside.ask(Question(Verb.JOB_ENQUEUEABLE, gang=gang))
+            known[gang.key] = self._status(reply)
+        return known[gang.key]
+
+    def _status(self, reply: Reply) -> int:
+        if reply.failure:
+            return ABSTAIN if self.ignorable else REJECT
+        status = reply.fields.get("status", ABSTAIN)
+        return int(np.sign(status)) if isinstance(status, int) else ABSTAIN
+
+    def enqueued(self, gang: Gang) -> None:
+        """Tell the service that a gang has been enqueued."""
+        if self.asks(Verb.JOB_ENQUEUED) and self.manages_gang(gang):
+            self.outside.ask(Question(Verb.JOB_ENQUEUED, gang=gang))
+
+    def is_overused(self, problem: Problem, queue: int) -> bool:
+        """Whether a queue gets nothing more."""
+        found = problem.snapshot.queue_by_name.get(problem.queues.names[queue])
+        if found is None or not self.asks(Verb.QUEUE_OVERUSED):
+            return False
+        known = self._heard.overused
+        if found.name not in known:
+            reply = self.outside.ask(Question(Verb.QUEUE_OVERUSED, queue=found))
+            said = reply.fields.get("overused") is True
+            known[found.name] = not self.ignorable if reply.failure else said
+        return known[found.name]
+
+    def is_ready(self, gang: Gang, placed: int) -> bool:
+        """Whether a gang may start with so many tasks placed."""
+        if not self.asks(Verb.JOB_READY) or not self.manages_gang(gang):
+            return True
+        known = self._heard.ready
+        if (gang.key, placed) not in known:
+            reply = self.outside.ask(Question(Verb.JOB_READY, gang=gang, placed=placed))
+            said = reply.fields.get("status") is True
+            known[gang.key, placed] = self.ignorable if reply.failure else said
+        return known[gang.key, placed]
+
+    def victims(self, verb: Verb, task: Task, victims: tuple[Task, ...]) -> frozenset[str] | None:
+        """Keys of the victims that may go; None where the service has no say."""
+        if not self.asks(verb) or not self.manages(task.shape.request):
+            return None
+        names = tuple(victim.key for victim in victims)
+        known, asked = self._heard.victims, (verb, task.shape, names)
+        if asked not in known:
+            reply = self.outside.ask(Question(verb, task, victims=victims))
+            named = reply.fields.get("victims", ())
+            allowed = map(str, named) if isinstance(named, list | tuple) else ()
+            known[asked] = None if self._status(reply) == ABSTAIN else frozenset(allowed)
+        return known[asked]
+
+    # --- words -----------------------------------------------------------------------------------
+
+    def explain(self, outcome: Outcome, gang: int) -> Reason | None:
+        """See `Rule`: the service was asked whether it is ready, and it never was."""
+        key = outcome.problem.snapshot.gangs[gang].key
+        said = [ready for (known, _), ready in self._heard.ready.items() if known == key]
+        if not said or any(said):
+            return None
+        return Reason(ReasonCode.PLUGIN, "the extender does not let it start")
+
+    def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
+        """See `Rule`."""
+        key = outcome.problem.snapshot.gangs[gang].key
+        if self._heard.votes.get(key, ABSTAIN) != REJECT:
+            return None
+        return Reason(ReasonCode.PLUGIN, "the extender does not let its pods be created")
+
+
+_VOTING = (
+    Verb.PREEMPTABLE,
+    Verb.RECLAIMABLE,
+    Verb.QUEUE_OVERUSED,
+    Verb.JOB_ENQUEUEABLE,
+    Verb.JOB_ENQUEUED,
+    Verb.JOB_READY,
+)
+
+
+def _first_of(problem: Problem, task_class: int) -> Task | None:
+    """The first task by name of those that have the shape of a class."""
+    shape = problem.classes.shapes[task_class]
+    return problem.derived(_first_by_shape).get(shape)
+
+
+def _first_by_shape(problem: Problem) -> dict[TaskShape, Task]:
+    found: dict[TaskShape, Task] = {}
+    for task in sorted(problem.tasks, key=lambda t: t.key):
+        found.setdefault(task.shape, task)
+    return found
+
+
+def _texts(fields: Mapping[str, object], name: str) -> dict[str, str]:
+    found = fields.get(name)
+    return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
+
+
+def _numbers(fields: Mapping[str, object], name: str) -> dict[str, float]:
+    found = fields.get(name)
+    if not isinstance(found, dict):
+        return {}
+    return {str(k): float(v) for k, v in found.items() if isinstance(v, int | float)}
+
+
+class _Votes(Greedy):
+    """Its votes in the pipeline."""
+
+    def __init__(self, rule: Extender, problem: Problem, ledger: Ledger) -> None:
+        self._rule, self._problem, self._ledger = rule, problem, ledger
+        self._gangs = problem.snapshot.gangs
+
+    def enqueue_vote(self, gang: int) -> int:
+        return self._rule.vote(self._gangs[gang])
+
+    def enqueued(self, gang: int) -> None:
+        self._rule.enqueued(self._gangs[gang])
+
+    def is_overused(self, queue: int) -> bool:
+        return self._rule.is_overused(self._problem, queue)
+
+    def holds(self, gang: int) -> bool:
+        return self._rule.is_ready(self._gangs[gang], self._ledger.gang_placed[gang])
+
+    def preemptable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
+        return self._allowed(Verb.PREEMPTABLE, task_class, victims)
+
+    def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
+        return self._allowed(Verb.RECLAIMABLE, task_class, victims)
+
+    def _allowed(self, verb: Verb, task_class: int, victims: I64) -> I64 | None:
+        task, running = _first_of(self._problem, task_class), running_tasks(self._problem).tasks
+        if task is None:
+            return None
+        asked = victims.tolist()
+        named = self._rule.victims(verb, task, tuple(running[v] for v in asked))
+        if named is None:
+            return None
+        return victims[np.array([running[v].key in named for v in asked], np.bool_)]

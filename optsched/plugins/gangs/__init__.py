@@ -1,0 +1,1 @@
+"""Gangs: minimum members, sub-groups, and which gangs are enqueued."""

@@ -1,0 +1,307 @@
+"""Gangs start together or not at all: minMember, minTaskMember and minResources.
+
+Mathematics: models/formulation/gang.md. Volcano: `pkg/scheduler/plugins/gang`, `JobReady`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.task import TaskStatus
+from optsched.plugins.extension_points import Greedy, Rule, Violation
+from optsched.plugins.faces import Face
+from optsched.plugins.verification.world import summed, taken_by
+from optsched.plugins.wording import amount_text
+from optsched.problem.parts import find_parts
+from optsched.problem.running import running_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from optsched.cluster.snapshot import Gang as GangObject
+    from optsched.cluster.task import Task
+    from optsched.plugins.ledger import Ledger
+    from optsched.plugins.outcome import Outcome
+    from optsched.plugins.verification.world import World
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.formulation import Formulation
+    from optsched.problem.problem import Problem
+
+
+class Gang(Rule):
+    """Fewer than the minimum of a gang, in all and by role, never start."""
+
+    name = "gang"
+    hard_face = Face.JOB_READY
+
+    # --- verify ----------------------------------------------------------------------------------
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`."""
+        for key, placed in world.placed_of.items():
+            gang = world.snapshot.gang_by_key[key]
+            ready = [t for t in gang.tasks if t.status.counts_as_ready] + placed
+            if len(ready) < gang.min_member:
+                detail = f"{len(ready)} tasks would run, minMember is {gang.min_member}"
+                yield Violation(self.name, f"gang {key}", detail)
+            for role, least in gang.role_minimums:
+                have = sum(t.role == role for t in ready)
+                if have < least:
+                    detail = f"{have} of role {role} would run, minTaskMember is {least}"
+                    yield Violation(self.name, f"gang {key}", detail)
+        yield from self._verify_min_resources(world)
+
+    def _verify_min_resources(self, world: World) -> Iterator[Violation]:
+        starting = [g for k in world.placed_of if _starts(g := world.snapshot.gang_by_key[k])]
+        if not any(g.min_resources for g in starting):
+            return
+        waits = {p.gang.key for p in world.promises}
+        now = [g for g in starting if g.key not in waits]
+        later = _free(world, TaskStatus.RELEASING)
+        yield from self._verify_free(now, [p.task for p in world.placements], _free(world))
+        everything = [t for placed in world.placed_of.values() for t in placed]
+        yield from self._verify_free(starting, everything, later)
+
+    def _verify_free(
+        self, starting: Sequence[GangObject], placed: Sequence[Task], free: Mapping[str, int]
+    ) -> Iterator[Violation]:
+        """What is free has to do for each gang that starts, and for all that is placed."""
+        taken = summed(taken_by(t) for t in placed)
+        for gang in starting:
+            asked = summed(taken_by(t) for t in _waiting(gang))
+            for resource, least in gang.min_resources:
+                if least > free.get(resource, 0):
+                    detail = f"minResources {amount_text(resource, least)} are not free"
+                    yield Violation(self.name, f"gang {gang.key}", detail)
+                excess = max(0, least - asked.get(resource, 0))
+                taken[resource] = taken.get(resource, 0) + excess
+        for resource, amount in taken.items():
+            named = any(resource == r for g in starting for r, _ in g.min_resources)
+            if named and amount > free.get(resource, 0):
+                detail = f"{amount_text(resource, amount)} spoken for, {free.get(resource, 0)} free"
+                yield Violation(self.name, "minResources", detail)
+
+    # --- encode ----------------------------------------------------------------------------------
+
+    def encode(self, form: Formulation) -> None:
+        """x[f] ≤ count[f]·y[h]; Σ_f x[f] ≥ need[h]·y[h], in all and by role; room for minResources.
+
+        Gangs that start whole or not at all need no row: their x is count·y by construction.
+        """
+        gangs, model = form.gangs, form.model
+        starts = form.start[gangs.gang_class_of]
+        bound = np.flatnonzero(form.is_flexible & (starts >= 0))
+        rows = np.arange(len(bound), dtype=np.int64)
+        model.add_rows(
+            np.concatenate([rows, rows]),
+            np.concatenate([form.placed_variable[bound], starts[bound]]),
+            np.concatenate([np.ones(len(bound), np.int64), -gangs.per_gang[bound]]),
+            upper=np.zeros(len(bound), np.int64),
+        )
+        for h in np.unique(gangs.gang_class_of[bound]).tolist():
+            entries = range(int(gangs.start[h]), int(gangs.start[h + 1]))
+            shape = form.problem.shapes.shapes[int(gangs.shape_of[h])]
+            _at_least(form, list(entries), shape.need, int(form.start[h]))
+            for role, need in shape.need_role:
+                chosen = [
+                    f for f, entry in zip(entries, shape.entries, strict=True) if entry.role == role
+                ]
+                _at_least(form, chosen, need, int(form.start[h]))
+        _encode_min_resources(form)
+
+    # --- greedy ----------------------------------------------------------------------------------
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy:
+        """See `Rule`."""
+        face = _OrderAndRoom if problem.shapes.least.any() else _Order
+        return face(problem, ledger)
+
+    # --- explain ---------------------------------------------------------------------------------
+
+    def explain(self, outcome: Outcome, gang: int) -> Reason | None:
+        """See `Rule`: minResources that are not free."""
+        problem = outcome.problem
+        least = problem.shapes.least[problem.shape_of[gang]]
+        free = outcome.idle_total
+        for r in np.flatnonzero(least > free).tolist():
+            name = problem.resources[r]
+            return Reason(
+                ReasonCode.MIN_RESOURCES,
+                f"minResources asks for {amount_text(name, int(least[r]))}, "
+                f"the cluster has {amount_text(name, int(free[r]))} free",
+            )
+        return None
+
+
+def _starts(gang: GangObject) -> bool:
+    ready = [t.role for t in gang.tasks if t.status.counts_as_ready]
+    short = any(ready.count(role) < n for role, n in gang.role_minimums)
+    return len(ready) < gang.min_member or short
+
+
+def _waiting(gang: GangObject) -> list[Task]:
+    """Tasks that could be placed: not those of smaller groups that have too few pods."""
+    waits = [t for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None]
+    ready = [t for t in gang.tasks if t.status.counts_as_ready]
+    short = find_parts(gang, ready, waits).short
+    return [t for t in waits if t.key not in short]
+
+
+def _free(world: World, *gone: TaskStatus) -> dict[str, int]:
+    """What is free on ready nodes together, by resource, without residents of some statuses."""
+    free: dict[str, int] = {}
+    for node in world.snapshot.nodes:
+        if node.ready:
+            held = summed(taken_by(t) for t in node.residents if t.status not in gone)
+            for resource, amount in world.offers(node).items():
+                left = max(0, amount - held.get(resource, 0))
+                free[resource] = free.get(resource, 0) + left
+    return free
+
+
+def _at_least(form: Formulation, entries: list[int], need: int, start: int) -> None:
+    """Σ x over entries − need·y ≥ 0."""
+    if need:
+        variables = np.append(form.placed_variable[entries], start)
+        factors = np.append(form.placed_factor[entries], -need)
+        form.model.add_rows(0, variables, factors, lower=0)
+
+
+def excess_resources(problem: Problem) -> I64:
+    """(S, R) what minResources keeps free beyond the pending tasks of a starting gang."""
+    shapes = problem.shapes
+    asked = np.zeros_like(shapes.least)
+    use = problem.classes.request[shapes.class_of] * shapes.count[:, None]
+    np.add.at(asked, shapes.shape_of_entry, use)
+    excess: I64 = np.maximum(shapes.least - asked, 0)
+    return excess
+
+
+def _encode_min_resources(form: Formulation) -> None:
+    problem, gangs = form.problem, form.gangs
+    least = problem.shapes.least[gangs.shape_of]
+    named = least.any(axis=0) | (problem.kept > 0)
+    free = problem.idle.sum(axis=0) - problem.kept
+    hopeless = np.flatnonzero((least > free).any(axis=1))
+    form.model.add_rows(
+        np.arange(len(hopeless)), form.start[hopeless], 1, upper=np.zeros(len(hopeless), np.int64)
+    )
+    excess = excess_resources(problem)[gangs.shape_of]
+    for r in np.flatnonzero(named).tolist():
+        use = form.placed(problem.classes.request[gangs.class_of, r])
+        kept = np.flatnonzero(excess[:, r])
+        form.model.add_rows(
+            0,
+            np.concatenate([use.variables, form.start[kept]]),
+            np.concatenate([use.coefficients, excess[kept, r]]),
+            upper=max(int(free[r]), 0),
+        )
+
+
+class _Order(Greedy):
+    """Gangs that have not started come first (Volcano `gang.go`, JobOrder), broken ones before all.
+
+    A broken gang has some members bound, but fewer than its minimum: it holds devices that work for
+    nobody until the rest has come.
+    """
+
+    orders_by_class = True
+
+    def __init__(self, problem: Problem, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._need: list[int] = (problem.min_member - problem.num_ready).tolist()
+        self._least_of: list[int] = problem.min_member.tolist()
+        self._ready: list[int] = problem.num_ready.tolist()
+        self._problem = problem
+        self._spare: I64 = problem.num_ready - problem.min_member
+
+    def is_starving(self, gang: int) -> bool:
+        return self._ledger.gang_placed[gang] < self._need[gang]
+
+    def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
+        return self._surplus(victims)
+
+    def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
+        return self._surplus(victims)
+
+    def preempt_reach(self, gang: int) -> Bool:
+        """See `Greedy`: tasks of gangs that have more than their minimum."""
+        ledger, spare = self._ledger, self._spare.copy()
+        for other in ledger.touched:
+            spare[other] += ledger.gang_placed[other] - ledger.gang_evicted[other]
+        reach: Bool = (spare > 0)[running_tasks(self._problem).gang_of]
+        return reach
+
+    def reclaim_reach(self, gang: int) -> Bool:
+        """See `Greedy`."""
+        return self.preempt_reach(gang)
+
+    def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
+        """Everybody: the action itself sees that gangs stay whole or leave."""
+        return victims
+
+    def gang_reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
+        return victims
+
+    def _surplus(self, victims: I64) -> I64:
+        """Tasks that their gangs can do without, as long as they last."""
+        gang_of = running_tasks(self._problem).gang_of
+        spare: dict[int, int] = {}
+        chosen = []
+        for v in victims.tolist():
+            of = int(gang_of[v])
+            if of not in spare:
+                gone = self._ledger.gang_evicted[of]
+                spare[of] = (
+                    self._ready[of] + self._ledger.gang_placed[of] - gone - self._least_of[of]
+                )
+            if spare[of] > 0:
+                spare[of] -= 1
+                chosen.append(v)
+        return np.array(chosen, np.int64)
+
+    def gang_key(self, gang: int) -> tuple[float, ...]:
+        if self._ledger.gang_placed[gang] >= self._need[gang]:
+            return (2.0,)
+        return (0.0,) if self._ready[gang] else (1.0,)
+
+
+class _OrderAndRoom(_Order):
+    """The same, where some gang names minResources."""
+
+    def __init__(self, problem: Problem, ledger: Ledger) -> None:
+        super().__init__(problem, ledger)
+        shape = np.maximum(problem.shape_of, 0)
+        self._least: list[list[int]] = problem.shapes.least[shape].tolist()
+        self._excess: list[list[int]] = excess_resources(problem)[shape].tolist()
+        self._free: list[int] = problem.idle.sum(axis=0).tolist()
+        self._kept = [0] * len(problem.resources)
+        self._started: set[int] = set()
+
+    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+        starts = self._ledger.gang_placed[gang] > 0
+        if starts is (gang in self._started):
+            return
+        sign = 1 if starts else -1
+        self._kept = [k + sign * e for k, e in zip(self._kept, self._excess[gang], strict=True)]
+        self._started ^= {gang}
+
+    def may_start(self, gang: int) -> bool:
+        return self._leaves(self._ledger.coming_total, self._least[gang])
+
+    def holds(self, gang: int) -> bool:
+        ledger, nothing = self._ledger, [0] * len(self._kept)
+        if not self._leaves(ledger.coming_total, nothing):
+            return False
+        if ledger.gang_waiting[gang]:
+            both = zip(self._least[gang], self._free, ledger.leaving_total, strict=True)
+            return all(least <= free + leaving for least, free, leaving in both)
+        is_free = all(a <= b for a, b in zip(self._least[gang], self._free, strict=True))
+        return is_free and self._leaves(ledger.idle_total, nothing)
+
+    def _leaves(self, room: list[int], least: list[int]) -> bool:
+        """Whether so much is left of some room beside what is kept."""
+        return all(a <= b - k for a, b, k in zip(least, room, self._kept, strict=True))

@@ -1,0 +1,126 @@
+"""Namespaces let in no more gangs than their ResourceQuotas have room for.
+
+Mathematics: models/formulation/resourcequota.md. Volcano: `pkg/scheduler/plugins/resourcequota`.
+The API server refuses pods beyond a quota; the vote keeps gangs from getting a part of theirs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.snapshot import GangPhase
+from optsched.cluster.task import TaskStatus
+from optsched.plugins.extension_points import Greedy, Rule
+from optsched.plugins.verification.world import add_into
+from optsched.plugins.wording import amount_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from optsched.cluster.snapshot import Gang, Quota, Snapshot
+    from optsched.plugins.ledger import Ledger
+    from optsched.plugins.outcome import Outcome
+    from optsched.problem.problem import Problem
+
+_COUNTS: Final = frozenset({"pods", "count/pods"})
+_REQUESTS: Final = "requests."
+_OVER: Final = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED})
+
+Expected: TypeAlias = dict[str, dict[str, int]]
+"""By quota and resource, what gangs that were let in still bring."""
+
+
+class ResourceQuota(Rule):
+    """Let a gang in while what it brings, what is used and what is expected fit every quota."""
+
+    name = "resourcequota"
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`."""
+        return _Votes(problem)
+
+    def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
+        """See `Rule`: names the quota, the resource and the three parts of the sum."""
+        snapshot = outcome.problem.snapshot
+        expected = _expected(snapshot)
+        for g in np.flatnonzero(outcome.decisions.enqueued).tolist():
+            _expect(expected, snapshot, snapshot.gangs[g])
+        one = snapshot.gangs[gang]
+        for quota, name, asked in _asked(snapshot, one):
+            hard, used = dict(quota.hard)[name], dict(quota.used).get(name, 0)
+            coming = expected.get(quota.key, {}).get(name, 0)
+            if used + coming + asked > hard:
+                shown = [amount_text(name, n) for n in (hard, used, coming, asked)]
+                return Reason(
+                    ReasonCode.QUOTA,
+                    f"the ResourceQuota {quota.key} allows {shown[0]}: {shown[1]} are in use, "
+                    f"{shown[2]} are promised, {shown[3]} are asked for",
+                )
+        return None
+
+
+def _asked(snapshot: Snapshot, gang: Gang) -> Iterator[tuple[Quota, str, int]]:
+    """Quota, resource and amount, wherever a quota counts what a gang still brings."""
+    for quota in snapshot.quotas:
+        if quota.namespace == gang.namespace:
+            for name, _ in quota.hard:
+                if asked := _brings(gang, name):
+                    yield quota, name, asked
+
+
+def _brings(gang: Gang, name: str) -> int:
+    """What the pods of a gang that do not exist yet take of a quota, at least.
+
+    Pods that exist are counted in the quota already; the others are taken to have an equal part of
+    `minResources` each.
+    """
+    alive = sum(task.status not in _OVER for task in gang.tasks)
+    missing = max(gang.min_member - alive, 0)
+    if alive and not missing:
+        return 0
+    whole = _named(dict((*gang.min_resources, *gang.min_usage)), name)
+    if name in _COUNTS:
+        return whole if whole and not alive else missing
+    return -(-whole * missing // gang.min_member) if alive else whole
+
+
+def _named(least: Mapping[str, int], name: str) -> int:
+    """The amount that a quota's resource means: `cpu` and `requests.cpu` are the same."""
+    plain = name.removeprefix(_REQUESTS)
+    return least.get(name, 0) or least.get(plain, 0) or least.get(f"{_REQUESTS}{plain}", 0)
+
+
+def _expected(snapshot: Snapshot) -> Expected:
+    """What gangs that were let in before still bring."""
+    expected: Expected = {}
+    if snapshot.quotas:
+        for gang in snapshot.gangs:
+            if gang.phase is GangPhase.INQUEUE:
+                _expect(expected, snapshot, gang)
+    return expected
+
+
+def _expect(expected: Expected, snapshot: Snapshot, gang: Gang) -> None:
+    for quota, name, asked in _asked(snapshot, gang):
+        add_into(expected.setdefault(quota.key, {}), {name: asked})
+
+
+class _Votes(Greedy):
+    def __init__(self, problem: Problem) -> None:
+        self._snapshot = problem.snapshot
+        self._expected = _expected(problem.snapshot)
+
+    def enqueue_vote(self, gang: int) -> int:
+        one = self._snapshot.gangs[gang]
+        is_in = one.phase is GangPhase.INQUEUE
+        for quota, name, asked in _asked(self._snapshot, one):
+            coming = self._expected.get(quota.key, {}).get(name, 0) - (asked if is_in else 0)
+            if dict(quota.used).get(name, 0) + coming + asked > dict(quota.hard)[name]:
+                return -1
+        return 1
+
+    def enqueued(self, gang: int) -> None:
+        _expect(self._expected, self._snapshot, self._snapshot.gangs[gang])

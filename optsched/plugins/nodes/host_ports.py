@@ -1,0 +1,123 @@
+"""Host ports: a port of a node belongs to one task.
+
+Mathematics: models/formulation/host_ports.md. Upstream: `NodePorts`.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.plugins.extension_points import Bar, Greedy, Rule, Violation
+from optsched.plugins.faces import Face
+from optsched.problem.running import running_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from optsched.cluster.task import HostPort
+    from optsched.plugins.ledger import Ledger
+    from optsched.plugins.verification.world import World
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.formulation import Formulation
+    from optsched.problem.linear import LinearModel
+    from optsched.problem.problem import Problem
+
+
+class HostPorts(Rule):
+    """No two tasks of a node bind colliding host ports."""
+
+    name = "host-ports"
+    hard_face = Face.PREDICATE
+    mask_sees_pods = True
+    ties_by_relations = True
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`."""
+        for name, placed in world.placed_on.items():
+            binding = [task for task in placed if task.shape.host_ports]
+            if not binding:
+                continue
+            residents = world.snapshot.node_by_name[name].residents
+            for i, task in enumerate(binding):
+                for other in (*residents, *binding[:i]):
+                    if _collide(task.shape.host_ports, other.shape.host_ports):
+                        detail = f"binds a host port of {other.key} on node {name}"
+                        yield Violation(self.name, f"task {task.key}", detail)
+
+    def mask(self, problem: Problem, task_class: int) -> Bool | None:
+        """See `Rule`: ports that residents hold."""
+        ports = problem.relations.ports_of(problem.classes.shapes[task_class])
+        if not ports:
+            return None
+        taken: Bool = np.logical_or.reduce(problem.relations.port_taken[list(ports)])
+        return ~taken
+
+    def bars(self, problem: Problem, task_class: int) -> Sequence[Bar]:
+        """See `Rule`: running tasks with a colliding port."""
+        mine = problem.classes.shapes[task_class].host_ports
+        running = running_tasks(problem).tasks if mine else ()
+        rivals = [v for v, task in enumerate(running) if _collide(mine, task.shape.host_ports)]
+        return [Bar(np.array(rivals), np.arange(problem.num_nodes))] if rivals else []
+
+    def refusal(self, problem: Problem, task_class: int) -> str:
+        """See `Rule`."""
+        ports = ", ".join(map(str, problem.classes.shapes[task_class].host_ports))
+        return f"did not have free host ports ({ports})"
+
+    def ties_nodes(self, problem: Problem, task_class: int) -> bool:
+        """See `Rule`."""
+        return bool(problem.classes.shapes[task_class].host_ports)
+
+    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
+        """See `encode_apart`."""
+        self.encode_apart(form.problem, form.model, supplied)
+
+    def encode_apart(self, problem: Problem, model: LinearModel, supplied: I64) -> None:
+        """Σ supplied[c, n] ≤ 1 over the classes of each port and of each colliding pair."""
+        of_class = [set(problem.relations.ports_of(s)) for s in problem.classes.shapes]
+        for ports in _colliding(problem):
+            classes = [c for c, mine in enumerate(of_class) if mine & ports]
+            task_class, node = np.nonzero(supplied[classes] >= 0)
+            variables = supplied[classes][task_class, node]
+            ones = np.ones(problem.num_nodes, np.int64)
+            if len(variables):
+                model.add_rows(node, variables, 1, upper=ones)
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`."""
+        return _Ports(problem) if problem.relations.ports else None
+
+
+def _collide(mine: tuple[HostPort, ...], theirs: tuple[HostPort, ...]) -> bool:
+    return any(a.collides(b) for a in mine for b in theirs)
+
+
+def _colliding(problem: Problem) -> list[set[int]]:
+    ports = list(enumerate(problem.relations.ports))
+    pairs = [{p, q} for (p, a), (q, b) in combinations(ports, 2) if a.collides(b)]
+    return [{p} for p, _ in ports] + pairs
+
+
+class _Ports(Greedy):
+    """Ports bound in this session."""
+
+    def __init__(self, problem: Problem) -> None:
+        ports = problem.relations.ports
+        self._of_class = [problem.relations.ports_of(s) for s in problem.classes.shapes]
+        self._collides = np.array([[a.collides(b) for b in ports] for a in ports], np.bool_)
+        self._bound = np.zeros((len(ports), problem.num_nodes), np.int64)
+
+    def live_mask(self, task_class: int) -> Bool | None:
+        ports = self._of_class[task_class]
+        if not ports:
+            return None
+        rivals = self._collides[list(ports)].any(axis=0)
+        bound: Bool = np.logical_or.reduce(self._bound[rivals] > 0)
+        return ~bound
+
+    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+        for p in self._of_class[task_class]:
+            np.add.at(self._bound[p], nodes, counts)

@@ -1,0 +1,316 @@
+"""Queues bound to groups of nodes, and how much of a group each of them may hold.
+
+Mathematics: models/formulation/nodegroup.md. Volcano: `pkg/scheduler/plugins/nodegroup`. A group is
+the value of the node label `volcano.sh/nodegroup-name`; `NodeGroups` says what a queue has to say
+about it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.snapshot import NO_GROUPS, ROOT_QUEUE
+from optsched.plugins.extension_points import NOBODY_LEAVES, Greedy, Rule, Violation
+from optsched.plugins.faces import Face
+from optsched.plugins.verification.world import summed, taken_by
+from optsched.plugins.wording import amount_text
+from optsched.problem.arrays import UNLIMITED
+from optsched.problem.running import running_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from optsched.cluster.snapshot import NodeGroups, Queue, Snapshot
+    from optsched.plugins.extension_points import Exits
+    from optsched.plugins.ledger import Ledger
+    from optsched.plugins.outcome import Outcome
+    from optsched.plugins.verification.world import World
+    from optsched.problem.arrays import F64, I64, Bool
+    from optsched.problem.formulation import Formulation
+    from optsched.problem.linear import LinearModel
+    from optsched.problem.problem import Problem
+
+GROUP = "volcano.sh/nodegroup-name"
+REQUIRED, PREFERRED, LAST_RESORT = 100.0, 50.0, -1.0
+
+_Spot = tuple[str, str]
+"""A queue and a group."""
+
+
+@dataclass(frozen=True)
+class NodeGroup(Rule):
+    """Tasks go to nodes of the groups that their queue names, as far as its limits there allow.
+
+    Attributes
+    ----------
+    strict
+        Whether tasks of a queue that names no group are kept from nodes without a group, too.
+    in_order
+        Whether a preferred group counts the less, the later it is listed.
+    inherits
+        Whether a queue that names no group goes by its nearest ancestor that does.
+
+    """
+
+    name = "nodegroup"
+    hard_face = Face.PREDICATE
+
+    strict: bool = True
+    in_order: bool = False
+    inherits: bool = False
+
+    def groups(self, snapshot: Snapshot, queue: str) -> NodeGroups:
+        """The groups by which a queue goes; nothing for a queue that is not there."""
+        by_name = snapshot.queue_by_name
+        seen: set[str] = set()
+        while queue in by_name and queue not in seen:
+            found = by_name[queue]
+            if found.node_groups.names_any or not self.inherits:
+                return found.node_groups
+            seen.add(queue)
+            queue = _above(found)
+        return NO_GROUPS
+
+    def admits(self, groups: NodeGroups, group: str | None) -> bool:
+        """Whether a node of a group, None for one without, is open to a queue with some groups."""
+        if not groups.names_any:
+            return group is None and not self.strict
+        if group in groups.last_resort:
+            return True
+        named = group in groups.required or group in groups.preferred
+        return named and group not in groups.excluded
+
+    def worth(self, groups: NodeGroups, group: str | None) -> float:
+        """The score of a node of a group."""
+        if group in groups.last_resort:
+            return LAST_RESORT
+        score = REQUIRED if group in groups.required else 0.0
+        if group is None or group not in groups.preferred:
+            return score
+        if not self.in_order:
+            return score + PREFERRED
+        place, number = groups.preferred.index(group), len(groups.preferred)
+        return score + PREFERRED * (number - place) / number
+
+    # --- verify ----------------------------------------------------------------------------------
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`."""
+        for task, gang, node in world.placements:
+            group = node.labels.get(GROUP)
+            queue = world.snapshot.queue_by_name.get(gang.queue)
+            unread = queue is not None and queue.node_groups.problem
+            if unread or not self.admits(self.groups(world.snapshot, gang.queue), group):
+                where = f"group {group}" if group else "no group"
+                detail = f"queue {gang.queue} may not use node {node.name} of {where}"
+                yield Violation(self.name, f"task {task.key}", detail)
+        yield from self._verify_limits(world)
+
+    def _verify_limits(self, world: World) -> Iterator[Violation]:
+        held = _held_by_spot(world.snapshot)
+        gained: dict[_Spot, dict[str, int]] = {}
+        for task, gang, node in world.placements:
+            spot = gang.queue, node.labels.get(GROUP, "")
+            gained[spot] = summed((gained.get(spot, {}), taken_by(task)))
+        for (name, group), gain in gained.items():
+            limits = dict(world.snapshot.queue_by_name[name].node_groups.limits)
+            for resource, limit in limits.get(group, ()):
+                used = held.get((name, group), {}).get(resource, 0) + gain.get(resource, 0)
+                if gain.get(resource, 0) and used > limit:
+                    detail = (
+                        f"{amount_text(resource, used)} would be in use on group {group}, "
+                        f"the limit is {amount_text(resource, limit)}"
+                    )
+                    yield Violation(self.name, f"queue {name}", detail)
+
+    # --- masks and scores ------------------------------------------------------------------------
+
+    def mask(self, problem: Problem, task_class: int) -> Bool | None:
+        """See `Rule`."""
+        name = problem.classes.queues[task_class]
+        if name and problem.snapshot.queue_by_name[name].node_groups.problem:
+            return np.zeros(problem.num_nodes, np.bool_)
+        codes, values = problem.columns.codes(GROUP)
+        groups = self.groups(problem.snapshot, name)
+        open_to = np.array([self.admits(groups, value) for value in values], np.bool_)
+        return None if open_to.all() else open_to[codes]
+
+    def refusal(self, problem: Problem, task_class: int) -> str:
+        """The queue that may not use the nodes, in words."""
+        name = problem.classes.queues[task_class]
+        whose = f"queue {name}" if name else "its queue, which names no group,"
+        return f"did not belong to node groups that {whose} may use"
+
+    def class_score(self, problem: Problem, task_class: int) -> F64 | None:
+        """See `Rule`."""
+        groups = self.groups(problem.snapshot, problem.classes.queues[task_class])
+        if not groups.names_any:
+            return None
+        codes, values = problem.columns.codes(GROUP)
+        return np.array([self.worth(groups, value) for value in values])[codes]
+
+    # --- limits ----------------------------------------------------------------------------------
+
+    def ties_nodes(self, problem: Problem, task_class: int) -> bool:
+        """See `Rule`: limits count over the nodes of a group."""
+        return bool(_limited(problem).get(problem.classes.queues[task_class]))
+
+    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
+        """See `encode_evicting`."""
+        self.encode_evicting(form.problem, form.model, supplied, NOBODY_LEAVES)
+
+    def stakes(self, problem: Problem, task_class: int) -> I64 | None:
+        """See `Rule`: those of the same queue on nodes of a group with a limit."""
+        spots = _limited(problem).get(problem.classes.queues[task_class])
+        if not spots:
+            return None
+        running = running_tasks(problem)
+        found = np.full(len(running), -1, np.int64)
+        for number, spot in enumerate(spots):
+            found[_inside(problem, spot)] = number
+        return found
+
+    def encode_evicting(
+        self, problem: Problem, model: LinearModel, supplied: I64, exits: Exits
+    ) -> None:
+        """Σ request[c, r]·supplied[c, n] ≤ limit − held + what goes, over a queue and a group."""
+        for spot in (spot for spots in _limited(problem).values() for spot in spots):
+            mine = np.array([q == spot.queue for q in problem.classes.queues], np.bool_)
+            there = (supplied >= 0) & mine[:, None] & spot.nodes[None, :]
+            if there.any():
+                _encode_spot((problem, model), spot, np.where(there, supplied, -1), exits)
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`: only where a queue has limits."""
+        return _Limits(problem) if _limited(problem) else None
+
+    # --- explain ---------------------------------------------------------------------------------
+
+    def explain(self, outcome: Outcome, gang: int) -> Reason | None:
+        """See `Rule`: limits that can not be read."""
+        snapshot = outcome.problem.snapshot
+        queue = snapshot.queue_by_name[snapshot.gangs[gang].queue]
+        if not queue.node_groups.problem:
+            return None
+        message = f"queue {queue.name}: {queue.node_groups.problem}"
+        return Reason(ReasonCode.INVALID_QUEUE, message)
+
+
+def _above(queue: Queue) -> str:
+    return "" if queue.name == ROOT_QUEUE else queue.parent
+
+
+def _held_by_spot(snapshot: Snapshot) -> dict[_Spot, dict[str, int]]:
+    """What bound and running tasks hold, by queue and group; only where queues have limits."""
+    limited = {q.name for q in snapshot.queues if q.node_groups.limits}
+    held: dict[_Spot, dict[str, int]] = {}
+    gangs = snapshot.gang_by_key if limited else {}
+    for node in snapshot.nodes if limited else ():
+        for task in node.residents:
+            gang = gangs.get(task.gang)
+            if gang is not None and gang.queue in limited and task.status.counts_for_queue:
+                spot = gang.queue, node.labels.get(GROUP, "")
+                held[spot] = summed((held.get(spot, {}), taken_by(task)))
+    return held
+
+
+@dataclass(frozen=True, eq=False)
+class _LimitedSpot:
+    """A queue's limit on one group: (R,) limit and held, (N,) nodes of the group."""
+
+    queue: str
+    limit: I64
+    held: I64
+    nodes: Bool
+
+
+def _limited(problem: Problem) -> Mapping[str, Sequence[_LimitedSpot]]:
+    """Limits by queue; queues without any are missing."""
+    return problem.derived(_find_limited)
+
+
+def _find_limited(problem: Problem) -> Mapping[str, Sequence[_LimitedSpot]]:
+    snapshot, resources = problem.snapshot, problem.resources
+    queues = [q for q in snapshot.queues if q.node_groups.limits]
+    if not queues:
+        return {}
+    codes, values = problem.columns.codes(GROUP)
+    held = _held_by_spot(snapshot)
+
+    def spot(queue: str, group: str, limit: Mapping[str, int]) -> _LimitedSpot:
+        taken = held.get((queue, group), {})
+        code = values.index(group) if group in values else -1
+        return _LimitedSpot(
+            queue,
+            np.array([limit.get(r, UNLIMITED) for r in resources], np.int64),
+            np.array([taken.get(r, 0) for r in resources], np.int64),
+            codes == code,
+        )
+
+    return {
+        q.name: [spot(q.name, group, dict(limit)) for group, limit in q.node_groups.limits]
+        for q in queues
+    }
+
+
+def _encode_spot(
+    where: tuple[Problem, LinearModel], spot: _LimitedSpot, supplied: I64, exits: Exits
+) -> None:
+    """The rows of one limit; `supplied` has what counts against it alone."""
+    problem, model = where
+    request, first = problem.classes.request, exits.by_group()
+    gone = np.flatnonzero(_inside(problem, spot)[first]).tolist() if len(first) else []
+    for r in np.flatnonzero(spot.limit < UNLIMITED).tolist():
+        task_class, node = np.nonzero((supplied >= 0) & (request[:, r] > 0)[:, None])
+        if not len(node):
+            continue
+        counted = supplied[task_class, node]
+        comes = list(zip(counted.tolist(), request[task_class, r].tolist(), strict=True))
+        goes = [
+            (int(exits.leave[k]), int(running_tasks(problem).request[first[k], r])) for k in gone
+        ]
+        most = int(max(model.bounds[1][counted].max(), 1))
+        model.add_room(comes, goes, int(spot.limit[r] - spot.held[r]), most)
+
+
+def _inside(problem: Problem, spot: _LimitedSpot) -> Bool:
+    """(V,) running tasks that count against a limit."""
+    running = running_tasks(problem)
+    queue = problem.queues.names.index(spot.queue)
+    found: Bool = np.logical_and(running.queue_of == queue, spot.nodes[running.node_of])
+    return found
+
+
+class _Limits(Greedy):
+    """What queues hold on groups as tasks are placed and leave."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._request = problem.classes.request
+        self._queues = problem.classes.queues
+        self._spots = _limited(problem)
+        self._held = {name: [s.held.copy() for s in spots] for name, spots in self._spots.items()}
+
+    def live_mask(self, task_class: int) -> Bool | None:
+        name, request = self._queues[task_class], self._request[task_class]
+        allowed: Bool | None = None
+        for spot, held in zip(self._spots.get(name, ()), self._held.get(name, ()), strict=True):
+            if ((held + request > spot.limit) & (request > 0)).any():
+                allowed = ~spot.nodes if allowed is None else allowed & ~spot.nodes
+        return allowed
+
+    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+        name, request = self._queues[task_class], self._request[task_class]
+        for spot, held in zip(self._spots.get(name, ()), self._held.get(name, ()), strict=True):
+            held += int(counts[spot.nodes[nodes]].sum()) * request
+
+    def leaves(self, victim: int, sign: int) -> None:
+        """See `Greedy`: who leaves does not count any more."""
+        for name, spots in self._spots.items():
+            for spot, held in zip(spots, self._held[name], strict=True):
+                if _inside(self._problem, spot)[victim]:
+                    held -= sign * running_tasks(self._problem).request[victim]

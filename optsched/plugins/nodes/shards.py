@@ -1,0 +1,121 @@
+"""The nodes of our shard: all there is, or what is taken first.
+
+Mathematics: models/formulation/shards.md. Volcano: the modes of `--scheduler-sharding-mode` in
+`pkg/scheduler/actions` (nodes in other shards come after those in ours, whatever their scores) and
+`pkg/scheduler/cache/shard_coordinator.go`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.decisions import Sense
+from optsched.cluster.shards import ShardMode
+from optsched.plugins.extension_points import Rule, Violation
+from optsched.problem.running import running_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from optsched.plugins.extension_points import AnyLevel
+    from optsched.plugins.outcome import Outcome
+    from optsched.plugins.verification.world import World
+    from optsched.problem.arrays import F64, I64, Bool
+    from optsched.problem.problem import Problem
+    from optsched.problem.tiers import Tiers
+
+FAR_ABOVE = 1e9
+"""A score that all others together do not reach, with their fractions still told apart."""
+
+
+class Shards(Rule):
+    """Hard: tasks come to and leave nodes of our shard alone. Soft: they come to them first."""
+
+    name = "shards"
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`."""
+        sharding = world.snapshot.sharding
+        for task, _, node in world.placements:
+            if sharding.excludes(node.name):
+                detail = f"node {node.name} is not in shard {sharding.name}"
+                yield Violation(self.name, f"task {task.key}", detail)
+
+    def verify_evictions(self, world: World) -> Iterator[Violation]:
+        """See `Rule`."""
+        sharding = world.snapshot.sharding
+        for eviction in world.evictions:
+            if sharding.excludes(eviction.node):
+                detail = f"evicted from {eviction.node}, which is not in shard {sharding.name}"
+                yield Violation(self.name, f"task {eviction.task}", detail)
+
+    def mask(self, problem: Problem, task_class: int) -> Bool | None:
+        """See `Rule`."""
+        return own_nodes(problem) if _mode(problem) is ShardMode.HARD else None
+
+    def refusal(self, problem: Problem, task_class: int) -> str:
+        """Whose nodes others are not, in words."""
+        return f"did not belong to shard {problem.snapshot.sharding.name}"
+
+    def spares(self, problem: Problem) -> Bool | None:
+        """See `Rule`: whoever runs elsewhere."""
+        own = self.mask(problem, -1)
+        return None if own is None else ~own[running_tasks(problem).node_of]
+
+    def class_score(self, problem: Problem, task_class: int) -> F64 | None:
+        """See `Rule`: more than all other scores for nodes of our shard."""
+        own = preferred_nodes(problem)
+        return None if own is None else np.where(own, FAR_ABOVE, 0.0)
+
+    def levels(self, problem: Problem, tiers: Tiers) -> Sequence[AnyLevel]:
+        """See `Rule`."""
+        has_any = preferred_nodes(problem) is not None and len(problem.tasks) > 0
+        return (OutsideShard(),) if has_any else ()
+
+
+@dataclass(frozen=True)
+class OutsideShard:
+    """Tasks that are put on nodes of other shards."""
+
+    name: str = "outside the shard"
+    unit: str = "tasks"
+    sense: Sense = Sense.MIN
+
+    def node_values(self, problem: Problem) -> I64:
+        """See `NodeLevel`."""
+        own = preferred_nodes(problem)
+        away = np.zeros(problem.num_nodes, np.int64) if own is None else (~own).astype(np.int64)
+        return np.tile(away, (len(problem.classes.shapes), 1))
+
+    def value(self, outcome: Outcome) -> int:
+        """See `Level`."""
+        own = preferred_nodes(outcome.problem)
+        return 0 if own is None else int((~own[outcome.seat_of[outcome.seated]]).sum())
+
+    def ideal(self, problem: Problem) -> int:
+        """See `Level`."""
+        return 0
+
+
+def preferred_nodes(problem: Problem) -> Bool | None:
+    """(N,) nodes that are taken first because they are in our shard; None without a wish."""
+    return own_nodes(problem) if _mode(problem) is ShardMode.SOFT else None
+
+
+def own_nodes(problem: Problem) -> Bool | None:
+    """(N,) nodes of our shard; None where all are ours alike."""
+    return problem.derived(_own_nodes)
+
+
+def _own_nodes(problem: Problem) -> Bool | None:
+    names = problem.snapshot.sharding.nodes
+    if names is None:
+        return None
+    return np.array([node.name in names for node in problem.snapshot.nodes], np.bool_)
+
+
+def _mode(problem: Problem) -> ShardMode:
+    return problem.snapshot.sharding.mode

@@ -1,0 +1,248 @@
+"""Nodes that are lent at certain hours to pods that can live with it.
+
+Mathematics: models/formulation/tdm.md. Volcano: `pkg/scheduler/plugins/tdm`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from optsched.api.truth import is_true
+from optsched.api.wellknown import MAX_UNAVAILABLE, MIN_AVAILABLE, PREEMPTABLE, REVOCABLE_ZONE
+from optsched.cluster.task import TaskStatus
+from optsched.plugins.eviction.moves import Moves, early, moved_by
+from optsched.plugins.extension_points import Greedy, Rule, Violation
+from optsched.plugins.faces import Face
+from optsched.problem.running import running_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from optsched.cluster.snapshot import Gang, Node
+    from optsched.cluster.task import Task, TaskShape
+    from optsched.plugins.ledger import Ledger
+    from optsched.plugins.verification.world import World
+    from optsched.problem.arrays import F64, I64, Bool
+    from optsched.problem.problem import Problem
+    from optsched.units import Hours
+
+TOP = 100.0
+_OVER: Final = (TaskStatus.SUCCEEDED, TaskStatus.FAILED)
+_PART: Final = re.compile(r"([0-9]{1,9})(%?)")
+
+
+@dataclass(frozen=True)
+class Tdm(Rule):
+    """Nodes of a zone take only tasks that may be evicted, only while the zone is open.
+
+    Attributes
+    ----------
+    zones
+        Hours by zone, in UTC; a zone that is not here is never open.
+    period_ms
+        Shortest time between two evictions from nodes whose zone is closed.
+
+    """
+
+    name = "tdm"
+    hard_face = Face.PREDICATE
+    mask_lasts = False
+
+    zones: Mapping[str, Hours]
+    period_ms: int = 60_000
+
+    def is_open(self, zone: str, now_ms: int) -> bool:
+        """Whether the nodes of a zone are lent at a moment."""
+        return zone in self.zones and now_ms in self.zones[zone]
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`."""
+        now_ms = world.snapshot.taken_ms
+        for task, _, node in world.placements:
+            zone = node.labels.get(REVOCABLE_ZONE)
+            if not zone:
+                continue
+            where, lent = f"task {task.key}", f"node {node.name} of zone {zone}"
+            if not self.is_open(zone, now_ms):
+                yield Violation(self.name, where, f"{lent} is not lent at this hour")
+            elif not borrows(task.shape):
+                yield Violation(self.name, where, f"{lent} is lent to tasks that allow for it")
+
+    def mask(self, problem: Problem, task_class: int) -> Bool | None:
+        """See `Rule`."""
+        lent = self._lent(problem)
+        allowed = ~lent.any_zone
+        if borrows(problem.classes.shapes[task_class]):
+            allowed |= lent.open_now
+        return None if allowed.all() else allowed
+
+    def refusal(self, problem: Problem, task_class: int) -> str:
+        """Whether the hour is in the way or the task itself."""
+        if borrows(problem.classes.shapes[task_class]):
+            return "did not lend at this hour"
+        return "took only tasks that may be evicted"
+
+    def class_score(self, problem: Problem, task_class: int) -> F64 | None:
+        """See `Rule`: nodes that are lent come first for those who may borrow them."""
+        if not borrows(problem.classes.shapes[task_class]):
+            return None
+        lent = self._lent(problem)
+        return np.where(lent.open_now, TOP, 0.0) if lent.open_now.any() else None
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`: who comes later, and who may go for whom without a solver."""
+        return _Order(problem, ledger, self._lent(problem).any_zone)
+
+    # --- shuffle ---------------------------------------------------------------------------------
+
+    def moves(self, problem: Problem) -> Moves | None:
+        """See `Rule`: tasks that stay on a node when it is not lent any more."""
+        lent, running = self._lent(problem), running_tasks(problem)
+        closed = lent.any_zone & ~lent.open_now
+        gone = np.flatnonzero(closed[running.node_of])
+        if not len(gone):
+            return None
+        tasks = [running.tasks[v] for v in gone.tolist()]
+        order = sorted(range(len(tasks)), key=lambda i: _least_first(tasks[i]))
+        snapshot = problem.snapshot
+        gangs = np.unique(running.gang_of[gone]).tolist()
+        most = {g: Allowance.of(snapshot.gangs[g]) for g in gangs}
+        return Moves(
+            tasks=gone[order],
+            reasons={n: _closed(snapshot.nodes[n]) for n in np.flatnonzero(closed).tolist()},
+            period_ms=self.period_ms,
+            most={g: allowance.most for g, allowance in most.items()},
+            whole=[g for g in gangs if most[g].lets_go(snapshot.gangs[g])],
+        )
+
+    def verify_evictions(self, world: World) -> Iterator[Violation]:
+        """See `Rule`."""
+        mine = moved_by(world, self.name)
+        yield from early(world, self.name, self.period_ms)
+        closed = {e.task for e in mine if self._is_closed(world, e.node)}
+        gangs = {world.task_by_key[key].gang for key in closed if key in world.task_by_key}
+        for eviction in mine:
+            task = world.task_by_key.get(eviction.task)
+            if task is None or task.gang not in gangs:
+                yield Violation(self.name, f"task {eviction.task}", "its node is lent")
+
+    def _is_closed(self, world: World, name: str) -> bool:
+        zone = world.snapshot.node_by_name[name].labels.get(REVOCABLE_ZONE, "")
+        return bool(zone) and not self.is_open(zone, world.snapshot.taken_ms)
+
+    def _lent(self, problem: Problem) -> _Lent:
+        codes, values = problem.columns.codes(REVOCABLE_ZONE)
+        now_ms = problem.snapshot.taken_ms
+        is_open = [bool(zone) and self.is_open(zone or "", now_ms) for zone in values]
+        return _Lent(
+            np.array([bool(zone) for zone in values], np.bool_)[codes],
+            np.array(is_open, np.bool_)[codes],
+        )
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Lent:
+    """(N,) nodes that belong to a zone, and those of a zone that is open."""
+
+    any_zone: Bool
+    open_now: Bool
+
+
+def _closed(node: Node) -> str:
+    return f"node {node.name} of zone {node.labels[REVOCABLE_ZONE]} is not lent at this hour"
+
+
+def _least_first(task: Task) -> tuple[int, int, str]:
+    return (task.priority, -task.created_ms, task.key)
+
+
+class Allowance(NamedTuple):
+    """How many tasks of a gang may be missing at once: its disruption budget (`jdb-…`).
+
+    Without a budget one task may go at a time, or the whole gang where it can spare none.
+    """
+
+    most: int
+    is_given: bool
+
+    @classmethod
+    def of(cls, gang: Gang) -> Allowance:
+        """What its annotations say; one that has no reading allows nothing."""
+        stand = sum(t.status.is_standing for t in gang.tasks)
+        over = sum(t.status in _OVER for t in gang.tasks)
+        missing = len(gang.tasks) - over - stand
+        if text := gang.annotations.get(MAX_UNAVAILABLE):
+            return cls(max(_part(text, len(gang.tasks), nothing=0) - missing, 0), True)
+        if text := gang.annotations.get(MIN_AVAILABLE):
+            return cls(max(stand - _part(text, len(gang.tasks), nothing=stand), 0), True)
+        return cls(1, False)
+
+    def lets_go(self, gang: Gang) -> bool:
+        """Whether the gang may leave as a whole."""
+        return not self.is_given or self.most >= sum(t.status.is_standing for t in gang.tasks)
+
+
+def _part(text: str, whole: int, nothing: int) -> int:
+    """A number, or a part of a whole in percent, rounded up."""
+    match = _PART.fullmatch(text.strip())
+    if match is None:
+        return nothing
+    number = int(match[1])
+    return -(-whole * number // 100) if match[2] else number
+
+
+def borrows(shape: TaskShape) -> bool:
+    """Whether tasks may go to nodes that are lent, as their annotations say."""
+    return any(key == REVOCABLE_ZONE for key, _ in shape.notes)
+
+
+class _Order(Greedy):
+    """Gangs that others may evict come after those that stay, and go for them on nodes not lent."""
+
+    def __init__(self, problem: Problem, ledger: Ledger, any_zone: Bool) -> None:
+        self._problem = problem
+        self._ledger = ledger
+        self._any_zone = any_zone
+        self._later = [is_true(g.annotations.get(PREEMPTABLE)) for g in problem.snapshot.gangs]
+        self._num_pending: list[int] = np.diff(problem.task_start).tolist()
+        self._gone: dict[int, int] = {}
+
+    def gang_key(self, gang: int) -> tuple[float, ...]:
+        return (float(self._later[gang]),)
+
+    def is_starving(self, gang: int) -> bool:
+        """Whatever gang has tasks left, for which no other has to ask."""
+        return not self._later[gang] and self._ledger.gang_placed[gang] < self._num_pending[gang]
+
+    def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
+        """Tasks on nodes that are never lent which may go, of each gang as its budget allows."""
+        if self._later[gang] or borrows(self._problem.classes.shapes[task_class]):
+            return victims[:0]
+        running = running_tasks(self._problem)
+        left: dict[int, int] = {}
+        kept = []
+        for v in victims.tolist():
+            owner = int(running.gang_of[v])
+            if not self._gives_way(running.tasks[v], owner, int(running.node_of[v])):
+                continue
+            if left.setdefault(owner, self._allowance(owner)) > 0:
+                left[owner] -= 1
+                kept.append(v)
+        return np.array(kept, np.int64)
+
+    def _gives_way(self, task: Task, gang: int, node: int) -> bool:
+        says_so = self._later[gang] or borrows(task.shape)
+        runs = task.status is TaskStatus.RUNNING and not self._any_zone[node]
+        return bool(says_so and runs and task.preemptable)
+
+    def _allowance(self, gang: int) -> int:
+        allowance = Allowance.of(self._problem.snapshot.gangs[gang])
+        return allowance.most - (self._gone.get(gang, 0) if allowance.is_given else 0)
+
+    def leaves(self, victim: int, sign: int) -> None:
+        gang = int(running_tasks(self._problem).gang_of[victim])
+        self._gone[gang] = self._gone.get(gang, 0) + sign

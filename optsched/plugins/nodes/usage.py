@@ -1,0 +1,273 @@
+"""Measured load of nodes: nodes under heavy load take nothing, the least loaded come first.
+
+Mathematics: models/formulation/usage.md. Volcano: `pkg/scheduler/plugins/usage`. What was placed
+too recently to show up in measurements is estimated.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.task import TaskStatus
+from optsched.plugins.extension_points import Greedy, Rule, Violation
+from optsched.plugins.faces import Face
+from optsched.units import CPU, MEMORY, PODS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from optsched.cluster.snapshot import Load, Node
+    from optsched.cluster.task import Task, TaskShape
+    from optsched.plugins.extension_points import LiveScorer
+    from optsched.plugins.ledger import Ledger
+    from optsched.plugins.verification.world import World
+    from optsched.problem.arrays import F64, I64, Bool
+    from optsched.problem.problem import Problem
+
+TOP = 100.0
+MILLION = 1_000_000
+MEASURED = (CPU, MEMORY)
+FRESH_MS = 5 * 60 * 1000
+"""Measurements that are older say nothing (`MetricsActiveTime`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a task is taken to use before that has been measured.
+
+    Attributes
+    ----------
+    of_request, of_burst
+        The parts of its request, and of what its limits allow above it.
+    risky_from
+        The load of a node, of one, from which estimates are raised.
+    risk_factor
+        By how much they are then.
+    idle_cpu_m, idle_memory
+        For a task that requests nothing.
+
+    """
+
+    of_request: float = 0.7
+    of_burst: float = 0.0
+    risky_from: float = 0.6
+    risk_factor: float = 1.2
+    idle_cpu_m: int = 250
+    idle_memory: int = 200 * 2**20
+
+
+@dataclass(frozen=True)
+class Usage(Rule):
+    """Nodes above a limit of load take nothing more; of the others the least loaded come first.
+
+    Attributes
+    ----------
+    weight
+        Of the whole score.
+    cpu_weight, memory_weight
+        Of both loads in it.
+    cpu_limit_ppm, memory_limit_ppm
+        Loads that are still accepted, in millionths.
+    blind_ms
+        How long it takes until what a task uses has been measured.
+
+    """
+
+    name = "usage"
+    hard_face = Face.PREDICATE
+    mask_lasts = False
+
+    weight: int = 5
+    cpu_weight: int = 1
+    memory_weight: int = 1
+    cpu_limit_ppm: int = 800_000
+    memory_limit_ppm: int = 800_000
+    estimate: Estimate = Estimate()
+    blind_ms: int = 30_000
+
+    # --- hard ------------------------------------------------------------------------------------
+
+    def excess(self, node: Node, now_ms: int) -> str | None:
+        """What the node has too much of, in words; None where it takes tasks."""
+        load = fresh(node, now_ms)
+        if load is None:
+            return None
+        if load.cpu_ppm > self.cpu_limit_ppm:
+            return f"CPU load is {load.cpu_ppm / 10_000:g}%, above {self.cpu_limit_ppm / 10_000:g}%"
+        if load.memory_ppm > self.memory_limit_ppm:
+            limit = f"{self.memory_limit_ppm / 10_000:g}%"
+            return f"memory load is {load.memory_ppm / 10_000:g}%, above {limit}"
+        return None
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`."""
+        for task, _, node in world.placements:
+            excess = self.excess(node, world.snapshot.taken_ms)
+            if excess is not None:
+                yield Violation(self.name, f"task {task.key}", f"node {node.name}: {excess}")
+
+    def mask(self, problem: Problem, task_class: int) -> Bool | None:
+        """See `Rule`: the same for all classes."""
+        allowed = problem.derived(self._allowed)
+        return None if allowed.all() else allowed
+
+    def _allowed(self, problem: Problem) -> Bool:
+        now_ms = problem.snapshot.taken_ms
+        return np.array([self.excess(n, now_ms) is None for n in problem.snapshot.nodes], np.bool_)
+
+    def refusal(self, problem: Problem, task_class: int) -> str:
+        """See `Rule`."""
+        return "had too much load"
+
+    # --- score -----------------------------------------------------------------------------------
+
+    def class_score(self, problem: Problem, task_class: int) -> F64 | None:
+        """See `Rule`: the load before anything is placed, the same for all classes."""
+        if not self._counts(problem):
+            return None
+        return problem.derived(self._scores)
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`: only where load has been measured."""
+        return _Usage(self, problem) if self._counts(problem) else None
+
+    def _counts(self, problem: Problem) -> bool:
+        measured = problem.derived(_read_loads).is_fresh.any()
+        return bool(self.weight and self.cpu_weight + self.memory_weight and measured)
+
+    def _scores(self, problem: Problem) -> F64:
+        return problem.derived(self.shadow).scores()
+
+    def shadow(self, problem: Problem) -> _Shadow:
+        """The load that is measured and that of tasks which have just started."""
+        loads = problem.derived(_read_loads)
+        shadow = _Shadow(self, loads, np.zeros_like(loads.size))
+        now_ms = problem.snapshot.taken_ms
+        for n in np.flatnonzero(loads.is_fresh).tolist():
+            for task in problem.snapshot.nodes[n].residents:
+                if self._is_unseen(task, now_ms):
+                    shadow.add(n, np.array(_asked(task.shape)))
+        return shadow
+
+    def _is_unseen(self, task: Task, now_ms: int) -> bool:
+        """Whether a resident has started too recently; where nobody knows when, it has."""
+        if task.status is TaskStatus.BOUND:
+            return True
+        recent = not task.started_ms or now_ms - task.started_ms < self.blind_ms
+        return task.status is TaskStatus.RUNNING and recent
+
+
+def fresh(node: Node, now_ms: int) -> Load | None:
+    """The load of a node if it has been measured lately."""
+    load = node.load
+    return None if load is None or now_ms - load.measured_ms > FRESH_MS else load
+
+
+def _asked(shape: TaskShape) -> tuple[float, ...]:
+    """CPU and memory requested and allowed beyond, and how many other resources are requested."""
+    request, burst = dict(shape.request), dict(shape.burst)
+    others = sum(1 for name, amount in request.items() if amount and name not in (*MEASURED, PODS))
+    return (*(float(part.get(r, 0)) for part in (request, burst) for r in MEASURED), float(others))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Loads:
+    """(N, 2) measured load as parts of (N, 2) CPU and memory, and (N,) nodes that have one."""
+
+    measured: F64
+    size: F64
+    is_fresh: Bool
+
+
+def _read_loads(problem: Problem) -> _Loads:
+    nodes, now_ms = problem.snapshot.nodes, problem.snapshot.taken_ms
+    found = [fresh(node, now_ms) for node in nodes]
+    ppm = [(0, 0) if load is None else (load.cpu_ppm, load.memory_ppm) for load in found]
+    size = [(node.offers.get(CPU, 0), node.offers.get(MEMORY, 0)) for node in nodes]
+    return _Loads(
+        np.array(ppm, np.float64).reshape(-1, 2) / MILLION,
+        np.array(size, np.float64).reshape(-1, 2),
+        np.array([load is not None for load in found], np.bool_),
+    )
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Shadow:
+    """(N, 2) CPU and memory that tasks are taken to use beyond what has been measured."""
+
+    rule: Usage
+    loads: _Loads
+    extra: F64
+
+    def copied(self) -> _Shadow:
+        return _Shadow(self.rule, self.loads, self.extra.copy())
+
+    def add(self, node: int, asked: F64) -> F64:
+        """Count one more task, which asks for (5,) as `_asked` has it; returns what it adds."""
+        added = self._of_task(asked) * self._raised(node)
+        if asked.any():
+            added = np.minimum(added, asked[:2] + asked[2:4])
+        self.extra[node] += added
+        return added
+
+    def _of_task(self, asked: F64) -> F64:
+        estimate = self.rule.estimate
+        if not asked.any():
+            return np.array([estimate.idle_cpu_m, estimate.idle_memory], np.float64)
+        return asked[:2] * estimate.of_request + asked[2:4] * estimate.of_burst
+
+    def _raised(self, node: int) -> float:
+        estimate = self.rule.estimate
+        load = float(self._weighed(self._composite(np.array([node])))[0])
+        return estimate.risk_factor if load >= estimate.risky_from else 1.0
+
+    def _composite(self, nodes: I64) -> F64:
+        """(m, 2) parts of m nodes that are in use, measured or not."""
+        size = self.loads.size[nodes]
+        known = size > 0
+        extra = self.extra[nodes] / np.where(known, size, 1)
+        found: F64 = np.clip((self.loads.measured[nodes] + extra) * known, 0, 1)
+        return found
+
+    def _weighed(self, parts: F64) -> F64:
+        weights = np.array([self.rule.cpu_weight, self.rule.memory_weight], np.float64)
+        found: F64 = parts @ weights / max(weights.sum(), 1)
+        return found
+
+    def scores(self) -> F64:
+        """(N,) scores of nodes; 0 where nothing has been measured lately."""
+        return self.score(np.arange(len(self.extra)))
+
+    def score(self, nodes: I64) -> F64:
+        """(m,) scores of m nodes."""
+        free = self._weighed(1 - self._composite(nodes))
+        found: F64 = np.where(self.loads.is_fresh[nodes], free * TOP * self.rule.weight, 0.0)
+        return found
+
+
+class _Usage(Greedy):
+    """Scores as tasks are placed, less what `Usage.class_score` has said."""
+
+    def __init__(self, rule: Usage, problem: Problem) -> None:
+        self._shadow = problem.derived(rule.shadow).copied()
+        self._gain = np.zeros(problem.num_nodes)
+        self._before = problem.derived(rule.shadow).scores()
+        shapes = problem.classes.shapes
+        self._asked = [np.array(_asked(shape)) for shape in shapes]
+        self._added: dict[tuple[int, int], list[F64]] = defaultdict(list)
+
+    def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
+        return lambda nodes: self._gain
+
+    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+        for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
+            added = self._added[task_class, node]
+            for _ in range(count):
+                added.append(self._shadow.add(node, self._asked[task_class]))
+            for _ in range(min(-count, len(added))):
+                self._shadow.extra[node] -= added.pop()
+        self._gain[nodes] = self._shadow.score(nodes) - self._before[nodes]

@@ -1,0 +1,232 @@
+"""The levels that a model may list, by name, and what each becomes for one problem."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.decisions import Sense
+from optsched.plugins.extension_points import Rule, is_node_level
+from optsched.plugins.objectives.admission import admission_levels, task_levels
+from optsched.plugins.shares.over_time import OverTime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from optsched.plugins.extension_points import AnyLevel, NodeLevel
+    from optsched.plugins.outcome import Outcome
+    from optsched.plugins.ruleset import RuleSet
+    from optsched.problem.arrays import F64, I64
+    from optsched.problem.problem import Problem
+    from optsched.problem.tiers import Tiers
+
+
+@dataclass(frozen=True, slots=True)
+class LevelKind:
+    """A level that models may list: what it is for, and the levels that it is for a problem."""
+
+    name: str
+    meaning: str
+    levels: Callable[[Problem, RuleSet, Tiers], Sequence[AnyLevel]]
+
+
+def _of_rule(*names: str) -> Callable[[Problem, RuleSet, Tiers], Sequence[AnyLevel]]:
+    """The levels of the rules of these names, as far as they are on."""
+
+    def levels(problem: Problem, rules: RuleSet, tiers: Tiers) -> Sequence[AnyLevel]:
+        active = [a.rule for a in rules.active if a.rule.name in names]
+        return [level for rule in active for level in rule.levels(problem, tiers)]
+
+    return levels
+
+
+def _fair_shares(problem: Problem, rules: RuleSet, tiers: Tiers) -> Sequence[AnyLevel]:
+    """What queues deserve comes before fairness over time, and that before gangs."""
+    named = [a.rule for a in rules.active if a.rule.name in ("proportion", "capacity", "drf")]
+    over_time = next((a.rule for a in rules.active if a.rule.name == OverTime.name), None)
+    if over_time is not None:
+        ends = [i for i, rule in enumerate(named, 1) if rule.name != "drf"]
+        named.insert(max(ends, default=0), over_time)
+    return [level for rule in named for level in rule.levels(problem, tiers)]
+
+
+def _node_score(problem: Problem, rules: RuleSet, tiers: Tiers) -> Sequence[NodeLevel]:
+    return [NodeScore(rules)] if rules.scoring and len(problem.tasks) else []
+
+
+_KINDS = (
+    LevelKind(
+        "guarantee",
+        "what queues are guaranteed, ask for and miss",
+        _of_rule("guarantee"),
+    ),
+    LevelKind(
+        "shortest",
+        "gangs that start, each counted by how often it could run in a year",
+        _of_rule("shortest-remaining"),
+    ),
+    LevelKind(
+        "finish-time",
+        "gangs that start, each counted by its finish-time ratio",
+        _of_rule("finish-time-fair"),
+    ),
+    LevelKind(
+        "admission",
+        "gangs that start, from the highest priority to the lowest",
+        lambda problem, rules, tiers: admission_levels(problem, tiers),
+    ),
+    LevelKind(
+        "fair-share",
+        "what queues and gangs miss of their fair shares",
+        _fair_shares,
+    ),
+    LevelKind(
+        "tasks",
+        "tasks beyond the minimum, from the highest priority to the lowest",
+        lambda problem, rules, tiers: task_levels(problem, tiers),
+    ),
+    LevelKind(
+        "topology",
+        "tiers of the network that gangs cross which ask to stay together",
+        _of_rule("network-topology"),
+    ),
+    LevelKind(
+        "frag",
+        "free GPUs that typical tasks can not use",
+        _of_rule("fragmentation"),
+    ),
+    LevelKind("node-score", "scores of the chosen nodes", _node_score),
+)
+
+LEVELS = {kind.name: kind for kind in _KINDS}
+
+
+MOST_PAIRS = 200_000
+"""Pairs of class and node whose scores are worked out together: more do not stay in caches."""
+
+
+@dataclass(frozen=True, eq=False)
+class NodeScore:
+    """Scores of the nodes that tasks are put on, as they stand when the session opens."""
+
+    rules: RuleSet
+    name: str = "node score"
+    unit: str = "points"
+    sense: Sense = Sense.MAX
+
+    def node_values(self, problem: Problem) -> I64:
+        """See `NodeLevel`; rounded down to whole points."""
+        values = np.empty((len(problem.classes.shapes), problem.num_nodes), np.int64)
+        for classes in self._chunks(problem):
+            values[classes] = self._block(problem, classes)
+        return values
+
+    def value(self, outcome: Outcome) -> int:
+        """See `Level`."""
+        problem, seated = outcome.problem, outcome.seated
+        # Tasks look at a few nodes each: the table of all classes and nodes is never made.
+        pairs = problem.task_class[seated] * problem.num_nodes + outcome.seat_of[seated]
+        pairs, number = np.unique(pairs, return_counts=True)
+        task_class, nodes = np.divmod(pairs, max(problem.num_nodes, 1))
+        values = self._scores(
+            problem, task_class, (problem.used[nodes], problem.allocatable[nodes]), nodes
+        )
+        return int((np.floor(values).astype(np.int64) * number).sum())
+
+    def ideal(self, problem: Problem) -> int:
+        """See `Level`: every task on its best node."""
+        return problem.derived(self._best)
+
+    def _best(self, problem: Problem) -> int:
+        if not problem.num_nodes:
+            return 0
+        pending, total = problem.classes.num_pending, 0
+        # Without scores of its own for single nodes, a class sees nodes of one load alike.
+        loads = np.concatenate([problem.used, problem.allocatable], axis=1)
+        distinct = np.sort(np.unique(loads, axis=0, return_index=True)[1])
+        for classes in self._chunks(problem):
+            is_alike = np.array([self._is_alike(problem, c) for c in classes.tolist()], np.bool_)
+            for chosen, nodes in ((classes[is_alike], distinct), (classes[~is_alike], None)):
+                if len(chosen):
+                    best = np.maximum(self._block(problem, chosen, nodes).max(axis=1), 0)
+                    total += int((best * pending[chosen]).sum())
+        return total
+
+    def _is_alike(self, problem: Problem, task_class: int) -> bool:
+        """Whether only the load of nodes counts for a class."""
+        own = (r for r in self.rules.level_scorers if type(r).class_score is not Rule.class_score)
+        return all(rule.class_score(problem, task_class) is None for rule in own)
+
+    def _chunks(self, problem: Problem) -> Iterator[I64]:
+        """All classes, as many at a time as keep tables small."""
+        size = max(MOST_PAIRS // max(problem.num_nodes, 1), 1)
+        number = len(problem.classes.shapes)
+        for first in range(0, number, size):
+            yield np.arange(first, min(first + size, number))
+
+    def _block(self, problem: Problem, classes: I64, nodes: I64 | None = None) -> I64:
+        """(k, N) whole points of one task of some classes (k,) on every node.
+
+        Given `nodes` (m,), (k, m) of those, for classes that see nodes of one load alike.
+        """
+        loads = problem.used, problem.allocatable
+        if nodes is not None:
+            loads = problem.used[nodes], problem.allocatable[nodes]
+        values = self._scores(problem, classes[:, None], loads, None)
+        points: I64 = np.floor(values).astype(np.int64)
+        return points
+
+    def _scores(
+        self, problem: Problem, classes: I64, loads: tuple[I64, I64], nodes: I64 | None
+    ) -> F64:
+        """Scores of classes: of pairs (m,) with nodes (m,), or of (k, 1) with every node.
+
+        `loads` are what is taken on these nodes and what they offer.
+        """
+        used, offered = loads
+        values = np.zeros(np.broadcast_shapes(classes.shape, used.shape[:1]))
+        for rule in self.rules.level_scorers:
+            scores = rule.block_scores(problem, classes, used, offered)
+            if scores is not None:
+                values += scores
+                if type(rule).class_score is Rule.class_score:
+                    continue
+            for c, at in _by_class(classes):
+                scorer = None if scores is not None else rule.scorer(problem, c)
+                if scorer is not None:
+                    where = at if nodes is not None else slice(None)
+                    values[at] += scorer(used[where], offered[where])
+                base = rule.class_score(problem, c)
+                if base is not None:
+                    values[at] += base if nodes is None else base[nodes[at]]
+        return values
+
+
+def _by_class(classes: I64) -> Iterator[tuple[int, slice | int]]:
+    """Each class with where it stands: rows of (k, 1), or slices of ascending pairs (m,)."""
+    if classes.ndim > 1:
+        yield from ((c, row) for row, c in enumerate(classes[:, 0].tolist()))
+        return
+    found, start = np.unique(classes, return_index=True)
+    ends = np.append(start, len(classes))[1:]
+    for c, begin, end in zip(found.tolist(), start.tolist(), ends.tolist(), strict=True):
+        yield c, slice(begin, end)
+
+
+def build_levels(
+    problem: Problem, rules: RuleSet, tiers: Tiers, names: Sequence[str]
+) -> list[AnyLevel]:
+    """The levels of a problem, in order; those of the list that do not apply become none.
+
+    A name may stand for several: admission is one level a tier. Those of rules that always hold
+    come before all that look at single nodes.
+    """
+    named = [level for name in names for level in LEVELS[name].levels(problem, rules, tiers)]
+    always = [level for rule in rules.always for level in rule.levels(problem, tiers)]
+    if not always:
+        return named
+    first = (i for i, level in enumerate(named) if is_node_level(level))
+    at = next(first, len(named))
+    return [*named[:at], *always, *named[at:]]

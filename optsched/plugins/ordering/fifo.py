@@ -1,0 +1,331 @@
+"""Strict order in queues that ask for it: nobody passes the first gang that stays out.
+
+Mathematics: models/formulation/fifo.md. The field is `spec.dequeueStrategy: fifo` of a Queue, which
+Volcano declares but does not read (volcano-sh/volcano#4572).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.task import TaskStatus
+from optsched.plugins.extension_points import Greedy, Rule, Violation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from optsched.cluster.snapshot import Gang
+    from optsched.plugins.ledger import Ledger
+    from optsched.plugins.outcome import Outcome
+    from optsched.plugins.verification.world import World
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.formulation import Formulation
+    from optsched.problem.problem import Problem
+
+NOBODY = -1
+
+
+class Fifo(Rule):
+    """In a queue with strict order a gang gets nothing while one before it stays out.
+
+    Before it are the more important ones, of equals the older ones, at last those with the smaller
+    name. Gangs that have room kept for them and gangs that run in part are out of the order.
+    """
+
+    name = "fifo"
+
+    # --- verify ----------------------------------------------------------------------------------
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`."""
+        for queue in world.snapshot.queues:
+            if queue.is_fifo:
+                line = sorted((g for g in world.snapshot.gangs if g.queue == queue.name), key=_turn)
+                yield from self._verify_line(line, world)
+
+    def _verify_line(self, line: Sequence[Gang], world: World) -> Iterator[Violation]:
+        head: Gang | None = None
+        for gang in line:
+            placed = gang.key in world.placed_of
+            if placed and head is not None and not _goes_first(gang):
+                detail = f"passes {head.key}, which comes first in the fifo queue {gang.queue}"
+                yield Violation(self.name, f"gang {gang.key}", detail)
+            if head is None and not placed and _could_start(gang):
+                head = gang
+
+    # --- encode ----------------------------------------------------------------------------------
+
+    def kinds(self, problem: Problem) -> I64 | None:
+        """See `Rule`: neighbours in a line that are alike are one class."""
+        order = problem.derived(_order)
+        if not order.lines:
+            return None
+        kinds = np.zeros(problem.num_gangs, np.int64)
+        number = 0
+        for line in order.lines:
+            before = None
+            for gang in line:
+                alike = _alike(problem, order, gang)
+                number += alike is None or alike != before
+                kinds[gang], before = number, alike
+        return kinds
+
+    def encode(self, form: Formulation) -> None:
+        """x[h'], y[h'] ≤ most·b[h] for the class h' after h; m·b[h] ≤ y[h], b[h] ≤ b[class before].
+
+        b[h] ∈ {0, 1} is whether everybody up to class h is served.
+        """
+        order = form.problem.derived(_order)
+        if not order.lines:
+            return
+        first = form.gangs.members[form.gangs.member_start[:-1]]
+        class_of = {int(gang): h for h, gang in enumerate(first.tolist())}
+        for line in order.lines:
+            _Chain(form, order).run([(g, class_of.get(g, -1)) for g in line])
+
+    # --- greedy ----------------------------------------------------------------------------------
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`."""
+        return _Turns(problem, ledger) if problem.derived(_order).lines else None
+
+    # --- explain ---------------------------------------------------------------------------------
+
+    def explain(self, outcome: Outcome, gang: int) -> Reason | None:
+        """See `Rule`."""
+        head = held_behind(outcome).ahead(gang)
+        return None if head == NOBODY else behind(outcome.problem, head)
+
+
+def behind(problem: Problem, head: int) -> Reason:
+    """Why a gang waits that nothing but the order holds back."""
+    gang = problem.snapshot.gangs[head]
+    return Reason(ReasonCode.QUEUE_ORDER, f"waits behind {gang.key} in the fifo queue {gang.queue}")
+
+
+def first_in_order(problem: Problem, gang: int, among: Bool) -> int:
+    """The first of some gangs (G,) of the queue of one of them; the gang itself without order."""
+    queue = int(problem.queue_of[gang])
+    if not problem.snapshot.queues[queue].is_fifo:
+        return gang
+    gangs = problem.snapshot.gangs
+    return min(
+        np.flatnonzero(among & (problem.queue_of == queue)).tolist(), key=lambda g: _turn(gangs[g])
+    )
+
+
+def held_behind(outcome: Outcome) -> FifoLines:
+    """The lines as decisions leave them; every caller gets the same."""
+    return outcome.derived(_as_left)
+
+
+def _as_left(outcome: Outcome) -> FifoLines:
+    problem = outcome.problem
+    served = np.zeros(problem.num_gangs, np.bool_)
+    served[problem.gang_of[outcome.placed | (outcome.decisions.nominated >= 0)]] = True
+    return FifoLines(problem, served.__getitem__)
+
+
+class FifoLines:
+    """Who waits behind whom, while gangs are being served; one that is served stays so."""
+
+    def __init__(self, problem: Problem, is_served: Callable[[int], bool]) -> None:
+        order = problem.derived(_order)
+        self._place = {g: (n, i) for n, line in enumerate(order.lines) for i, g in enumerate(line)}
+        self._waiting = [[g for g in line if g in order.waits] for line in order.lines]
+        self._next = [0] * len(order.lines)
+        self._is_served = is_served
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no gang waits behind another."""
+        return not self._place
+
+    def ahead(self, gang: int) -> int:
+        """The gang that has to be served first; NOBODY where none has to."""
+        if gang not in self._place:
+            return NOBODY
+        line, place = self._place[gang]
+        waiting = self._waiting[line]
+        while self._next[line] < len(waiting) and self._is_served(waiting[self._next[line]]):
+            self._next[line] += 1
+        if self._next[line] == len(waiting):
+            return NOBODY
+        head = waiting[self._next[line]]
+        return head if self._place[head][1] < place else NOBODY
+
+
+# --- gangs as the verifier sees them -------------------------------------------------------------
+
+
+def _turn(gang: Gang) -> tuple[int, int, str]:
+    return (-gang.priority, gang.created_ms, gang.key)
+
+
+def _ready(gang: Gang) -> int:
+    return sum(t.status.counts_as_ready for t in gang.tasks)
+
+
+def _waiting(gang: Gang) -> list[str]:
+    """Roles of the tasks that may be placed."""
+    return [t.role for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None]
+
+
+def _goes_first(gang: Gang) -> bool:
+    """Whether it is out of the order: room is kept for it, or it runs in part."""
+    if any(t.nominated_node for t in gang.tasks if t.status is TaskStatus.PENDING):
+        return True
+    if gang.is_loose or not _ready(gang):
+        return False
+    have = [t.role for t in gang.tasks if t.status.counts_as_ready]
+    short = any(have.count(role) < least for role, least in gang.role_minimums)
+    return _ready(gang) < gang.min_member or short or bool(gang.sub_groups)
+
+
+def _could_start(gang: Gang) -> bool:
+    """Whether nothing of it runs and nothing about itself keeps it from starting.
+
+    Whether smaller groups inside it are complete is not looked into: such a gang holds up nobody
+    here, although engines wait for it.
+    """
+    waiting = _waiting(gang)
+    if gang.problem is not None or gang.sub_groups or _ready(gang) or not waiting:
+        return False
+    if gang.is_loose:
+        return True
+    complete = all(waiting.count(role) >= least for role, least in gang.role_minimums)
+    return len(waiting) >= gang.min_member and complete
+
+
+# --- gangs as arrays -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """Gangs of each queue with strict order, first come first.
+
+    Attributes
+    ----------
+    lines
+        By queue, those that the order is about.
+    waits
+        Those of them of which nothing runs: others wait for them.
+
+    """
+
+    lines: tuple[tuple[int, ...], ...]
+    waits: frozenset[int]
+
+
+def _order(problem: Problem) -> _Order:
+    strict = {i for i, q in enumerate(problem.snapshot.queues) if q.is_fifo}
+    lines: dict[int, list[int]] = {q: [] for q in sorted(strict)}
+    for gang in np.flatnonzero(np.isin(problem.queue_of, list(strict))).tolist():
+        row = problem.rows[gang]
+        if row.shape is None or gang in problem.blocked:
+            continue
+        is_called = any(t.nominated_node for t in row.pending)
+        is_broken = bool(row.num_ready) and not row.shape.is_started
+        if not is_called and not is_broken:
+            lines[int(problem.queue_of[gang])].append(gang)
+    gangs = problem.snapshot.gangs
+    ordered = (tuple(sorted(line, key=lambda g: _turn(gangs[g]))) for line in lines.values())
+    kept = tuple(line for line in ordered if line)
+    waits = frozenset(g for line in kept for g in line if not problem.num_ready[g])
+    return _Order(kept, waits)
+
+
+def _alike(problem: Problem, order: _Order, gang: int) -> tuple[int, int, bool] | None:
+    """What neighbours have in common to be one class; None for a gang that stays alone."""
+    shape = problem.rows[gang].shape
+    if gang in order.waits and shape is not None and shape.is_started:
+        return None
+    return (int(problem.shape_of[gang]), int(problem.priority[gang]), gang in order.waits)
+
+
+class _Turns(Greedy):
+    """Importance, gangs that have not started, then age: Volcano's order of jobs without shares."""
+
+    def __init__(self, problem: Problem, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._need: list[int] = (problem.min_member - problem.num_ready).tolist()
+        self._priority: list[int] = problem.priority.tolist()
+        order = problem.derived(_order)
+        self._rank = {g: float(i) for line in order.lines for i, g in enumerate(line)}
+
+    def gang_key(self, gang: int) -> tuple[float, ...]:
+        if gang not in self._rank:
+            return (0.0, 0.0, 0.0)
+        starts = self._ledger.gang_placed[gang] >= max(self._need[gang], 1)
+        return (-float(self._priority[gang]), float(starts), self._rank[gang])
+
+
+class _Chain:
+    """Rows along one line."""
+
+    def __init__(self, form: Formulation, order: _Order) -> None:
+        self._form = form
+        self._order = order
+        self._most = form.model.bounds[1]
+        self._last: int | None = None
+        self._is_shut = False
+
+    def run(self, line: Sequence[tuple[int, int]]) -> None:
+        """Gangs in order, with the class that each is the first member of; -1 for the others."""
+        settled = self._form.problem.settled
+        for gang, h in line:
+            if settled[gang] >= 0:
+                self._pass_settled(gang, is_served=bool(settled[gang]))
+            elif h >= 0:
+                self._gate(h)
+                if gang in self._order.waits:
+                    self._extend(h)
+
+    def _pass_settled(self, gang: int, *, is_served: bool) -> None:
+        """One that was decided on before holds up the rest, or shows that nobody held it up."""
+        if not is_served:
+            self._is_shut |= gang in self._order.waits
+        elif self._last is not None:
+            self._form.model.add_rows(0, [self._last], 1, lower=1)
+
+    def _variables(self, h: int) -> I64:
+        """What stands for the gangs of a class and their tasks."""
+        form = self._form
+        mine = slice(int(form.gangs.start[h]), int(form.gangs.start[h + 1]))
+        tasks = form.placed_variable[mine][form.is_flexible[mine]]
+        start = form.start[h : h + 1]
+        return np.concatenate([start[start >= 0], tasks])
+
+    def _gate(self, h: int) -> None:
+        """Nothing for a class before everybody else is served."""
+        model, variables = self._form.model, self._variables(h)
+        if self._is_shut:
+            rows = np.arange(len(variables))
+            model.add_rows(rows, variables, 1, upper=np.zeros(len(variables), np.int64))
+        elif self._last is not None:
+            for variable in variables.tolist():
+                most = max(int(self._most[variable]), 1)
+                model.add_rows(0, [variable, self._last], [1, -most], upper=0)
+
+    def _extend(self, h: int) -> None:
+        """Whether the class is served as well."""
+        form, model = self._form, self._form.model
+        start, number = int(form.start[h]), int(form.gangs.multiplicity[h])
+        mine = slice(int(form.gangs.start[h]), int(form.gangs.start[h + 1]))
+        tasks = form.placed_variable[mine][form.is_flexible[mine]]
+        if start >= 0 and number == 1 and not len(tasks):
+            self._last = start
+            return
+        (served,) = model.add_variables(0, 1).tolist()
+        if self._last is not None:
+            model.add_rows(0, [served, self._last], [1, -1], upper=0)
+        if start >= 0:
+            model.add_rows(0, [served, start], [number, -1], upper=0)
+        if len(tasks):
+            factors = np.append(number, -np.ones(len(tasks), np.int64))
+            model.add_rows(0, np.append(served, tasks), factors, upper=0)
+        self._last = served

@@ -1,0 +1,350 @@
+"""Room that is promised to gangs which have waited for too long: nobody may delay their start.
+
+Mathematics: models/formulation/reservation.md. Always on, without effect in snapshots that have no
+bookings. With one booking this is EASY backfilling (Lifka, JSSPP 1995).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from optsched.cluster.booking import bookings_that_bind, end_ms, gang_end_ms
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.task import TaskStatus
+from optsched.plugins.extension_points import Greedy, Rule, Spare, Violation
+from optsched.plugins.gangs.asking import asked_next
+from optsched.plugins.verification.world import summed, taken_by
+from optsched.plugins.wording import amount_text
+from optsched.problem.arrays import UNLIMITED
+from optsched.problem.running import running_tasks
+from optsched.units import format_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from optsched.cluster.booking import Booking
+    from optsched.cluster.snapshot import Gang
+    from optsched.cluster.task import Task
+    from optsched.plugins.extension_points import Room
+    from optsched.plugins.ledger import Ledger
+    from optsched.plugins.outcome import Outcome
+    from optsched.plugins.verification.world import Placement, World
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.formulation import Formulation
+    from optsched.problem.problem import Problem
+
+NEVER = 2**62
+"""The end of a task that does not say how long it runs."""
+
+
+class Reservation(Rule):
+    """What is booked is free when the booking begins, as far as anybody knows."""
+
+    name = "reservation"
+
+    # --- verify ----------------------------------------------------------------------------------
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`."""
+        bookings = world.snapshot.bookings
+        if not bookings:
+            return
+        placed = [
+            (p, bookings_that_bind(p.gang, bookings, world.snapshot.taken_ms))
+            for p in (*world.placements, *world.promises)
+        ]
+        for i, booking in enumerate(bookings):
+            bound = [p for p, numbers in placed if i in numbers]
+            if bound:
+                yield from self._verify_nodes(booking, bound, world)
+                yield from self._verify_queues(booking, bound, world)
+
+    def _verify_nodes(
+        self, booking: Booking, bound: Sequence[Placement], world: World
+    ) -> Iterator[Violation]:
+        for name, kept in booking.nodes:
+            gain = summed(taken_by(p.task) for p in bound if p.node.name == name)
+            node = world.snapshot.node_by_name.get(name)
+            if not gain or node is None:
+                continue
+            held = summed(taken_by(t) for t in node.residents if _stays(t, booking, world))
+            for resource, amount in kept:
+                used = held.get(resource, 0) + gain.get(resource, 0)
+                if gain.get(resource) and used + amount > node.offers.get(resource, 0):
+                    yield self._delay(f"node {name}", booking, resource, used)
+
+    def _verify_queues(
+        self, booking: Booking, bound: Sequence[Placement], world: World
+    ) -> Iterator[Violation]:
+        for name, kept in booking.queues:
+            queue = world.snapshot.queue_by_name.get(name)
+            if queue is None or queue.capability is None:
+                continue
+            below = set(world.below(queue))
+            gain = summed(taken_by(p.task) for p in bound if p.gang.queue in below)
+            gangs = (g for g in world.snapshot.gangs if g.queue in below)
+            tasks = (t for g in gangs for t in g.tasks if t.status.counts_for_queue)
+            held = summed(taken_by(t) for t in tasks if _stays(t, booking, world))
+            limit = dict(queue.capability)
+            for resource, amount in kept:
+                used = held.get(resource, 0) + gain.get(resource, 0)
+                if gain.get(resource) and used + amount > limit.get(resource, UNLIMITED):
+                    yield self._delay(f"queue {name}", booking, resource, used)
+
+    def _delay(self, where: str, booking: Booking, resource: str, used: int) -> Violation:
+        held = amount_text(resource, used)
+        return Violation(self.name, where, f"{held} would still be held when {_start(booking)}")
+
+    # --- encode ----------------------------------------------------------------------------------
+
+    def spare(self, problem: Problem) -> Spare | None:
+        """See `Rule`: by booking and resource, what is left beside what must be free then."""
+        bookings = problem.snapshot.bookings
+        if not any(booking.nodes for booking in bookings):
+            return None
+        parts = [_node_room(problem, i) for i in range(len(bookings))]
+        capacity = np.concatenate([p.left for p in parts], axis=1)
+        request = np.concatenate([p.request for p in parts], axis=1)
+        return Spare(capacity, request) if request.any() else None
+
+    def encode(self, form: Formulation) -> None:
+        """Σ over bound tasks in the subtree of request·x ≤ what is left below the ceiling then."""
+        problem, gangs = form.problem, form.gangs
+        for i, _ in enumerate(problem.snapshot.bookings):
+            bound = _bound(problem, i)[gangs.class_of]
+            for queue, r, left in _queue_rooms(problem, i):
+                below = problem.queues.subtree[queue][gangs.queue_of[gangs.gang_class_of]]
+                request = problem.classes.request[gangs.class_of, r]
+                entries = bound & below & (request > 0)
+                if entries.any():
+                    use = form.placed(request, entries)
+                    form.model.add_rows(0, use.variables, use.coefficients, upper=max(left, 0))
+
+    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
+        """Σ_c spare request[c, d] · supplied[c, n] ≤ capacity[n, d]."""
+        spare = self.spare(form.problem)
+        if spare is None:
+            return
+        for d in range(spare.capacity.shape[1]):
+            task_class, node = np.nonzero((supplied >= 0) & (spare.request[:, d] > 0)[:, None])
+            if len(node):
+                form.model.add_rows(
+                    node,
+                    supplied[task_class, node],
+                    spare.request[task_class, d],
+                    upper=np.maximum(spare.capacity[:, d], 0),
+                )
+
+    # --- greedy ----------------------------------------------------------------------------------
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`: queues only; engines know of nodes by `spare`."""
+        booked = any(booking.queues for booking in problem.snapshot.bookings)
+        return _BelowCeilings(problem, ledger) if booked else None
+
+    # --- explain ---------------------------------------------------------------------------------
+
+    def explain(self, outcome: Outcome, gang: int) -> Reason | None:
+        """See `Rule`: a ceiling that would be in the way of a booking."""
+        problem = outcome.problem
+        if not problem.snapshot.bookings:
+            return None
+        asked, queue = asked_next(outcome, gang), int(problem.queue_of[gang])
+        for i in _bookings_of(outcome, gang):
+            for above, r, left in _queue_rooms(problem, i):
+                if not problem.queues.subtree[above][queue] or not asked[r]:
+                    continue
+                if asked[r] > left - _gained(outcome, i, above, r):
+                    return _held_back(problem, gang, problem.snapshot.bookings[i])
+        return None
+
+    def explain_rooms(self, outcome: Outcome, gang: int, rooms: Sequence[Room]) -> Reason | None:
+        """See `Rule`: the first booking that leaves too little of the rooms of nodes."""
+        problem = outcome.problem
+        for i in _bookings_of(outcome, gang):
+            room = _node_room(problem, i)
+            left = room.left - _taken_on(outcome, room.request)
+            for task_class, number, counts in rooms:
+                request = room.request[task_class]
+                asked = np.flatnonzero(request)
+                fits = (left[:, asked] // request[asked]).min(axis=1, initial=int(UNLIMITED))
+                if np.minimum(np.maximum(fits, 0), counts).sum() < number:
+                    return _held_back(problem, gang, problem.snapshot.bookings[i])
+        return None
+
+
+# --- bookings as arrays --------------------------------------------------------------------------
+
+
+class _NodeRoom(NamedTuple):
+    """(N, D) what bound tasks may take of nodes beside a booking, and (C, D) what each takes.
+
+    D are the resources of which they may not take all that will be free.
+    """
+
+    left: I64
+    request: I64
+
+
+def _ends(problem: Problem) -> I64:
+    """(V,) when the tasks that run are expected to end; see `problem.running` for the axis."""
+    gangs, now = problem.snapshot.gangs, problem.snapshot.taken_ms
+    running = running_tasks(problem)
+    pairs = zip(running.tasks, running.gang_of.tolist(), strict=True)
+    ends = (end_ms(task, gangs[g], now) for task, g in pairs)
+    return np.array([NEVER if end is None else end for end in ends], np.int64)
+
+
+def expected_ends(problem: Problem) -> I64:
+    """(V,) when the tasks that run are expected to end, `NEVER` where that is not known."""
+    return problem.derived(_ends)
+
+
+def _node_room(problem: Problem, number: int) -> _NodeRoom:
+    booking = problem.snapshot.bookings[number]
+    index_of = {n.name: i for i, n in enumerate(problem.snapshot.nodes)}
+    column = {r: i for i, r in enumerate(problem.resources)}
+    named = sorted({column[r] for _, kept in booking.nodes for r, a in kept if a and r in column})
+    running, gone = running_tasks(problem), expected_ends(problem) <= booking.start_ms
+    free = problem.allocatable - problem.used + problem.releasing
+    np.add.at(free, running.node_of[gone], running.request[gone])
+    left = np.repeat(problem.allocatable[:, named].max(axis=0, initial=0)[None], len(free), axis=0)
+    for name, kept in booking.nodes:
+        if name in index_of:
+            node = index_of[name]
+            by_name = dict(kept)
+            amounts = [by_name.get(problem.resources[r], 0) for r in named]
+            left[node] = free[node, named] - np.array(amounts, np.int64)
+    now = np.maximum(problem.allocatable - problem.used + problem.releasing, 0)[:, named]
+    binds = (left < now).any(axis=0)
+    request = problem.classes.request[:, named] * _bound(problem, number)[:, None]
+    return _NodeRoom(left[:, binds], request[:, binds])
+
+
+def _bound(problem: Problem, number: int) -> Bool:
+    """(C,) classes that may not get in the way of a booking."""
+    return np.array([number in bound for bound in problem.classes.bound], np.bool_)
+
+
+def _queue_rooms(problem: Problem, number: int) -> list[tuple[int, int, int]]:
+    """(queue, resource, what bound tasks below it may take beside a booking)."""
+    booking, queues = problem.snapshot.bookings[number], problem.queues
+    if not booking.queues:
+        return []
+    running, gone = running_tasks(problem), expected_ends(problem) <= booking.start_ms
+    stays = queues.allocated.copy()
+    known = gone & (running.queue_of >= 0)
+    np.subtract.at(stays, running.queue_of[known], running.request[known])
+    used = queues.summed_up(stays)
+    index_of = {name: i for i, name in enumerate(queues.names)}
+    found = []
+    for name, kept in booking.queues:
+        for resource, amount in kept:
+            q, r = index_of.get(name, -1), problem.index(resource)
+            if q >= 0 and r >= 0 and queues.capability[q, r] < UNLIMITED:
+                found.append((q, r, int(queues.capability[q, r] - used[q, r]) - amount))
+    return found
+
+
+class _BelowCeilings(Greedy):
+    """What bookings leave below the ceilings of queues."""
+
+    def __init__(self, problem: Problem, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._bound = problem.classes.bound
+        self._rooms = [_queue_rooms(problem, i) for i in range(len(problem.snapshot.bookings))]
+        self._below = [frozenset(np.flatnonzero(row).tolist()) for row in problem.queues.subtree]
+        self._taken: dict[tuple[int, int, int], int] = {}
+
+    def room(self, queue: int, task_class: int) -> int:
+        request = self._ledger.request[task_class]
+        rooms = (
+            max(left - self._taken.get((i, above, r), 0), 0) // request[r]
+            for i in self._bound[task_class]
+            for above, r, left in self._rooms[i]
+            if request[r] and queue in self._below[above]
+        )
+        return min(rooms, default=int(UNLIMITED))
+
+    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+        number, request = int(counts.sum()), self._ledger.request[task_class]
+        queue = self._ledger.queue_of[gang]
+        for i in self._bound[task_class]:
+            for above, r, _ in self._rooms[i]:
+                if queue in self._below[above]:
+                    key = (i, above, r)
+                    self._taken[key] = self._taken.get(key, 0) + number * request[r]
+
+
+# --- words ---------------------------------------------------------------------------------------
+
+
+def _bookings_of(outcome: Outcome, gang: int) -> tuple[int, ...]:
+    """Numbers of the bookings that a gang may not get in the way of."""
+    problem = outcome.problem
+    start = problem.task_start[gang]
+    return problem.classes.bound[problem.task_class[start]]
+
+
+def _gained(outcome: Outcome, number: int, above: int, resource: int) -> int:
+    """What bound tasks get below a queue."""
+    problem = outcome.problem
+    tasks = np.flatnonzero(outcome.seated)
+    below = problem.queues.subtree[above][problem.queue_of[problem.gang_of[tasks]]]
+    chosen = tasks[below & _bound(problem, number)[problem.task_class[tasks]]]
+    return int(problem.classes.request[problem.task_class[chosen], resource].sum())
+
+
+def _taken_on(outcome: Outcome, request: I64) -> I64:
+    """(N, D) what placed and promised tasks take of some (C, D)."""
+    problem, tasks = outcome.problem, np.flatnonzero(outcome.seated)
+    taken = np.zeros((problem.num_nodes, request.shape[1]), np.int64)
+    np.add.at(taken, outcome.seat_of[tasks], request[problem.task_class[tasks]])
+    return taken
+
+
+def _held_back(problem: Problem, number: int, booking: Booking) -> Reason:
+    gang = problem.snapshot.gangs[number]
+    when = f"the start of {booking.gang}, expected at {_when(booking)}"
+    if (ends := _end_text(gang, problem.snapshot.taken_ms)) is not None:
+        message = f"it would run until {ends} and delay {when}"
+    else:
+        message = f"it does not say how long it runs and could delay {when}"
+    return Reason(ReasonCode.RESERVED, message)
+
+
+def expectation(booking: Booking) -> str:
+    """What the gang that a booking is made for is told."""
+    if not booking.is_open:
+        return f"room is reserved for it from {format_time(booking.start_ms)} on"
+    return (
+        "room is reserved for it as pods end that do not say how long they run, not before "
+        f"{format_time(booking.start_ms)}"
+    )
+
+
+def _end_text(gang: Gang, now_ms: int) -> str | None:
+    end = gang_end_ms(gang, now_ms)
+    return None if end is None else format_time(end)
+
+
+def _start(booking: Booking) -> str:
+    return f"{booking.gang} is to start at {_when(booking)}"
+
+
+def _when(booking: Booking) -> str:
+    return f"{format_time(booking.start_ms)}{' or later' if booking.is_open else ''}"
+
+
+def _stays(task: Task, booking: Booking, world: World) -> bool:
+    """Whether a task that has its node still holds it when a booking begins."""
+    if task.status is TaskStatus.RELEASING:
+        return False
+    gang = world.snapshot.gang_by_key.get(task.gang)
+    node = world.snapshot.node_by_name.get(task.node)
+    if gang is None or node is None or not node.ready:
+        return True
+    end = end_ms(task, gang, world.snapshot.taken_ms)
+    return end is None or end > booking.start_ms

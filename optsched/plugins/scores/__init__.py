@@ -1,0 +1,1 @@
+"""Node scores: fill, spread or balance the use of resources."""

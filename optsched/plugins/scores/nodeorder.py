@@ -1,0 +1,234 @@
+"""Prefer nodes by load, balance, preferred affinity, soft taints and the pods that stand there.
+
+Mathematics: models/formulation/nodeorder.md. Volcano: `pkg/scheduler/plugins/nodeorder`; the parts
+are scorers of kube-scheduler, each from 0 to 100 times its weight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.task import TaintEffect
+from optsched.plugins.extension_points import Greedy, Rule
+from optsched.plugins.gangs.asking import first_task
+from optsched.plugins.topology.wishes import Standing, find_wishes
+from optsched.units import CPU, MEMORY
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from optsched.cluster.task import Taint, Task, TaskShape
+    from optsched.plugins.extension_points import LiveScorer, Scorer
+    from optsched.plugins.ledger import Ledger
+    from optsched.plugins.topology.wishes import Wishes
+    from optsched.problem.arrays import F64, I64, Bool
+    from optsched.problem.problem import Problem
+
+TOP = 100.0
+_TOP = int(TOP)
+_MIB = 1 << 20
+_IMAGES_FROM, _IMAGES_FULL = 23 * _MIB, 1000 * _MIB
+"""Bytes of images that begin to count, and those that count in full, for each container."""
+
+
+@dataclass(frozen=True)
+class NodeOrder(Rule):
+    """The weighted sum of scorers; a weight of 0 switches one off."""
+
+    name = "nodeorder"
+
+    least_requested: int = 1
+    most_requested: int = 0
+    balanced_resource: int = 1
+    node_affinity: int = 2
+    taint_toleration: int = 3
+    pod_affinity: int = 2
+    topology_spread: int = 2
+    image_locality: int = 1
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`: only where tasks have wishes about other pods."""
+        wishes = problem.derived(find_wishes)
+        if wishes is None or not (self.pod_affinity or self.topology_spread):
+            return None
+        return _AsPlaced(self, wishes)
+
+    def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
+        """See `Rule`: load of CPU and memory once the task has come, and how even it is."""
+        cpu, memory = problem.resources.index(CPU), problem.resources.index(MEMORY)
+        asked = problem.classes.request[task_class]
+        asks = int(asked[cpu]), int(asked[memory])
+
+        def score(used: I64, offered: I64) -> F64:
+            cpus = used[:, cpu], offered[:, cpu]
+            return self._load(asks, cpus, (used[:, memory], offered[:, memory]))
+
+        return score
+
+    def block_scores(
+        self, problem: Problem, task_class: I64, used: I64, offered: I64
+    ) -> F64 | None:
+        """See `Rule`."""
+        cpu, memory = problem.resources.index(CPU), problem.resources.index(MEMORY)
+        request = problem.classes.request
+        asks = request[task_class, cpu], request[task_class, memory]
+        cpus = used[..., cpu], offered[..., cpu]
+        return self._load(asks, cpus, (used[..., memory], offered[..., memory]))
+
+    def _load(
+        self,
+        asks: tuple[int, int] | tuple[I64, I64],
+        cpus: tuple[I64, I64],
+        memory: tuple[I64, I64],
+    ) -> F64:
+        """Scores of nodes once a task has come that asks for CPU and memory.
+
+        `cpus` and `memory` are what is taken and what is offered.
+        """
+        least, most, even = self.least_requested, self.most_requested, self.balanced_resource
+        all_cpus, all_bytes = np.maximum(cpus[1], 1), np.maximum(memory[1], 1)
+        busy_cpu = np.minimum(cpus[0] + asks[0], all_cpus)
+        busy_memory = np.minimum(memory[0] + asks[1], all_bytes)
+        total = np.zeros(busy_cpu.shape)
+        if least:
+            free = (all_cpus - busy_cpu) * _TOP // all_cpus
+            free += (all_bytes - busy_memory) * _TOP // all_bytes
+            total += least * (free // 2)
+        if most:
+            busy = busy_cpu * _TOP // all_cpus + busy_memory * _TOP // all_bytes
+            total += most * (busy // 2)
+        if even:
+            apart = np.abs(busy_cpu / all_cpus - busy_memory / all_bytes)
+            total += even * np.floor(TOP - apart * (TOP / 2))  # half the distance deviates
+        return total
+
+    def class_score(self, problem: Problem, task_class: int) -> F64 | None:
+        """See `Rule`: preferred affinity, soft taints, images and soft spread, best node 100."""
+        shape = problem.classes.shapes[task_class]
+        parts: list[F64] = []
+        if self.image_locality and shape.wants.images:
+            parts.append(self.image_locality * _held_images(problem, shape.wants.images))
+        if self.node_affinity and shape.preferred_nodes:
+            parts.append(self.node_affinity * _preferred(problem, shape))
+        shunned = _shunned(problem, shape) if self.taint_toleration else None
+        if shunned is not None:
+            parts.append(self.taint_toleration * (TOP - _scaled(shunned)))
+        wishes = problem.derived(find_wishes)
+        task = None if wishes is None else wishes.speaker(task_class)
+        if wishes is not None and task is not None:
+            nodes = Standing(wishes)
+            met = self.met(wishes, task_class, task, nodes, problem.ready)
+            parts += [] if met is None else [met]
+        return sum(parts[1:], parts[0]) if parts else None
+
+    def met(
+        self, wishes: Wishes, task_class: int, task: Task, standing: Standing, nodes: Bool
+    ) -> F64 | None:
+        """(N,) how far nodes (N,) meet the wishes of a task of a class, and of pods about it.
+
+        None where nobody has any.
+        """
+        selecting = wishes.matcher.selecting(task)
+        if not wishes.concerns(task_class, selecting):
+            return None
+        score = np.zeros(len(nodes))
+        if self.pod_affinity:
+            score += self.pod_affinity * wishes.near(task_class, selecting, standing, nodes)
+        if self.topology_spread and wishes.spread(task.shape):
+            score += self.topology_spread * wishes.even(task_class, standing, nodes)
+        return score
+
+
+class _AsPlaced(Greedy):
+    """Wishes once tasks have been placed: what they change in the score of the class."""
+
+    reads_labels = True
+
+    def __init__(self, rule: NodeOrder, wishes: Wishes) -> None:
+        self._rule = rule
+        self._wishes = wishes
+        self._standing = Standing(wishes)
+        self._start: list[int] = wishes.problem.task_start.tolist()
+
+    def _task(self, gang: int, task_class: int) -> Task:
+        """The first task of a class in a gang; it speaks for the others where labels count."""
+        problem, start = self._wishes.problem, self._start[gang]
+        mine = problem.task_class[start : self._start[gang + 1]]
+        return problem.tasks[start + int((mine == task_class).argmax())]
+
+    def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
+        wishes = self._wishes
+        first = first_task(wishes.problem, gang, entry)
+        task, task_class = wishes.problem.tasks[first], int(wishes.problem.task_class[first])
+        speaker = wishes.speaker(task_class)
+        ready = wishes.problem.ready
+        before = None
+        if speaker is not None:
+            before = self._rule.met(wishes, task_class, speaker, Standing(wishes), ready)
+        now = self._rule.met(wishes, task_class, task, self._standing, ready)
+        if now is None and before is None:
+            return None
+
+        def change(nodes: Bool) -> F64:
+            met = self._rule.met(wishes, task_class, task, self._standing, nodes)
+            zero = np.zeros(len(nodes))
+            return (zero if met is None else met) - (zero if before is None else before)
+
+        return change
+
+    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+        self._standing.placed(self._task(gang, task_class), nodes, counts)
+
+
+def _scaled(raw: F64) -> F64:
+    """Raise to 0..100 so that the largest is 100 (`DefaultNormalizeScore`)."""
+    top = raw.max(initial=0.0)
+    return raw if top <= 0 else np.floor(raw * TOP / top)
+
+
+def _preferred(problem: Problem, shape: TaskShape) -> F64:
+    raw = np.zeros(problem.num_nodes)
+    for weight, term in shape.preferred_nodes:
+        raw += weight * problem.columns.matches(term)
+    return _scaled(raw)
+
+
+def _shunned(problem: Problem, shape: TaskShape) -> F64 | None:
+    """(N,) soft taints that tasks of a shape do not tolerate; None when there are none."""
+    codes, marks = problem.columns.taints()
+    if not any(marks):
+        return None
+    number = np.array([sum(_soft(shape, t) for t in taints) for taints in marks], np.float64)
+    return number[codes] if number.any() else None
+
+
+def _soft(shape: TaskShape, taint: Taint) -> bool:
+    if taint.effect is not TaintEffect.PREFER_NO_SCHEDULE:
+        return False
+    return not any(t.tolerates(taint) for t in shape.tolerations)
+
+
+def _held_images(problem: Problem, images: Sequence[str]) -> F64:
+    """(N,) how much of its images nodes hold, 0..100 (`ImageLocality`).
+
+    An image counts the more, the more nodes hold it, so that pods do not crowd on one of them.
+    """
+    sizes = problem.derived(_image_sizes)
+    total = np.zeros(problem.num_nodes, np.int64)
+    for image in filter(None, images):
+        held = sizes[image]
+        spread = (held > 0).sum() / problem.num_nodes
+        total += (held * spread).astype(np.int64)
+    most = _IMAGES_FULL * len(images)
+    part = np.clip(total, _IMAGES_FROM, most) - _IMAGES_FROM
+    return (part * _TOP // (most - _IMAGES_FROM)).astype(np.float64)
+
+
+def _image_sizes(problem: Problem) -> Mapping[str, I64]:
+    """(N,) bytes of each image that a class asks for, 0 on nodes without it."""
+    named = {name for shape in problem.classes.shapes for name in shape.wants.images if name}
+    stores = [node.store.size_of for node in problem.snapshot.nodes]
+    return {name: np.array([s.get(name, 0) for s in stores], np.int64) for name in named}

@@ -1,0 +1,1 @@
+"""Shares of queues: fair shares, guarantees, ceilings, hierarchies and usage over time."""

@@ -1,0 +1,159 @@
+"""Hard ceilings of queues: what a queue and all below it take never exceeds its capability.
+
+Mathematics: models/formulation/capability.md. Volcano enforces ancestors only with
+`enableHierarchy`; here a ceiling always binds, wherever in the tree it stands.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.snapshot import ROOT_QUEUE
+from optsched.plugins.extension_points import Greedy, Rule, Violation
+from optsched.plugins.faces import Face
+from optsched.plugins.gangs.asking import asked_next
+from optsched.plugins.gangs.let_in import expected_by_queue, least_resources
+from optsched.plugins.verification.world import summed
+from optsched.plugins.wording import amount_text
+from optsched.problem.arrays import UNLIMITED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from optsched.plugins.ledger import Ledger
+    from optsched.plugins.outcome import Outcome
+    from optsched.plugins.verification.world import World
+    from optsched.problem.arrays import I64
+    from optsched.problem.formulation import Formulation
+    from optsched.problem.problem import Problem
+
+
+class Capability(Rule):
+    """No queue grows above `spec.capability`, its own or an ancestor's."""
+
+    name = "capability"
+    hard_face = Face.ALLOCATABLE
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`. A queue above its ceiling before may not grow in what it is above of."""
+        for queue in world.snapshot.queues:
+            if queue.capability is None:
+                continue
+            below = world.below(queue)
+            gain = summed(world.gained_by_queue[name] for name in below)
+            held = summed(world.held_by_queue[name] for name in below)
+            for resource, limit in queue.capability:
+                more, used = gain.get(resource, 0), held.get(resource, 0)
+                if more and used + more > limit:
+                    detail = (
+                        f"{amount_text(resource, used + more)} would be in use, "
+                        f"the capability is {amount_text(resource, limit)}"
+                    )
+                    yield Violation(self.name, f"queue {queue.name}", detail)
+
+    def encode(self, form: Formulation) -> None:
+        """Σ over the subtree of request·x ≤ capability − allocated, where there is a ceiling."""
+        queues = form.problem.queues
+        form.add_usage_rows(queues.subtree, _room(queues.capability, _subtree_use(form.problem)))
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`."""
+        is_limited = problem.derived(_is_limited)
+        votes = least_resources(problem).any()
+        return _Ceilings(problem, ledger) if is_limited or votes else None
+
+    def explain(self, outcome: Outcome, gang: int) -> Reason | None:
+        """See `Rule`: names the queue or the ancestor whose ceiling binds."""
+        problem = outcome.problem
+        queues = problem.queues
+        if not problem.derived(_is_limited):
+            return None
+        queue = int(problem.queue_of[gang])
+        asked = asked_next(outcome, gang)
+        used = outcome.subtree_allocated
+        above = np.flatnonzero(queues.subtree[:, queue])
+        over = (asked > 0) & (used[above] + asked > queues.capability[above])
+        for i, r in np.argwhere(over).tolist():
+            at = int(above[i])
+            return Reason(
+                ReasonCode.CAPABILITY,
+                f"{_place(queues.names[queue], queues.names[at])} has capability "
+                f"{amount_text(problem.resources[r], int(queues.capability[at, r]))}, "
+                f"{amount_text(problem.resources[r], int(used[at, r]))} are in use, "
+                f"{amount_text(problem.resources[r], int(asked[r]))} are asked for",
+            )
+        return None
+
+
+def _is_limited(problem: Problem) -> bool:
+    """Whether any queue has a ceiling on anything."""
+    return bool((problem.queues.capability < UNLIMITED).any())
+
+
+def _place(queue: str, at: str) -> str:
+    return f"queue {queue}" if queue == at else f"queue {at}, an ancestor of {queue},"
+
+
+def _subtree_use(problem: Problem) -> I64:
+    return problem.queues.summed_up(problem.queues.allocated)
+
+
+def _room(limit: I64, used: I64) -> I64:
+    return np.where(limit < UNLIMITED, limit - used, UNLIMITED)
+
+
+def _expectable(problem: Problem) -> I64:
+    """(Q, R) the most that a queue may ever hold: its ceiling, and what nobody else is guaranteed.
+
+    Guarantees count among the queues at the top, for those below them lie within theirs.
+    """
+    queues = problem.queues
+    is_root = np.array([name == ROOT_QUEUE for name in queues.names], np.bool_)
+    at_top = ~is_root & ((queues.parent_of < 0) | is_root[queues.parent_of])
+    floors = queues.guarantee * at_top[:, None]
+    free = np.maximum(problem.total - (floors.sum(axis=0) - floors), 0)
+    return np.where(at_top[:, None], np.minimum(queues.capability, free), queues.capability)
+
+
+class _Ceilings(Greedy):
+    """Room below the ceilings of a queue and its ancestors."""
+
+    def __init__(self, problem: Problem, ledger: Ledger) -> None:
+        queues = problem.queues
+        self._ledger = ledger
+        self._ceiling: list[list[int]] = queues.capability.tolist()
+        limited = [np.flatnonzero(row < UNLIMITED).tolist() for row in queues.capability]
+        self._above = [np.flatnonzero(queues.subtree[:, q]).tolist() for q in range(len(limited))]
+        self._binding = [[(a, r) for a in above for r in limited[a]] for above in self._above]
+        self._least = least_resources(problem)
+        self._expected: list[list[int]] = queues.summed_up(expected_by_queue(problem)).tolist()
+        self._expectable: list[list[int]] = _expectable(problem).tolist()
+
+    def room(self, queue: int, task_class: int) -> int:
+        request, used = self._ledger.request[task_class], self._ledger.subtree_used
+        binding = [(a, r) for a, r in self._binding[queue] if request[r]]
+        rooms = (max(self._ceiling[a][r] - used[a][r], 0) // request[r] for a, r in binding)
+        return min(rooms, default=int(UNLIMITED))
+
+    def enqueue_vote(self, gang: int) -> int:
+        above, used = self._above[self._ledger.queue_of[gang]], self._ledger.subtree_used
+        asked = [(a, r, amount) for r, amount in self._least_of(gang) for a in above]
+        fits = all(
+            amount + self._expected[a][r] + used[a][r] <= self._expectable[a][r]
+            for a, r, amount in asked
+        )
+        return 1 if fits else -1
+
+    def _least_of(self, gang: int) -> list[tuple[int, int]]:
+        """(resource, amount) of what a gang needs at least."""
+        row = self._least[gang]
+        asked = np.flatnonzero(row)
+        return list(zip(asked.tolist(), row[asked].tolist(), strict=True))
+
+    def enqueued(self, gang: int) -> None:
+        for a in self._above[self._ledger.queue_of[gang]]:
+            for r, amount in self._least_of(gang):
+                self._expected[a][r] += amount

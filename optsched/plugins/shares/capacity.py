@@ -1,0 +1,204 @@
+"""Fixed fair parts: a queue deserves what its specification says and may borrow beyond it.
+
+Mathematics: models/formulation/capacity.md. Volcano: `pkg/scheduler/plugins/capacity`. Ceilings and
+floors are the rules `capability` and `guarantee`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.plugins.extension_points import Greedy, KeyReach, Rule
+from optsched.plugins.shares.shortfall import Shortfall
+from optsched.plugins.shares.tolerances import kept_amounts, returns_first
+from optsched.problem.running import running_tasks
+from optsched.units import PODS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from optsched.cluster.snapshot import Queue
+    from optsched.plugins.extension_points import GangLevel
+    from optsched.plugins.ledger import Ledger
+    from optsched.plugins.verification.world import World
+    from optsched.problem.arrays import I64
+    from optsched.problem.problem import Problem
+    from optsched.problem.tiers import Tiers
+
+GRID = 1000
+
+
+class Capacity(Rule):
+    """Queues far below what they deserve come first."""
+
+    name = "capacity"
+    returns_by_use = True
+
+    def __init__(self, ancestor_level: int = 0) -> None:
+        """`ancestor_level`: up to how many queues above a leaf count when room is reclaimed."""
+        self._ancestor_level = ancestor_level
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy:
+        """See `Rule`."""
+        face = _Order if problem.queues.is_flat else _OrderByTree
+        return face(problem, ledger, self._ancestor_level)
+
+    def deserved(self, problem: Problem) -> I64:
+        """See `Rule`."""
+        return deserved_amounts(problem)
+
+    def deserved_by_name(self, world: World) -> dict[str, dict[str, int]]:
+        """See `Rule`."""
+        return {q.name: _deserved(q) for q in world.snapshot.queues}
+
+    def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
+        """What queues deserve, ask for, and miss; on every level of the tree."""
+        queues = problem.queues
+        asked = queues.summed_up(queues.requested)
+        due = np.minimum(deserved_amounts(problem), asked)
+        if not due.any():
+            return ()
+        return [Shortfall("fair share", "steps", queues.subtree, due, GRID)]
+
+
+def deserved_amounts(problem: Problem) -> I64:
+    """(Q, R) the specified part, at most the capability, at least the guarantee."""
+    queues = problem.queues
+    wanted: I64 = np.maximum(np.minimum(queues.deserved, queues.capability), queues.guarantee)
+    return wanted
+
+
+def _deserved(queue: Queue) -> dict[str, int]:
+    """The same for one queue."""
+    ceiling, floor = dict(queue.capability or ()), dict(queue.guarantee)
+    wanted = {r: min(n, ceiling.get(r, n)) for r, n in queue.deserved}
+    return {r: max(wanted.get(r, 0), floor.get(r, 0)) for r in {**wanted, **floor}}
+
+
+class _Order(Greedy):
+    """Queue priority, then queues that deserve something, then their largest part in use.
+
+    A queue that deserves nothing counts as fully used (`capacity.go`, updateShare).
+    """
+
+    def __init__(self, problem: Problem, ledger: Ledger, ancestor_level: int) -> None:
+        self._ancestor_level = ancestor_level
+        self._problem = problem
+        self._ledger = ledger
+        self._guarantee: list[list[int]] = problem.queues.guarantee.tolist()
+        self._ceiling: list[list[int]] = problem.queues.capability.tolist()
+        self._deserved: list[list[int]] = deserved_amounts(problem).tolist()
+        self._kept: list[list[int]] = kept_amounts(problem, deserved_amounts(problem)).tolist()
+        self._returns_first = returns_first(problem)
+        self._priority = [-float(p) for p in problem.queues.priority.tolist()]
+
+    def queue_key(self, queue: int) -> tuple[float, ...]:
+        return (self._priority[queue], *self._share(queue, self._ledger.queue_used[queue]))
+
+    def _share(self, queue: int, held: Sequence[int]) -> tuple[float, float]:
+        """The largest part in use of what a queue deserves, and whether it deserves nothing."""
+        pairs = zip(held, self._deserved[queue], strict=True)
+        parts = [used / due for used, due in pairs if due]
+        return (max(parts), 0.0) if parts else (1.0, 1.0)
+
+    def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
+        """Queues that share more ancestors with the claimer come first (VictimQueueOrder).
+
+        Before that those whose overuse has a limit.
+        """
+        subtree = self._problem.queues.subtree
+        shared = -float((subtree[:, queue] & subtree[:, claimer]).sum())
+        return (-float(self._returns_first[queue]), shared)
+
+    def may_reclaim(self, queue: int, task_class: int) -> bool:
+        """Within the ceiling in all, and within what is deserved of something asked for."""
+        request, used = self._ledger.request[task_class], self._ledger.queue_used[queue]
+        asked = self._asked(request)
+        future = {r: used[r] + request[r] for r in asked}
+        if any(future[r] > self._ceiling[queue][r] for r in asked):
+            return False
+        for at in self._upwards(queue):
+            held = self._held(at)
+            if any(held[r] + request[r] <= self._deserved[at][r] for r in asked):
+                return True
+        return False
+
+    def _upwards(self, queue: int) -> list[int]:
+        """A queue and those above it, as many as count."""
+        return self._line(queue)[: self._ancestor_level + 1]
+
+    def _line(self, queue: int) -> list[int]:
+        """A queue and all above it."""
+        found, parent_of = [queue], self._problem.queues.parent_of
+        while parent_of[found[-1]] >= 0:
+            found.append(int(parent_of[found[-1]]))
+        return found
+
+    def _held(self, queue: int) -> list[int]:
+        """What a queue and all below it hold."""
+        below = np.flatnonzero(self._problem.queues.subtree[queue]).tolist()
+        rows = (self._ledger.queue_used[q] for q in below)
+        return [sum(column) for column in zip(*rows, strict=True)]
+
+    def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
+        """Tasks of queues above what they deserve of what the tasks use; floors are kept."""
+        running = running_tasks(self._problem)
+        asked = self._asked(self._ledger.request[task_class])
+        left: dict[int, list[int]] = {}
+        chosen = []
+        for v in victims.tolist():
+            queue, request = int(running.queue_of[v]), running.request[v].tolist()
+            held = left.setdefault(queue, list(self._ledger.queue_used[queue]))
+            if not any(request[r] for r in asked):
+                continue
+            rest = [a - b for a, b in zip(held, request, strict=True)]
+            if any(a < floor for a, floor in zip(rest, self._guarantee[queue], strict=True)):
+                continue
+            taken = [a - b for a, b in zip(self._ledger.queue_used[queue], held, strict=True)]
+            used = [r for r, amount in enumerate(request) if amount]
+            if self._lends(queue, int(self._problem.queue_of[gang]), used, taken):
+                left[queue] = rest
+                chosen.append(v)
+        return np.array(chosen, np.int64)
+
+    def _lends(self, queue: int, claimer: int, used: list[int], taken: list[int]) -> bool:
+        """Whether a queue, less what was taken of it, is above what is due to it, and those above.
+
+        Only resources that the victim uses and the queue deserves count (volcano#4918); nothing
+        keeps a victim that uses none of them.
+        """
+        subtree = self._problem.queues.subtree
+        for at in self._upwards(queue):
+            due, held = self._kept[at], self._held(at)
+            named = [r for r in used if due[r]]
+            if subtree[at, claimer] or not named:
+                continue
+            if not any(held[r] - taken[r] > due[r] for r in named):
+                return False
+        return True
+
+    def _asked(self, request: Sequence[int]) -> list[int]:
+        pods = self._problem.index(PODS)
+        return [r for r, amount in enumerate(request) if amount and r != pods]
+
+
+class _OrderByTree(_Order):
+    """Queue priority, leaves first, then the shares of the highest queues that two differ in.
+
+    That is `capacity.go`, QueueOrder with `enableHierarchy`; here every tree is asked.
+    """
+
+    queue_key_reach = KeyReach.GROWING
+
+    def __init__(self, problem: Problem, ledger: Ledger, ancestor_level: int) -> None:
+        super().__init__(problem, ledger, ancestor_level)
+        queues = problem.queues
+        self._paths = [tuple(reversed(self._line(q))) for q in range(len(queues.names))]
+        self._has_children = np.isin(np.arange(len(queues.names)), queues.parent_of).tolist()
+
+    def queue_key(self, queue: int) -> tuple[float, ...]:
+        path = self._paths[queue]
+        shares = (part for q in path for part in self._share(q, self._held(q)))
+        return (self._priority[queue], float(self._has_children[queue]), *shares)

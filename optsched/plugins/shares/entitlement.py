@@ -1,0 +1,122 @@
+"""A queue that reclaims in a session holds no more than what is due to it when the session ends.
+
+Mathematics: models/formulation/entitlement.md. The bid that has victims evicted respects this by
+itself; this rule keeps other gangs of the queue from taking what the bid left of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.plugins.extension_points import Greedy, Rule, Violation
+from optsched.plugins.gangs.asking import asked_next
+from optsched.plugins.verification.world import summed
+from optsched.plugins.wording import amount_text
+from optsched.problem.arrays import UNLIMITED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from optsched.plugins.ledger import Ledger
+    from optsched.plugins.outcome import Outcome
+    from optsched.plugins.verification.world import World
+    from optsched.problem.arrays import I64
+    from optsched.problem.formulation import Formulation
+    from optsched.problem.problem import Problem
+
+
+class Entitlements(Rule):
+    """Queues that reclaim grow no further than what is due to them."""
+
+    name = "entitlement"
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`. A queue that holds more before may not grow."""
+        for entitlement in world.snapshot.entitlements:
+            queue = world.snapshot.queue_by_name.get(entitlement.queue)
+            if queue is None:
+                continue
+            below, resource = world.below(queue), entitlement.resource
+            more = summed(world.gained_by_queue[name] for name in below).get(resource, 0)
+            used = summed(world.held_by_queue[name] for name in below).get(resource, 0) + more
+            if more and used > entitlement.most:
+                detail = (
+                    f"{amount_text(resource, used)} would be in use, it reclaims up to "
+                    f"{amount_text(resource, entitlement.most)}"
+                )
+                yield Violation(self.name, f"queue {queue.name}", detail)
+
+    def encode(self, form: Formulation) -> None:
+        """Σ over the subtree of request·x ≤ most − allocated."""
+        problem = form.problem
+        if problem.snapshot.entitlements:
+            most, queues = entitled_amounts(problem), problem.queues
+            used = queues.subtree.astype(np.int64) @ queues.allocated
+            room = np.where(most < UNLIMITED, most - used, UNLIMITED)
+            form.add_usage_rows(queues.subtree, room)
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`."""
+        return _Room(problem, ledger) if problem.snapshot.entitlements else None
+
+    def explain(self, outcome: Outcome, gang: int) -> Reason | None:
+        """See `Rule`: what the queue reclaims, and what it may hold."""
+        problem = outcome.problem
+        if not problem.snapshot.entitlements:
+            return None
+        queues, asked = problem.queues, asked_next(outcome, gang)
+        most = entitled_amounts(problem)
+        used = queues.subtree.astype(np.int64) @ outcome.queue_allocated
+        above = queues.subtree[:, int(problem.queue_of[gang])]
+        over = (asked > 0) & (used + asked > most) & above[:, None]
+        for at, r in np.argwhere(over).tolist():
+            name = problem.resources[r]
+            return Reason(
+                ReasonCode.DESERVED,
+                f"queue {queues.names[at]} reclaims {name} up to "
+                f"{amount_text(name, int(most[at, r]))}, "
+                f"{amount_text(name, int(used[at, r]))} are in use, "
+                f"{amount_text(name, int(asked[r]))} are asked for",
+            )
+        return None
+
+
+def entitled_amounts(problem: Problem) -> I64:
+    """(Q, R) what queues may hold with all below them; UNLIMITED where nothing limits them."""
+    queues = problem.queues
+    index_of = {name: q for q, name in enumerate(queues.names)}
+    most = np.full((len(queues.names), len(problem.resources)), UNLIMITED, np.int64)
+    for entitlement in problem.snapshot.entitlements:
+        q, r = index_of.get(entitlement.queue, -1), problem.index(entitlement.resource)
+        if q >= 0 and r >= 0:
+            most[q, r] = min(most[q, r], entitlement.most)
+    return most
+
+
+class _Room(Greedy):
+    """Room below what queues and their ancestors may hold."""
+
+    def __init__(self, problem: Problem, ledger: Ledger) -> None:
+        self._ledger = ledger
+        most, queues = entitled_amounts(problem), problem.queues
+        limits = [(a, r, int(most[a, r])) for a, r in np.argwhere(most < UNLIMITED).tolist()]
+        self._below = [np.flatnonzero(row).tolist() for row in queues.subtree]
+        self._binding = [
+            [(a, r, amount) for a, r, amount in limits if queues.subtree[a, q]]
+            for q in range(len(queues.names))
+        ]
+
+    def room(self, queue: int, task_class: int) -> int:
+        request = self._ledger.request[task_class]
+        rooms = (
+            max(most - self._used(a, r), 0) // request[r]
+            for a, r, most in self._binding[queue]
+            if request[r]
+        )
+        return min(rooms, default=int(UNLIMITED))
+
+    def _used(self, queue: int, r: int) -> int:
+        return sum(self._ledger.queue_used[q][r] for q in self._below[queue])

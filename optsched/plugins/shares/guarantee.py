@@ -1,0 +1,262 @@
+"""Reserved floors: what is guaranteed to a queue and not in use is kept free from all others.
+
+Mathematics: models/formulation/guarantee.md. Volcano bounds each queue alone by the cluster's total
+less the guarantees of the others (`realCapability`); two queues may then take a third one's
+guarantee together. Here the reserve is joint, and it holds at every level of the tree.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.snapshot import ROOT_QUEUE
+from optsched.plugins.extension_points import Greedy, Rule, Violation
+from optsched.plugins.faces import Face
+from optsched.plugins.gangs.asking import asked_next
+from optsched.plugins.shares.shortfall import Shortfall
+from optsched.plugins.verification.world import summed, taken_by
+from optsched.plugins.wording import amount_text
+from optsched.problem.arrays import UNLIMITED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from optsched.cluster.snapshot import Queue
+    from optsched.plugins.extension_points import GangLevel
+    from optsched.plugins.ledger import Ledger
+    from optsched.plugins.outcome import Outcome
+    from optsched.plugins.verification.world import World
+    from optsched.problem.arrays import I64
+    from optsched.problem.formulation import Formulation
+    from optsched.problem.problem import Problem
+    from optsched.problem.tiers import Tiers
+
+PPM = 1_000_000
+
+SHOWN = 4
+"""Queues that a reason names."""
+
+
+class Guarantee(Rule):
+    """Use and unused guarantees of all queues together fit the cluster."""
+
+    name = "guarantee"
+    hard_face = Face.ALLOCATABLE
+
+    # --- verify ----------------------------------------------------------------------------------
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`. Where more is guaranteed than there is, the claims may not grow."""
+        named = {r for q in world.snapshot.queues for r, _ in q.guarantee}
+        gained = summed(world.gained_by_queue.values())
+        for resource in sorted(named):
+            if not gained.get(resource):
+                continue
+            before = _claimed(world, resource, lambda q: world.held_by_queue[q])
+            after = _claimed(world, resource, lambda q: _after(world, q))
+            pool = world.total.get(resource, 0) - _held_by_strangers(world, resource)
+            if after > max(pool, before):
+                detail = (
+                    f"use and unused guarantees would be {amount_text(resource, after)}, "
+                    f"the cluster has {amount_text(resource, pool)} for queues"
+                )
+                yield Violation(self.name, "all queues", detail)
+
+    # --- encode ----------------------------------------------------------------------------------
+
+    def encode(self, form: Formulation) -> None:
+        """Claims of the tops fit: claim ≥ guarantee, claim ≥ own use and claims of children."""
+        problem = form.problem
+        for r in _guaranteed(problem):
+            _encode_resource(form, r)
+
+    # --- greedy ----------------------------------------------------------------------------------
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`."""
+        return _Reserve(problem, ledger) if _guaranteed(problem) else None
+
+    # --- levels ----------------------------------------------------------------------------------
+
+    def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
+        """What is guaranteed, asked for, and missing."""
+        queues = problem.queues
+        asked = queues.summed_up(queues.requested)
+        due = np.minimum(queues.guarantee, asked)
+        if not due.any():
+            return ()
+        return [Shortfall("guarantee deficit", "steps", queues.subtree, due, PPM)]
+
+    # --- explain ---------------------------------------------------------------------------------
+
+    def explain(self, outcome: Outcome, gang: int) -> Reason | None:
+        """See `Rule`: what the guarantees of other queues keep free."""
+        problem = outcome.problem
+        if not _guaranteed(problem):
+            return None
+        asked = asked_next(outcome, gang)
+        queue = int(problem.queue_of[gang])
+        names = problem.queues.names
+        for r in _guaranteed(problem):
+            claims = _Claims(problem, r, outcome.queue_allocated[:, r])
+            room, kept = max(claims.room(queue), 0), claims.kept_from(queue)
+            # Where more is asked for than this, guarantees are not what is in the way.
+            if room < asked[r] <= room + sum(kept.values()):
+                name = problem.resources[r]
+                most = sorted(kept, key=lambda q: (-kept[q], names[q]))
+                shown = [f"{names[q]} ({amount_text(name, kept[q])})" for q in most[:SHOWN]]
+                shown += ["more"] if len(most) > SHOWN else []
+                *before, last = shown
+                of = f"{', '.join(before)} and {last}" if before else last
+                return Reason(
+                    ReasonCode.GUARANTEE,
+                    f"{amount_text(name, int(asked[r]))} are asked for, queue {names[queue]} may "
+                    f"take {amount_text(name, room)}: the rest is kept for the guarantees of "
+                    f"{'queues' if len(most) > 1 else 'queue'} {of}",
+                )
+        return None
+
+
+def _guaranteed(problem: Problem) -> list[int]:
+    """Resources that some queue is guaranteed."""
+    return problem.derived(_find_guaranteed)
+
+
+def _find_guaranteed(problem: Problem) -> list[int]:
+    return np.flatnonzero(problem.queues.guarantee.any(axis=0)).tolist()
+
+
+def _pool(problem: Problem, r: int) -> int:
+    """What the cluster has for queues: its total less what pods outside every gang hold."""
+    foreign = problem.foreign[problem.ready, r].sum()
+    return int(problem.total[r] - foreign)
+
+
+class _Claims:
+    """What each queue claims of one resource: the larger of its guarantee and of what it needs.
+
+    A queue needs its own use and the claims of its children.
+    """
+
+    def __init__(self, problem: Problem, r: int, used: I64) -> None:
+        queues = problem.queues
+        self._parent = queues.parent_of.tolist()
+        self._guarantee = queues.guarantee[:, r].tolist()
+        self._need = used.tolist()
+        depth = queues.subtree.sum(axis=0)
+        self._claim = [0] * len(self._parent)
+        for q in np.argsort(-depth, kind="stable").tolist():
+            self._claim[q] = max(self._guarantee[q], self._need[q])
+            if self._parent[q] >= 0:
+                self._need[self._parent[q]] += self._claim[q]
+        tops = [c for c, p in zip(self._claim, self._parent, strict=True) if p < 0]
+        self.total = sum(tops)
+        self._pool = max(_pool(problem, r), self.total)
+
+    def room(self, queue: int) -> int:
+        """What a queue may still take: unused guarantees on the way up, and what nobody claims."""
+        unused, at = self._pool - self.total, queue
+        while at >= 0:
+            unused += max(0, self._guarantee[at] - self._need[at])
+            at = self._parent[at]
+        return unused
+
+    def kept_from(self, queue: int) -> dict[int, int]:
+        """What queues have of their guarantees unused that a queue may not take."""
+        path, at = set(), queue
+        while at >= 0:
+            path.add(at)
+            at = self._parent[at]
+        return {
+            q: self._guarantee[q] - self._need[q]
+            for q in range(len(self._parent))
+            if q not in path and self._guarantee[q] > self._need[q]
+        }
+
+    def take(self, queue: int, amount: int) -> None:
+        """Add to a queue's use, or take back where negative."""
+        at, change = queue, amount
+        while at >= 0 and change:
+            self._need[at] += change
+            claim = max(self._guarantee[at], self._need[at])
+            change, self._claim[at] = claim - self._claim[at], claim
+            at = self._parent[at]
+        self.total += change if at < 0 else 0
+
+
+class _Reserve(Greedy):
+    """Room beside what is claimed, as claims change."""
+
+    def __init__(self, problem: Problem, ledger: Ledger) -> None:
+        used = problem.queues.allocated
+        self._ledger = ledger
+        self._claims = {r: _Claims(problem, r, used[:, r]) for r in _guaranteed(problem)}
+
+    def room(self, queue: int, task_class: int) -> int:
+        request = self._ledger.request[task_class]
+        asked = [(r, claims) for r, claims in self._claims.items() if request[r]]
+        return min((max(c.room(queue), 0) // request[r] for r, c in asked), default=int(UNLIMITED))
+
+    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+        request, number = self._ledger.request[task_class], int(counts.sum())
+        for r, claims in self._claims.items():
+            if request[r]:
+                claims.take(self._ledger.queue_of[gang], number * request[r])
+
+
+def _encode_resource(form: Formulation, r: int) -> None:
+    problem, gangs, model = form.problem, form.gangs, form.model
+    queues = problem.queues
+    pool = max(_pool(problem, r), _Claims(problem, r, queues.allocated[:, r]).total)
+    claim = model.add_variables(queues.guarantee[:, r], pool)
+    queue = gangs.queue_of[gangs.gang_class_of]
+    request = problem.classes.request[gangs.class_of, r]
+    for q in range(len(queues.names)):
+        use = form.placed(request, queue == q)
+        gone = form.evicted(r, np.arange(len(queues.names)) == q)
+        children = claim[queues.parent_of == q]
+        minus = -np.ones(len(children), np.int64)
+        model.add_rows(
+            0,
+            np.concatenate([[claim[q]], use.variables, gone.variables, children]),
+            np.concatenate([[1], -use.coefficients, gone.coefficients, minus]),
+            lower=int(queues.allocated[q, r]),
+        )
+    model.add_rows(0, claim[queues.parent_of < 0], 1, upper=pool)
+
+
+def _after(world: World, queue: str) -> Mapping[str, int]:
+    return summed((world.held_by_queue[queue], world.gained_by_queue[queue]))
+
+
+def _claimed(world: World, resource: str, use_of: Callable[[str], Mapping[str, int]]) -> int:
+    """The claims of the queues at the top, each with what is below it."""
+    names = {q.name for q in world.snapshot.queues}
+    children: dict[str, list[Queue]] = {}
+    for queue in world.snapshot.queues:
+        if not _is_root(queue):
+            children.setdefault(queue.parent, []).append(queue)
+
+    def claim(queue: Queue) -> int:
+        below = children.get(queue.name, ())
+        need = use_of(queue.name).get(resource, 0) + sum(claim(q) for q in below)
+        return max(dict(queue.guarantee).get(resource, 0), need)
+
+    return sum(claim(q) for q in world.snapshot.queues if q.parent not in names or _is_root(q))
+
+
+def _is_root(queue: Queue) -> bool:
+    return queue.name == ROOT_QUEUE
+
+
+def _held_by_strangers(world: World, resource: str) -> int:
+    return sum(
+        taken_by(t).get(resource, 0)
+        for n in world.snapshot.nodes
+        if n.ready
+        for t in n.residents
+        if not t.gang
+    )

@@ -1,0 +1,289 @@
+"""Dominant resource fairness over a tree of queues (`enableHierarchy` of drf).
+
+In the order of queues, and as quotas of departments from the top down.
+
+Mathematics: models/formulation/hdrf.md. Bhattacharya et al., "Hierarchical scheduling for diverse
+datacenter workloads", SoCC 2013; Volcano: `pkg/scheduler/plugins/drf`, lines 268-367 and 503-548.
+The tree is that of the annotations `volcano.sh/hierarchy`, not of `spec.parent`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.api.wellknown import HIERARCHY, HIERARCHY_WEIGHTS
+from optsched.plugins.extension_points import Greedy, KeyReach
+from optsched.plugins.shares.drf import GRID, Drf, DrfOrder
+from optsched.plugins.shares.past import past_of
+from optsched.plugins.shares.shortfall import Shortfall
+from optsched.plugins.shares.tree_shares import contest_in, contest_of, quotas
+from optsched.problem.running import running_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from optsched.cluster.snapshot import Queue
+    from optsched.plugins.extension_points import GangLevel
+    from optsched.plugins.ledger import Ledger
+    from optsched.plugins.shares.tree_shares import Contest, Path
+    from optsched.plugins.verification.world import World
+    from optsched.problem.arrays import F64, I64, Bool
+    from optsched.problem.problem import Problem
+    from optsched.problem.tiers import Tiers
+
+
+class HierarchicalDrf(Drf):
+    """Queues in the order of weighted shares where their paths part; full ones come last."""
+
+    def __init__(self, *, reclaims: bool = True, half_life_ms: int = 0) -> None:
+        """`reclaims`: whether queues claim back what the tree gives them.
+
+        `half_life_ms`: after how long what was used counts half; 0 where it does not count.
+        """
+        self._reclaims = reclaims
+        self.half_life_ms = half_life_ms
+
+    def ideal(self, problem: Problem) -> F64:
+        """(Q, R) what each queue would hold of each resource if tasks could be cut."""
+        return problem.derived(self._contest).ideal
+
+    def _contest(self, problem: Problem) -> Contest:
+        return contest_of(problem, _paths(problem), past_of(problem, self.half_life_ms))
+
+    def _timeless(self, problem: Problem) -> Contest:
+        """The same as if nobody had used anything: nobody is evicted for what he once had."""
+        if not self.half_life_ms:
+            return problem.derived(self._contest)
+        return contest_of(problem, _paths(problem), past_of(problem, 0))
+
+    def tells_apart(self, problem: Problem) -> Bool | None:
+        """See `Rule`: shares of queues are all that counts."""
+        return None
+
+    def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
+        """What departments miss of their ideal, from the top down to queues."""
+        contest = problem.derived(self._contest)
+        return [
+            Shortfall(f"fair share at depth {depth}", "steps", member, target, GRID)
+            for depth, member, target in quotas(problem, contest)
+        ]
+
+    def deserved(self, problem: Problem) -> I64 | None:
+        """See `Rule`: the ideal of queues with all below them."""
+        if not self._reclaims:
+            return None
+        due: I64 = problem.queues.subtree.astype(np.int64) @ problem.derived(self._timeless).due
+        return due
+
+    def deserved_by_name(self, world: World) -> dict[str, dict[str, int]] | None:
+        """See `Rule`."""
+        if not self._reclaims:
+            return None
+        queues = world.snapshot.queues
+        contest, names = contest_in(world, [hierarchy(q) for q in queues], [{} for _ in queues])
+        due = contest.subtree.astype(np.int64) @ contest.due
+        return {
+            queue.name: dict(zip(names, amounts, strict=True))
+            for queue, amounts in zip(queues, due.tolist(), strict=True)
+        }
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy:
+        """See `Rule`."""
+        past = past_of(problem, self.half_life_ms)
+        return _TreeOrder(problem, ledger, TreeOfTurns(problem, ledger, _paths(problem), past))
+
+
+def _paths(problem: Problem) -> list[Path]:
+    return [hierarchy(queue) for queue in problem.snapshot.queues]
+
+
+def hierarchy(queue: Queue) -> Path:
+    """Names and weights from the top to a queue; `root/NAME` with its own weight where unsaid.
+
+    A weight that is missing or no positive number counts as 1.
+    """
+    path = queue.annotations.get(HIERARCHY, "").strip("/")
+    if not path:
+        return (("root", 1.0), (queue.name, float(queue.weight)))
+    names = path.split("/")
+    weights = [_weight(text) for text in queue.annotations.get(HIERARCHY_WEIGHTS, "").split("/")]
+    weights += [1.0] * (len(names) - len(weights))
+    return tuple(zip(names, weights, strict=False))
+
+
+def _weight(text: str) -> float:
+    try:
+        weight = float(text)
+    except ValueError:
+        return 1.0
+    return weight if 0 < weight < float("inf") else 1.0
+
+
+@dataclass(eq=False)
+class _Node:
+    """A department, or a gang, with what it holds once its parts are made equal.
+
+    Attributes
+    ----------
+    gang
+        Of a gang's node; -1 for departments.
+    past
+        What counts as held besides; empty for nothing.
+    is_full
+        Whether more can do nothing for it, or for anybody below it.
+
+    """
+
+    weight: float
+    gang: int = -1
+    above: _Node | None = None
+    below: dict[str, _Node] = field(default_factory=dict)
+    held: list[float] = field(default_factory=list)
+    past: list[float] = field(default_factory=list)
+    share: float = 0.0
+    is_full: bool = False
+    is_stale: bool = True
+
+
+class TreeOfTurns:
+    """Shares of all departments, brought up to date where something has changed."""
+
+    def __init__(self, problem: Problem, ledger: Ledger, paths: Sequence[Path], past: F64) -> None:
+        self._ledger = ledger
+        self._inverse = [1.0 / t if t else 0.0 for t in problem.total.tolist()]
+        self._top = _Node(1.0)
+        self._gangs: dict[int, _Node] = {}
+        self._asked = [
+            [row.requested.get(name, 0) for name in problem.resources] for row in problem.rows
+        ]
+        self._open: list[bool] = []
+        self.paths = [self._path(path) for path in paths]
+        for q in np.flatnonzero(past.any(axis=1)).tolist():
+            self.paths[q][-1].past = past[q].tolist()
+        for gang, queue in enumerate(problem.queue_of.tolist()):
+            if queue >= 0 and any(self._asked[gang]):
+                home = self.paths[queue][-1]
+                node = _Node(1.0, gang, home)
+                home.below[f" {gang}"] = self._gangs[gang] = node
+
+    def _path(self, path: Path) -> list[_Node]:
+        node, found = self._top, []
+        for name, weight in path:
+            if name not in node.below:
+                node.below[name] = _Node(weight, above=node)
+            node = node.below[name]
+            found.append(node)
+        return found
+
+    def changed(self, gang: int) -> None:
+        """Take note that a gang holds something else now."""
+        node = self._gangs.get(gang)
+        while node is not None:
+            node.is_stale = True
+            node = node.above
+
+    def refresh(self) -> None:
+        """Bring everything up to date."""
+        left = [amount > 0 for amount in self._ledger.idle_total]
+        if left != self._open:
+            self._open = left
+            for gang in self._gangs:
+                self.changed(gang)
+        self._refresh(self._top)
+
+    def _refresh(self, node: _Node) -> None:
+        if not node.is_stale:
+            return
+        node.is_stale = False
+        if node.gang >= 0:
+            held = self._ledger.gang_used(node.gang)
+            node.held = [float(amount) for amount in held]
+            node.is_full = self._is_served(held, self._asked[node.gang])
+        else:
+            for part in node.below.values():
+                self._refresh(part)
+            self._join(node, list(node.below.values()))
+        node.share = max(a * i for a, i in zip(node.held, self._inverse, strict=True))
+
+    def _is_served(self, held: Sequence[int], asked: Sequence[int]) -> bool:
+        """Whether a gang has all it asks for of something, or asks for what is used up."""
+        return any(
+            want and (not is_open or 0 < want <= have)
+            for have, want, is_open in zip(held, asked, self._open, strict=True)
+        )
+
+    def _join(self, node: _Node, parts: list[_Node]) -> None:
+        """Add up the parts, those that could grow scaled down to the least of them."""
+        node.held = list(node.past) or [0.0] * len(self._inverse)
+        node.is_full = all(part.is_full for part in parts)
+        growing = [p.share / p.weight for p in parts if p.share and not p.is_full]
+        least = min(growing, default=1.0)
+        for part in parts:
+            if part.share:
+                scale = 1.0 if part.is_full else least * part.weight / part.share
+                node.held = [a + scale * b for a, b in zip(node.held, part.held, strict=True)]
+
+    def key(self, queue: int) -> tuple[float, ...]:
+        """By level from the top: whether it is full, and its weighted share."""
+        self.refresh()
+        return tuple(
+            part for n in self.paths[queue] for part in (float(n.is_full), n.share / n.weight)
+        )
+
+
+class TurnsByTree(Greedy):
+    """Order of queues down a tree."""
+
+    queue_key_reach = KeyReach.ANY
+
+    def __init__(self, problem: Problem, ledger: Ledger, tree: TreeOfTurns) -> None:
+        self._problem = problem
+        self._ledger = ledger
+        self._tree = tree
+        self._num_evicted = 0
+
+    def queue_key(self, queue: int) -> tuple[float, ...]:
+        """See `Greedy`."""
+        self._note_evictions()
+        return self._tree.key(queue)
+
+    def _note_evictions(self) -> None:
+        number = sum(self._ledger.gang_evicted)
+        if number != self._num_evicted:
+            self._num_evicted = number
+            self._note(*range(self._problem.num_gangs))
+
+    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+        """See `Greedy`."""
+        self._tree.changed(gang)
+
+    def _note(self, *gangs: int) -> None:
+        for gang in gangs:
+            self._tree.changed(gang)
+
+
+class _TreeOrder(TurnsByTree, DrfOrder):
+    def __init__(self, problem: Problem, ledger: Ledger, tree: TreeOfTurns) -> None:
+        TurnsByTree.__init__(self, problem, ledger, tree)
+        DrfOrder.__init__(self, problem, ledger)
+
+    def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
+        """Tasks of queues that stay behind the claimer's once the room has changed hands."""
+        running, ledger = running_tasks(self._problem), self._ledger
+        queue, asked = int(self._problem.queue_of[gang]), ledger.request[task_class]
+        self._note_evictions()
+        chosen = []
+        for v in victims.tolist():
+            of, held = int(running.gang_of[v]), running.request[v].tolist()
+            ledger.evict(of, held, 1)
+            ledger.evict(gang, asked, -1)
+            self._note(of, gang)
+            if self._tree.key(queue) < self._tree.key(int(running.queue_of[v])):
+                chosen.append(v)
+            ledger.evict(gang, asked, 1)
+            ledger.evict(of, held, -1)
+            self._note(of, gang)
+        return np.array(chosen, np.int64)

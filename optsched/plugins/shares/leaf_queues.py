@@ -1,0 +1,109 @@
+"""With `enableHierarchy` of capacity gangs run in queues without queues below them only.
+
+Mathematics: models/formulation/leaf_queues.md. Volcano: `pkg/scheduler/plugins/capacity`, where a
+gang in another queue keeps the whole plugin from working (`checkHierarchicalQueue`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.snapshot import ROOT_QUEUE
+from optsched.plugins.extension_points import Greedy, Rule, Violation
+from optsched.plugins.faces import Face
+from optsched.problem.arrays import UNLIMITED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from optsched.plugins.ledger import Ledger
+    from optsched.plugins.outcome import Outcome
+    from optsched.plugins.verification.world import World
+    from optsched.problem.arrays import Bool
+    from optsched.problem.formulation import Formulation
+    from optsched.problem.problem import Problem
+
+SHOWN = 3
+"""Queues below that a sentence names."""
+
+
+class LeafQueues(Rule):
+    """Nothing is placed in a queue that has queues below it."""
+
+    name = "leaf-queues"
+    hard_face = Face.ALLOCATABLE
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`."""
+        parents = {q.parent or ROOT_QUEUE for q in world.snapshot.queues if q.name != ROOT_QUEUE}
+        for key in world.placed_of:
+            queue = world.snapshot.gang_by_key[key].queue
+            if queue in parents:
+                detail = f"its queue {queue} has queues below it"
+                yield Violation(self.name, f"gang {key}", detail)
+
+    def excludes(self, problem: Problem) -> Bool | None:
+        """See `Rule`."""
+        found = problem.derived(_excluded)
+        return found if found.any() else None
+
+    def encode(self, form: Formulation) -> None:
+        """x[f], y[h] = 0 in such queues."""
+        excluded = form.problem.derived(_excluded)
+        gangs = form.gangs
+        shut = excluded[gangs.members[gangs.member_start[:-1]]]
+        entries = shut[gangs.gang_class_of]
+        starts = form.start[shut]
+        variables = np.unique(np.concatenate([form.placed_variable[entries], starts[starts >= 0]]))
+        rows = np.arange(len(variables))
+        form.model.add_rows(rows, variables, 1, upper=np.zeros(len(variables), np.int64))
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`."""
+        return _Shut(problem)
+
+    def explain(self, outcome: Outcome, gang: int) -> Reason | None:
+        """See `Rule`: names the queue and some of those below it."""
+        return _reason(outcome.problem, gang)
+
+    def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
+        """See `Rule`."""
+        return _reason(outcome.problem, gang)
+
+
+def _reason(problem: Problem, gang: int) -> Reason | None:
+    if not problem.derived(_excluded)[gang]:
+        return None
+    queues, number = problem.queues, int(problem.queue_of[gang])
+    below = [queues.names[i] for i in np.flatnonzero(queues.parent_of == number).tolist()]
+    more = " and more" if len(below) > SHOWN else ""
+    return Reason(
+        ReasonCode.NOT_A_LEAF,
+        f"queue {queues.names[number]} has queues below it ({', '.join(below[:SHOWN])}{more}) and "
+        "takes no jobs itself; use one of those",
+    )
+
+
+def _excluded(problem: Problem) -> Bool:
+    """(G,) gangs in queues that have queues below them."""
+    found: Bool = np.isin(problem.queue_of, problem.queues.parent_of) & (problem.queue_of >= 0)
+    return found
+
+
+class _Shut(Greedy):
+    def __init__(self, problem: Problem) -> None:
+        excluded = problem.derived(_excluded)
+        self._excluded: list[bool] = excluded.tolist()
+        self._queues = set(problem.queue_of[excluded].tolist())
+
+    def room(self, queue: int, task_class: int) -> int:
+        return 0 if queue in self._queues else int(UNLIMITED)
+
+    def may_reclaim(self, queue: int, task_class: int) -> bool:
+        return queue not in self._queues
+
+    def enqueue_vote(self, gang: int) -> int:
+        return -1 if self._excluded[gang] else 0

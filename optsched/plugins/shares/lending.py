@@ -1,0 +1,62 @@
+"""Gangs that may borrow idle capacity beyond what their queue deserves, because it can come back.
+
+Mathematics: models/formulation/lending.md. A queue that lends gets its capacity back by reclaim. So
+a gang borrows only where reclaim can evict it: its queue is reclaimable and its pods preemptable.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from optsched.cluster.task import TaskStatus
+from optsched.plugins.eviction.conformance import is_system_gang
+from optsched.plugins.eviction.victims import covers
+from optsched.plugins.verification.world import summed, taken_by
+
+if TYPE_CHECKING:
+    from optsched.cluster.snapshot import Gang, Snapshot
+    from optsched.plugins.verification.world import World
+
+LEND_IDLE = "proportion.lendIdle"
+"""The argument of the plugin proportion that lets gangs borrow."""
+
+
+def may_borrow(gang: Gang, snapshot: Snapshot) -> bool:
+    """Whether what a gang borrows can be reclaimed."""
+    return not find_firmness(gang, snapshot)
+
+
+def find_firmness(gang: Gang, snapshot: Snapshot) -> str:
+    """Return why what a gang borrows could not be reclaimed; empty where it could."""
+    queue = snapshot.queue_by_name.get(gang.queue)
+    if queue is None or not queue.reclaimable:
+        return f"queue {gang.queue} is not reclaimable"
+    if is_system_gang(gang):
+        return "system pods are never evicted"
+    waiting = [t for t in gang.tasks if t.status is TaskStatus.PENDING]
+    if not all(t.preemptable for t in waiting):
+        return "its pods are not preemptable"
+    if any(t.cooldown_ms for t in waiting):
+        return "its pods have a cooldown before eviction"
+    if any(covers(budget, t) for budget in snapshot.budgets for t in waiting):
+        return "a disruption budget protects its pods"
+    return ""
+
+
+def firm_gains(world: World, queue: str) -> dict[str, int]:
+    """Return what a plan adds to a queue by gangs that may not borrow.
+
+    A gang with promised room is among them: it evicts others or waits for them, and nothing of that
+    is idle.
+    """
+    promised = {p.gang.key for p in world.promises}
+    firm: dict[str, bool] = {}
+    for placement in world.placements:
+        gang = placement.gang
+        if gang.queue == queue and gang.key not in firm:
+            firm[gang.key] = gang.key in promised or not may_borrow(gang, world.snapshot)
+    return summed(
+        taken_by(placement.task)
+        for placement in (*world.placements, *world.promises)
+        if placement.gang.queue == queue and firm.get(placement.gang.key, True)
+    )

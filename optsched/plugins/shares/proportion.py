@@ -1,0 +1,235 @@
+"""Shares by weight: each queue deserves its part of the cluster, as far as it asks for it.
+
+Mathematics: models/formulation/proportion.md. Volcano: `pkg/scheduler/plugins/proportion`, whose
+water-filling (lines 199-266) this follows to its limit, in whole units: where Volcano gives two
+queues half a GPU each, neither can ever use it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.plugins.extension_points import Greedy, Rule, Violation
+from optsched.plugins.faces import Face
+from optsched.plugins.gangs.asking import asked_next
+from optsched.plugins.shares.lending import firm_gains, may_borrow
+from optsched.plugins.shares.shares_by_name import shares_by_name
+from optsched.plugins.shares.shortfall import Shortfall
+from optsched.plugins.shares.tolerances import kept_amounts, returns_first
+from optsched.plugins.shares.weighted_shares import weighted_shares
+from optsched.plugins.wording import amount_text
+from optsched.problem.arrays import UNLIMITED
+from optsched.problem.running import running_tasks
+from optsched.units import PODS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from optsched.plugins.extension_points import GangLevel
+    from optsched.plugins.ledger import Ledger
+    from optsched.plugins.outcome import Outcome
+    from optsched.plugins.verification.world import World
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.formulation import Formulation
+    from optsched.problem.problem import Problem
+    from optsched.problem.tiers import Tiers
+
+GRID = 1000
+
+
+@dataclass(frozen=True)
+class Proportion(Rule):
+    """A queue takes no more than it deserves by weight.
+
+    Attributes
+    ----------
+    lends
+        Whether gangs that may borrow (`lending.may_borrow`) are allowed to exceed that.
+    caps
+        False while a session lends: then nothing is capped, and the verifier has the last word.
+
+    """
+
+    name = "proportion"
+    hard_face = Face.ALLOCATABLE
+
+    lends: bool = False
+    caps: bool = True
+
+    # --- verify ----------------------------------------------------------------------------------
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`: with shares computed again."""
+        deserved: Mapping[str, Mapping[str, int]] | None = None
+        for name, gain in world.gained_by_queue.items():
+            if not any(gain.values()):
+                continue
+            deserved = deserved or shares_by_name(world).own
+            held = world.held_by_queue.get(name, {})
+            for resource, more in gain.items():
+                limit = deserved.get(name, {}).get(resource, 0)
+                used = held.get(resource, 0) + more
+                if more and used > limit and not self._is_lent(world, name, resource, limit):
+                    detail = (
+                        f"{amount_text(resource, used)} would be in use, "
+                        f"{amount_text(resource, limit)} are deserved"
+                    )
+                    yield Violation(self.name, f"queue {name}", detail)
+
+    def _is_lent(self, world: World, queue: str, resource: str, limit: int) -> bool:
+        """Whether only gangs that may borrow bring a queue above what it deserves."""
+        if not self.lends:
+            return False
+        firm = firm_gains(world, queue).get(resource, 0)
+        return not firm or world.held_by_queue.get(queue, {}).get(resource, 0) + firm <= limit
+
+    # --- encode ----------------------------------------------------------------------------------
+
+    def encode(self, form: Formulation) -> None:
+        """Σ request·x of the queue ≤ deserved − allocated, unless idle capacity is being lent."""
+        if not self.caps:
+            return
+        queues = form.problem.queues
+        each = np.eye(len(queues.names), dtype=np.bool_)
+        form.add_usage_rows(each, own_shares(form.problem) - queues.allocated)
+
+    # --- greedy ----------------------------------------------------------------------------------
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy:
+        """See `Rule`."""
+        return _Shares(problem, ledger, caps=self.caps)
+
+    # --- victims ---------------------------------------------------------------------------------
+
+    def deserved(self, problem: Problem) -> I64:
+        """See `Rule`. Places for pods are nothing that queues lend one another."""
+        due = deserved_shares(problem).copy()
+        if problem.index(PODS) >= 0:
+            due[:, problem.index(PODS)] = 0
+        return due
+
+    def deserved_by_name(self, world: World) -> dict[str, dict[str, int]]:
+        """See `Rule`."""
+        return {
+            name: {r: amount for r, amount in due.items() if r != PODS}
+            for name, due in shares_by_name(world).whole.items()
+        }
+
+    # --- levels ----------------------------------------------------------------------------------
+
+    def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
+        """What queues deserve, ask for, and miss."""
+        each = np.eye(len(problem.queues.names), dtype=np.bool_)
+        due = np.minimum(own_shares(problem), problem.queues.requested)
+        return [Shortfall("fair share", "steps", each, due, GRID)]
+
+    # --- explain ---------------------------------------------------------------------------------
+
+    def explain(self, outcome: Outcome, gang: int) -> Reason | None:
+        """See `Rule`: which part of the cluster the queue deserves and holds."""
+        problem = outcome.problem
+        if self.lends and may_borrow(problem.snapshot.gangs[gang], problem.snapshot):
+            return None
+        asked = asked_next(outcome, gang)
+        queue = int(problem.queue_of[gang])
+        deserved = own_shares(problem)[queue]
+        used = outcome.queue_allocated[queue]
+        # A queue that deserves all there is lacks room, not a share, unless it has some of its own
+        # on nodes that are down: these count for it and offer nothing.
+        is_short = (deserved < problem.total) | (asked <= outcome.future_total)
+        binds = (asked > 0) & (used + asked > deserved) & is_short
+        for r in np.flatnonzero(binds).tolist():
+            name = problem.resources[r]
+            return Reason(
+                ReasonCode.DESERVED,
+                f"queue {problem.queues.names[queue]} deserves "
+                f"{amount_text(name, int(deserved[r]))} by its weight, "
+                f"{amount_text(name, int(used[r]))} are in use, "
+                f"{amount_text(name, int(asked[r]))} are asked for",
+            )
+        return None
+
+
+def deserved_shares(problem: Problem) -> I64:
+    """(Q, R) what queues deserve with all queues below them."""
+    return weighted_shares(problem).whole
+
+
+def own_shares(problem: Problem) -> I64:
+    """(Q, R) what the gangs of each queue itself deserve; the same for queues with none below."""
+    return weighted_shares(problem).own
+
+
+class _Shares(Greedy):
+    """Order by queue priority, then by the largest part of its deserved share that is in use."""
+
+    def __init__(self, problem: Problem, ledger: Ledger, *, caps: bool) -> None:
+        self._problem = problem
+        self._ledger = ledger
+        self._caps = caps
+        self._deserved: list[list[int]] = own_shares(problem).tolist()
+        kept = kept_amounts(problem, own_shares(problem))
+        self._kept: list[list[int]] = kept.tolist()
+        self._returns_first = returns_first(problem)
+        self._priority = [-float(p) for p in problem.queues.priority.tolist()]
+
+    def queue_key(self, queue: int) -> tuple[float, ...]:
+        pairs = zip(self._ledger.queue_used[queue], self._deserved[queue], strict=True)
+        return (self._priority[queue], max((_ratio(u, d) for u, d in pairs), default=0.0))
+
+    def is_overused(self, queue: int) -> bool:
+        if not self._caps:
+            return False
+        pairs = zip(self._ledger.queue_used[queue], self._deserved[queue], strict=True)
+        return all(due <= used for used, due in pairs)
+
+    def room(self, queue: int, task_class: int) -> int:
+        if not self._caps:
+            return int(UNLIMITED)
+        request, used = self._ledger.request[task_class], self._ledger.queue_used[queue]
+        left = zip(self._deserved[queue], used, request, strict=True)
+        return min((max(d - u, 0) // a for d, u, a in left if a), default=int(UNLIMITED))
+
+    def may_reclaim(self, queue: int, task_class: int) -> bool:
+        return self.room(queue, task_class) > 0
+
+    def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
+        """Queues whose overuse has a limit give back first."""
+        return (-float(self._returns_first[queue]),)
+
+    def reclaim_reach(self, gang: int) -> Bool:
+        """See `Greedy`: tasks of queues that hold more than they deserve of anything."""
+        pods = self._problem.index(PODS)
+        above = [
+            any(u > k for r, (u, k) in enumerate(zip(used, kept, strict=True)) if r != pods)
+            for used, kept in zip(self._ledger.queue_used, self._kept, strict=True)
+        ]
+        reach: Bool = np.array([*above, False], np.bool_)[running_tasks(self._problem).queue_of]
+        return reach
+
+    def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
+        """Tasks of queues that hold more than they deserve of anything, as long as they do."""
+        running = running_tasks(self._problem)
+        left: dict[int, list[int]] = {}
+        chosen = []
+        for v in victims.tolist():
+            queue = int(running.queue_of[v])
+            held = left.setdefault(queue, list(self._ledger.queue_used[queue]))
+            pods = self._problem.index(PODS)
+            pairs = enumerate(zip(held, self._kept[queue], strict=True))
+            if any(used > due for r, (used, due) in pairs if r != pods):
+                asked = running.request[v].tolist()
+                left[queue] = [a - b for a, b in zip(held, asked, strict=True)]
+                chosen.append(v)
+        return np.array(chosen, np.int64)
+
+
+def _ratio(used: int, deserved: int) -> float:
+    """Volcano's `helpers.Share`: nothing of nothing is 0, something of nothing 1."""
+    if not deserved:
+        return 1.0 if used else 0.0
+    return used / deserved

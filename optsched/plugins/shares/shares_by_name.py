@@ -1,0 +1,254 @@
+"""What queues deserve by weight, from the domain objects alone, for the verifier.
+
+The definition is that of the page `proportion` of the formulation, under "Shares". Engines fill the
+same shares with code of their own, `weighted_shares`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from optsched.cluster.snapshot import ROOT_QUEUE
+from optsched.plugins.verification.world import add_into, summed, taken_by
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from optsched.cluster.snapshot import Queue
+    from optsched.plugins.verification.world import World
+
+_NEVER_MS = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class SharesByName:
+    """Base units by queue and resource: of a queue with all below it, and of its own gangs."""
+
+    whole: Mapping[str, Mapping[str, int]]
+    own: Mapping[str, Mapping[str, int]]
+
+
+def shares_by_name(world: World) -> SharesByName:
+    """Return what the queues deserve that have gangs, or are above such queues."""
+    below = _right_below(world)
+    claims = _claims_by_name(world, below)
+    whole: dict[str, dict[str, int]] = {}
+    own: dict[str, dict[str, int]] = {}
+    supply = _supply(world)
+    for name, members in below.items():
+        queue = world.snapshot.queue_by_name.get(name)
+        takers = [claims[member] for member in members]
+        total = supply
+        if queue is not None and (members or name == ROOT_QUEUE):
+            takers.append(_Claim(queue, {}, claims[name].asked, claims[name].own))
+        if name != ROOT_QUEUE:
+            total = whole[name]
+        elif queue is not None:
+            total = supply | {r: min(n, supply.get(r, 0)) for r, n in queue.capability or ()}
+        for taker, share in zip(takers, _shared_out(total, takers), strict=True):
+            own[taker.queue.name] = share
+            if taker.queue.name != name or name == ROOT_QUEUE:
+                whole[taker.queue.name] = share
+    return SharesByName(
+        whole={name: whole[name] for name in sorted(whole) if claims[name].stake.has_gangs},
+        own={name: own[name] for name in sorted(own) if claims[name].own.has_gangs},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Stake:
+    """What gangs hold (victims of the session included), whether there are any, and their age."""
+
+    claimed: Mapping[str, int]
+    has_gangs: bool
+    oldest_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """A queue with all queues below it.
+
+    Attributes
+    ----------
+    floor, asked
+        What is guaranteed to all of them, and what the gangs of the queue itself request.
+    own, stake
+        Of the gangs of the queue itself, and of all gangs.
+    most
+        The most that may be due; None where that is what is asked for.
+
+    """
+
+    queue: Queue
+    floor: Mapping[str, int]
+    asked: Mapping[str, int]
+    own: _Stake
+    whole: _Stake | None = None
+    most: Mapping[str, int] | None = None
+
+    @property
+    def stake(self) -> _Stake:
+        return self.own if self.whole is None else self.whole
+
+    @property
+    def ceiling(self) -> Mapping[str, int]:
+        return self.asked if self.most is None else self.most
+
+
+def _supply(world: World) -> dict[str, int]:
+    """What ready nodes offer and pods outside every gang leave, node by node."""
+    supply = dict(world.total)
+    for node in world.snapshot.nodes:
+        strangers = [t for t in node.residents if not t.gang] if node.ready else []
+        if strangers:
+            offered, held = world.offers(node), summed(map(taken_by, strangers))
+            add_into(supply, {r: -min(n, offered[r]) for r, n in held.items() if r in offered})
+    return supply
+
+
+def _right_below(world: World) -> dict[str, list[str]]:
+    """Names of the queues right below each, from the top down.
+
+    What has no parent, or stands in a circle, is below the root.
+    """
+    found: dict[str, list[str]] = {}
+    for queue in world.snapshot.queues:
+        line = world.ancestors(queue)
+        is_cyclic = line[-1].parent == queue.name
+        above = ROOT_QUEUE if len(line) < 2 or is_cyclic else line[1].name
+        if queue.name != ROOT_QUEUE:
+            found.setdefault(above, []).append(queue.name)
+    order = [ROOT_QUEUE]
+    for name in order:  # grows as it goes
+        order += found.get(name, ())
+    return {name: found.get(name, []) for name in order}
+
+
+def _claims_by_name(world: World, below: Mapping[str, Sequence[str]]) -> dict[str, _Claim]:
+    """Queues with what is guaranteed to and requested by all below them, from the bottom up."""
+    own, asked = _own_stakes(world), _requests(world)
+    nothing = _Stake({}, has_gangs=False, oldest_ms=_NEVER_MS)
+    found: dict[str, _Claim] = {}
+    for name in reversed(list(below)):
+        queue = world.snapshot.queue_by_name.get(name)
+        if queue is None:
+            continue
+        under = [found[child] for child in below[name]]
+        mine = own.get(name, nothing)
+        floor = _capped(_larger(summed(c.floor for c in under), dict(queue.guarantee)), queue)
+        wanted = summed((asked.get(name, {}), *(c.ceiling for c in under)))
+        stakes = [mine, *(c.stake for c in under)]
+        found[name] = _Claim(
+            queue=queue,
+            floor=floor,
+            asked=asked.get(name, {}),
+            own=mine,
+            whole=_Stake(
+                claimed=summed(s.claimed for s in stakes),
+                has_gangs=any(s.has_gangs for s in stakes),
+                oldest_ms=min(s.oldest_ms for s in stakes),
+            ),
+            most=_capped(_larger(wanted, dict(queue.guarantee)), queue),
+        )
+    return found
+
+
+def _larger(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {r: max(one.get(r, 0), other.get(r, 0)) for r in sorted({*one, *other})}
+
+
+def _capped(some: Mapping[str, int], queue: Queue) -> dict[str, int]:
+    ceiling = dict(queue.capability or ())
+    return {r: min(amount, ceiling.get(r, amount)) for r, amount in some.items()}
+
+
+def _own_stakes(world: World) -> dict[str, _Stake]:
+    """What the gangs of each queue itself claim, and since when the oldest of them waits."""
+    claimed: dict[str, dict[str, int]] = {}
+    for stake, number in world.stakes.items():
+        wanted = () if world.shut(stake.queue) else stake.wanted
+        if stake.claimed or wanted:
+            part = {r: amount * number for r, amount in stake.claimed}
+            add_into(claimed.setdefault(stake.queue, {}), part)
+    oldest: dict[str, int] = {}
+    for stake, created_ms in world.oldest_ms.items():
+        if stake.wanted and not world.shut(stake.queue):
+            oldest[stake.queue] = min(created_ms, oldest.get(stake.queue, _NEVER_MS))
+    return {
+        name: _Stake(part, has_gangs=True, oldest_ms=oldest.get(name, _NEVER_MS))
+        for name, part in claimed.items()
+    }
+
+
+def _requests(world: World) -> dict[str, dict[str, int]]:
+    """What the gangs of each queue itself claim and wait for; closed queues wait for nothing."""
+    asked: dict[str, dict[str, int]] = {}
+    for stake, number in world.stakes.items():
+        wanted = () if world.shut(stake.queue) else stake.wanted
+        for part in (stake.claimed, wanted):
+            add_into(asked.setdefault(stake.queue, {}), {r: a * number for r, a in part})
+    return asked
+
+
+def _shared_out(total: Mapping[str, int], takers: Sequence[_Claim]) -> list[dict[str, int]]:
+    """The shares of some queues of a total, resource by resource."""
+    shares: list[dict[str, int]] = [{} for _ in takers]
+    for r in sorted({r for taker in takers for r in taker.ceiling}):
+        for share, amount in zip(shares, _filled(total.get(r, 0), takers, r), strict=True):
+            share[r] = amount
+    return shares
+
+
+def _filled(total: int, takers: Sequence[_Claim], resource: str) -> list[int]:
+    """Shares by weight within bounds, whole by largest remainder."""
+    low = [t.floor.get(resource, 0) for t in takers]
+    high = [t.ceiling.get(resource, 0) for t in takers]
+    if sum(high) <= total:
+        return high
+    if sum(low) >= total:
+        low, high = [0] * len(low), low
+    weight = [max(t.queue.weight, 1) for t in takers]
+    rest, weights, free = _settled(total, weight, low, high)
+    bounds = zip(weight, low, high, strict=True)
+    shares = [h if rest * w >= h * weights else n for w, n, h in bounds]
+    remainders = []
+    for i in free:
+        shares[i] = rest * weight[i] // weights
+        claim = takers[i].stake.claimed.get(resource, 0)
+        order = (claim <= shares[i], takers[i].stake.oldest_ms, takers[i].queue.name)
+        remainders.append((-(rest * weight[i] % weights), *order, i))
+    for *_, i in sorted(remainders)[: total - sum(shares)]:
+        shares[i] += 1
+    return shares
+
+
+def _settled(
+    total: int, weight: Sequence[int], low: Sequence[int], high: Sequence[int]
+) -> tuple[int, int, list[int]]:
+    """What is left for those between their bounds, their weights together, and who they are.
+
+    Each round shares out what is left. If what shares lack of their floors is more than what they
+    have above their ceilings, the level is too high, and the floors hold; otherwise the ceilings.
+    """
+    free = list(range(len(weight)))
+    rest, weights = total, sum(weight)
+    while True:
+        lack = {i: low[i] * weights - rest * weight[i] for i in free}
+        excess = {i: rest * weight[i] - high[i] * weights for i in free}
+        lacking, exceeding = _positive(lack), _positive(excess)
+        missing, surplus = sum(lack[i] for i in lacking), sum(excess[i] for i in exceeding)
+        bound = [(i, low[i]) for i in lacking if missing >= surplus]
+        bound += [(i, high[i]) for i in exceeding if surplus >= missing]
+        if not bound:
+            return rest, weights, free
+        fixed = {i for i, _ in bound}
+        if len(fixed) == len(free):
+            return rest, weights, []
+        free = [i for i in free if i not in fixed]
+        rest -= sum(amount for _, amount in bound)
+        weights -= sum(weight[i] for i in fixed)
+
+
+def _positive(some: Mapping[int, int]) -> list[int]:
+    return [i for i, amount in some.items() if amount > 0]

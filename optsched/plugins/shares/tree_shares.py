@@ -1,0 +1,344 @@
+"""Shares of queues over a tree of departments, for the engines and, from objects alone, the rest.
+
+The mathematics is on the page of `hdrf`. The rules say which tree it is and what counts as held
+from before; what queues would hold in the ideal follows by `tree_filling`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from optsched.plugins.shares.tree_filling import Kinds, Tree, fill_tree
+from optsched.plugins.verification.world import summed, taken_by
+from optsched.problem.arrays import LARGEST, UNLIMITED
+from optsched.problem.shapes import gang_row
+from optsched.units import PODS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from optsched.cluster.snapshot import Queue
+    from optsched.plugins.verification.world import World
+    from optsched.problem.arrays import F64, I64, Bool
+    from optsched.problem.problem import Problem
+
+Path: TypeAlias = "tuple[tuple[str, float], ...]"
+"""Names and weights from the top to a queue."""
+
+_FINE = 1_000_000
+"""Parts of the cluster that a unit of what is due has at most."""
+
+_GRID = 1000
+"""Parts of a unit in which remainders are compared."""
+
+_NEARLY = 0.000137
+"""A share this little of a unit below one counts as that; no share that occurs ends just there."""
+
+_SERVED = 1e-9
+"""A share this little of a request below it is all that is requested."""
+
+
+@dataclass(frozen=True, eq=False)
+class Contest:
+    """Queues, axis Q, that compete for a cluster with their gangs, axis G.
+
+    Attributes
+    ----------
+    paths
+        (Q,) where each queue stands.
+    past
+        (Q, R) what counts as held by each besides.
+    resources
+        (R,) names.
+    queue_of, asked
+        (G,) and (G, R): whose a gang is, and what it holds and asks for.
+    claimed
+        (Q, R) what each queue holds.
+    total, free
+        (R,) what the cluster has, and what strangers leave of it.
+    subtree, capability, guarantee
+        (Q, Q), (Q, R) and (Q, R): see `QueueArrays`.
+    pods
+        Where pods are counted on axis R; -1 where they are not. Nobody competes for their number.
+
+    """
+
+    paths: Sequence[Path]
+    past: F64
+    resources: tuple[str, ...]
+    queue_of: I64
+    asked: I64
+    claimed: I64
+    total: I64
+    free: I64
+    subtree: Bool
+    capability: I64
+    guarantee: I64
+    pods: int
+
+    @cached_property
+    def scale(self) -> F64:
+        """(R,) parts of the cluster that a base unit is; 0 for pods and what there is none of."""
+        counted = np.where(self.total > 0, 1.0 / np.maximum(self.total, 1), 0.0)
+        if self.pods >= 0:
+            counted[self.pods] = 0.0
+        return counted
+
+    @cached_property
+    def ideal(self) -> F64:
+        """(Q, R) what each queue would hold of each resource, in base units.
+
+        The number of pods is as if gangs of the same proportions had as many as one of them. It is
+        the same in whatever order resources come, to the last bit.
+        """
+        order = sorted(range(len(self.resources)), key=self.resources.__getitem__)
+        found = np.zeros(self.guarantee.shape)
+        found[:, order] = self._in_order(order).filled()
+        return found
+
+    def _in_order(self, order: list[int]) -> Contest:
+        """The same contest with other places of resources."""
+        return replace(
+            self,
+            past=self.past[:, order],
+            resources=tuple(self.resources[r] for r in order),
+            asked=self.asked[:, order],
+            claimed=self.claimed[:, order],
+            total=self.total[order],
+            free=self.free[order],
+            capability=self.capability[:, order],
+            guarantee=self.guarantee[:, order],
+            pods=order.index(self.pods) if self.pods >= 0 else -1,
+        )
+
+    def filled(self) -> F64:
+        """`ideal`, for resources in order of their names."""
+        share = (self.asked * self.scale).max(axis=1, initial=0.0)
+        competing = np.flatnonzero(share > 0)
+        held = np.zeros(self.guarantee.shape)
+        if not len(competing):
+            return held
+        mix = self.asked[competing] / share[competing, None]
+        kind_of, first = _kinds(self.queue_of[competing], self._marks(mix))
+        sizes = [np.sort(share[competing[kind_of == k]]) for k in range(len(first))]
+        queue, amounts = self.queue_of[competing[first]], mix[first]
+        homes, tree = _tree(self.paths, self.past * self.scale)
+        kinds = Kinds(
+            home=homes[queue],
+            mix=amounts * self.scale,
+            sizes=tuple(sizes),
+            floor=self._floors()[queue],
+            **self._limits(queue, amounts, np.array([s.sum() for s in sizes])),
+        )
+        np.add.at(held, queue, fill_tree(tree, kinds)[:, None] * amounts)
+        return held
+
+    def _marks(self, mix: F64) -> F64:
+        """(G, R) what tells gangs apart: parts of the cluster, and what else ceilings look at."""
+        limited = (self.capability < UNLIMITED).any(axis=0) & (self.scale == 0)
+        rest = mix / np.maximum(mix.max(axis=1, initial=0.0), 1.0)[:, None]
+        marks: F64 = np.where(limited, rest, mix * self.scale)
+        return marks
+
+    @cached_property
+    def _requested(self) -> I64:
+        """(Q, R) what the gangs of each queue hold and ask for."""
+        requested = np.zeros(self.guarantee.shape, np.int64)
+        np.add.at(requested, self.queue_of, self.asked)
+        return requested
+
+    def _floors(self) -> F64:
+        """(Q,) the part of what it asks for that a queue is guaranteed, and that fits."""
+        asked = self._requested
+        named = (self.guarantee > 0) & (asked > 0)
+        parts = np.where(named, self.guarantee / np.maximum(asked, 1), np.inf)
+        least = parts.min(axis=1, initial=np.inf)
+        floors = np.where(np.isfinite(least), np.minimum(least, 1.0), 0.0)
+        use = floors @ asked
+        counted = (use > self.free) & (np.arange(len(use)) != self.pods)
+        fits = np.where(counted, self.free / np.maximum(use, 1.0), 1.0)
+        scaled: F64 = floors * np.where(asked > 0, fits, 1.0).min(axis=1, initial=1.0)
+        return scaled
+
+    def _limits(self, queue: I64, amounts: F64, most: F64) -> dict[str, F64]:
+        """The rows of limits that can be met: resources, and ceilings of queues."""
+        counted = np.flatnonzero(np.arange(len(self.total)) != self.pods)
+        rows, limits = [amounts[:, counted].T], [self.free[counted].astype(np.float64)]
+        for q, r in np.argwhere(self.capability < UNLIMITED).tolist():
+            rows.append(np.where(self.subtree[q][queue], amounts[:, r], 0.0)[None])
+            limits.append(np.array([self.capability[q, r]], np.float64))
+        use, limit = np.concatenate(rows), np.concatenate(limits)
+        binds = use @ most > limit
+        return {"use": use[binds], "limit": limit[binds]}
+
+    @cached_property
+    def due(self) -> I64:
+        """(Q, R) the ideal in whole units by largest remainder; none of pods.
+
+        A unit is a millionth of the cluster where that is more than a base unit. Who would hold
+        all that it requests is due just that. What is due sums to no more than there is.
+        """
+        found = np.zeros(self.guarantee.shape, np.int64)
+        for r in np.flatnonzero(self.ideal.any(axis=0)).tolist():
+            if r != self.pods:
+                found[:, r] = self._due(r)
+        return found
+
+    def _due(self, r: int) -> I64:
+        ideal, requested = self.ideal[:, r], self._requested[:, r]
+        unit = max(int(self.total[r]) // _FINE, 1)
+        is_served = ideal >= requested * (1 - _SERVED)
+        scaled = np.where(is_served, 0.0, ideal / unit) + _NEARLY
+        parts = np.floor(scaled).astype(np.int64)
+        remainders = np.floor((scaled - parts) * _GRID).astype(np.int64)
+        due: I64 = np.where(is_served, requested, parts * unit)
+        there = min(float(self.free[r]), float(ideal.sum())) - float(due.sum())
+        order = np.lexsort((self.claimed[:, r] <= due, -remainders))
+        order = order[remainders[order] > 0]
+        due[order[: max(int(there / unit + _NEARLY), 0)]] += unit
+        return due
+
+
+def _kinds(queue: I64, mix: F64) -> tuple[I64, I64]:
+    """(G,) gangs of one queue that ask in the same proportions, by number; (L,) one of each."""
+    rounded = np.rint(mix * 1e9).astype(np.int64)
+    _, first, kind_of = np.unique(
+        np.column_stack([queue, rounded]), axis=0, return_index=True, return_inverse=True
+    )
+    return kind_of.reshape(-1), first
+
+
+def _tree(paths: Sequence[Path], past: F64) -> tuple[I64, Tree]:
+    """(Q,) departments of queues, and the tree of departments.
+
+    Where others stand below a queue, its own gangs are one part beside them.
+    """
+    names = [tuple(name for name, _ in path) for path in paths]
+    inner = {name[:end] for name in names for end in range(len(name))}
+    number: dict[tuple[str, ...], int] = {(): 0}
+    parents, weights = [-1], [1.0]
+    homes = np.zeros(len(paths), np.int64)
+    for q, (name, path) in enumerate(zip(names, paths, strict=True)):
+        steps = [*range(1, len(name) + 1)]
+        keys = [(name[:end], path[end - 1][1]) for end in steps]
+        if name in inner:
+            keys.append(((*name, ""), path[-1][1] if path else 1.0))
+        above = 0
+        for key, weight in keys:
+            if key not in number:
+                number[key] = len(parents)
+                parents.append(above)
+                weights.append(weight)
+            above = number[key]
+        homes[q] = above
+    held = np.zeros((len(parents), past.shape[1]))
+    np.add.at(held, homes, past)
+    return homes, Tree(np.array(parents, np.int64), np.array(weights), held)
+
+
+def contest_of(
+    problem: Problem, paths: Sequence[Path], past: F64, floor: I64 | None = None
+) -> Contest:
+    """The contest of a problem; `floor` (Q, R) instead of what queues are guaranteed."""
+    queues = problem.queues
+    known = np.flatnonzero(problem.queue_of >= 0)
+    rows = [problem.rows[g] for g in known.tolist()]
+    shut = [int(q) in queues.closed for q in problem.queue_of[known].tolist()]
+    asked = [r.claimed if s else r.requested for r, s in zip(rows, shut, strict=True)]
+    return Contest(
+        paths=paths,
+        past=past,
+        resources=problem.resources,
+        queue_of=problem.queue_of[known],
+        asked=_table(asked, problem.resources),
+        claimed=queues.claimed,
+        total=problem.total,
+        free=np.maximum(problem.total - problem.foreign[problem.ready].sum(axis=0), 0),
+        subtree=queues.subtree,
+        capability=queues.capability,
+        guarantee=queues.guarantee if floor is None else floor,
+        pods=problem.index(PODS),
+    )
+
+
+def quotas(problem: Problem, contest: Contest) -> Iterator[tuple[int, Bool, I64]]:
+    """Departments from the top down, those that tell queues apart: depth, members, what is due.
+
+    Members are (K, Q), amounts (K, R). The deepest are the queues themselves.
+    """
+    due = np.minimum(contest.due, problem.queues.requested)
+    asking = np.flatnonzero(problem.queues.requested.any(axis=1)).tolist()
+    names = {q: tuple(name for name, _ in contest.paths[q]) for q in asking}
+    before: list[list[int]] = [asking]
+    for depth in range(1, max(map(len, names.values()), default=0) + 1):
+        groups: dict[object, list[int]] = {}
+        for q in asking:
+            whole = len(names[q]) <= depth + 1
+            groups.setdefault(q if whole else names[q][: depth + 1], []).append(q)
+        found = sorted(groups.values())
+        if len(found) > 1 and found != before:
+            member = np.zeros((len(found), len(due)), np.bool_)
+            for k, group in enumerate(found):
+                member[k, group] = True
+            yield depth, member, member.astype(np.int64) @ due
+        before = found
+
+
+def contest_in(
+    world: World, paths: Sequence[Path], past: Sequence[Mapping[str, float]]
+) -> tuple[Contest, tuple[str, ...]]:
+    """The same from the domain objects alone, with the names of resources."""
+    snapshot = world.snapshot
+    number = {queue.name: q for q, queue in enumerate(snapshot.queues)}
+    gangs = [g for g in snapshot.gangs if g.queue in number]
+    rows = [gang_row(g) for g in gangs]
+    asked = [
+        r.claimed if world.shut(g.queue) else r.requested for g, r in zip(gangs, rows, strict=True)
+    ]
+    strangers = [t for n in snapshot.nodes if n.ready for t in n.residents if not t.gang]
+    foreign = summed(taken_by(t) for t in strangers)
+    ceilings = [dict(q.capability or ()) for q in snapshot.queues]
+    floors = [dict(q.guarantee) for q in snapshot.queues]
+    mentioned = (world.total, foreign, *asked, *ceilings, *floors)
+    resources = tuple(sorted({name for part in mentioned for name in part}))
+    total = _table([world.total], resources)[0]
+    subtree = np.zeros((len(number), len(number)), np.bool_)
+    for q, queue in enumerate(snapshot.queues):
+        subtree[[number[name] for name in _line(world, queue)], q] = True
+    queue_of = np.array([number[g.queue] for g in gangs], np.int64)
+    claimed = np.zeros((len(number), len(resources)), np.int64)
+    np.add.at(claimed, queue_of, _table([r.claimed for r in rows], resources))
+    contest = Contest(
+        paths=paths,
+        past=np.array([[p.get(r, 0.0) for r in resources] for p in past]).reshape(
+            len(past), len(resources)
+        ),
+        resources=resources,
+        queue_of=queue_of,
+        asked=_table(asked, resources),
+        claimed=claimed,
+        total=total,
+        free=np.maximum(total - _table([foreign], resources)[0], 0),
+        subtree=subtree,
+        capability=_table(ceilings, resources, int(UNLIMITED)),
+        guarantee=_table(floors, resources),
+        pods=resources.index(PODS) if PODS in resources else -1,
+    )
+    return contest, resources
+
+
+def _line(world: World, queue: Queue) -> Iterator[str]:
+    """Names of a queue and those above it, up to one that is its own ancestor."""
+    for above in world.ancestors(queue):
+        yield above.name
+        if world.ancestors(above)[-1].parent == above.name:
+            return
+
+
+def _table(parts: Sequence[Mapping[str, int]], resources: Sequence[str], missing: int = 0) -> I64:
+    rows = [[min(p[r], int(LARGEST)) if r in p else missing for r in resources] for p in parts]
+    return np.array(rows, np.int64).reshape(len(parts), len(resources))

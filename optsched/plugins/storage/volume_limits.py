@@ -1,0 +1,408 @@
+"""Volume limits: a node has no more volumes of a CSI driver attached than the driver can attach.
+
+Mathematics: models/formulation/volume_limits.md. Upstream: `NodeVolumeLimits`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from optsched.cluster.snapshot import volumes_of
+from optsched.cluster.task import TaskStatus
+from optsched.plugins.extension_points import NOBODY_LEAVES, Greedy, Rule, Violation
+from optsched.plugins.faces import Face
+from optsched.plugins.wording import counted
+from optsched.problem.running import running_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from optsched.cluster.snapshot import Claim, Node, Snapshot
+    from optsched.cluster.task import Task
+    from optsched.plugins.extension_points import Exits
+    from optsched.plugins.ledger import Ledger
+    from optsched.plugins.verification.world import World
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.formulation import Formulation
+    from optsched.problem.linear import LinearModel
+    from optsched.problem.problem import Problem
+
+NO_LIMIT = 1 << 40
+"""What a node that does not limit a driver is taken to attach."""
+
+Volume: TypeAlias = "tuple[str, str]"
+"""A driver, and what tells a volume from others of it."""
+
+Asked: TypeAlias = "Mapping[int, Sequence[Volume]]"
+"""Volumes by the number of their driver."""
+
+
+class VolumeLimits(Rule):
+    """A node has no more volumes of a driver attached than it may, those shared counted once."""
+
+    name = "volume-limits"
+    hard_face = Face.PREDICATE
+
+    # --- verify ----------------------------------------------------------------------------------
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`: only where a volume comes that is not attached yet."""
+        claims = world.snapshot.claims
+        for name, placed in world.placed_on.items():
+            node = world.snapshot.node_by_name[name]
+            held = _volumes(claims, node.residents)
+            fresh = _volumes(claims, placed) - held if node.attach_limits else set()
+            attached = Counter(driver for driver, _ in held | fresh)
+            come = {driver for driver, _ in fresh}
+            for driver, most in node.attach_limits:
+                if driver in come and attached[driver] > most:
+                    told = counted(attached[driver], "volume")
+                    detail = f"{told} of driver {driver} would be attached, it takes {most}"
+                    yield Violation(self.name, f"node {name}", detail)
+
+    # --- masks -----------------------------------------------------------------------------------
+
+    def mask(self, problem: Problem, task_class: int) -> Bool | None:
+        """See `Rule`: nodes that would do if nobody else were there, or that have all attached."""
+        facts = problem.derived(_facts)
+        if facts is None or not facts.asked[task_class]:
+            return None
+        chosen = np.ones(problem.num_nodes, np.bool_)
+        for d, volumes in facts.asked[task_class].items():
+            held = _in_use([facts.users(v) for v in volumes], problem.num_nodes)
+            chosen &= (facts.limit[d] >= len(volumes)) | (held == len(volumes))
+        return chosen
+
+    def refusal(self, problem: Problem, task_class: int) -> str:
+        """See `Rule`: how many volumes of which drivers, and what nodes attach of them."""
+        facts = problem.derived(_facts)
+        if facts is None or not facts.asked[task_class]:
+            return "can not attach its volumes"
+        return f"can not attach {' and '.join(_in_words(facts, facts.asked[task_class]))}"
+
+    def ties_nodes(self, problem: Problem, task_class: int) -> bool:
+        """See `Rule`."""
+        facts = problem.derived(_facts)
+        return facts is not None and bool(facts.asked[task_class])
+
+    # --- rows ------------------------------------------------------------------------------------
+
+    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
+        """The volumes that tasks need besides those attached are no more than are left."""
+        self.encode_evicting(form.problem, form.model, supplied, NOBODY_LEAVES)
+
+    def stakes(self, problem: Problem, task_class: int) -> I64 | None:
+        """See `Rule`: those that have volumes attached which may run out, by their volumes."""
+        facts = problem.derived(_facts)
+        return problem.derived(_stakes) if facts and facts.asked[task_class] else None
+
+    def encode_evicting(
+        self, problem: Problem, model: LinearModel, supplied: I64, exits: Exits
+    ) -> None:
+        """See `Rule`: the same, where a volume is detached once all who use it have left."""
+        facts = problem.derived(_facts)
+        if facts is not None:
+            _Rows(facts, model, supplied, _leavers(problem, facts, exits)).write()
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`."""
+        facts = problem.derived(_facts)
+        return None if facts is None else _Live(problem, facts)
+
+
+def _volumes(claims: Mapping[str, Claim], tasks: Iterable[Task]) -> set[Volume]:
+    return {volume for task in tasks for volume in volumes_of(claims, task.shape.claims)}
+
+
+def _in_words(facts: _Facts, asked: Asked) -> Iterator[str]:
+    for d, volumes in asked.items():
+        limits = facts.limit[d][facts.limit[d] < NO_LIMIT]
+        least, most = int(limits.min()), int(limits.max())
+        told = f"limit {least}" if least == most else f"limits {least} to {most}"
+        yield f"{counted(len(volumes), 'more volume')} of driver {facts.drivers[d]} ({told})"
+
+
+# --- arrays --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Facts:
+    """The drivers that may run out on some node, and who has volumes of theirs.
+
+    Attributes
+    ----------
+    drivers
+        (D,) those of which pending tasks ask for more volumes than some node has left.
+    limit, left
+        (D, N) volumes that a node may have attached, and how many more; the latter may be negative.
+    asked
+        (C,) by driver the volumes of each task class.
+    snapshot
+        Where the rest is.
+
+    """
+
+    drivers: tuple[str, ...]
+    limit: I64
+    left: I64
+    asked: tuple[Asked, ...]
+    snapshot: Snapshot
+
+    @cached_property
+    def of_driver(self) -> Mapping[str, int]:
+        """The number of each driver."""
+        return {driver: d for d, driver in enumerate(self.drivers)}
+
+    def users(self, volume: Volume) -> Mapping[int, int]:
+        """By node how many residents have a volume; only nodes that limit its driver."""
+        return self.snapshot.attached.get(volume[0], {}).get(volume, {})
+
+    def of_task(self, task: Task) -> tuple[Volume, ...]:
+        """The volumes of a task whose drivers may run out."""
+        if not task.shape.claims:
+            return ()
+        found = volumes_of(self.snapshot.claims, task.shape.claims)
+        return tuple(volume for volume in found if volume[0] in self.of_driver)
+
+
+class _State:
+    """Volumes attached to nodes, by who uses them."""
+
+    def __init__(self, facts: _Facts) -> None:
+        self._facts, self._left = facts, facts.left.copy()
+        self._changed: dict[Volume, dict[int, int]] = {}
+
+    def _users(self, volume: Volume) -> Mapping[int, int]:
+        changed = self._changed.get(volume)
+        return self._facts.users(volume) if changed is None else changed
+
+    def allows(self, asked: Asked) -> Bool:
+        """(N,) nodes that can attach volumes besides those that are there."""
+        num_nodes = self._left.shape[1]
+        chosen = np.ones(num_nodes, np.bool_)
+        for d, volumes in asked.items():
+            fresh = len(volumes) - _in_use([self._users(v) for v in volumes], num_nodes)
+            chosen &= (fresh == 0) | (self._left[d] >= fresh)
+        return chosen
+
+    def allows_on(self, node: int, asked: Asked) -> bool:
+        """The same for one node."""
+        for d, volumes in asked.items():
+            fresh = sum(node not in self._users(v) for v in volumes)
+            if fresh and self._left[d, node] < fresh:
+                return False
+        return True
+
+    def change(self, node: int, volumes: Iterable[Volume], sign: int) -> None:
+        """One more (1) or less (-1) who uses some volumes on a node."""
+        for volume in volumes:
+            d = self._facts.of_driver[volume[0]]
+            if self._facts.limit[d, node] < NO_LIMIT:
+                if volume not in self._changed:
+                    self._changed[volume] = dict(self._facts.users(volume))
+                here = self._changed[volume]
+                number = here.pop(node, 0) + sign
+                if number:
+                    here[node] = number
+                if number == max(sign, 0):
+                    self._left[d, node] -= sign
+
+
+def _in_use(users: Sequence[Mapping[int, int]], num_nodes: int) -> I64:
+    """(N,) how many of some volumes are attached to each node, given who uses them."""
+    number = np.zeros(num_nodes, np.int64)
+    for here in users:
+        number[np.fromiter(here, np.int64, len(here))] += 1
+    return number
+
+
+def _facts(problem: Problem) -> _Facts | None:
+    """None where no driver can run out: nobody asks for volumes, or all nodes have enough left."""
+    snapshot = problem.snapshot
+    asked = [volumes_of(snapshot.claims, s.claims) for s in problem.classes.shapes]
+    number = Counter(driver for driver, _ in {volume for each in asked for volume in each})
+    limits = _limits(snapshot.nodes, number)
+    left = {driver: _left(snapshot, driver, limit) for driver, limit in limits.items()}
+    scarce = sorted(driver for driver, few in left.items() if (few < number[driver]).any())
+    if not scarce:
+        return None
+    return _Facts(
+        drivers=tuple(scarce),
+        limit=np.array([limits[driver] for driver in scarce]),
+        left=np.array([left[driver] for driver in scarce]),
+        asked=tuple(_by_driver(each, scarce) for each in asked),
+        snapshot=snapshot,
+    )
+
+
+def _limits(nodes: Sequence[Node], wanted: Mapping[str, int]) -> dict[str, I64]:
+    """(N,) by driver what ready nodes attach of the drivers that somebody asks for."""
+    found: dict[str, I64] = {}
+    for n, node in enumerate(nodes) if wanted else ():
+        for driver, most in node.attach_limits:
+            if driver in wanted and node.ready:
+                if driver not in found:
+                    found[driver] = np.full(len(nodes), NO_LIMIT, np.int64)
+                found[driver][n] = most
+    return found
+
+
+def _left(snapshot: Snapshot, driver: str, limit: I64) -> I64:
+    """(N,) how many more volumes of a driver nodes attach."""
+    users = snapshot.attached.get(driver, {}).values()
+    nodes = np.fromiter(chain.from_iterable(users), np.int64)
+    return np.where(limit < NO_LIMIT, limit - np.bincount(nodes, minlength=len(limit)), limit)
+
+
+def _by_driver(volumes: Iterable[Volume], drivers: Sequence[str]) -> dict[int, list[Volume]]:
+    found: dict[int, list[Volume]] = {}
+    for volume in volumes:
+        if volume[0] in drivers:
+            found.setdefault(drivers.index(volume[0]), []).append(volume)
+    return found
+
+
+def _stakes(problem: Problem) -> I64:
+    facts, running = problem.derived(_facts), running_tasks(problem)
+    found = np.full(len(running), -1, np.int64)
+    known: dict[tuple[Volume, ...], int] = {}
+    for v, task in enumerate(running.tasks if facts is not None else ()):
+        volumes = facts.of_task(task) if facts is not None else ()
+        if volumes:
+            found[v] = known.setdefault(volumes, len(known))
+    return found
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+_Leavers: TypeAlias = "dict[tuple[Volume, int], list[tuple[int, int]]]"
+"""By volume and node, where all who use it may leave: the variables of how many of a group leave,
+and how many they are."""
+
+
+def _leavers(problem: Problem, facts: _Facts, exits: Exits) -> _Leavers:
+    users: dict[tuple[Volume, int], Counter[int]] = {}
+    running = running_tasks(problem)
+    for v, group in zip(exits.tasks.tolist(), exits.group_of.tolist(), strict=True):
+        for volume in facts.of_task(running.tasks[v]):
+            users.setdefault((volume, int(running.node_of[v])), Counter())[group] += 1
+    return {
+        (volume, n): [(int(exits.leave[g]), int(exits.number[g])) for g in sorted(groups)]
+        for (volume, n), groups in users.items()
+        if facts.users(volume).get(n, 0) == groups.total()
+    }
+
+
+class _Rows:
+    """The rows of models/formulation/volume_limits.md."""
+
+    def __init__(self, facts: _Facts, model: LinearModel, supplied: I64, leavers: _Leavers) -> None:
+        self._facts, self._model, self._supplied = facts, model, supplied
+        self._most = model.bounds[1]
+        self._leavers = leavers
+        self._may_go: dict[tuple[int, int], list[Volume]] = {}
+        for volume, node in sorted(leavers):
+            d = facts.of_driver[volume[0]]
+            self._may_go.setdefault((d, node), []).append(volume)
+        self._classes: dict[Volume, list[int]] = {}
+        for c, asked in enumerate(facts.asked):
+            for volume in chain.from_iterable(asked.values()):
+                self._classes.setdefault(volume, []).append(c)
+
+    def write(self) -> None:
+        """One row for each driver and node where it can run out."""
+        for d, driver in enumerate(self._facts.drivers):
+            asked = [volume for volume in self._classes if volume[0] == driver]
+            may_come = np.array(
+                [(self._supplied[self._classes[v]] >= 0).any(axis=0) for v in asked], np.bool_
+            )
+            number = may_come.sum(axis=0)
+            scarce = (number > 0) & (self._facts.left[d] < number)
+            for n in np.flatnonzero(scarce).tolist():
+                self._write(d, n, [asked[i] for i in np.flatnonzero(may_come[:, n]).tolist()])
+
+    def _write(self, d: int, node: int, asked: Sequence[Volume]) -> None:
+        """Volumes that come ≤ those left and those detached."""
+        may_go, left = self._may_go.get((d, node), []), int(self._facts.left[d, node])
+        goes = {volume: self._goes(volume, node) for volume in may_go}
+        comes: list[int] = []
+        for volume in asked:
+            if volume in goes and left >= 0:
+                self._model.add_row([goes[volume], self._comes(volume, node)], [1, 1], upper=1)
+            elif volume in goes or node not in self._facts.users(volume):
+                comes.append(self._comes(volume, node))
+        self._model.add_room([(v, 1) for v in comes], [(v, 1) for v in goes.values()], left, 1)
+
+    def _comes(self, volume: Volume, node: int) -> int:
+        """A variable: whether a task that needs a volume gets a node."""
+        tasks = self._supplied[self._classes[volume], node]
+        tasks = tasks[tasks >= 0]
+        most = self._most[tasks]
+        if len(tasks) == 1 and most[0] <= 1:
+            return int(tasks[0])
+        return self._model.any_of(tasks.tolist(), int(most.max()))
+
+    def _goes(self, volume: Volume, node: int) -> int:
+        """A variable: whether a volume is detached because all have left who use it."""
+        (goes,) = self._model.add_variables(0, 1).tolist()
+        for leave, number in self._leavers[volume, node]:
+            self._model.add_row([goes, leave], [number, -1], upper=0)
+        return int(goes)
+
+
+# --- greedy --------------------------------------------------------------------------------------
+
+
+class _Live(Greedy):
+    """Volumes as tasks come: as they are attached now, and once everybody who leaves has left."""
+
+    def __init__(self, problem: Problem, facts: _Facts) -> None:
+        self._problem, self._facts = problem, facts
+        self._now, self._later = _State(facts), _State(facts)
+        for n, node in enumerate(problem.snapshot.nodes):
+            for task in node.residents if node.attach_limits else ():
+                if task.status is TaskStatus.RELEASING:
+                    self._later.change(n, facts.of_task(task), -1)
+        self._volumes = [tuple(chain.from_iterable(each.values())) for each in facts.asked]
+        self._put: dict[tuple[int, int], list[bool]] = {}
+
+    def live_mask(self, task_class: int) -> Bool | None:
+        later = self.later_mask(task_class)
+        return None if later is None else later & self._now.allows(self._facts.asked[task_class])
+
+    def later_mask(self, task_class: int) -> Bool | None:
+        asked = self._facts.asked[task_class]
+        return self._later.allows(asked) if asked else None
+
+    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+        if not self._volumes[task_class]:
+            return
+        for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
+            for _ in range(count):
+                self._add(node, task_class)
+            for _ in range(-count):
+                self._take_back(node, task_class)
+
+    def _add(self, node: int, task_class: int) -> None:
+        """A task that finds no room now is one that waits for it."""
+        is_now = self._now.allows_on(node, self._facts.asked[task_class])
+        self._put.setdefault((node, task_class), []).append(is_now)
+        self._later.change(node, self._volumes[task_class], 1)
+        if is_now:
+            self._now.change(node, self._volumes[task_class], 1)
+
+    def _take_back(self, node: int, task_class: int) -> None:
+        self._later.change(node, self._volumes[task_class], -1)
+        if self._put[node, task_class].pop():
+            self._now.change(node, self._volumes[task_class], -1)
+
+    def leaves(self, victim: int, sign: int) -> None:
+        running = running_tasks(self._problem)
+        volumes = self._facts.of_task(running.tasks[victim])
+        self._later.change(int(running.node_of[victim]), volumes, -sign)

@@ -1,0 +1,346 @@
+"""Volumes: a task goes where its claims can be reached, and claims that wait get volumes there.
+
+Mathematics: models/formulation/volumes.md. Upstream: `VolumeBinding`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.volumes import Ask, Holders, deal
+from optsched.plugins.extension_points import Greedy, Rule, Violation
+from optsched.plugins.faces import Face
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from optsched.cluster.selectors import NodeSelector
+    from optsched.cluster.snapshot import Claim, Snapshot
+    from optsched.cluster.task import TaskShape
+    from optsched.cluster.volumes import Selects
+    from optsched.plugins.ledger import Ledger
+    from optsched.plugins.outcome import Outcome
+    from optsched.plugins.verification.world import World
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.formulation import Formulation
+    from optsched.problem.linear import LinearModel
+    from optsched.problem.problem import Problem
+
+
+@dataclass(frozen=True)
+class Volumes(Rule):
+    """Every claim of a task exists, can be used, and is reachable from its node.
+
+    Attributes
+    ----------
+    patience_s
+        How long a pod may wait for its volumes once it has a node.
+
+    """
+
+    name = "volumes"
+    hard_face = Face.PREDICATE
+
+    patience_s: int = 600
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`."""
+        for task, _, node in world.placements:
+            for key in task.shape.claims:
+                claim = world.snapshot.claims.get(key)
+                if claim is None or claim.problem:
+                    problem = f": {claim.problem}" if claim else " does not exist"
+                    detail = f"claim {key}{problem}"
+                    yield Violation(self.name, f"task {task.key}", detail)
+                elif not claim.is_reachable(node.name, node.labels):
+                    detail = f"claim {key} can not be reached from node {node.name}"
+                    yield Violation(self.name, f"task {task.key}", detail)
+        yield from self._left_without(world)
+
+    def _left_without(self, world: World) -> Iterator[Violation]:
+        """Claims that are used now and find no volume besides all others."""
+        scarce = _scarce(world.snapshot)
+        placed = [(t, node.name) for t, _, node in world.placements if scarce & {*t.shape.claims}]
+        if not placed:
+            return
+        claims = world.snapshot.claims
+        used_on = _standing(world.snapshot, scarce)
+        for task, name in placed:
+            for key in scarce.intersection(task.shape.claims):
+                used_on.setdefault(key, {})[name] = None
+        short = deal(claims, used_on, _selects(world.snapshot)).short
+        for task, _ in placed:
+            for key in sorted(short.intersection(task.shape.claims)):
+                detail = f"claim {key} finds no volume that others have not got"
+                yield Violation(self.name, f"task {task.key}", detail)
+
+    def mask(self, problem: Problem, task_class: int) -> Bool | None:
+        """See `Rule`."""
+        shape = problem.classes.shapes[task_class]
+        if not shape.claims:
+            return None
+        if unusable(problem.snapshot, shape):
+            return np.zeros(problem.num_nodes, np.bool_)
+        chosen = np.ones(problem.num_nodes, np.bool_)
+        for key in shape.claims:
+            chosen &= _reachable(problem, problem.snapshot.claims[key])
+        return chosen
+
+    def refusal(self, problem: Problem, task_class: int) -> str:
+        """The claims that bind the class to nodes, in words."""
+        claims = ", ".join(problem.classes.shapes[task_class].claims)
+        return f"can not reach the volumes of {claims}"
+
+    def ties_nodes(self, problem: Problem, task_class: int) -> bool:
+        """See `Rule`: where tasks may want the same volumes."""
+        return bool(problem.derived(_supply).of_class[task_class])
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`."""
+        supply = problem.derived(_supply)
+        return _Dealing(supply) if any(supply.of_class) else None
+
+    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
+        """See `encode_apart`."""
+        self.encode_apart(form.problem, form.model, supplied)
+
+    def encode_apart(self, problem: Problem, model: LinearModel, supplied: I64) -> None:
+        """A choice for each claim: tasks go where the chosen volume is, which is chosen once."""
+        supply = problem.derived(_supply)
+        of_volume: dict[str, list[int]] = {}
+        for key, claim in supply.claims.items():
+            choice = _encode_choice(model, claim, of_volume)
+            for c in supply.classes_of(key):
+                _encode_class(supply, claim, choice, (model, supplied[c]))
+            for node in supply.standing.get(key, ()):
+                _encode_standing(supply, claim, choice, (model, node))
+        for variables in of_volume.values():
+            if len(variables) > 1:
+                model.add_row(variables, [1] * len(variables), upper=1)
+
+    def explain(self, outcome: Outcome, gang: int) -> Reason | None:
+        """See `Rule`: claims that no node could serve."""
+        problem = outcome.problem
+        start, end = problem.task_start[gang], problem.task_start[gang + 1]
+        for task in problem.tasks[start:end]:
+            why = unusable(problem.snapshot, task.shape)
+            if why:
+                return Reason(ReasonCode.VOLUME, why)
+        return None
+
+
+def unusable(snapshot: Snapshot, shape: TaskShape) -> str:
+    """Why the claims of a shape can be used nowhere; empty when they can."""
+    for key in shape.claims:
+        claim = snapshot.claims.get(key)
+        if claim is None:
+            return f"persistent volume claim {key} does not exist"
+        if claim.problem:
+            return f"persistent volume claim {key}: {claim.problem}"
+    return ""
+
+
+def _reachable(problem: Problem, claim: Claim) -> Bool:
+    """(N,) nodes on which a claim can be used, see `Claim.is_reachable`."""
+    everywhere = np.ones(problem.num_nodes, np.bool_)
+    selects = problem.columns.selects
+    allowed = everywhere if claim.nodes is None else selects(claim.nodes)
+    if not claim.waits_for_consumer:
+        return allowed
+    found = allowed.copy() if claim.provisions else ~everywhere
+    for volume in claim.volumes:
+        found |= everywhere if volume.nodes is None else selects(volume.nodes)
+    if claim.selected_node:
+        names = [node.name == claim.selected_node for node in problem.snapshot.nodes]
+        found &= np.array(names, np.bool_)
+    return found
+
+
+# --- claims that want the same volumes -----------------------------------------------------------
+
+
+def _scarce(snapshot: Snapshot) -> set[str]:
+    return {key for key, claim in snapshot.claims.items() if claim.is_scarce}
+
+
+def _selects(snapshot: Snapshot) -> Selects:
+    nodes = snapshot.node_by_name
+    return lambda selector, name: selector.matches(name, nodes[name].labels)
+
+
+def _standing(snapshot: Snapshot, scarce: set[str]) -> dict[str, dict[str, None]]:
+    """The nodes on which claims are used already that have yet to be bound.
+
+    Those for which there is no volume besides the others are left out: they hinder nobody.
+    """
+    found: dict[str, dict[str, None]] = {}
+    for node in snapshot.nodes:
+        for task in node.residents:
+            for key in scarce.intersection(task.shape.claims):
+                found.setdefault(key, {})[node.name] = None
+    short = deal(snapshot.claims, found, _selects(snapshot)).short if found else set()
+    return {key: nodes for key, nodes in found.items() if key not in short}
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Supply:
+    """Scarce claims of pending tasks, and those of tasks that have their nodes.
+
+    Attributes
+    ----------
+    of_class
+        By task class, its scarce claims.
+    standing
+        Numbers of the nodes on which a claim is used already.
+    reached, allowed
+        (N,) each, nodes from which a volume can be reached, and for which one of a claim is made.
+
+    """
+
+    claims: Mapping[str, Claim]
+    of_class: Sequence[tuple[str, ...]]
+    standing: Mapping[str, Sequence[int]]
+    reached: Mapping[str, Bool]
+    allowed: Mapping[str, Bool]
+
+    def classes_of(self, key: str) -> list[int]:
+        """Task classes that use a claim."""
+        return [c for c, keys in enumerate(self.of_class) if key in keys]
+
+    def ask(self, key: str, nodes: Collection[int]) -> Ask:
+        """What a claim could get, used on some nodes."""
+        at = list(nodes)
+        claim = self.claims[key]
+        fitting = tuple(v.name for v in claim.volumes if self.reached[v.name][at].all())
+        return Ask(key, fitting, bool(self.allowed[key][at].all()))
+
+
+def _supply(problem: Problem) -> _Supply:
+    snapshot = problem.snapshot
+    scarce = _scarce(snapshot)
+    of_class = [tuple(k for k in s.claims if k in scarce) for s in problem.classes.shapes]
+    if not any(of_class):
+        return _Supply({}, of_class, {}, {}, {})
+    number = {node.name: n for n, node in enumerate(snapshot.nodes)}
+    used_on = _standing(snapshot, scarce)
+    wanted = dict.fromkeys([*(key for keys in of_class for key in keys), *used_on])
+    claims = {key: snapshot.claims[key] for key in wanted}
+    volumes = {v.name: v.nodes for claim in claims.values() for v in claim.volumes}
+    return _Supply(
+        claims,
+        of_class,
+        {key: [number[node] for node in nodes] for key, nodes in used_on.items()},
+        {name: _selected(problem, nodes) for name, nodes in volumes.items()},
+        {key: _selected(problem, c.nodes) & bool(c.provisions) for key, c in claims.items()},
+    )
+
+
+def _selected(problem: Problem, nodes: NodeSelector | None) -> Bool:
+    if nodes is None:
+        return np.ones(problem.num_nodes, np.bool_)
+    return problem.columns.selects(nodes)
+
+
+class _Dealing(Greedy):
+    """Volumes that claims get as tasks are placed; claims make way for one another."""
+
+    def __init__(self, supply: _Supply) -> None:
+        self._supply = supply
+        self._used: dict[str, dict[int, int]] = {}
+        self._holders = Holders()
+        for key, nodes in supply.standing.items():
+            for node in nodes:
+                self._use(key, node, 1)
+
+    def live_mask(self, task_class: int) -> Bool | None:
+        keys = self._supply.of_class[task_class]
+        if not keys:
+            return None
+        allowed = self._open_nodes(keys[0])
+        for key in keys[1:]:
+            allowed &= self._open_nodes(key)
+        return allowed if len(keys) == 1 else self._together(keys, allowed)
+
+    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+        for key in self._supply.of_class[task_class]:
+            for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
+                self._use(key, node, count)
+
+    def _use(self, key: str, node: int, count: int) -> None:
+        """Count uses of a claim on a node; it holds a volume while it needs one there."""
+        used = self._used.setdefault(key, {})
+        used[node] = used.get(node, 0) + count
+        if used[node] <= 0:
+            del used[node]
+        if used:
+            self._holders.put(self._supply.ask(key, used))
+        else:
+            self._holders.remove(key)
+
+    def _open_nodes(self, key: str) -> Bool:
+        """(N,) nodes on which one more task may use a claim, by itself."""
+        supply, used = self._supply, self._used.get(key, {})
+        ask = supply.ask(key, used)
+        found = supply.allowed[key].copy() if ask.is_made else np.zeros_like(supply.allowed[key])
+        for volume in self._holders.open_to(key, ask.volumes):
+            found |= supply.reached[volume]
+        return found
+
+    def _together(self, keys: Sequence[str], allowed: Bool) -> Bool:
+        """Of some nodes those on which all claims of a task get their volumes at once."""
+        found = allowed.copy()
+        for node in np.flatnonzero(allowed).tolist():
+            for key in keys:
+                self._use(key, node, 1)
+            found[node] = self._holders.short.isdisjoint(keys)
+            for key in reversed(keys):
+                self._use(key, node, -1)
+        return found
+
+
+_Choice = tuple[dict[str, int], int]
+"""The variable of each volume that a claim may get, and the one of having one made; -1 for none."""
+
+
+def _encode_choice(model: LinearModel, claim: Claim, of_volume: dict[str, list[int]]) -> _Choice:
+    chosen = model.add_variables(np.zeros(len(claim.volumes), np.int64), 1).tolist()
+    for volume, variable in zip(claim.volumes, chosen, strict=True):
+        of_volume.setdefault(volume.name, []).append(variable)
+    made = int(model.add_variables(0, 1)[0]) if claim.provisions else -1
+    variables = [*chosen, made] if made >= 0 else chosen
+    model.add_row(variables, [1] * len(variables), upper=1)
+    return {v.name: x for v, x in zip(claim.volumes, chosen, strict=True)}, made
+
+
+def _serving(supply: _Supply, claim: Claim, choice: _Choice, node: int) -> list[int]:
+    """Variables of what a claim could get that does for a node."""
+    chosen, made = choice
+    found = [x for name, x in chosen.items() if supply.reached[name][node]]
+    return [*found, made] if made >= 0 and supply.allowed[claim.key][node] else found
+
+
+def _encode_class(
+    supply: _Supply, claim: Claim, choice: _Choice, rows: tuple[LinearModel, I64]
+) -> None:
+    """Tasks of a class on a node, variables (N,), only where what the claim gets does for it."""
+    model, supplied = rows
+    for node in np.flatnonzero(supplied >= 0).tolist():
+        variable = int(supplied[node])
+        most = int(model.bounds[1][variable])
+        serving = _serving(supply, claim, choice, node)
+        if most > 0:
+            model.add_row([variable, *serving], [1, *[-most] * len(serving)], upper=0)
+
+
+def _encode_standing(
+    supply: _Supply, claim: Claim, choice: _Choice, where: tuple[LinearModel, int]
+) -> None:
+    """What a claim gets does for a node on which it is used already, where anything does."""
+    model, node = where
+    serving = _serving(supply, claim, choice, node)
+    if serving:
+        model.add_row(serving, [1] * len(serving), lower=1)

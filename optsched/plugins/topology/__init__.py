@@ -1,0 +1,1 @@
+"""Placement of tasks relative to each other: network domains, affinity, spread, buckets."""

@@ -1,0 +1,454 @@
+"""Gangs stay together in the network: hard and soft `networkTopology`, for smaller groups too.
+
+Mathematics: models/formulation/network_topology.md. Volcano:
+`pkg/scheduler/plugins/network-topology-aware`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.decisions import Sense
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.topology import sub_group_of
+from optsched.plugins.extension_points import Fences, Greedy, Rule, Violation
+from optsched.plugins.faces import Face
+from optsched.plugins.wording import counted
+from optsched.problem.choices import Choices, candidates, widest
+from optsched.problem.linear import Expression
+from optsched.problem.parts import NO_PART
+from optsched.problem.topology import CLUSTER
+from optsched.problem.units import holders, units_of
+from optsched.units import CPU, MEMORY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from optsched.cluster.snapshot import Gang
+    from optsched.cluster.task import Task
+    from optsched.cluster.topology import TopologyRequest
+    from optsched.plugins.extension_points import AnyLevel, Room
+    from optsched.plugins.ledger import Ledger
+    from optsched.plugins.outcome import Outcome
+    from optsched.plugins.verification.world import World
+    from optsched.problem.arrays import F64, I64, Bool
+    from optsched.problem.choices import Choice
+    from optsched.problem.formulation import Formulation
+    from optsched.problem.problem import Problem
+    from optsched.problem.tiers import Tiers
+    from optsched.problem.topology import Bound, Forest
+
+    Pick = Callable[[Forest, Bound], I64 | None]
+
+TOP = 100.0
+LEVEL = "network topology"
+MOST_CHOICES = 400
+"""Pairs of hard gang shapes and domains beyond which node classes are not told apart by domain."""
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class NetworkTopology(Rule):
+    """Tasks of a gang that asks for it lie within one HyperNode of an allowed tier.
+
+    Attributes
+    ----------
+    weight
+        Weight of all scores.
+    resources
+        Weight by resource in scores of HyperNodes; only these count.
+    packs_others
+        Whether tasks of gangs that ask nothing of the network prefer HyperNodes in use, too.
+    fading
+        How much less that counts with every tier upwards.
+    most_cleared
+        Domains in which evictions are tried for one gang.
+
+    """
+
+    name = "network-topology"
+    hard_face = Face.HYPERNODE_GRADIENT
+
+    weight: int = 1
+    resources: Mapping[str, int] = field(default_factory=lambda: {CPU: 1, MEMORY: 1})
+    packs_others: bool = True
+    fading: float = 0.8
+    most_cleared: int = 8
+
+    # --- verify ----------------------------------------------------------------------------------
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`."""
+        goes_to = {p.task.key: p.node.name for p in (*world.placements, *world.promises)}
+        for key, placed in world.placed_of.items():
+            gang = world.snapshot.gang_by_key[key]
+            for asked, tasks in _bound_together(gang, placed):
+                nodes = _nodes(world, tasks, goes_to)
+                yield from _apart(self.name, world, gang, asked, nodes)
+
+    # --- greedy ----------------------------------------------------------------------------------
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`. Where gangs go is decided by `solver.greedy.domains`."""
+        hard = any(bound.is_hard for bounds in problem.topology.bounds for bound in bounds.all)
+        return _Live(problem) if hard else None
+
+    # --- evictions -------------------------------------------------------------------------------
+
+    def fences(self, problem: Problem, gang: int) -> Fences | None:
+        """See `Rule`: the widest domains that are allowed, the largest first, up to so many."""
+        topology = problem.topology
+        bound = topology.bounds[int(problem.shape_of[gang])].whole
+        if bound is None:
+            return None
+        forest = topology.forest(bound)
+        domains = _widest(forest, bound)
+        if domains is None:
+            return None
+        size = forest.sums(np.ones(problem.num_nodes, np.int64))[domains]
+        order = np.lexsort((forest.rank[domains], -size))[: self.most_cleared]
+        masks = [forest.inside(d) for d in domains[order].tolist()]
+        return Fences(masks, len(masks) == len(domains))
+
+    # --- scores ----------------------------------------------------------------------------------
+
+    def class_score(self, problem: Problem, task_class: int) -> F64 | None:
+        """See `Rule`: HyperNodes in use come first for tasks that ask nothing of the network.
+
+        As things stand when the session opens; Volcano brings it up to date with every task.
+        """
+        forest = problem.topology.forests[0]
+        if not self.packs_others or not self.weight or len(forest) == 1:
+            return None
+        if not problem.derived(_free_classes)[task_class]:
+            return None
+        packed = self.packing(problem, forest, problem.used, problem.classes.request[task_class])
+        return TOP * self.weight * _faded(forest, packed, self.fading)
+
+    def packing(self, problem: Problem, forest: Forest, used: I64, request: I64) -> F64:
+        """(D,) how full each domain would be with a request (R,) more: 0 where it does not fit.
+
+        Σ_r w[r]·(used[d, r] + request[r]) / allocatable[d, r] / Σ_r w[r] over the resources that
+        the request names.
+        """
+        counted_ = [
+            (r, weight)
+            for r, name in enumerate(problem.resources)
+            if (weight := self.resources.get(name, 0)) and request[r]
+        ]
+        taken, offered = forest.sums(used), forest.sums(problem.allocatable)
+        fits = np.ones(len(forest), np.bool_)
+        total = np.zeros(len(forest))
+        for r, weight in counted_:
+            after = taken[:, r] + request[r]
+            fits &= after <= offered[:, r]
+            total += weight * after / np.maximum(offered[:, r], 1)
+        weights = sum(weight for _, weight in counted_)
+        return np.where(fits, total / max(weights, 1), 0.0)
+
+    def domain_scores(self, problem: Problem, forest: Forest, used: I64, request: I64) -> F64:
+        """(D,) score of each domain for a gang or group that asks for a request (R,) in all."""
+        return TOP * self.weight * self.packing(problem, forest, used, request)
+
+    def nearness(self, forest: Forest, anchor: int, share: F64) -> F64:
+        """(N,) score of nodes for tasks of a gang that lies in a domain already.
+
+        The less the higher the tier that it takes to reach a node from there. In a domain that
+        holds several others, a share (N,) of the gang's tasks makes the nodes next to them better.
+        """
+        lowest, top = int(forest.tier.min()), forest.top
+        by_leaf = np.zeros(len(forest))
+        for d in sorted(forest.upwards(anchor)):
+            near = (top - int(forest.tier[d])) / (top - lowest) if top > lowest else 1.0
+            by_leaf[d : forest.end[d]] = near
+        inside = slice(anchor, int(forest.end[anchor]))
+        if inside.stop > anchor + 1:
+            by_leaf[inside] += np.bincount(forest.leaf_of, share, len(forest))[inside]
+        return TOP * self.weight * by_leaf[forest.leaf_of]
+
+    # --- encode ----------------------------------------------------------------------------------
+
+    def tells_apart(self, problem: Problem) -> Bool | None:
+        """See `Rule`: gangs whose parts choose for themselves."""
+        pairs = zip(problem.shapes.shapes, problem.topology.bounds, strict=True)
+        apart = [not s.is_rigid and any(p is not None for p in b.parts) for s, b in pairs]
+        if not any(apart):
+            return None
+        gangs: Bool = np.append(apart, False)[problem.shape_of]
+        return gangs
+
+    def encode_domains(self, form: Formulation) -> None:
+        """See `Rule`: one of the widest domains that are allowed for each hard gang and group."""
+        form.choices = _choices(form, _widest)
+
+    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
+        """See `Rule`."""
+        self.encode_domains(form)
+        form.choices.add_supply_rows(supplied)
+
+    def ties_gangs(self, problem: Problem) -> Bool | None:
+        """See `Rule`: hard gangs, where there are too many domains to choose from."""
+        topology = problem.topology
+        choices = [
+            [_widest(topology.forest(bound), bound) for bound in bounds.all]
+            for bounds in topology.bounds
+        ]
+        numbers = [sum(len(c) for c in each if c is not None) for each in choices]
+        if sum(numbers) <= MOST_CHOICES:
+            return None
+        gangs: Bool = np.append([n > 0 for n in numbers], False)[problem.shape_of]
+        return gangs
+
+    # --- levels ----------------------------------------------------------------------------------
+
+    def levels(self, problem: Problem, tiers: Tiers) -> Sequence[AnyLevel]:
+        """See `Rule`."""
+        return [TierLevel()] if units_of(problem).bounds else []
+
+    # --- explain ---------------------------------------------------------------------------------
+
+    def explain(self, outcome: Outcome, gang: int) -> Reason | None:
+        """See `Rule`: a network that is not as the gang asks."""
+        bounds = outcome.problem.topology.bounds[int(outcome.problem.shape_of[gang])]
+        return bounds.problem
+
+    def explain_rooms(self, outcome: Outcome, gang: int, rooms: Sequence[Room]) -> Reason | None:
+        """See `Rule`: no domain has room for all."""
+        problem = outcome.problem
+        bound = problem.topology.bounds[int(problem.shape_of[gang])].whole
+        if bound is None or not bound.is_hard:
+            return None
+        forest = problem.topology.forest(bound)
+        domains = candidates(forest, bound)
+        there = sum(
+            (np.minimum(forest.sums(np.minimum(r.counts, r.number)), r.number) for r in rooms),
+            np.zeros(len(forest), np.int64),
+        )
+        wanted = sum(room.number for room in rooms)
+        if not len(domains) or (there[domains] >= wanted).any():
+            return None
+        best = int(domains[np.lexsort((forest.rank[domains], -there[domains]))[0]])
+        pods = counted(wanted, "pod") if wanted == 1 else f"all {counted(wanted, 'pod')}"
+        kind = f"value of {forest.label}" if forest.label else "HyperNode"
+        text = f"it needs {bound.request}; none has room for {pods}: the {kind} with the most, "
+        text += f"{forest.names[best]}, has room for {int(there[best])}"
+        return Reason(ReasonCode.TOPOLOGY, text)
+
+
+# --- domain objects ------------------------------------------------------------------------------
+
+
+def _bound_together(
+    gang: Gang, placed: Sequence[Task]
+) -> Iterator[tuple[TopologyRequest, Sequence[Task]]]:
+    """What is asked of the network for tasks that come, with all tasks that it is asked for."""
+    if gang.topology is not None:
+        yield gang.topology, gang.tasks
+    groups = dict.fromkeys(sub_group_of(gang.sub_groups, t.labels) for t in placed)
+    for group in groups:
+        asked = None if group is None else gang.sub_groups[group[0]].topology
+        if asked is not None:
+            mine = (t for t in gang.tasks if sub_group_of(gang.sub_groups, t.labels) == group)
+            yield asked, tuple(mine)
+
+
+def _nodes(world: World, tasks: Iterable[Task], goes_to: Mapping[str, str]) -> set[str]:
+    """Nodes of tasks that run or come; a task on a node that is gone is nowhere."""
+    known = world.snapshot.node_by_name
+    stand = {t.node for t in tasks if t.status.is_standing and t.node in known}
+    return stand | {goes_to[t.key] for t in tasks if t.key in goes_to}
+
+
+def _apart(
+    rule: str, world: World, gang: Gang, asked: TopologyRequest, nodes: set[str]
+) -> Iterator[Violation]:
+    if asked.is_hard and not _together(world, asked, nodes):
+        names = sorted(nodes)
+        shown = ", ".join(names[:_SHOWN]) + (" and others" if len(names) > _SHOWN else "")
+        yield Violation(rule, f"gang {gang.key}", f"its tasks would be on {shown}, not in {asked}")
+
+
+def _together(world: World, asked: TopologyRequest, nodes: set[str]) -> bool:
+    """Whether nodes lie together as a rule asks."""
+    if asked.label:
+        values = {world.snapshot.node_by_name[n].labels.get(asked.label) for n in nodes}
+        return len(values) == 1 and None not in values
+    topology = world.snapshot.topology
+    highest = asked.highest_tier
+    if topology.hypernodes and highest is not None and highest >= topology.top_tier:
+        return not asked.highest_tier_name
+    fitting = [h for h in topology.hypernodes if nodes <= topology.covered[h.name]]
+    if asked.highest_tier_name:
+        return any(h.tier_name == asked.highest_tier_name for h in fitting)
+    return any(highest is None or h.tier <= highest for h in fitting)
+
+
+# --- arrays --------------------------------------------------------------------------------------
+
+
+class _Live(Greedy):
+    """Whether what has been placed for a gang, and for its smaller groups, lies together."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._count: dict[tuple[int, int], Counter[int]] = {}
+
+    def filled(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
+        here = self._count.setdefault((gang, entry), Counter())
+        here.update(dict(zip(nodes.tolist(), counts.tolist(), strict=True)))
+
+    def holds(self, gang: int) -> bool:
+        number = int(self._problem.shape_of[gang])
+        bounds = self._problem.topology.bounds[number]
+        entries = self._problem.shapes.shapes[number].entries
+        nodes = [
+            np.array([n for n, count in self._count.get((gang, e), {}).items() if count], np.int64)
+            for e in range(len(entries))
+        ]
+        of_part = zip(bounds.parts, range(len(bounds.parts)), strict=True)
+        return self._lies(bounds.whole, nodes) and all(
+            self._lies(bound, [n for n, e in zip(nodes, entries, strict=True) if e.part == p])
+            for bound, p in of_part
+        )
+
+    def _lies(self, bound: Bound | None, nodes: Sequence[I64]) -> bool:
+        if bound is None or not bound.is_hard:
+            return True
+        forest = self._problem.topology.forest(bound)
+        domain = forest.holder(np.concatenate([np.zeros(0, np.int64), *nodes]))
+        if domain < 0:
+            return True
+        return bool(bound.allowed[domain if bound.held < 0 else forest.meet(domain, bound.held)])
+
+
+def _free_classes(problem: Problem) -> Bool:
+    """(C,) classes with tasks of gangs that ask nothing of the network."""
+    asks = np.array([bool(b.all) for b in problem.topology.bounds], np.bool_)
+    free = np.zeros(len(problem.classes.shapes), np.bool_)
+    shape = problem.shape_of[problem.gang_of]
+    mine = shape >= 0
+    free[problem.task_class[mine][~asks[shape[mine]]]] = True
+    return free
+
+
+def _faded(forest: Forest, packed: F64, fading: float) -> F64:
+    """(N,) Σ_t fading^t · packed of the domain of tier t around a node / Σ_t fading^t.
+
+    t counts the tiers that there are from the lowest; where a node is in no domain of a tier, that
+    tier counts 1, so that nodes outside of HyperNodes come first (Volcano
+    `batchNodeOrderFnForNormalPods`).
+    """
+    tiers = np.unique(forest.tier).tolist()
+    weights = [fading**t for t in range(len(tiers))]
+    by_domain = np.zeros(len(forest))
+    for leaf in range(len(forest)):
+        around = {int(forest.tier[d]): float(packed[d]) for d in forest.upwards(leaf)}
+        scores = (w * around.get(tier, 1.0) for w, tier in zip(weights, tiers, strict=True))
+        by_domain[leaf] = sum(scores) / sum(weights)
+    return by_domain[forest.leaf_of]
+
+
+def _widest(forest: Forest, bound: Bound) -> I64 | None:
+    """The widest domains that a rule allows; None where it allows every node."""
+    domains = widest(forest, candidates(forest, bound))
+    is_free = not bound.is_hard or domains.tolist() == [CLUSTER]
+    return None if is_free else domains
+
+
+def _choices(form: Formulation, pick: Pick) -> Choices:
+    """The choices of all gang classes among the domains that are picked for their bounds."""
+    topology, choices = form.problem.topology, Choices(form)
+    for h, shape in enumerate(form.gangs.shape_of.tolist()):
+        bounds = topology.bounds[shape]
+        whole = _choice(choices, (h, NO_PART), bounds.whole, pick)
+        parts = [
+            _choice(choices, (h, p), bound, _inside(pick, whole, bounds.whole))
+            for p, bound in enumerate(bounds.parts)
+        ]
+        if whole is not None or any(part is not None for part in parts):
+            choices.add_class(h, whole, parts)
+    return choices
+
+
+def _choice(
+    choices: Choices, whose: tuple[int, int], bound: Bound | None, pick: Pick
+) -> Choice | None:
+    if bound is None:
+        return None
+    domains = pick(choices.form.problem.topology.forest(bound), bound)
+    return None if domains is None else choices.choose(*whose, bound, domains)
+
+
+def _inside(pick: Pick, whole: Choice | None, bound: Bound | None) -> Pick:
+    """The same for a part, within the domains that its gang may lie in."""
+    if whole is None or bound is None:
+        return pick
+
+    def inside(forest: Forest, part: Bound) -> I64 | None:
+        reach = np.zeros(len(forest), np.bool_)
+        for d in whole.domains.tolist():
+            reach[d : forest.end[d]] = True
+        return pick(forest, replace(part, allowed=part.allowed & reach))
+
+    return inside
+
+
+# --- the level -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class TierLevel:
+    """Σ over gangs and groups that ask something of the network of the tier that they cross.
+
+    That is the tier of the lowest domain that holds all that runs and comes of them; one above the
+    highest where only the whole cluster does. What gets no place counts as if it had the best one.
+    """
+
+    name: str = LEVEL
+    unit: str = "tiers"
+    sense: Sense = Sense.MIN
+
+    def value(self, outcome: Outcome) -> int:
+        """See `Level`."""
+        problem = outcome.problem
+        bounds = units_of(problem).bounds
+        held = holders(problem, outcome.decisions.node_of).tolist()
+        pairs = zip(bounds, held, strict=True)
+        return sum(
+            _least_tier(problem, b) if d < 0 else int(problem.topology.forest(b).tier[d])
+            for b, d in pairs
+        )
+
+    def ideal(self, problem: Problem) -> int:
+        """See `Level`: everybody in the lowest domain that is allowed."""
+        return sum(_least_tier(problem, bound) for bound in units_of(problem).bounds)
+
+    def encode_places(self, form: Formulation, supplied: I64) -> Expression:
+        """See `DomainLevel`: Σ (tier[d] − least)·v[h, d] + Σ least, over every domain allowed."""
+        problem = form.problem
+        form.choices = _choices(form, candidates)
+        form.choices.add_supply_rows(supplied)
+        variables, factors = [], []
+        for choice in form.choices.all:
+            forest = problem.topology.forest(choice.bound)
+            variables.append(choice.variables)
+            factors.append(forest.tier[choice.domains] - _least_tier(problem, choice.bound))
+        none = np.zeros(0, np.int64)
+        return Expression.of(
+            np.concatenate([none, *variables]),
+            np.concatenate([none, *factors]),
+            self.ideal(problem),
+        )
+
+
+def _least_tier(problem: Problem, bound: Bound) -> int:
+    forest = problem.topology.forest(bound)
+    domains = candidates(forest, bound)
+    if len(domains):
+        return int(forest.tier[domains].min())
+    return int(forest.tier[bound.held]) if bound.held >= 0 else 0

@@ -1,0 +1,530 @@
+"""Affinity and anti-affinity between pods, by domains of a node label.
+
+Mathematics: models/formulation/pod_affinity.md. Upstream: `InterPodAffinity`. Required terms only.
+A task may come to a domain when some order of placing the plan's tasks allows it: a domain counts
+as having a wanted pod if one stands there, if the plan puts one there that does not itself ask for
+the term, or if it is the single domain in which pods that want their own kind make a start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.plugins.extension_points import NOBODY_LEAVES, Bar, Greedy, Rule, Violation
+from optsched.plugins.faces import Face
+from optsched.problem.later import once_left
+from optsched.problem.relations import TermKind
+from optsched.problem.running import running_tasks, selected_tasks, stakes_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from optsched.cluster.snapshot import Node
+    from optsched.cluster.task import PodTerm, Task
+    from optsched.plugins.extension_points import Exits
+    from optsched.plugins.ledger import Ledger
+    from optsched.plugins.verification.world import World
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.formulation import Formulation
+    from optsched.problem.linear import LinearModel
+    from optsched.problem.problem import Problem
+
+
+class PodAffinity(Rule):
+    """Required pod affinity and anti-affinity hold, also those of pods that already run."""
+
+    name = "pod-affinity"
+    hard_face = Face.PREDICATE
+    mask_sees_pods = True
+    leaving_hurts = True
+    ties_by_relations = True
+
+    # --- verify ----------------------------------------------------------------------------------
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`."""
+        standing = _Standing(world)
+        for task, _, node in world.placements:
+            for term in task.shape.pod_anti_affinity:
+                for other in standing.others(term.topology_key, node, task):
+                    if _means(world, term, other):
+                        detail = f"anti-affinity to {other.key} ({term}) on node {node.name}"
+                        yield Violation(self.name, f"task {task.key}", detail)
+            for other, term in standing.disliking(node):
+                if other is not task and _means(world, term, task):
+                    detail = f"{other.key} has anti-affinity to it ({term}) on node {node.name}"
+                    yield Violation(self.name, f"task {task.key}", detail)
+        yield from _unmet_affinity(self.name, world, standing)
+
+    # --- masks -----------------------------------------------------------------------------------
+
+    def mask(self, problem: Problem, task_class: int) -> Bool | None:
+        """See `Rule`: anti-affinity with residents, in both directions."""
+        relations = problem.relations
+        if not relations.terms:
+            return None
+        shape = problem.classes.shapes[task_class]
+        allowed = np.ones(problem.num_nodes, np.bool_)
+        for m in relations.carried_by(shape):
+            if relations.terms[m].kind is TermKind.ANTI_AFFINITY:
+                allowed &= ~_in_domains(problem, m, relations.selected[m])
+        for m in problem.classes.relations[task_class]:
+            if relations.terms[m].kind is TermKind.ANTI_AFFINITY:
+                allowed &= ~_in_domains(problem, m, relations.carried[m])
+        return None if allowed.all() else allowed
+
+    def bars(self, problem: Problem, task_class: int) -> Sequence[Bar]:
+        """See `Rule`: those that it does not want near, and those that do not want it."""
+        relations = problem.relations
+        unwanted = relations.carried_by(problem.classes.shapes[task_class])
+        found = [(m, selected_tasks(problem)) for m in unwanted]
+        found += [(m, _carrying(problem)) for m in problem.classes.relations[task_class]]
+        return [
+            Bar(tasks[m], relations.domain_of[m])
+            for m, tasks in found
+            if relations.terms[m].kind is TermKind.ANTI_AFFINITY and len(tasks[m])
+        ]
+
+    def refusal(self, problem: Problem, task_class: int) -> str:
+        """See `Rule`."""
+        return "did not satisfy affinity or anti-affinity with the pods there"
+
+    def ties_nodes(self, problem: Problem, task_class: int) -> bool:
+        """See `Rule`: the class carries a term, or a pending class carries one that selects it."""
+        if not problem.relations.terms:
+            return False
+        if _terms_of(problem, task_class):
+            return True
+        carried = problem.derived(_carried_by_pending)
+        return not carried.isdisjoint(problem.classes.relations[task_class])
+
+    # --- greedy ----------------------------------------------------------------------------------
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`."""
+        kinds = {t.kind for t in problem.relations.terms}
+        relevant = kinds & {TermKind.AFFINITY, TermKind.ANTI_AFFINITY}
+        return _Live(problem) if relevant else None
+
+    # --- encode ----------------------------------------------------------------------------------
+
+    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
+        """Rows by term and domain; see models/formulation/pod_affinity.md."""
+        self.encode_apart(form.problem, form.model, supplied)
+        for m, term in enumerate(form.problem.relations.terms):
+            if term.kind is TermKind.AFFINITY:
+                leaving = _Leaving(NOBODY_LEAVES, NOBODY_LEAVES.leave)
+                _encode_affinity(form.problem, form.model, supplied, m, leaving)
+
+    def stakes(self, problem: Problem, task_class: int) -> I64 | None:
+        """See `Rule`: whom it wants near; kin may make a start elsewhere once all of them left."""
+        relations = problem.relations
+        carried = relations.carried_by(problem.classes.shapes[task_class])
+        wanted = [m for m in carried if relations.terms[m].kind is TermKind.AFFINITY]
+        return stakes_in(problem, wanted)
+
+    def encode_evicting(
+        self, problem: Problem, model: LinearModel, supplied: I64, exits: Exits
+    ) -> None:
+        """See `Rule`: the rows of affinity."""
+        for m, term in enumerate(problem.relations.terms):
+            if term.kind is TermKind.AFFINITY:
+                groups = exits.groups(selected_tasks(problem)[m])
+                _encode_affinity(problem, model, supplied, m, _Leaving(exits, groups))
+
+    def encode_apart(self, problem: Problem, model: LinearModel, supplied: I64) -> None:
+        """See `Rule`: the rows of anti-affinity."""
+        for m, term in enumerate(problem.relations.terms):
+            if term.kind is TermKind.ANTI_AFFINITY:
+                _encode_anti(problem, model, supplied, m)
+
+
+# --- arrays --------------------------------------------------------------------------------------
+
+
+def _in_domains(problem: Problem, m: int, count: I64) -> Bool:
+    """(N,) nodes in a domain where a count (N,) is above zero anywhere."""
+    domain = problem.relations.domain_of[m]
+    known = domain >= 0
+    hit = np.zeros(int(problem.relations.num_domains[m]) + 1, np.bool_)
+    hit[domain[known & (count > 0)]] = True
+    hit[-1] = False  # nodes without the label are in no domain
+    near: Bool = hit[domain]
+    return near
+
+
+def _terms_of(problem: Problem, task_class: int) -> list[int]:
+    """Affinity and anti-affinity terms that a class carries."""
+    carried = problem.relations.carried_by(problem.classes.shapes[task_class])
+    return [m for m in carried if problem.relations.terms[m].kind is not TermKind.SPREAD]
+
+
+def _carrying(problem: Problem) -> list[I64]:
+    """By term, the running tasks that carry it; anti-affinity only, made once."""
+    return problem.derived(_find_carrying)
+
+
+def _find_carrying(problem: Problem) -> list[I64]:
+    running = running_tasks(problem).tasks
+    terms = (t.source for t in problem.relations.terms)
+    return [_where(term in task.shape.pod_anti_affinity for task in running) for term in terms]
+
+
+def _where(flags: Iterable[bool]) -> I64:
+    return np.flatnonzero(np.fromiter(flags, np.bool_)).astype(np.int64)
+
+
+def _carried_by_pending(problem: Problem) -> set[int]:
+    return {m for c in range(len(problem.classes.shapes)) for m in _terms_of(problem, c)}
+
+
+class _Live(Greedy):
+    """Where wanted and unwanted pods stand as tasks are placed.
+
+    Pods that are promised room keep others away already; near them is nothing yet.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._selected = problem.relations.selected.copy()
+        self._bound = self._selected.copy()
+        self._carried = problem.relations.carried.copy()
+        later = once_left(problem).relations
+        self._selected_leave = self._selected - later.selected
+        self._carried_leave = self._carried - later.carried
+        classes = range(len(problem.classes.shapes))
+        self._carries = [_terms_of(problem, c) for c in classes]
+        self._selecting = problem.classes.relations
+
+    def live_mask(self, task_class: int) -> Bool | None:
+        nobody = np.zeros((len(self._selected), 1), np.int64)
+        return self._mask(task_class, nobody, nobody)
+
+    def later_mask(self, task_class: int) -> Bool | None:
+        return self._mask(task_class, self._selected_leave, self._carried_leave)
+
+    def _mask(self, task_class: int, selected_leave: I64, carried_leave: I64) -> Bool | None:
+        """(N,) as `live_mask` once some residents, (M, N) or (M, 1) by term, have left."""
+        terms = self._problem.relations.terms
+        allowed = np.ones(self._problem.num_nodes, np.bool_)
+        for m in self._carries[task_class]:
+            selected = self._selected[m] - selected_leave[m]
+            if terms[m].kind is TermKind.ANTI_AFFINITY:
+                allowed &= ~_in_domains(self._problem, m, selected)
+            else:
+                bound = self._bound[m] - selected_leave[m]
+                allowed &= self._near(m, m in self._selecting[task_class], bound, selected)
+        for m in self._selecting[task_class]:
+            if terms[m].kind is TermKind.ANTI_AFFINITY:
+                carried = self._carried[m] - carried_leave[m]
+                allowed &= ~_in_domains(self._problem, m, carried)
+        return None if allowed.all() else allowed
+
+    def _near(self, m: int, is_kin: bool, bound: I64, selected: I64) -> Bool:
+        """(N,) nodes near a pod that affinity asks for; kin may make a start where none is."""
+        near = _in_domains(self._problem, m, bound)
+        if near.any() or not is_kin:
+            return near
+        promised = _in_domains(self._problem, m, selected)
+        return promised if promised.any() else self._problem.relations.domain_of[m] >= 0
+
+    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+        for m in self._selecting[task_class]:
+            np.add.at(self._selected[m], nodes, counts)
+            np.add.at(self._bound[m], nodes, counts)
+        for m in self._carries[task_class]:
+            np.add.at(self._carried[m], nodes, counts)
+
+    def leaves(self, victim: int, sign: int) -> None:
+        node = int(running_tasks(self._problem).node_of[victim])
+        for tasks_of, leave in (
+            (selected_tasks, self._selected_leave),
+            (_carrying, self._carried_leave),
+        ):
+            for m, tasks in enumerate(tasks_of(self._problem)):
+                if victim in tasks:
+                    leave[m, node] += sign
+
+    def promised(self, task_class: int, nodes: I64, counts: I64) -> None:
+        for m in self._selecting[task_class]:
+            np.add.at(self._bound[m], nodes, -counts)
+
+
+class _Supply:
+    """Supply variables of groups of classes, by domain of a term."""
+
+    def __init__(self, problem: Problem, model: LinearModel, supplied: I64, m: int) -> None:
+        self._supplied = supplied
+        self._domain = problem.relations.domain_of[m]
+        self._model = model
+
+    def variables(self, classes: Sequence[int], domain: int) -> I64:
+        """The supply variables of some classes on the nodes of a domain."""
+        rows = np.array(classes, np.int64)
+        block = self._supplied[np.ix_(rows, np.flatnonzero(self._domain == domain))]
+        return block[block >= 0]
+
+    def variables_anywhere(self, classes: Sequence[int]) -> I64:
+        """The same on all nodes."""
+        block = self._supplied[np.array(classes, np.int64)]
+        return block[block >= 0]
+
+    def forbid(self, variables: I64) -> None:
+        """Σ variables ≤ 0."""
+        if len(variables):
+            self._model.add_rows(0, variables, 1, upper=0)
+
+    def present(self, variables: I64) -> int | None:
+        """A 0-1 variable that is 1 where any of some variables is positive; None without any."""
+        if not len(variables):
+            return None
+        (flag,) = self._model.add_variables(0, 1)
+        most = int(self._model.bounds[1][variables].sum())
+        self._model.add_rows(
+            0, np.append(variables, flag), np.append(np.ones_like(variables), -most), upper=0
+        )
+        return int(flag)
+
+
+def _roles(problem: Problem, m: int) -> tuple[list[int], list[int], list[int]]:
+    """Classes that carry a term and are selected by it, only carry it, are only selected."""
+    classes = range(len(problem.classes.shapes))
+    carriers = {c for c in classes if m in _terms_of(problem, c)}
+    selected = {c for c in classes if m in problem.classes.relations[c]}
+    both = carriers & selected
+    return sorted(both), sorted(carriers - both), sorted(selected - both)
+
+
+def _by_domain(problem: Problem, m: int, count: I64) -> I64:
+    """(D,) sums of a count (N,) over the domains of a term."""
+    domain = problem.relations.domain_of[m]
+    known = domain >= 0
+    sums = np.bincount(
+        domain[known], weights=count[known], minlength=int(problem.relations.num_domains[m])
+    )
+    return sums.astype(np.int64)
+
+
+def _encode_anti(problem: Problem, model: LinearModel, supplied: I64, m: int) -> None:
+    supply = _Supply(problem, model, supplied, m)
+    both, carriers, selected = _roles(problem, m)
+    held_selected = _by_domain(problem, m, problem.relations.selected[m])
+    held_carriers = _by_domain(problem, m, problem.relations.carried[m])
+    for d in range(int(problem.relations.num_domains[m])):
+        if held_selected[d]:
+            supply.forbid(supply.variables([*both, *carriers], d))
+        if held_carriers[d]:
+            supply.forbid(supply.variables([*both, *selected], d))
+        alone = supply.variables(both, d)
+        if len(alone):
+            model.add_rows(0, alone, 1, upper=1)
+        groups = [supply.present(supply.variables(g, d)) for g in (both, carriers, selected)]
+        flags = [f for f in groups if f is not None]
+        for i, first in enumerate(flags):
+            for second in flags[i + 1 :]:
+                model.add_rows(0, [first, second], 1, upper=1)
+
+
+def _encode_affinity(
+    problem: Problem, model: LinearModel, supplied: I64, m: int, leaving: _Leaving
+) -> None:
+    """Carriers go to domains with a resident, a plain selected task, or the one fresh start."""
+    supply = _Supply(problem, model, supplied, m)
+    both, carriers, selected = _roles(problem, m)
+    if not len(supply.variables_anywhere([*both, *carriers])):
+        return
+    domain_of = problem.relations.domain_of[m]
+    held = _by_domain(problem, m, problem.relations.selected[m])
+    here = [leaving.groups[domain_of[leaving.nodes] == d] for d in range(len(held))]
+    held = held - np.array([int(leaving.number[groups].sum()) for groups in here], np.int64)
+    starts: list[int] = []
+    for d in range(len(held)):
+        if held[d] > 0:
+            continue
+        plain = supply.variables(selected, d)
+        kin = supply.variables(both, d)
+        (start,) = model.add_variables(0, 0 if (held > 0).any() else 1)
+        starts.append(int(start))
+        flag = supply.present(supply.variables([*both, *carriers], d))
+        reasons = np.append(plain, start)
+        if len(here[d]):
+            reasons = np.append(reasons, leaving.stays(model, here[d]))
+        if flag is not None:
+            factors = np.append(-np.ones(len(reasons), np.int64), 1)
+            model.add_rows(0, np.append(reasons, flag), factors, upper=0)
+        # A fresh start needs one of the kin to make it.
+        model.add_rows(0, np.append(kin, start), np.append(-np.ones_like(kin), 1), upper=0)
+    supply.forbid(supply.variables([*both, *carriers], -1))
+    if starts:
+        model.add_rows(0, starts, 1, upper=1)
+        for groups in here:
+            leaving.leave_first(model, groups, starts)
+
+
+class _Leaving:
+    """Residents that a term wants near and that may have to leave."""
+
+    def __init__(self, exits: Exits, groups: I64) -> None:
+        self.groups, self.nodes = groups, exits.node[groups]
+        self.number, self._leave = exits.number, exits.leave
+
+    def stays(self, model: LinearModel, groups: I64) -> int:
+        """A 0-1 variable that may be 1 only while anybody of some groups stays."""
+        (stays,) = model.add_variables(0, 1)
+        there = int(self.number[groups].sum())
+        model.add_rows(0, np.append(self._leave[groups], stays), 1, upper=there)
+        return int(stays)
+
+    def leave_first(self, model: LinearModel, groups: I64, starts: Sequence[int]) -> None:
+        """Nobody makes a start while anybody of some groups stays: count·Σ start ≤ leave."""
+        for group in groups.tolist():
+            factors = [int(self.number[group])] * len(starts)
+            model.add_rows(0, [*starts, int(self._leave[group])], [*factors, -1], upper=0)
+
+
+# --- domain objects ------------------------------------------------------------------------------
+
+
+class _Standing:
+    """Where every task stands once the plan is carried out."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._by_domain: dict[str, dict[str, list[Task]]] = {}
+
+    def disliking(self, node: Node) -> Iterator[tuple[Task, PodTerm]]:
+        """Anti-affinity terms of tasks for which a node is in the task's own domain."""
+        for key, by_value in self._disliking.items():
+            value = node.labels.get(key)
+            if value is not None:
+                yield from by_value.get(value, ())
+
+    @cached_property
+    def _disliking(self) -> dict[str, dict[str, list[tuple[Task, PodTerm]]]]:
+        """Tasks with anti-affinity and their terms, by label and by its value where they stand."""
+        nodes, placed = self.world.snapshot.nodes, (p.task for p in self.world.placements)
+        tasks = [t for n in nodes for t in n.derived(_disliking)]
+        tasks += [t for t in placed if t.shape.pod_anti_affinity]
+        found: dict[str, dict[str, list[tuple[Task, PodTerm]]]] = {}
+        for task in tasks:
+            for term in task.shape.pod_anti_affinity:
+                value = self.domain(task, term.topology_key)
+                if value is not None:
+                    by_value = found.setdefault(term.topology_key, {})
+                    by_value.setdefault(value, []).append((task, term))
+        return found
+
+    @cached_property
+    def _node_of(self) -> dict[str, Node]:
+        world = self.world
+        found = {t.key: n for n in world.snapshot.nodes for t in n.residents}
+        return {**found, **{p.task.key: p.node for p in world.placements}}
+
+    def domain(self, task: Task, key: str) -> str | None:
+        """The value of a node label where a task stands."""
+        return self._node_of[task.key].labels.get(key)
+
+    def in_domain(self, key: str, value: str | None) -> list[Task]:
+        """Tasks on nodes with a value of a label; none where the label is missing."""
+        if key not in self._by_domain:
+            groups: dict[str, list[Task]] = {}
+            for task in self.tasks:
+                at = self.domain(task, key)
+                if at is not None:
+                    groups.setdefault(at, []).append(task)
+            self._by_domain[key] = groups
+        return [] if value is None else self._by_domain[key].get(value, [])
+
+    def others(self, key: str, node: Node, task: Task) -> Iterable[Task]:
+        """The other tasks in a node's domain."""
+        return (o for o in self.in_domain(key, node.labels.get(key)) if o is not task)
+
+    @cached_property
+    def tasks(self) -> Sequence[Task]:
+        """All of them."""
+        residents = [t for n in self.world.snapshot.nodes for t in n.residents]
+        return residents + [p.task for p in self.world.placements]
+
+
+def _disliking(node: Node) -> tuple[Task, ...]:
+    return tuple(task for task in node.residents if task.shape.pod_anti_affinity)
+
+
+def _means(world: World, term: PodTerm, task: Task) -> bool:
+    """Whether a term selects a task."""
+    if term.selector is None or not term.selector.matches(task.labels):
+        return False
+    if task.namespace in term.namespaces:
+        return True
+    wider = term.namespace_selector
+    return wider is not None and wider.matches(world.snapshot.namespaces.get(task.namespace, {}))
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Where pods stand that some affinity terms select, by domains of one label.
+
+    Attributes
+    ----------
+    kin
+        Domains with a pod that the plan places and that carries the very same terms.
+    others
+        Domains with any other selected pod.
+    is_fresh
+        Whether the plan places every selected pod that stands in a domain.
+
+    """
+
+    kin: frozenset[str]
+    others: frozenset[str]
+    is_fresh: bool
+
+
+def _find_wanted(
+    standing: _Standing, placed: AbstractSet[str], key: str, terms: tuple[PodTerm, ...]
+) -> _Wanted:
+    kin: set[str] = set()
+    others: set[str] = set()
+    is_fresh = True
+    for task in standing.tasks:
+        if not all(_means(standing.world, term, task) for term in terms):
+            continue
+        domain = standing.domain(task, key)
+        if domain is not None:
+            is_kin = task.key in placed and task.shape.pod_affinity == terms
+            (kin if is_kin else others).add(domain)
+            is_fresh = is_fresh and task.key in placed
+    return _Wanted(frozenset(kin), frozenset(others), is_fresh)
+
+
+def _unmet_affinity(rule: str, world: World, standing: _Standing) -> Iterator[Violation]:
+    placed = {p.task.key for p in world.placements}
+    fresh: dict[tuple[PodTerm, ...], set[str]] = {}
+    known: dict[tuple[str, tuple[PodTerm, ...]], _Wanted] = {}
+    for task, _, node in world.placements:
+        terms = task.shape.pod_affinity
+        for term in terms:
+            domain = node.labels.get(term.topology_key)
+            if domain is None:
+                detail = f"node {node.name} lacks the label {term.topology_key} of {term}"
+                yield Violation(rule, f"task {task.key}", detail)
+                continue
+            at = term.topology_key, terms
+            if at not in known:
+                known[at] = _find_wanted(standing, placed, *at)
+            wanted = known[at]
+            if domain in wanted.others:
+                continue
+            if not wanted.is_fresh or domain not in wanted.kin:
+                detail = f"no pod that it wants ({term}) is near node {node.name}"
+                yield Violation(rule, f"task {task.key}", detail)
+            fresh.setdefault((term, *terms), set()).add(domain)
+    for (term, *_), domains in fresh.items():
+        if len(domains) > 1:
+            detail = f"pods that want their own kind ({term}) start in {len(domains)} domains"
+            yield Violation(rule, "all tasks", detail)

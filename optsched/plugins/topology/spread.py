@@ -1,0 +1,295 @@
+"""Topology spread: numbers of like pods in domains of a node label stay close together.
+
+Mathematics: models/formulation/spread.md. Upstream: `PodTopologySpread`, `DoNotSchedule` only. A
+task may come to a domain when some order of placing the plan's tasks allows it: tasks that carry
+the constraint first, others that are merely counted by it afterwards.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.task import SpreadTerm, TaskStatus
+from optsched.plugins.extension_points import NOBODY_LEAVES, Greedy, Rule, Violation
+from optsched.plugins.faces import Face
+from optsched.plugins.nodes.node_affinity import NodeAffinity
+from optsched.plugins.nodes.taints import Taints, refusing
+from optsched.problem.relations import TermKind
+from optsched.problem.running import selected_tasks, stakes_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from optsched.cluster.snapshot import Node
+    from optsched.cluster.task import Task, TaskShape
+    from optsched.plugins.extension_points import Exits
+    from optsched.plugins.ledger import Ledger
+    from optsched.plugins.verification.world import World
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.formulation import Formulation
+    from optsched.problem.linear import LinearModel
+    from optsched.problem.problem import Problem
+
+
+class Spread(Rule):
+    """In a domain that takes a task, like pods exceed the smallest domain by at most maxSkew."""
+
+    name = "topology-spread"
+    hard_face = Face.PREDICATE
+    pods_may_help = True
+    leaving_hurts = True
+    ties_by_relations = True
+
+    # --- verify ----------------------------------------------------------------------------------
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`."""
+        for shape in dict.fromkeys(p.task.shape for p in world.placements):
+            for term in shape.spread:
+                if term.required:
+                    yield from _uneven(self.name, world, shape, term)
+
+    # --- greedy ----------------------------------------------------------------------------------
+
+    def mask(self, problem: Problem, task_class: int) -> Bool | None:
+        """See `Rule`: nodes that have the labels of all constraints."""
+        allowed: Bool | None = None
+        for m in _terms_of(problem, task_class):
+            labelled = problem.relations.domain_of[m] >= 0
+            allowed = labelled if allowed is None else allowed & labelled
+        return allowed
+
+    def refusal(self, problem: Problem, task_class: int) -> str:
+        """See `Rule`."""
+        terms = [problem.relations.terms[m].source for m in _terms_of(problem, task_class)]
+        keys = sorted({t.topology_key for t in terms})
+        return f"can not take it within its topology spread over {', '.join(keys)}"
+
+    def ties_nodes(self, problem: Problem, task_class: int) -> bool:
+        """See `Rule`."""
+        return bool(_terms_of(problem, task_class))
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`."""
+        kinds = {t.kind for t in problem.relations.terms}
+        return _Live(problem) if TermKind.SPREAD in kinds else None
+
+    # --- encode ----------------------------------------------------------------------------------
+
+    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
+        """count[d] ≤ least + maxSkew where a carrier comes to d; least ≤ count of each domain."""
+        self.encode_evicting(form.problem, form.model, supplied, NOBODY_LEAVES)
+
+    def stakes(self, problem: Problem, task_class: int) -> I64 | None:
+        """See `Rule`: those that its constraints count."""
+        return stakes_in(problem, _terms_of(problem, task_class))
+
+    def encode_evicting(
+        self, problem: Problem, model: LinearModel, supplied: I64, exits: Exits
+    ) -> None:
+        """See `Rule`: the same, where those that have left count no more."""
+        for task_class in range(len(problem.classes.shapes)):
+            if (supplied[task_class] < 0).all():
+                continue
+            for m in _terms_of(problem, task_class):
+                domains = _Domains(problem, task_class, m)
+                groups = exits.groups(selected_tasks(problem)[m])
+                groups = groups[domains.eligible[exits.node[groups]]]
+                at = domains.domain_of[exits.node[groups]]
+                leave = [exits.leave[groups[at == d]] for d in range(domains.number)]
+                _encode_term((problem, model), supplied, task_class, domains, leave)
+
+
+def _terms_of(problem: Problem, task_class: int) -> list[int]:
+    carried = problem.relations.carried_by(problem.classes.shapes[task_class])
+    return [m for m in carried if problem.relations.terms[m].kind is TermKind.SPREAD]
+
+
+def _eligible(problem: Problem, task_class: int, term: SpreadTerm) -> Bool:
+    """(N,) nodes that count: upstream looks only at those with the labels of all constraints."""
+    nodes = problem.ready.copy()
+    for m in _terms_of(problem, task_class):
+        nodes &= problem.relations.domain_of[m] >= 0
+    affinity = NodeAffinity().mask(problem, task_class) if term.honour_affinity else None
+    taints = Taints().mask(problem, task_class) if term.honour_taints else None
+    for mask in (affinity, taints):
+        if mask is not None:
+            nodes &= mask
+    return nodes
+
+
+class _Domains:
+    """The domains of a term as one class sees them."""
+
+    def __init__(self, problem: Problem, task_class: int, m: int) -> None:
+        source = problem.relations.terms[m].source
+        assert isinstance(source, SpreadTerm)  # noqa: S101  the kind of the term says so
+        self.term = source
+        self.domain_of = problem.relations.domain_of[m]
+        self.number_of_term = m
+        self.number = int(problem.relations.num_domains[m])
+        self.eligible = _eligible(problem, task_class, source)
+        self.present = np.unique(self.domain_of[self.eligible])
+
+    def count(self, on_node: I64) -> I64:
+        """(D,) sums of a count (N,) over eligible nodes."""
+        at = self.domain_of[self.eligible]
+        sums = np.bincount(at, weights=on_node[self.eligible], minlength=self.number)
+        return sums.astype(np.int64)
+
+    def nodes(self, chosen: Bool) -> Bool:
+        """(N,) nodes in chosen domains (D,); none without the label."""
+        named: Bool = np.append(chosen, False)[self.domain_of]
+        return named
+
+    def taken(self, on_node: I64) -> Bool:
+        """(D,) domains with a node where a count (N,) is above zero."""
+        found = np.zeros(self.number, np.bool_)
+        found[self.domain_of[(on_node > 0) & (self.domain_of >= 0)]] = True
+        return found
+
+    def least(self, count: I64) -> int:
+        """The smallest count of a domain; 0 while there are fewer domains than wanted."""
+        if len(self.present) < self.term.min_domains:
+            return 0
+        return int(count[self.present].min()) if len(self.present) else 0
+
+
+class _Live(Greedy):
+    """Counts by domain as tasks are placed.
+
+    Nothing may come to a domain that takes it beyond the constraint of a task placed there before,
+    so that the order of placing does not matter. Tasks that a constraint counts and that do not
+    carry it are taken to come last.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self._selected = problem.relations.selected.copy()
+        self._domains = [
+            {m: _Domains(problem, c, m) for m in _terms_of(problem, c)}
+            for c in range(len(problem.classes.shapes))
+        ]
+        self._counted = [
+            [m for m in mine if m in selecting]
+            for mine, selecting in zip(self._domains, problem.classes.relations, strict=True)
+        ]
+        self._placed: dict[int, I64] = {}
+
+    def live_mask(self, task_class: int) -> Bool | None:
+        allowed: Bool | None = None
+        for m, domains in self._domains[task_class].items():
+            is_counted = m in self._counted[task_class]
+            count = domains.count(self._selected[m])
+            fits = count + int(is_counted) - domains.least(count) <= domains.term.max_skew
+            open_to = domains.nodes(fits)
+            if is_counted:
+                open_to &= self._keeps_others(m)
+            allowed = open_to if allowed is None else allowed & open_to
+        return allowed
+
+    def _keeps_others(self, m: int) -> Bool:
+        """(N,) nodes where one more task that term m counts breaks nobody's constraint."""
+        kept = np.ones(self._selected.shape[1], np.bool_)
+        for task_class, placed in self._placed.items():
+            domains = self._domains[task_class].get(m)
+            if domains is not None:
+                count = domains.count(self._selected[m])
+                full = count + 1 - domains.least(count) > domains.term.max_skew
+                kept &= ~(domains.nodes(full & domains.taken(placed)) & domains.eligible)
+        return kept
+
+    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+        if not self._domains[task_class]:
+            return
+        for m in self._counted[task_class]:
+            np.add.at(self._selected[m], nodes, counts)
+        none = np.zeros(self._selected.shape[1], np.int64)
+        np.add.at(self._placed.setdefault(task_class, none), nodes, counts)
+
+    def promised(self, task_class: int, nodes: I64, counts: I64) -> None:
+        self.placed(-1, task_class, nodes, -counts)
+
+
+def _encode_term(
+    where: tuple[Problem, LinearModel],
+    supplied: I64,
+    task_class: int,
+    domains: _Domains,
+    leave: Sequence[I64],
+) -> None:
+    problem, model = where
+    m = domains.number_of_term
+    held = domains.count(problem.relations.selected[m])
+    carriers = [
+        c
+        for c in range(len(problem.classes.shapes))
+        if m in _terms_of(problem, c) and m in problem.classes.relations[c]
+    ]
+    most = int(problem.classes.num_pending.sum() + held.sum())
+    (least,) = model.add_variables(
+        0, most if len(domains.present) >= domains.term.min_domains else 0
+    )
+    for d in range(len(held)):
+        at = np.flatnonzero(domains.domain_of == d)
+        counts_at = at[domains.eligible[at]]
+        counted = supplied[np.ix_(np.array(carriers, np.int64), counts_at)]
+        # Here stand held + Σ counted − Σ gone of those that the constraint counts.
+        counted, gone = counted[counted >= 0], leave[d]
+        here = np.concatenate([counted, gone])
+        signs = np.append(np.ones_like(counted), -np.ones_like(gone))
+        if d in domains.present:
+            model.add_rows(0, np.append(here, least), np.append(-signs, 1), upper=int(held[d]))
+        own = supplied[task_class, at]
+        own = own[own >= 0]
+        if not len(own):
+            continue
+        (comes,) = model.add_variables(0, 1)
+        model.add_rows(0, np.append(own, comes), np.append(np.ones_like(own), -most), upper=0)
+        slack = domains.term.max_skew - int(held[d])
+        factors = np.concatenate([signs, [-1, most]])
+        model.add_rows(0, np.concatenate([here, [least, comes]]), factors, upper=slack + most)
+
+
+# --- domain objects ------------------------------------------------------------------------------
+
+
+def _uneven(rule: str, world: World, shape: TaskShape, term: SpreadTerm) -> Iterator[Violation]:
+    eligible = {n.name: n for n in world.snapshot.nodes if _counts(n, shape, term)}
+    count = {n.labels[term.topology_key]: 0 for n in eligible.values()}
+    comes: set[str] = set()
+    for node in eligible.values():
+        domain = node.labels[term.topology_key]
+        standing = [t for t in node.residents if t.status is not TaskStatus.RELEASING]
+        placed = [t for t in world.placed_on.get(node.name, []) if term in t.shape.spread]
+        count[domain] += sum(_selected(term, t) for t in (*standing, *placed))
+        if any(t.shape == shape for t in placed):
+            comes.add(domain)
+    least = min(count.values(), default=0) if len(count) >= term.min_domains else 0
+    for domain in sorted(comes):
+        if count[domain] - least > term.max_skew:
+            detail = f"{count[domain]} in {domain}, {least} in the smallest domain ({term})"
+            yield Violation(rule, f"label {term.topology_key}", detail)
+    for placement in world.placements:
+        if placement.task.shape == shape and term.topology_key not in placement.node.labels:
+            detail = f"node {placement.node.name} lacks the label {term.topology_key}"
+            yield Violation(rule, f"task {placement.task.key}", detail)
+
+
+def _counts(node: Node, shape: TaskShape, term: SpreadTerm) -> bool:
+    labels = {t.topology_key for t in shape.spread if t.required}
+    if not node.ready or not labels <= node.labels.keys():
+        return False
+    if term.honour_taints and refusing(shape, node.marks):
+        return False
+    if not term.honour_affinity:
+        return True
+    selected = all(node.labels.get(k) == v for k, v in shape.node_selector)
+    wanted = shape.node_affinity
+    return selected and (wanted is None or wanted.matches(node.name, node.labels))
+
+
+def _selected(term: SpreadTerm, task: Task) -> bool:
+    same = task.namespace == term.namespace
+    return same and term.selector is not None and term.selector.matches(task.labels)

@@ -1,0 +1,432 @@
+"""Affinity between the roles of a job: tasks that belong together form buckets, one on a node.
+
+Mathematics: models/formulation/task_topology.md. Volcano: `pkg/scheduler/plugins/task-topology`.
+Annotations of a PodGroup say which roles want to be together and which apart.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import combinations, groupby
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.api.wellknown import (
+    TASK_TOPOLOGY_AFFINITY,
+    TASK_TOPOLOGY_ANTI_AFFINITY,
+    TASK_TOPOLOGY_ORDER,
+)
+from optsched.plugins.extension_points import Greedy, Rule
+from optsched.plugins.gangs.asking import first_task
+from optsched.units import CPU, MEMORY, PODS, FieldError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from optsched.cluster.task import Task
+    from optsched.plugins.extension_points import LiveScorer
+    from optsched.plugins.ledger import Ledger
+    from optsched.problem.arrays import F64, I64, Bool
+    from optsched.problem.problem import Problem
+
+TOP = 100.0
+ANNOTATIONS = (TASK_TOPOLOGY_AFFINITY, TASK_TOPOLOGY_ANTI_AFFINITY, TASK_TOPOLOGY_ORDER)
+
+_APART_FROM_ITSELF, _WITH_OTHERS, _WITH_ITSELF, _APART_FROM_OTHERS = 4, 3, 2, 1
+"""Which roles are put in buckets first (`affinityPriority`)."""
+
+_Pair = frozenset[str]
+"""Two roles, or one and itself."""
+
+
+@dataclass(frozen=True)
+class TaskTopology(Rule):
+    """Tasks of a job in the order of their buckets, and on the nodes where their bucket is.
+
+    Attributes
+    ----------
+    weight
+        Of the score.
+
+    """
+
+    name = "task-topology"
+
+    weight: int = 1
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`: only where a gang says something about its roles."""
+        wanted: dict[int, Roles] = {}
+        for gang in problem.open_gangs.tolist():
+            roles = read_roles(problem.snapshot.gangs[gang].annotations, [])
+            if roles is not None and roles.rank:
+                wanted[gang] = roles
+        return _Buckets(self.weight, problem, wanted) if wanted else None
+
+
+# --- annotations ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """What a gang says about its roles.
+
+    Attributes
+    ----------
+    together, apart
+        Pairs of roles that want to be on one node, and that do not.
+    rank
+        Roles in one of the pairs: how early they come, larger is earlier.
+    place
+        Roles in the order that the user wants, larger is earlier.
+
+    """
+
+    together: frozenset[_Pair]
+    apart: frozenset[_Pair]
+    rank: Mapping[str, int]
+    place: Mapping[str, int]
+
+    def pull(self, role: str, others: Mapping[str, int]) -> int:
+        """How many of other tasks, counted by role, want a task of a role with them, net."""
+        drawn = sum(n for other, n in others.items() if frozenset((role, other)) in self.together)
+        return drawn - self.push(role, others)
+
+    def push(self, role: str, others: Mapping[str, int]) -> int:
+        """How many of other tasks do not want a task of a role with them."""
+        return sum(n for other, n in others.items() if frozenset((role, other)) in self.apart)
+
+    def turn(self, role: str) -> tuple[int, int]:
+        """Order of roles, smaller is earlier."""
+        return (-self.place.get(role, 0), -self.rank.get(role, 0))
+
+
+def read_roles(annotations: Mapping[str, str], remarks: list[FieldError]) -> Roles | None:
+    """What the annotations of a PodGroup say about its roles; None without any.
+
+    A group that names a role twice is remarked on, and nothing at all is taken from them, as in
+    Volcano (`readTopologyFromPgAnnotations`).
+    """
+    before = len(remarks)
+    near, far, order = (list(_groups(annotations, key, remarks)) for key in ANNOTATIONS)
+    if len(remarks) > before or not (near or far or order):
+        return None
+    rank: dict[str, int] = {}
+    for groups, alone, among in (
+        (near, _WITH_ITSELF, _WITH_OTHERS),
+        (far, _APART_FROM_ITSELF, _APART_FROM_OTHERS),
+    ):
+        for group in groups:
+            for role in group:
+                rank[role] = max(rank.get(role, 0), alone if len(group) == 1 else among)
+    listed = [role for group in order for role in group]
+    place = {role: len(listed) - i for i, role in enumerate(listed)}
+    return Roles(frozenset(_pairs(near)), frozenset(_pairs(far)), rank, place)
+
+
+def _groups(
+    annotations: Mapping[str, str], key: str, remarks: list[FieldError]
+) -> Iterator[list[str]]:
+    """Groups with semicolons between them, roles with commas between them."""
+    text = annotations.get(key, "")
+    for part in text.split(";") if key != TASK_TOPOLOGY_ORDER else [text]:
+        roles = [role.strip() for role in part.split(",") if role.strip()]
+        twice = [role for role, number in Counter(roles).items() if number > 1]
+        if twice:
+            path = f"metadata.annotations[{key}]"
+            remarks.append(FieldError(path, text, f"names {', '.join(twice)} twice in a group"))
+        if roles:
+            yield roles
+
+
+def _pairs(groups: Sequence[Sequence[str]]) -> Iterator[_Pair]:
+    for group in groups:
+        if len(group) == 1:
+            yield frozenset(group)
+        yield from (frozenset(pair) for pair in combinations(group, 2))
+
+
+# --- buckets -------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False, slots=True)
+class _Bucket:
+    """Tasks that want to be on one node.
+
+    Attributes
+    ----------
+    roles
+        All its tasks by role, whether they run or wait.
+    entries
+        Entries of the tasks that waited at first, in the order in which they are to be placed.
+    gone
+        How many of each entry have been placed.
+    on_node
+        Tasks by node.
+    load
+        What its waiting tasks ask for in all, as one number (`reqScore`).
+
+    """
+
+    index: int
+    roles: Counter[str] = field(default_factory=Counter)
+    entries: list[int] = field(default_factory=list)
+    gone: Counter[int] = field(default_factory=Counter)
+    on_node: Counter[int] = field(default_factory=Counter)
+    load: float = 0.0
+
+    @property
+    def waiting(self) -> list[int]:
+        """Entries of the tasks that wait still."""
+        left, found = Counter(self.gone), []
+        for entry in self.entries:
+            if left[entry]:
+                left[entry] -= 1
+            else:
+                found.append(entry)
+        return found
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Waiting:
+    """A task that waits: its entry, and what it asks for as one number."""
+
+    task: Task
+    entry: int
+    load: float
+
+
+class _Sorter:
+    """Puts the tasks of one gang in buckets."""
+
+    def __init__(self, roles: Roles) -> None:
+        self._roles = roles
+        self.buckets: list[_Bucket] = []
+        self.largest = 0
+
+    def settle(self, here: Iterable[tuple[int, str]]) -> None:
+        """Tasks on nodes, as (node, role) in the order of nodes: one bucket for each node."""
+        by_node: dict[int, _Bucket] = {}
+        for node, role in here:
+            if role in self._roles.rank:
+                bucket = by_node.get(node) or self._new()
+                by_node[node] = bucket
+                bucket.on_node[node] += 1
+                self._count(bucket, role)
+
+    def sort(self, tasks: Iterable[_Waiting]) -> dict[str, _Bucket]:
+        """Tasks that wait, one after the other; returns buckets by task."""
+        found: dict[str, _Bucket] = {}
+        mine = (w for w in tasks if w.task.role in self._roles.rank)
+        for waiting in sorted(mine, key=lambda w: (*self._roles.turn(w.task.role), w.task.key)):
+            bucket = self._best(waiting.task.role) or self._new()
+            bucket.entries.append(waiting.entry)
+            bucket.load += waiting.load
+            self._count(bucket, waiting.task.role)
+            found[waiting.task.key] = bucket
+        return found
+
+    def _new(self) -> _Bucket:
+        self.buckets.append(_Bucket(len(self.buckets)))
+        return self.buckets[-1]
+
+    def _count(self, bucket: _Bucket, role: str) -> None:
+        bucket.roles[role] += 1
+        self.largest = max(self.largest, bucket.roles.total())
+
+    def _best(self, role: str) -> _Bucket | None:
+        """The bucket that wants a role most, the least loaded of them; None if none does."""
+        best: tuple[int, float, int] | None = None
+        for bucket in self.buckets:
+            key = (-self._roles.pull(role, bucket.roles), bucket.load, bucket.index)
+            best = key if best is None else min(best, key)
+        return None if best is None or best[0] > 0 else self.buckets[best[2]]
+
+
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """The buckets of one gang.
+
+    Attributes
+    ----------
+    runs
+        (entry, number) in the order in which tasks are to be placed.
+    next_of
+        By entry, the bucket of each of its tasks in that order; None for one that is in none.
+    role_of
+        By entry.
+    largest
+        Tasks of the largest bucket.
+    on_node
+        Tasks of the gang by node and role.
+    done
+        Tasks placed by entry.
+
+    """
+
+    roles: Roles
+    runs: tuple[tuple[int, int], ...]
+    next_of: Mapping[int, Sequence[_Bucket | None]]
+    role_of: Mapping[int, str]
+    largest: int
+    on_node: dict[int, Counter[str]]
+    done: Counter[int] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, problem: Problem, gang: int, roles: Roles) -> _Plan:
+        """The plan of a gang that has tasks waiting."""
+        here = list(_standing(problem, gang))
+        on_node: dict[int, Counter[str]] = {}
+        for node, role in here:
+            on_node.setdefault(node, Counter())[role] += 1
+        tasks = list(_waiting(problem, gang))
+        sorter = _Sorter(roles)
+        sorter.settle(here)
+        bucket_of = sorter.sort(tasks)
+        ordered = _in_turn(tasks, roles, bucket_of)
+        next_of: dict[int, list[_Bucket | None]] = {w.entry: [] for w in tasks}
+        for bucket in sorter.buckets:
+            bucket.entries.clear()
+        for waiting in ordered:
+            found = bucket_of.get(waiting.task.key)
+            next_of[waiting.entry].append(found)
+            if found is not None:
+                found.entries.append(waiting.entry)
+        runs = groupby(w.entry for w in ordered)
+        return cls(
+            roles,
+            tuple((entry, len(list(group))) for entry, group in runs),
+            next_of,
+            {w.entry: w.task.role for w in tasks},
+            sorter.largest,
+            on_node,
+        )
+
+    def bucket(self, entry: int) -> _Bucket | None:
+        """The bucket of the next task of an entry."""
+        tasks, number = self.next_of[entry], self.done[entry]
+        return tasks[number] if number < len(tasks) else None
+
+    def move(self, entry: int, node: int, step: int) -> None:
+        """Put one task of an entry on a node, or with -1 take it back from there."""
+        if step < 0:
+            self.done[entry] -= 1
+        bucket = self.bucket(entry)
+        if step > 0:
+            self.done[entry] += 1
+        self.on_node.setdefault(node, Counter())[self.role_of[entry]] += step
+        if bucket is not None:
+            bucket.on_node[node] += step
+            bucket.gone[entry] += step
+
+
+def _in_turn(
+    tasks: Sequence[_Waiting], roles: Roles, bucket_of: Mapping[str, _Bucket]
+) -> list[_Waiting]:
+    """Tasks in the order in which they are to be placed: large buckets first, the rest last."""
+
+    def turn(waiting: _Waiting) -> tuple[object, ...]:
+        task, bucket = waiting.task, bucket_of.get(waiting.task.key)
+        if bucket is None:
+            return (-task.priority, 1, 0, 0, 0, 0, task.order)
+        size, role = len(bucket.entries), roles.turn(task.role)
+        return (-task.priority, 0, -size, bucket.index, *role, task.order)
+
+    return sorted(tasks, key=turn)
+
+
+def _standing(problem: Problem, gang: int) -> Iterator[tuple[int, str]]:
+    """(node, role) of the tasks of a gang that are on nodes, in the order of nodes."""
+    number = {n.name: i for i, n in enumerate(problem.snapshot.nodes)}
+    tasks = problem.snapshot.gangs[gang].tasks
+    here = (t for t in tasks if t.node in number and t.status.holds_resources)
+    yield from ((number[t.node], t.role) for t in sorted(here, key=lambda t: t.node))
+
+
+def _waiting(problem: Problem, gang: int) -> Iterator[_Waiting]:
+    shape = problem.shapes.shapes[int(problem.shape_of[gang])]
+    weights = np.array([_points(name) for name in problem.resources])
+    for number, entry in enumerate(shape.entries):
+        first = first_task(problem, gang, number)
+        request = problem.classes.request[int(problem.task_class[first])]
+        for task in problem.tasks[first : first + entry.count]:
+            yield _Waiting(task, number, float(request @ weights))
+
+
+def _points(resource: str) -> float:
+    """What one unit counts: a milli-CPU, a MiB, a thousandth of anything else, a pod."""
+    if resource in (CPU, PODS):
+        return 1.0
+    return 1 / 2**20 if resource in (MEMORY, "ephemeral-storage") else 1000.0
+
+
+class _Buckets(Greedy):
+    """Orders and scores as tasks are placed."""
+
+    def __init__(self, weight: int, problem: Problem, wanted: Mapping[int, Roles]) -> None:
+        self._weight = weight
+        self._problem = problem
+        self._plans = {gang: _Plan.of(problem, gang, roles) for gang, roles in wanted.items()}
+        self._room = np.maximum(problem.idle, 0) + problem.releasing
+
+    def task_runs(self, gang: int) -> Sequence[tuple[int, int]] | None:
+        plan = self._plans.get(gang)
+        return None if plan is None else plan.runs
+
+    def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
+        plan = self._plans.get(gang)
+        if plan is None or not self._weight or not any(plan.next_of[entry]):
+            return None
+
+        def score(nodes: Bool) -> F64:
+            bucket = plan.bucket(entry)
+            if bucket is None:
+                return np.zeros(len(nodes))
+            return self._worth(plan, bucket, gang, entry) * self._weight * TOP / plan.largest
+
+        return score
+
+    def _worth(self, plan: _Plan, bucket: _Bucket, gang: int, entry: int) -> F64:
+        """(N,) how many tasks of a bucket are, or could be, on a node with one of an entry."""
+        request = self._request(gang, entry)
+        waiting = bucket.waiting
+        worth = np.full(len(self._room), float(len(waiting)))
+        worth -= self._left_out([self._request(gang, e) for e in waiting], request)
+        for node, number in bucket.on_node.items():
+            worth[node] += number
+        for node, others in plan.on_node.items():
+            worth[node] -= plan.roles.push(plan.role_of[entry], others)
+        fits = (self._room >= request).all(axis=1)
+        return np.where(fits, worth, 0.0)
+
+    def _left_out(self, waiting: Sequence[I64], own: I64) -> I64:
+        """(N,) tasks without which the rest, a task of its own among them, fits the node.
+
+        Those that come last are left out first.
+        """
+        others = list(waiting)
+        others.pop(next(i for i, request in enumerate(others) if (request == own).all()))
+        less = np.cumsum([np.zeros_like(own), *reversed(others)], axis=0)
+        lacking = own + less[-1] - self._room
+        needed = [np.searchsorted(less[:, r], lacking[:, r]) for r in range(len(own))]
+        found: I64 = np.minimum(np.max(needed, axis=0), len(others))
+        return found
+
+    def _request(self, gang: int, entry: int) -> I64:
+        first = first_task(self._problem, gang, entry)
+        found: I64 = self._problem.classes.request[self._problem.task_class[first]]
+        return found
+
+    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+        taken = counts[:, None] * self._problem.classes.request[task_class]
+        np.subtract.at(self._room, nodes, taken)
+
+    def filled(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
+        plan = self._plans.get(gang)
+        if plan is None:
+            return
+        for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
+            for _ in range(abs(count)):
+                plan.move(entry, node, 1 if count > 0 else -1)

@@ -1,0 +1,196 @@
+"""What pods would like of other pods as scores: preferred (anti-)affinity, soft topology spread.
+
+Upstream: `InterPodAffinity` and `PodTopologySpread`, their scoring. Part of the rule `nodeorder`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.task import SpreadTerm, TaskStatus
+from optsched.plugins.nodes.node_affinity import NodeAffinity
+from optsched.plugins.nodes.taints import Taints
+from optsched.problem.relations import TermKind, TermMatcher, term_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from optsched.cluster.task import Task, TaskShape
+    from optsched.problem.arrays import F64, I64, Bool
+    from optsched.problem.problem import Problem
+    from optsched.problem.relations import Term, TermKey
+    from optsched.problem.shapes import Relation
+
+TOP = 100.0
+
+
+@dataclass(frozen=True, eq=False)
+class Wishes:
+    """All soft terms of pending tasks and of residents, and the residents they are about.
+
+    Attributes
+    ----------
+    terms
+        Distinct terms (M of them).
+    matcher
+        Says which of them select a task.
+    selected
+        (M, N) residents of the node that the term selects.
+    carried
+        (M, N) weights of the residents of the node that carry the term; 0 for spread.
+
+    """
+
+    problem: Problem
+    terms: tuple[Term, ...]
+    matcher: TermMatcher
+    selected: I64
+    carried: I64
+
+    @cached_property
+    def _domains(self) -> list[tuple[I64, int]]:
+        return [self.problem.columns.domains(t.source.topology_key) for t in self.terms]
+
+    @cached_property
+    def _number(self) -> dict[TermKey, int]:
+        return {t.key: m for m, t in enumerate(self.terms)}
+
+    @cached_property
+    def _first(self) -> dict[int, int]:
+        """The first task of each class, which speaks for the others where labels count."""
+        classes, first = np.unique(self.problem.task_class, return_index=True)
+        return dict(zip(classes.tolist(), first.tolist(), strict=True))
+
+    def speaker(self, task_class: int) -> Task | None:
+        """The task that stands for a class; None where no task of it waits."""
+        first = self._first.get(task_class)
+        return None if first is None else self.problem.tasks[first]
+
+    def wanted(self, shape: TaskShape) -> list[tuple[int, int]]:
+        """Weights and numbers of the affinity terms of a shape."""
+        return [
+            (weight, self._number[TermKind.AFFINITY, (term,)])
+            for weight, term in shape.preferred_pods
+        ]
+
+    def spread(self, shape: TaskShape) -> list[int]:
+        """Numbers of the soft spread terms of a shape."""
+        return [self._number[TermKind.SPREAD, (t,)] for t in shape.spread if not t.required]
+
+    def concerns(self, task_class: int, selecting: Relation) -> bool:
+        """Whether any term has a say about where tasks of a class go."""
+        shape = self.problem.classes.shapes[task_class]
+        returned = any(self.terms[m].kind is TermKind.AFFINITY for m in selecting)
+        return bool(shape.preferred_pods or self.spread(shape) or returned)
+
+    # --- scores ----------------------------------------------------------------------------------
+
+    def near(self, task_class: int, selecting: Relation, standing: Standing, nodes: Bool) -> F64:
+        """(N,) from 0 to 100: how much pods nearby are wanted, and want the task, among nodes (N,).
+
+        `selecting` are the terms that select the task.
+        """
+        raw = np.zeros(self.problem.num_nodes)
+        for weight, m in self.wanted(self.problem.classes.shapes[task_class]):
+            raw += weight * self._by_domain(m, standing.selected[m])
+        for m in selecting:
+            if self.terms[m].kind is TermKind.AFFINITY:
+                raw += self._by_domain(m, standing.carried[m])
+        low, high = raw[nodes].min(initial=np.inf), raw[nodes].max(initial=-np.inf)
+        return np.floor(TOP * (raw - low) / (high - low)) if low < high else np.zeros(len(raw))
+
+    def even(self, task_class: int, standing: Standing, nodes: Bool) -> F64:
+        """(N,) from 0 to 100: how few pods that are to be spread stand there, among nodes (N,)."""
+        shape = self.problem.classes.shapes[task_class]
+        mine = self.spread(shape)
+        open_to = nodes & self._has_labels(mine)
+        raw = np.zeros(len(nodes))
+        for m in mine:
+            term = self.terms[m].source
+            assert isinstance(term, SpreadTerm)  # noqa: S101  for the type checker
+            counted = standing.selected[m] * self._eligible(task_class, term, mine)
+            domain = self._domains[m][0]
+            size = len(np.unique(domain[open_to]))
+            raw += self._by_domain(m, counted) * np.log(size + 2) + term.max_skew - 1
+        raw = np.rint(raw)
+        low, high = raw[open_to].min(initial=np.inf), raw[open_to].max(initial=0)
+        if not open_to.any() or not high:
+            return np.where(open_to, TOP, 0.0)
+        return np.where(open_to, np.floor(TOP * (high + low - raw) / high), 0.0)
+
+    def _by_domain(self, m: int, amounts: I64) -> F64:
+        """(N,) the sum of amounts over the domain of each node, 0 without one."""
+        domain, number = self._domains[m]
+        sums = np.bincount(domain[domain >= 0], amounts[domain >= 0], minlength=number)
+        return np.where(domain >= 0, np.append(sums, 0.0)[domain], 0.0)
+
+    def _has_labels(self, terms: Sequence[int]) -> Bool:
+        has = np.ones(self.problem.num_nodes, np.bool_)
+        for m in terms:
+            has &= self._domains[m][0] >= 0
+        return has
+
+    def _eligible(self, task_class: int, term: SpreadTerm, mine: Sequence[int]) -> Bool:
+        """(N,) nodes whose pods count."""
+        chosen = self._has_labels(mine)
+        if term.honour_affinity:
+            mask = NodeAffinity().mask(self.problem, task_class)
+            chosen = chosen if mask is None else chosen & mask
+        if term.honour_taints:
+            mask = Taints().mask(self.problem, task_class)
+            chosen = chosen if mask is None else chosen & mask
+        return chosen
+
+
+class Standing:
+    """Pods that stand on nodes as tasks are placed: (M, N), see `Wishes`."""
+
+    def __init__(self, wishes: Wishes) -> None:
+        self.selected = wishes.selected.copy()
+        self.carried = wishes.carried.copy()
+        self._wishes = wishes
+
+    def placed(self, task: Task, nodes: I64, counts: I64) -> None:
+        """Count tasks like one on nodes (m,); negative counts come back."""
+        for m in self._wishes.matcher.selecting(task):
+            np.add.at(self.selected[m], nodes, counts)
+        for weight, m in self._wishes.wanted(task.shape):
+            np.add.at(self.carried[m], nodes, weight * counts)
+
+
+def find_wishes(problem: Problem) -> Wishes | None:
+    """The soft terms of a problem; None where there are none."""
+    nodes = problem.snapshot.nodes
+    shapes = dict.fromkeys(problem.classes.shapes)
+    found: dict[TermKey, Term] = {t.key: t for t in _terms(problem, shapes, spread=True)}
+    carriers = [shape for shape in problem.snapshot.resident_shapes if shape.preferred_pods]
+    found |= {t.key: t for t in _terms(problem, carriers, spread=False)}
+    if not found:
+        return None
+    terms = tuple(found.values())
+    size = (len(terms), problem.num_nodes)
+    wishes = Wishes(
+        problem, terms, TermMatcher(terms), np.zeros(size, np.int64), np.zeros(size, np.int64)
+    )
+    for n, task in ((n, t) for n, node in enumerate(nodes) for t in node.residents):
+        leaves = task.status is TaskStatus.RELEASING
+        for m in wishes.matcher.selecting(task):
+            # Spreading looks past pods that are about to leave, as upstream does.
+            wishes.selected[m, n] += not (leaves and terms[m].kind is TermKind.SPREAD)
+        for weight, m in wishes.wanted(task.shape):
+            wishes.carried[m, n] += weight
+    return wishes
+
+
+def _terms(problem: Problem, shapes: Iterable[TaskShape], *, spread: bool) -> Iterator[Term]:
+    labels_of = problem.snapshot.namespaces
+    for shape in shapes:
+        for _, term in shape.preferred_pods:
+            yield term_of(TermKind.AFFINITY, term, labels_of)
+        for soft in shape.spread if spread else ():
+            if not soft.required:
+                yield term_of(TermKind.SPREAD, soft, labels_of)

@@ -1,0 +1,1 @@
+"""The verifier: checks every plan against every hard rule, from domain objects alone."""

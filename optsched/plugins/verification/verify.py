@@ -1,0 +1,33 @@
+"""Prove a plan against every hard rule; shares no code with any engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from optsched.plugins.verification.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from optsched.cluster.decisions import Action
+    from optsched.cluster.snapshot import Snapshot
+    from optsched.plugins.extension_points import Violation
+    from optsched.plugins.ruleset import RuleSet
+
+
+def verify_actions(
+    snapshot: Snapshot, actions: Sequence[Action], rules: RuleSet
+) -> list[Violation]:
+    """Every violation that carrying out the actions would cause; empty when there is none.
+
+    Where tasks move, rules have to hold at the end as well, with everybody where it is to be.
+    """
+    world = World(snapshot, actions)
+    found = [violation for rule in rules.hard for violation in rule.verify(world.after)]
+    last = world.after.at_last
+    if last is not world.after:
+        judging = rules.hard if world.moves else rules.predicates
+        found += [v for rule in judging for v in rule.verify(last) if v not in found]
+    if world.evictions:
+        found += [v for rule in rules.guarding for v in rule.verify_evictions(world)]
+    return found
