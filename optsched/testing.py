@@ -20,7 +20,7 @@ from optsched.cluster.decisions import Allocate
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.snapshot import Gang, GangPhase, Node, Queue, Snapshot
 from optsched.cluster.task import Task, TaskShape, TaskStatus
-from optsched.plugins.custom.contained import OWN_FACES
+from optsched.plugins.custom.isolation import OWN_FACES
 from optsched.plugins.extension_points import Rule
 from optsched.plugins.gangs.gang import Gang as Gangs
 from optsched.plugins.ordering.priority import Priority

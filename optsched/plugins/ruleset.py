@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.plugins.custom.contained import Contained
+from optsched.plugins.custom.isolation import Contained
 from optsched.plugins.devices.gpu_shares import GpuShares
 from optsched.plugins.eviction.victims import Victims, protected, unwilling
 from optsched.plugins.extension_points import Rule
@@ -24,7 +24,7 @@ from optsched.problem.running import running_tasks
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from optsched.plugins.custom.contained import Faults
+    from optsched.plugins.custom.isolation import Faults
     from optsched.plugins.external.outside import Outside
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem

@@ -16,7 +16,7 @@ from traceback import extract_tb
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from optsched.plugins.custom.contained import HARMFUL, OWN_FACES
+from optsched.plugins.custom.isolation import HARMFUL, OWN_FACES
 from optsched.plugins.custom.proposals import Action, Proposer
 from optsched.plugins.extension_points import Rule
 from optsched.plugins.faces import Face

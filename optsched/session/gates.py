@@ -18,7 +18,7 @@ from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.task import QueueGate
 from optsched.plugins.extension_points import Greedy
 from optsched.plugins.faces import Face
-from optsched.plugins.gangs.asking import next_entries
+from optsched.plugins.gangs.next_request import next_entries
 from optsched.plugins.ledger import Ledger
 
 if TYPE_CHECKING:

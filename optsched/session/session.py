@@ -28,7 +28,7 @@ from optsched.cluster.moves import is_successor, kept_places
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.task import TaskStatus
-from optsched.plugins.custom.contained import Fault, Faults, PluginFailure
+from optsched.plugins.custom.isolation import Fault, Faults, PluginFailure
 from optsched.plugins.eviction.conformance import SYSTEM_PRIORITY, system_first
 from optsched.plugins.eviction.consolidation import CONSOLIDATE, Consolidation
 from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM, Entitled

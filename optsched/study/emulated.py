@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from optsched.cluster.decisions import Allocate
 from optsched.formats.marks import time_text
 from optsched.formats.snapshot import assemble
-from optsched.plugins.shares.past import half_life_of
+from optsched.plugins.shares.past_usage import half_life_of
 from optsched.session.session import Surroundings, run_session
 from optsched.session.usage import UsageKeeper
 

@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from optsched.plugin import View
-from optsched.plugins.custom.contained import OWN_FACES
+from optsched.plugins.custom.isolation import OWN_FACES
 from optsched.plugins.external.outside import Verb
 from optsched.policy.load import parse_policy
 from tests.support.pages import ROOT, fences

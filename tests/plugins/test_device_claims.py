@@ -23,7 +23,7 @@ from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.task import TaskShape, TaskStatus
 from optsched.formats.snapshot import assemble
 from optsched.plugins.devices.device_claims import DeviceClaims
-from optsched.plugins.devices.device_deals import Want, deal
+from optsched.plugins.devices.device_matching import Want, deal
 from optsched.plugins.gangs.gang import Gang
 from optsched.plugins.ruleset import RuleSet
 from optsched.policy import parse_policy

@@ -21,9 +21,9 @@ from optsched.cluster.devices import (
     evaluate_selectors,
 )
 from optsched.formats.snapshot import assemble
-from optsched.plugins.devices import device_claims, device_deals
+from optsched.plugins.devices import device_claims, device_matching
 from optsched.plugins.devices.device_claims import DeviceClaims
-from optsched.plugins.devices.device_deals import (
+from optsched.plugins.devices.device_matching import (
     STEPS_OF_SEARCH,
     Bond,
     Option,
@@ -218,11 +218,11 @@ def test_searches_of_a_session_end_together() -> None:
 
 
 def test_results_that_are_kept_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_deals, "MOST_KNOWN", 4)
-    monkeypatch.setattr(device_deals, "_known", {})
+    monkeypatch.setattr(device_matching, "MOST_KNOWN", 4)
+    monkeypatch.setattr(device_matching, "_known", {})
     for number in range(2, 12):
         deal_out(tied(2, number, range(number)), set(range(number)))
-    assert len(device_deals._known) == 4
+    assert len(device_matching._known) == 4
 
 
 def cluster() -> list[dict[str, Any]]:
@@ -268,7 +268,7 @@ def many_selectors() -> dict[str, Any]:
 
 def test_a_claim_says_that_searches_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_claims, "STEPS_OF_SESSION", 0)
-    monkeypatch.setattr(device_deals, "_known", {})
+    monkeypatch.setattr(device_matching, "_known", {})
     snapshot = assemble([*cluster(), many_bonds(2), pod("dear", claiming("dear"))]).snapshot
     report = run_session(snapshot, POLICY, Surroundings())
     said = str(report.plan.pending["ns/pod:dear"])

@@ -11,8 +11,8 @@ import pytest
 
 from optsched.cluster.numa import Alignment, Numa, NumaCell, NumaHold, NumaNeed, NumaPart
 from optsched.cluster.task import TaskStatus
-from optsched.plugins.devices.cells import MOST_FAILED, Free, Layout, free_of, packs
 from optsched.plugins.devices.numa_aware import NumaAware, NumaPolicies
+from optsched.plugins.devices.numa_cells import MOST_FAILED, Free, Layout, free_of, packs
 from optsched.plugins.gangs.gang import Gang
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.scores.binpack import Binpack
@@ -161,7 +161,7 @@ FULL = [11, 3, 6, 6, 14, 24, 8, 3, 5, 5, 19, 3, 13, 13, 17, 1, 9, 6, 4, 8, 22, 7
 def test_packing_gives_up_after_many_failures(
     monkeypatch: pytest.MonkeyPatch, most: int, fits: bool
 ) -> None:
-    monkeypatch.setattr("optsched.plugins.devices.cells.MOST_FAILED", most)
+    monkeypatch.setattr("optsched.plugins.devices.numa_cells.MOST_FAILED", most)
     free = Free((40,) * 6, (0,) * 6)
     needs = [NumaNeed(cpus) for cpus in FULL]
     assert packs(Layout(SINGLE, free.cpus, free.gpus), free, needs) is fits

@@ -20,7 +20,7 @@ from optsched.plugins.shares.drf import Drf
 from optsched.plugins.shares.fairness import ideal_parts, queue_shares
 from optsched.plugins.shares.hdrf import HierarchicalDrf
 from optsched.plugins.shares.over_time import OverTime
-from optsched.plugins.shares.past import half_life_of, past_of
+from optsched.plugins.shares.past_usage import half_life_of, past_of
 from optsched.plugins.shares.proportion import Proportion
 from optsched.policy.load import parse_policy
 from optsched.policy.problem import PolicyError

@@ -26,11 +26,11 @@ from optsched.cluster.selectors import LabelSelector, Operator, Requirement
 from optsched.cluster.snapshot import Claim, GangPhase, NodeGroups, Queue, Snapshot
 from optsched.cluster.task import DeviceRequest, HostPort, PodTerm, SpreadTerm, TaskShape
 from optsched.cluster.topology import SubGroupRule
-from optsched.plugins.devices.cells import Free, assign, layout_of, options
 from optsched.plugins.devices.device_claims import DeviceClaims
 from optsched.plugins.devices.deviceshare import DeviceShare
 from optsched.plugins.devices.gpu_shares import packs
 from optsched.plugins.devices.numa_aware import NumaAware, NumaPolicies
+from optsched.plugins.devices.numa_cells import Free, assign, layout_of, options
 from optsched.plugins.eviction.conformance import Conformance
 from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM, Entitled
 from optsched.plugins.gangs.gang import Gang as GangRule

@@ -24,7 +24,7 @@ from optsched.kube.scheduler.shards import shard_patch
 from optsched.kube.scheduler.status import Outcome, StatusBook, usage_patch
 from optsched.kube.scheduler.status_writer import BUILTIN_QUEUES, beside
 from optsched.plugins.eviction.moves import SHUFFLE
-from optsched.plugins.shares.past import half_life_of
+from optsched.plugins.shares.past_usage import half_life_of
 from optsched.policy.policy import SolverKind, without_solver
 from optsched.session import question
 from optsched.session.session import Surroundings, run_session
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from optsched.kube.scheduler.snapshot_dumps import Dumps
     from optsched.kube.scheduler.solver_process import SolverKeeper
     from optsched.kube.scheduler.status_writer import Write
-    from optsched.plugins.custom.contained import Fault
+    from optsched.plugins.custom.isolation import Fault
     from optsched.policy.policy import Policy
     from optsched.problem.problem import Problem
     from optsched.session.flaws import Flaw

@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from optsched.plugins.custom.contained import HARMFUL, Fault, fault_of
+from optsched.plugins.custom.isolation import HARMFUL, Fault, fault_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from optsched.cluster.snapshot import Gang, Snapshot
     from optsched.cluster.task import Task
-    from optsched.plugins.custom.contained import Faults
+    from optsched.plugins.custom.isolation import Faults
     from optsched.plugins.registry import Argument, Value
 
 PROPOSE = "propose"

@@ -16,7 +16,7 @@ import numpy as np
 from optsched.cluster.devices import DeviceGrant, too_many_choices
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.task import TaskStatus
-from optsched.plugins.devices.device_deals import STEPS_OF_SESSION, Steps, deal_out, options_of
+from optsched.plugins.devices.device_matching import STEPS_OF_SESSION, Steps, deal_out, options_of
 from optsched.plugins.extension_points import NOBODY_LEAVES, Greedy, Rule, Violation
 from optsched.plugins.faces import Face
 from optsched.plugins.wording import counted
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     )
     from optsched.cluster.snapshot import Node, Snapshot
     from optsched.cluster.task import Task, TaskShape
-    from optsched.plugins.devices.device_deals import Bond, Option, Want
+    from optsched.plugins.devices.device_matching import Bond, Option, Want
     from optsched.plugins.extension_points import Exits
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.outcome import Outcome

@@ -14,7 +14,7 @@ from optsched.api.wellknown import NUMA_TOPOLOGY_POLICY
 from optsched.cluster.numa import Alignment, NumaPart
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.task import TaskStatus
-from optsched.plugins.devices.cells import (
+from optsched.plugins.devices.numa_cells import (
     Free,
     Layout,
     Part,

@@ -13,7 +13,7 @@ import numpy as np
 
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
-from optsched.plugins.nodes.offers import Offers
+from optsched.plugins.nodes.node_amounts import Offers
 from optsched.plugins.verification.world import summed, taken_by
 from optsched.plugins.wording import amount_text
 from optsched.problem.linear import Expression

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from optsched.plugins.eviction.consolidation import CONSOLIDATE
-from optsched.plugins.eviction.intact import find_losses, lacks_role
-from optsched.plugins.eviction.needless import find_needless
+from optsched.plugins.eviction.gang_losses import find_losses, lacks_role
+from optsched.plugins.eviction.needless_victims import find_needless
 from optsched.plugins.eviction.victims import Claims
 from optsched.plugins.extension_points import Rule, Violation
 from optsched.plugins.verification.world import add_into, summed, taken_by

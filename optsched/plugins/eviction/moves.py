@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from optsched.plugins.eviction.intact import lacks_role
+from optsched.plugins.eviction.gang_losses import lacks_role
 from optsched.plugins.extension_points import Violation
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import numpy as np
 
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.plugins.explanations.empty_cluster import EmptyCluster
-from optsched.plugins.explanations.standing import Standing
+from optsched.plugins.explanations.placed_state import Standing
 from optsched.plugins.extension_points import Room
-from optsched.plugins.gangs.asking import next_entries
+from optsched.plugins.gangs.next_request import next_entries
 from optsched.plugins.wording import amount_text, counted
 from optsched.units import PODS
 

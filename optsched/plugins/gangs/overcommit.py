@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.plugins.extension_points import Greedy, Rule
-from optsched.plugins.gangs.let_in import least_resources, waits_for_room
+from optsched.plugins.gangs.enqueueing import least_resources, waits_for_room
 
 if TYPE_CHECKING:
     from optsched.plugins.ledger import Ledger

@@ -14,7 +14,7 @@ from optsched.cluster.booking import bookings_that_bind, end_ms, gang_end_ms
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.extension_points import Greedy, Rule, Spare, Violation
-from optsched.plugins.gangs.asking import asked_next
+from optsched.plugins.gangs.next_request import asked_next
 from optsched.plugins.verification.world import summed, taken_by
 from optsched.plugins.wording import amount_text
 from optsched.problem.arrays import UNLIMITED

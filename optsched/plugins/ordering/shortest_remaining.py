@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from optsched.plugins.extension_points import Greedy, Rule
-from optsched.plugins.ordering.lengths import lengths_ms, rounded, starts_by_value
+from optsched.plugins.ordering.durations import lengths_ms, rounded, starts_by_value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,8 +13,8 @@ import numpy as np
 
 from optsched.cluster.task import TaintEffect
 from optsched.plugins.extension_points import Greedy, Rule
-from optsched.plugins.gangs.asking import first_task
-from optsched.plugins.topology.wishes import Standing, find_wishes
+from optsched.plugins.gangs.next_request import first_task
+from optsched.plugins.topology.preferences import Standing, find_wishes
 from optsched.units import CPU, MEMORY
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from optsched.cluster.task import Taint, Task, TaskShape
     from optsched.plugins.extension_points import LiveScorer, Scorer
     from optsched.plugins.ledger import Ledger
-    from optsched.plugins.topology.wishes import Wishes
+    from optsched.plugins.topology.preferences import Wishes
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.problem import Problem
 

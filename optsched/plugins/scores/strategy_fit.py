@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.plugins.extension_points import Rule
-from optsched.plugins.nodes.offers import Offers
+from optsched.plugins.nodes.node_amounts import Offers
 from optsched.units import CPU, MEMORY
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import ROOT_QUEUE
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
-from optsched.plugins.gangs.asking import asked_next
-from optsched.plugins.gangs.let_in import expected_by_queue, least_resources
+from optsched.plugins.gangs.enqueueing import expected_by_queue, least_resources
+from optsched.plugins.gangs.next_request import asked_next
 from optsched.plugins.verification.world import summed
 from optsched.plugins.wording import amount_text
 from optsched.problem.arrays import UNLIMITED

@@ -12,7 +12,7 @@ import numpy as np
 
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.gangs.asking import asked_next
+from optsched.plugins.gangs.next_request import asked_next
 from optsched.plugins.verification.world import summed
 from optsched.plugins.wording import amount_text
 from optsched.problem.arrays import UNLIMITED

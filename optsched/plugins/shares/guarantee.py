@@ -15,7 +15,7 @@ from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import ROOT_QUEUE
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
-from optsched.plugins.gangs.asking import asked_next
+from optsched.plugins.gangs.next_request import asked_next
 from optsched.plugins.shares.shortfall import Shortfall
 from optsched.plugins.verification.world import summed, taken_by
 from optsched.plugins.wording import amount_text

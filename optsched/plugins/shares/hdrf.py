@@ -17,7 +17,7 @@ import numpy as np
 from optsched.api.wellknown import HIERARCHY, HIERARCHY_WEIGHTS
 from optsched.plugins.extension_points import Greedy, KeyReach
 from optsched.plugins.shares.drf import GRID, Drf, DrfOrder
-from optsched.plugins.shares.past import past_of
+from optsched.plugins.shares.past_usage import past_of
 from optsched.plugins.shares.shortfall import Shortfall
 from optsched.plugins.shares.tree_shares import contest_in, contest_of, quotas
 from optsched.problem.running import running_tasks

@@ -16,7 +16,7 @@ from optsched.cluster.snapshot import ROOT_QUEUE
 from optsched.plugins.extension_points import Rule
 from optsched.plugins.shares.drf import GRID
 from optsched.plugins.shares.hdrf import TreeOfTurns, TurnsByTree
-from optsched.plugins.shares.past import past_of
+from optsched.plugins.shares.past_usage import past_of
 from optsched.plugins.shares.shortfall import Shortfall
 from optsched.plugins.shares.tree_shares import contest_of, quotas
 

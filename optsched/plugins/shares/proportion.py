@@ -15,7 +15,7 @@ import numpy as np
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
-from optsched.plugins.gangs.asking import asked_next
+from optsched.plugins.gangs.next_request import asked_next
 from optsched.plugins.shares.lending import firm_gains, may_borrow
 from optsched.plugins.shares.shares_by_name import shares_by_name
 from optsched.plugins.shares.shortfall import Shortfall

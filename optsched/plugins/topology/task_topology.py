@@ -19,7 +19,7 @@ from optsched.api.wellknown import (
     TASK_TOPOLOGY_ORDER,
 )
 from optsched.plugins.extension_points import Greedy, Rule
-from optsched.plugins.gangs.asking import first_task
+from optsched.plugins.gangs.next_request import first_task
 from optsched.units import CPU, MEMORY, PODS, FieldError
 
 if TYPE_CHECKING:

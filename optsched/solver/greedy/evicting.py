@@ -18,7 +18,7 @@ import numpy as np
 
 from optsched.cluster.decisions import Evict
 from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM
-from optsched.plugins.eviction.floors import Floors
+from optsched.plugins.eviction.guaranteed_reclaim import Floors
 from optsched.plugins.eviction.victims import covers
 from optsched.plugins.faces import Face
 from optsched.plugins.nodes.shards import preferred_nodes

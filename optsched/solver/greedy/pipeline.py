@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.snapshot import GangPhase
-from optsched.plugins.custom.contained import Faults
+from optsched.plugins.custom.isolation import Faults
 from optsched.plugins.eviction.entitled import GANG_PREEMPT, GANG_RECLAIM, PREEMPT, RECLAIM
-from optsched.plugins.gangs.let_in import least_resources
+from optsched.plugins.gangs.enqueueing import least_resources
 from optsched.plugins.ordering.fifo import NOBODY, FifoLines
 from optsched.problem.decisions import Decisions
 from optsched.problem.running import running_tasks

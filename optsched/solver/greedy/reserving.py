@@ -17,7 +17,7 @@ import numpy as np
 from optsched.cluster.booking import Booking, estimate_ms
 from optsched.plugins.devices.gpu_shares import shares_devices
 from optsched.plugins.ordering.reservation import NEVER, expected_ends
-from optsched.plugins.topology.wishes import find_wishes
+from optsched.plugins.topology.preferences import find_wishes
 from optsched.problem.arrays import UNLIMITED, frozen
 from optsched.problem.running import running_tasks
 from optsched.solver.greedy.pipeline import start_alone

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.plugins.custom.contained import Contained
+from optsched.plugins.custom.isolation import Contained
 from optsched.plugins.eviction.consolidation import CONSOLIDATE
 from optsched.plugins.gangs.gang import Gang
 from optsched.plugins.gangs.sub_groups import SubGroups

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.plugins.eviction.floors import Floors
+from optsched.plugins.eviction.guaranteed_reclaim import Floors
 from optsched.plugins.eviction.victims import covers
 from optsched.plugins.shares.tolerances import kept_amounts, returns_first
 from optsched.problem.running import running_tasks

@@ -18,7 +18,7 @@ from optsched.cluster.decisions import Allocate, Enqueue, Evict, Nominate
 from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.trace import NodeChange
 from optsched.plugins.eviction.moves import SHUFFLE
-from optsched.plugins.shares.past import half_life_of
+from optsched.plugins.shares.past_usage import half_life_of
 from optsched.session.question import AT_LATEST_MS, next_turn_ms
 from optsched.session.session import Surroundings, run_session
 from optsched.session.usage import UsageKeeper

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from optsched.cluster.decisions import Evict
-from optsched.plugins.eviction.intact import find_losses
+from optsched.plugins.eviction.gang_losses import find_losses
 from optsched.plugins.shares.proportion import Proportion
 from optsched.plugins.verification.verify import verify_actions
 from optsched.plugins.verification.world import summed, taken_by

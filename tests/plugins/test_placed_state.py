@@ -9,7 +9,7 @@ import numpy as np
 from optsched.cluster.selectors import LabelSelector, Operator, Requirement
 from optsched.cluster.task import DeviceRequest, HostPort, PodTerm
 from optsched.plugins.devices.gpu_shares import GpuShares
-from optsched.plugins.explanations.standing import Standing
+from optsched.plugins.explanations.placed_state import Standing
 from optsched.plugins.nodes.host_ports import HostPorts
 from optsched.plugins.nodes.node_affinity import NodeAffinity
 from optsched.plugins.outcome import Outcome
