@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 from aiohttp import web
 
-from optsched.kube.serving.certificates import renewed
+from optsched.kube.serving.certificates import renew_credentials
 from optsched.local.assets import require
 from optsched.local.components import Options
 from optsched.local.files import shipped
@@ -116,7 +116,7 @@ def free_port() -> int:
 @contextlib.contextmanager
 def processes(plane: ControlPlane, folder: Path) -> Iterator[tuple[str, str]]:
     """Where our webhook and the other one answer."""
-    made, _ = renewed(None, ("127.0.0.1",), datetime.now(UTC))
+    made, _ = renew_credentials(None, ("127.0.0.1",), datetime.now(UTC))
     certificate, key, authority = (folder / f"tls.{end}" for end in ("crt", "key", "ca"))
     certificate.write_bytes(made.certificate)
     key.write_bytes(made.key)

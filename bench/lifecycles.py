@@ -422,7 +422,7 @@ class Processes:
         pods = DecodeOptions(loners=Loners.WAIT)
         settings = scheduler_process.Settings(watch, pods=pods, period_s=0.05, dump_dir=folder)
         client: Any = cluster
-        self._scheduler = scheduler_process._Live(settings, client)
+        self._scheduler = scheduler_process.SchedulerProcess(settings, client)
         chosen = all_controllers(Options(JobOptions(lambda: KEYS)))
         self._controllers = controllers_process._Process(
             controllers_process.Settings(chosen), client

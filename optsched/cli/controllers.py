@@ -164,11 +164,11 @@ def _options(given: Mapping[str, Any]) -> Options:
     from optsched.controllers import podgroup
     from optsched.controllers.job import reconcile as job
     from optsched.controllers.registry import Options
-    from optsched.kube.controllers.ssh_keys import new_rsa_keys
+    from optsched.kube.controllers.ssh_keys import generate_rsa_keys
 
     inherits = (VOLCANO_PREFIX,) if given["inherit_owner_annotations"] else ()
     return Options(
-        job.Options(new_rsa_keys if given["ssh"] else None, given["evictions_are_retries"]),
+        job.Options(generate_rsa_keys if given["ssh"] else None, given["evictions_are_retries"]),
         podgroup.Options(tuple(given["names"]), given["default_queue"], inherits),
         _config_map(given["config_map"]),
     )

@@ -259,12 +259,12 @@ def watch_job(place: Place, form: str, target: Target, timeout_ms: int | None) -
 
 
 async def _until_the_end(client: Client, ref: Ref, form: str) -> JobPhase:
-    from optsched.kube.reflector.selected import states_of
+    from optsched.kube.reflector.selected import watch_object
 
     # A server that was never there ends it; one that goes away for a moment does not.
     await read(client, ref)
     last: list[str] = []
-    async for state in states_of(client, ref, _passing):
+    async for state in watch_object(client, ref, _passing):
         if state is None:
             raise _gone(ref, last)
         phase = _parsed(state).status.phase

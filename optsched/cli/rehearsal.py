@@ -62,7 +62,7 @@ class Rehearsed:
     remark: str = ""
 
 
-async def rehearse(client: Client, job: Raw, pods: Sequence[Raw]) -> Rehearsed:
+async def create_dry_run(client: Client, job: Raw, pods: Sequence[Raw]) -> Rehearsed:
     """Return what the API server says of a job and of one pod of each of its tasks.
 
     KubeError where it can not be asked at all, `Failure` where the job is there already.
@@ -72,12 +72,12 @@ async def rehearse(client: Client, job: Raw, pods: Sequence[Raw]) -> Rehearsed:
     meta = {name: value for name, value in job["metadata"].items() if name != "uid"}
     try:
         ref = Ref(JOB, namespace_of(job), name_of(job))
-        await client.rehearse(ref, {**job, "metadata": meta})
+        await client.create_dry_run(ref, {**job, "metadata": meta})
         admitted: dict[str, Raw] = {}
         for pod in pods:
             if _task(pod) not in admitted:
                 ref = Ref(POD, namespace_of(pod), name_of(pod))
-                admitted[_task(pod)] = await client.rehearse(ref, pod)
+                admitted[_task(pod)] = await client.create_dry_run(ref, pod)
     except AlreadyExists as e:
         if ref.kind == POD:
             return Rehearsed("", pods)

@@ -242,7 +242,7 @@ def _settings(given: Mapping[str, Any]) -> Settings:
         metrics=secure_metrics(given),
         dump_dir=given["dump_dir"],
         node_labels=tuple(_label(p) for s in given["selectors"] for p in s.split(",") if p),
-        tells_gangs=given["scheduled_events"] == "gangs",
+        reports_gangs=given["scheduled_events"] == "gangs",
     )
 
 

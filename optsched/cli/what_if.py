@@ -19,7 +19,7 @@ from optsched.cli.options import Seconds, form_option, solver_option
 from optsched.cli.output import JSON, TABLE, WIDE, YAML, show_rows, written
 from optsched.cli.paths import Source
 from optsched.cli.picture import MODEL, classes_in, from_file, live, policy_for
-from optsched.cli.rehearsal import Usage, quotas_in, rehearse
+from optsched.cli.rehearsal import Usage, create_dry_run, quotas_in
 from optsched.cli.screen import echo, remarks, say
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.controllers.job.expand import expand_job
@@ -201,7 +201,7 @@ def _rehearsed(place: Place, asked: _Asked) -> _Asked:
     """The jobs as the API server would take them, with what admission adds to their pods."""
 
     async def each(client: Client) -> list[Rehearsed]:
-        return [await rehearse(client, job.obj, job.pods) for job in asked.jobs]
+        return [await create_dry_run(client, job.obj, job.pods) for job in asked.jobs]
 
     jobs = []
     for job, found in zip(asked.jobs, ask(place, each) if asked.jobs else (), strict=True):

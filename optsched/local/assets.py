@@ -23,9 +23,9 @@ from optsched.local.toolchain import (
     Go,
     ToolchainError,
     architecture,
-    find_go,
+    ensure_recent_go,
+    find_go_toolchain,
     go_environment,
-    recent_go,
 )
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Assets:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundBinaries:
     """What is there already, and what was passed over because of its version."""
 
     paths: dict[str, Path]
@@ -117,19 +117,19 @@ def require(
 
 
 def _require(on_progress: Progress, env: Mapping[str, str], binaries: Sequence[Binary]) -> Assets:
-    found = find(env, binaries)
+    found = find_binaries(env, binaries)
     missing = [binary for binary in binaries if binary.name not in found.paths]
     if missing == [KUBECTL] and (kubectl := shutil.which("kubectl", path=env.get("PATH", ""))):
         return Assets({**found.paths, "kubectl": Path(kubectl)})
     if not missing:
         return Assets(found.paths)
-    go = find_go(env)
+    go = find_go_toolchain(env)
     if go is None:
         raise AssetsError(_nothing_to_build_with(missing, found.refused))
     return Assets({**found.paths, **_build_missing(missing, go, env, on_progress)})
 
 
-def find(env: Mapping[str, str], binaries: Sequence[Binary] = BINARIES) -> Found:
+def find_binaries(env: Mapping[str, str], binaries: Sequence[Binary] = BINARIES) -> FoundBinaries:
     """Look binaries up: KUBEBUILDER_ASSETS, PATH, cache."""
     paths: dict[str, Path] = {}
     refused: list[str] = []
@@ -143,7 +143,7 @@ def find(env: Mapping[str, str], binaries: Sequence[Binary] = BINARIES) -> Found
         else:
             if kept := _cached(binary, env):
                 paths[binary.name] = kept
-    return Found(paths, tuple(refused))
+    return FoundBinaries(paths, tuple(refused))
 
 
 def _candidates(binary: Binary, env: Mapping[str, str]) -> Iterator[Path]:
@@ -207,7 +207,7 @@ def _build_missing(
 ) -> dict[str, Path]:
     lock = cache_directory(env) / "bin" / "lock"
     with locked(lock, lambda: on_progress("waiting for another build of the control plane")):
-        command = recent_go(go, env, on_progress)
+        command = ensure_recent_go(go, env, on_progress)
         return {
             binary.name: _cached(binary, env) or _build(binary, command, env, on_progress)
             for binary in missing

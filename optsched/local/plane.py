@@ -142,7 +142,7 @@ class ControlPlane:
     @property
     def pids(self) -> dict[str, int]:
         """The process ids of the components that run now."""
-        return processes.find(self._state.commands)
+        return processes.find_running(self._state.commands)
 
     def is_ready(self) -> bool:
         """Whether every component answers that it is ready; the API server over verified TLS."""
@@ -228,7 +228,7 @@ class ControlPlane:
 
     def _end(self, name: str, *, grace_s: float) -> None:
         command = self._command(name)
-        running = processes.find({name: command})
+        running = processes.find_running({name: command})
         if name in running:
             processes.end(running[name], command, grace_s=grace_s)
 
@@ -244,14 +244,14 @@ class ControlPlane:
 
 
 class Owner:
-    """The hold of this process on a plane: when it lets go, the warden stops the plane."""
+    """The hold of this process on a plane: when it lets go, the watchdog stops the plane."""
 
     def __init__(self, layout: Layout) -> None:
         reading, self._writing = os.pipe()
         try:
-            self._warden = processes.spawn(
-                [sys.executable, "-m", "optsched.local.warden", str(layout.directory)],
-                log=layout.log("warden"),
+            self._watchdog = processes.spawn(
+                [sys.executable, "-m", "optsched.local.watchdog", str(layout.directory)],
+                log=layout.log("watchdog"),
                 environment=os.environ,
                 stdin=reading,
             )
@@ -259,9 +259,9 @@ class Owner:
             os.close(reading)
 
     def release(self) -> None:
-        """Let the warden go, when there is nothing left to watch."""
-        os.kill(self._warden, signal.SIGKILL)
-        os.waitpid(self._warden, 0)
+        """End the watchdog."""
+        os.kill(self._watchdog, signal.SIGKILL)
+        os.waitpid(self._watchdog, 0)
         os.close(self._writing)
 
 
@@ -280,7 +280,7 @@ def wipe(directory: Path) -> None:
 def _prepare(layout: Layout, assets: Assets, options: Options) -> State:
     """Write everything that components read, and the state last."""
     earlier = _read_state(layout)
-    if earlier is not None and (running := processes.find(earlier.commands)):
+    if earlier is not None and (running := processes.find_running(earlier.commands)):
         names = ", ".join(f"{name} ({pid})" for name, pid in running.items())
         raise PlaneError(f"a control plane runs in {layout.directory} already: {names}")
     if len(bytes(layout.etcd_socket)) > MAX_SOCKET_PATH:

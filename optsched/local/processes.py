@@ -62,7 +62,7 @@ def spawn(
     )
 
 
-def find(commands: Mapping[str, Sequence[str]]) -> dict[str, int]:
+def find_running(commands: Mapping[str, Sequence[str]]) -> dict[str, int]:
     """The id of each command that runs, by its name; a zombie does not run."""
     found: dict[str, int] = {}
     for entry in PROC.iterdir():

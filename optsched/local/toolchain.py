@@ -54,7 +54,7 @@ def go_environment(env: Mapping[str, str]) -> dict[str, str]:
     return {**kept, **fixed, "GOARCH": architecture()}
 
 
-def find_go(env: Mapping[str, str]) -> Go | None:
+def find_go_toolchain(env: Mapping[str, str]) -> Go | None:
     """The go on PATH, if it runs."""
     binary = shutil.which("go", path=env.get("PATH", ""))
     if binary is None:
@@ -66,7 +66,7 @@ def find_go(env: Mapping[str, str]) -> Go | None:
     return Go(Path(binary), tuple(int(part) for part in version[1].split(".")))
 
 
-def recent_go(go: Go, env: Mapping[str, str], on_progress: Progress) -> Path:
+def ensure_recent_go(go: Go, env: Mapping[str, str], on_progress: Progress) -> Path:
     """A go command of at least GO_MINIMUM: this one, or one that it downloads as a module.
 
     Every release of Go is also the module golang.org/toolchain, checked against the same

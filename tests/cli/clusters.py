@@ -66,9 +66,9 @@ class FakeCluster(FakeApi):
             self.on_warning(warning)
         return await super().create(Ref(ref.kind, ref.namespace, body["metadata"]["name"]), body)
 
-    async def rehearse(self, ref: Ref, body: Raw) -> Raw:
+    async def create_dry_run(self, ref: Ref, body: Raw) -> Raw:
         """As `create`, with nothing stored; what `admitted` makes of it."""
-        await self._begin("rehearse", ref)
+        await self._begin("create_dry_run", ref)
         if ref in self.objects:
             raise AlreadyExists(409, "AlreadyExists", f"{ref} exists already")
         return self.admitted(ref, copy.deepcopy(body))

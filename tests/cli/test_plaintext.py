@@ -12,7 +12,7 @@ from optsched.api.events import EventType
 from optsched.api.kinds import POD, Ref
 from optsched.cli.logs import PlainFormatter
 from optsched.cli.screen import PlainConsole, echo
-from optsched.kube.runtime.events import Note, event_of
+from optsched.kube.runtime.events import Note, build_event
 from optsched.units.plaintext import printable
 
 EVIL = "a\x1b[31m\x9b2Jb\rc\nd\u202ee\x07"
@@ -39,7 +39,7 @@ def test_a_log_message_is_one_line() -> None:
 
 def test_an_event_has_no_control_characters() -> None:
     note = Note(Ref(POD, "ns", "p"), "u", EventType.WARNING, "Unschedulable", EVIL)
-    assert event_of(note, "2025-06-15T15:00:00Z", "2025-06-15T15:00:00Z")["message"] == SAFE
+    assert build_event(note, "2025-06-15T15:00:00Z", "2025-06-15T15:00:00Z")["message"] == SAFE
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])

@@ -47,7 +47,7 @@ def test_without_flags(command: Command) -> None:
     assert settings.election == Election("volcano-system", "volcano")
     assert settings.listen == (Address("", 8080),)
     assert settings.node_labels == ()
-    assert not settings.tells_gangs
+    assert not settings.reports_gangs
 
 
 def test_every_flag_has_its_effect(command: Command, tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_every_flag_has_its_effect(command: Command, tmp_path: Path) -> None:
         *("--leader-elect-retry-period", "500ms", "--scheduled-events", "gangs"),
     )
     assert settings.kubeconfig == "a.conf"
-    assert settings.tells_gangs
+    assert settings.reports_gangs
     assert settings.policy.policy.name == "max-throughput"
     assert settings.solver is SolverKind.NONE
     assert settings.pods.scheduler_names == ("gpu",)

@@ -45,7 +45,7 @@ def test_every_metric_has_a_row() -> None:
     metrics = ControllerMetrics()
     metrics.watch_depth(lambda: 0)
     metrics.watch_groups(lambda: {phase: {"q": 1} for phase in PodGroupPhase})
-    metrics.looked("job", "done", 0.1)
+    metrics.reconciled("job", "done", 0.1)
     metrics.wrote("create", "pods")
     metrics.watch_failed("pods")
     families = text_string_to_metric_families(metrics.exposition().decode())

@@ -82,7 +82,7 @@ def metrics() -> Metrics:
     """Metrics in which everything has happened once."""
     found = Metrics()
     found.session(decide(HALF, LARGE), POLICY, 0.1)
-    found.passed(1.0)
+    found.add_wasted_time(1.0)
     found.bound(0.1)
     found.not_bound("Conflict")
     found.watch_failed("pods")

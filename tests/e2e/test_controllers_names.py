@@ -14,11 +14,11 @@ from optsched.controllers.job.controller import job_controller
 from optsched.controllers.job.reconcile import Options
 from optsched.controllers.manifests import name_of, namespace_of
 from optsched.kube.client.client import connect
-from optsched.kube.controllers.manager import Controllers, Parts
+from optsched.kube.controllers.manager import Manager, ManagerDependencies
 from optsched.kube.controllers.metrics import ControllerMetrics
 from optsched.kube.runtime.clock import SystemClock
 from optsched.kube.runtime.leader_election import AlwaysLeading
-from optsched.kube.runtime.waiting import Waiting
+from optsched.kube.runtime.timing import Timing
 from tests.support.api import PATIENCE_S
 from tests.support.livejobs import LiveJob
 from tests.support.vcjobs import KEYS, job, task
@@ -52,15 +52,17 @@ def put(site: Site, plural: str, name: str, **body: Any) -> None:
 
 
 @asynccontextmanager
-async def controllers(site: Site) -> AsyncIterator[tuple[Controllers, Recorder]]:
+async def controllers(site: Site) -> AsyncIterator[tuple[Manager, Recorder]]:
     """The controller of jobs in this process, so that all that it knows can be looked at.
 
     It asks over plain HTTP: TLS connections end behind the back of who closes them.
     """
     told = Recorder()
     async with connect(str(site.proxy().kubeconfig)) as client:
-        own: Any = (told, ControllerMetrics(), AlwaysLeading(), SystemClock(), Waiting())
-        shell = Controllers([job_controller(Options(lambda: KEYS))], Parts(client, client, *own))
+        own: Any = (told, ControllerMetrics(), AlwaysLeading(), SystemClock(), Timing())
+        shell = Manager(
+            [job_controller(Options(lambda: KEYS))], ManagerDependencies(client, client, *own)
+        )
         task = asyncio.create_task(shell.run())
         try:
             yield shell, told
@@ -99,7 +101,7 @@ async def watch_a_job_that_finds_its_names_taken(site: Site) -> None:
         await until(lambda: secrets(shell, site) == ["k-ssh"], "it is followed again")
 
 
-def secrets(shell: Controllers, site: Site) -> list[str]:
+def secrets(shell: Manager, site: Site) -> list[str]:
     """Names of the Secrets of the site that the process knows."""
     return [name_of(s) for s in shell.store.listed(SECRET) if namespace_of(s) == site.name]
 

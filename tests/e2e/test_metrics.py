@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.kube.serving.certificates import renewed
+from optsched.kube.serving.certificates import renew_credentials
 from optsched.local.files import shipped
 from tests.support.api import until
 from tests.support.live import BEGIN_S, Process
@@ -105,7 +105,7 @@ def tokens(control_plane: ControlPlane) -> Iterator[dict[str, str]]:
 def test_metrics_are_for_readers_with_the_right_and_health_is_open(
     control_plane: ControlPlane, tokens: dict[str, str], tmp_path: Path
 ) -> None:
-    credentials, _ = renewed(None, (HOST,), datetime.now(UTC))
+    credentials, _ = renew_credentials(None, (HOST,), datetime.now(UTC))
     (tmp_path / "tls.crt").write_bytes(credentials.certificate)
     (tmp_path / "tls.key").write_bytes(credentials.key)
     running = []

@@ -20,7 +20,7 @@ from optsched.admission.registration import configuration
 from optsched.admission.services import SERVICE_OF
 from optsched.api import kinds
 from optsched.api.kinds import collection_path, object_path
-from optsched.kube.serving.certificates import renewed
+from optsched.kube.serving.certificates import renew_credentials
 from optsched.kube.webhook.server import MAX_BODY
 from optsched.local.processes import run
 from optsched.units import parse_quantity
@@ -385,7 +385,7 @@ def queue_is_made_of(api: Api, obj: Raw) -> bool:
 
 def test_files_of_another_authority_are_read_again(control_plane: ControlPlane, tmp_path: Path):
     def renew(number: int) -> None:
-        made, _ = renewed(None, (f"name-{number}", "127.0.0.1"), datetime.now(UTC))
+        made, _ = renew_credentials(None, (f"name-{number}", "127.0.0.1"), datetime.now(UTC))
         for name, pem in (("tls.crt", made.certificate), ("tls.key", made.key)):
             (tmp_path / name).write_bytes(pem)
 

@@ -13,7 +13,7 @@ from optsched.formats.index import READ_KINDS
 from optsched.kube.client.errors import AlreadyExists, Conflict, KubeError, NotFound
 from optsched.kube.client.interfaces import Page, Ref
 from optsched.kube.reflector.reflector import Listed
-from optsched.kube.runtime.waiting import Waiting
+from optsched.kube.runtime.timing import Timing
 from tests.kube.cluster import kind_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class FakeClock:
         return self.seconds
 
 
-def waiting(clock: FakeClock, slept: list[float] | None = None) -> Waiting:
+def waiting(clock: FakeClock, slept: list[float] | None = None) -> Timing:
     """Sleeps at once, by moving the clock on, and leaves nothing to chance."""
 
     async def sleep(seconds: float) -> None:
@@ -46,7 +46,7 @@ def waiting(clock: FakeClock, slept: list[float] | None = None) -> Waiting:
         clock.seconds += seconds
         await asyncio.sleep(0)
 
-    return Waiting(sleep, lambda: 0.0)
+    return Timing(sleep, lambda: 0.0)
 
 
 def ref_of(obj: Raw) -> Ref:

@@ -16,7 +16,7 @@ from optsched.kube.client.interfaces import Ref
 from optsched.kube.controllers import manager as controllers_module
 from optsched.kube.reflector.reflector import Deleted
 from optsched.kube.runtime import events as events_module
-from optsched.kube.runtime.events import EventBook, Note
+from optsched.kube.runtime.events import EventHistory, Note
 from optsched.kube.scheduler import loop as module
 from tests.formats.objects import group, node, pod, queue
 from tests.kube.controllers.test_manager import Process, both
@@ -99,21 +99,21 @@ async def test_after_many_lifecycles_a_scheduler_holds_what_it_held(tmp_path: Pa
 
 
 def test_growth_is_found_wherever_it_is() -> None:
-    book = EventBook(lambda *_: True)
+    book = EventHistory(lambda *_: True)
     before = sizes_of(book)
     for number in range(20):
         about = Ref(POD, "ns", f"p-{number}")
-        book.wrote(Note(about, "u", EventType.NORMAL, "Scheduled", ""), 0.0, 1)
-    assert growth(before, sizes_of(book)).keys() == {"EventBook._written"}
+        book.record_write(Note(about, "u", EventType.NORMAL, "Scheduled", ""), 0.0, 1)
+    assert growth(before, sizes_of(book)).keys() == {"EventHistory._written"}
 
 
 def test_what_was_written_of_objects_that_are_gone_is_forgotten() -> None:
     there: set[str] = set()
-    book = EventBook(lambda about, _: about.name in there)
+    book = EventHistory(lambda about, _: about.name in there)
     for number in range(500):
         there = {f"p-{number}", f"p-{number - 1}"}
         note = Note(Ref(POD, "ns", f"p-{number}"), "u", EventType.NORMAL, "Scheduled", "")
-        book.wrote(note, 0.0, 1)
+        book.record_write(note, 0.0, 1)
         assert book.times(note) == 1
         assert len(book) <= 8
 

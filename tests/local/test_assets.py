@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.local.assets import BINARIES, AssetsError, Binary, cache_path, find, require
+from optsched.local.assets import BINARIES, AssetsError, Binary, cache_path, find_binaries, require
 from optsched.local.files import shipped
 from tests.local.fakes import SAYS, binaries, program
 
@@ -76,7 +76,7 @@ def test_other_versions_are_passed_over(
     tmp_path: Path, env: dict[str, str], name: str, answer: str
 ) -> None:
     binaries(tmp_path / "path", **{name: answer})
-    found = find(env)
+    found = find_binaries(env)
     plain = name.replace("_", "-")
     assert set(found.paths) == NAMES - {plain}
     assert found.refused == (f"{tmp_path / 'path' / plain} ({answer})",)

@@ -26,7 +26,7 @@ def command(tmp_path: Path) -> Iterator[list[str]]:
     """A command that no other process runs; nothing of it is left behind."""
     command = [sys.executable, "-c", f"{STUBBORN}# {tmp_path}"]
     yield command
-    for pid in processes.find({"it": command}).values():
+    for pid in processes.find_running({"it": command}).values():
         processes.end(pid, command, grace_s=0)
 
 
@@ -44,9 +44,9 @@ def spawn(command: list[str], log: Path) -> int:
 
 def test_it_is_found_by_its_command_line(command: list[str], tmp_path: Path) -> None:
     other = [*command, "--not-this"]
-    assert processes.find({"it": command}) == {}
+    assert processes.find_running({"it": command}) == {}
     pid = spawn(command, tmp_path / "log")
-    assert processes.find({"it": command, "other": other}) == {"it": pid}
+    assert processes.find_running({"it": command, "other": other}) == {"it": pid}
     assert processes.is_running(pid, command)
     assert not processes.is_running(pid, other)
     assert not processes.has_ended(pid)
@@ -55,7 +55,7 @@ def test_it_is_found_by_its_command_line(command: list[str], tmp_path: Path) -> 
 def test_whoever_will_not_end_is_killed(command: list[str], tmp_path: Path) -> None:
     pid = spawn(command, tmp_path / "log")
     processes.end(pid, command, grace_s=0.1)
-    assert processes.find({"it": command}) == {}
+    assert processes.find_running({"it": command}) == {}
     assert processes.has_ended(pid)
 
 
@@ -63,7 +63,7 @@ def test_whoever_ends_when_asked_has_time_to(tmp_path: Path) -> None:
     command = [sys.executable, "-c", f"{STUBBORN.replace('SIG_IGN', 'SIG_DFL')}# {tmp_path}"]
     pid = spawn(command, tmp_path / "log")
     processes.end(pid, command, grace_s=60)
-    assert processes.find({"it": command}) == {}
+    assert processes.find_running({"it": command}) == {}
 
 
 def test_a_stranger_with_the_same_id_is_left_alone(command: list[str], tmp_path: Path) -> None:

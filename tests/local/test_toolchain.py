@@ -9,9 +9,9 @@ from optsched.local.toolchain import (
     Go,
     ToolchainError,
     architecture,
-    find_go,
+    ensure_recent_go,
+    find_go_toolchain,
     go_environment,
-    recent_go,
 )
 from tests.local.fakes import program
 
@@ -27,7 +27,7 @@ case "$1" in
 esac
 """
     program(folder / "go", script)
-    found = find_go({"PATH": str(folder)})
+    found = find_go_toolchain({"PATH": str(folder)})
     assert found is not None
     return found
 
@@ -46,18 +46,18 @@ def test_versions_are_numbers(tmp_path: Path, said: str, version: tuple[int, ...
 
 
 def test_there_is_no_go(tmp_path: Path) -> None:
-    assert find_go({"PATH": str(tmp_path)}) is None
-    assert find_go({}) is None
+    assert find_go_toolchain({"PATH": str(tmp_path)}) is None
+    assert find_go_toolchain({}) is None
 
 
 def test_a_go_that_does_not_run_is_none(tmp_path: Path) -> None:
     program(tmp_path / "go", "echo broken >&2; exit 1")
-    assert find_go({"PATH": str(tmp_path)}) is None
+    assert find_go_toolchain({"PATH": str(tmp_path)}) is None
 
 
 def test_a_recent_go_is_used_as_it_is(tmp_path: Path) -> None:
     found = go(tmp_path, "go1.26.0")
-    assert recent_go(found, {}, pytest.fail) == tmp_path / "go"
+    assert ensure_recent_go(found, {}, pytest.fail) == tmp_path / "go"
 
 
 def test_an_older_go_fetches_a_recent_one(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_an_older_go_fetches_a_recent_one(tmp_path: Path) -> None:
     found = go(tmp_path, "go1.19.8", download=f"""echo '{{"Dir": "{fetched}"}}'""")
     messages: list[str] = []
 
-    assert recent_go(found, {}, messages.append) == fetched / "bin/go"
+    assert ensure_recent_go(found, {}, messages.append) == fetched / "bin/go"
     assert messages == ["Go 1.19.8 is too old: fetching go1.26.0 as a Go module"]
     module = f"golang.org/toolchain@v0.0.1-go1.26.0.linux-{architecture()}"
     assert (tmp_path / "calls").read_text() == f"mod download -json {module}\n"
@@ -81,7 +81,7 @@ def test_why_none_could_be_fetched_is_said(tmp_path: Path) -> None:
     no_proxy = """echo '{"Error": "module lookup disabled by GOPROXY=off"}'; exit 1"""
     found = go(tmp_path, "go1.24.4", download=no_proxy)
     with pytest.raises(ToolchainError, match=r"Go 1\.24\.4\) could not fetch .*GOPROXY=off"):
-        recent_go(found, {}, lambda _: None)
+        ensure_recent_go(found, {}, lambda _: None)
 
 
 def test_nothing_of_the_callers_go_gets_in(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ _SHOWN: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class BoundDevices:
     """What one pod holds on its node.
 
     distrust: why it holds nothing whatever it says; empty where a scheduler may have bound it.
@@ -38,29 +38,31 @@ class Holding:
 
     def agrees_with(self, task: Task) -> bool:
         """Whether the annotations of a task say the same, in whatever order."""
-        return _cards(self.cards) == _cards(task.cards) and _cells(self.numa) == _cells(task.numa)
+        return _count_gpus(self.cards) == _count_gpus(task.cards) and _count_numa(
+            self.numa
+        ) == _count_numa(task.numa)
 
 
-class Holdings:
+class BoundDeviceStore:
     """What pods hold, by key; no I/O."""
 
     def __init__(self) -> None:
-        self._held: dict[str, Holding] = {}
+        self._records: dict[str, BoundDevices] = {}
 
-    def bind(self, key: str, holding: Holding) -> None:
+    def record_bind(self, key: str, holding: BoundDevices) -> None:
         """Note what a pod is being bound with."""
-        self._held[key] = holding
+        self._records[key] = holding
 
     def forget(self, key: str) -> None:
         """Forget a pod, or a bind that has failed."""
-        self._held.pop(key, None)
+        self._records.pop(key, None)
 
     def is_distrusted(self, key: str) -> bool:
         """Whether no scheduler that is known to give devices has bound a pod."""
-        held = self._held.get(key)
+        held = self._records.get(key)
         return held is not None and bool(held.distrust)
 
-    def settle(self, task: Task, distrust: str = "") -> tuple[Task, str]:
+    def reconcile(self, task: Task, distrust: str = "") -> tuple[Task, str]:
         """Return the task with what it holds, and a sentence about what does not count.
 
         Parameters
@@ -73,31 +75,31 @@ class Holdings:
         """
         if not task.node:
             return task, ""
-        held = self._held.get(task.key)
+        held = self._records.get(task.key)
         if held is None or held.uid != task.uid or held.node != task.node:
-            held = Holding(task.uid, task.node, task.cards, task.numa)
+            held = BoundDevices(task.uid, task.node, task.cards, task.numa)
             if distrust:
-                held = Holding(task.uid, task.node, distrust=distrust)
-            self._held[task.key] = held
+                held = BoundDevices(task.uid, task.node, distrust=distrust)
+            self._records[task.key] = held
         if held.agrees_with(task):
             return task, ""
-        claimed = f"annotations say that the pod holds {_text(task.cards, task.numa)}"
-        counts = f"it was bound with {_text(held.cards, held.numa)}, which counts"
+        claimed = f"annotations say that the pod holds {_describe(task.cards, task.numa)}"
+        counts = f"it was bound with {_describe(held.cards, held.numa)}, which counts"
         message = f"{claimed}, but {held.distrust or counts}"
         return replace(task, cards=held.cards, numa=held.numa), message
 
 
-def _cards(uses: tuple[CardUse, ...]) -> Counter[tuple[str, int, int, str, str]]:
+def _count_gpus(uses: tuple[CardUse, ...]) -> Counter[tuple[str, int, int, str, str]]:
     # Of GPUs with numbers annotations say nothing else: the request of the pod does.
     memory = {use.key: 0 if use.key.isdecimal() else use.memory for use in uses}
     return Counter((use.key, memory[use.key], use.cores, use.instance, use.npu) for use in uses)
 
 
-def _cells(parts: Iterable[NumaPart]) -> Counter[tuple[int, int, int]]:
+def _count_numa(parts: Iterable[NumaPart]) -> Counter[tuple[int, int, int]]:
     return Counter((part.cell, part.cpus, part.gpus) for part in parts if part.cpus or part.gpus)
 
 
-def _text(cards: Iterable[CardUse], numa: Iterable[NumaPart]) -> str:
+def _describe(cards: Iterable[CardUse], numa: Iterable[NumaPart]) -> str:
     named = [use.key for use in cards]
     named += [f"{p.cpus} CPUs and {p.gpus} GPUs of NUMA node {p.cell}" for p in numa]
     return ", ".join(sorted(named))[:_SHOWN] or _NOTHING

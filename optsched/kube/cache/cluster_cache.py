@@ -46,11 +46,11 @@ from optsched.formats.shuffled import shuffled_ms
 from optsched.formats.topology import TopologyIndex
 from optsched.formats.upstream import gang_key, gang_of_scheduling_group
 from optsched.formats.volumes import Storage, parse_claim, parse_csi_node
-from optsched.kube.cache.device_store import DeviceShelf
-from optsched.kube.cache.pod_store import PodShelf, ToBeBound, ToBeNominated
-from optsched.kube.cache.sorted_map import Ordered
+from optsched.kube.cache.device_store import DeviceStore
+from optsched.kube.cache.pod_store import AssumedBind, AssumedNomination, PodStore
+from optsched.kube.cache.sorted_map import SortedMap
 from optsched.kube.reflector.reflector import Changed, Deleted, Listed
-from optsched.kube.reflector.resource_versions import Versions
+from optsched.kube.reflector.resource_versions import ResourceVersions
 from optsched.session.flaws import Flaw, FlawCode
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ _FLAWED: Final = frozenset(
 """Kinds whose objects are told what is wrong with them."""
 
 
-def every_node(labels: Mapping[str, str]) -> bool:
+def take_every_node(labels: Mapping[str, str]) -> bool:
     """Takes all nodes."""
     del labels
     return True
@@ -102,14 +102,14 @@ class ClusterCache:
     def __init__(
         self,
         options: DecodeOptions | None = None,
-        takes_node: Callable[[Mapping[str, str]], bool] = every_node,
+        takes_node: Callable[[Mapping[str, str]], bool] = take_every_node,
     ) -> None:
         self.version = 0
         self._takes_node = takes_node
-        self._versions = {kind: Versions() for kind in READ_KINDS}
+        self._versions = {kind: ResourceVersions() for kind in READ_KINDS}
         self._listing: dict[Kind, set[str]] = {}
         self._synced: set[Kind] = set()
-        self._pods = PodShelf(options or DecodeOptions())
+        self._pods = PodStore(options or DecodeOptions())
         self._groups: dict[str, PodGroup] = {}
         self._scheduling_groups: dict[Kind, dict[str, SchedulingPodGroup]] = {
             kind: {} for kind in kinds.SCHEDULING_POD_GROUPS
@@ -139,7 +139,7 @@ class ClusterCache:
         }
         self._uids: dict[tuple[Kind, str], str] = {}
         self._bare_nodes: dict[str, Node] = {}
-        self._devices = DeviceShelf()
+        self._devices = DeviceStore()
         self._numa: dict[str, Numa] = {}
         self._attach_limits: dict[str, Amounts] = {}
         self._device_table = NO_TABLE
@@ -149,8 +149,8 @@ class ClusterCache:
         self._stale: set[Kind] = set(READ_KINDS)
         self._touched_claims: set[str] = set()
         self._kept_storage: Storage | None = None
-        self._gangs: Ordered[Gang] = Ordered()
-        self._nodes: Ordered[Node] = Ordered()
+        self._gangs: SortedMap[Gang] = SortedMap()
+        self._nodes: SortedMap[Node] = SortedMap()
         self._shown_queues: tuple[Queue, ...] = ()
         self._claims: Mapping[str, Claim] = {}
         self._labels: Mapping[str, Mapping[str, str]] = {}
@@ -166,29 +166,29 @@ class ClusterCache:
         """Take what a watch tells; what is older than what is known changes nothing."""
         match event:
             case Listed():
-                self._list(kind, event)
+                self._apply_list(kind, event)
             case Changed(obj):
                 key = _key(kind, obj)
                 is_created = key not in self._versions[kind]
                 if self._versions[kind].change(key, _version(obj)):
-                    self._take(kind, key, obj, is_created=is_created)
+                    self._apply_object(kind, key, obj, is_created=is_created)
             case Deleted(obj):
                 key = _key(kind, obj)
                 if self._versions[kind].delete(key, _version(obj)):
-                    self._take(kind, key, None)
+                    self._apply_object(kind, key, None)
 
     def can_assume(self, task: str, node: str) -> bool:
         """Whether a task is pending still and a node still there."""
-        pod = self._pods.get(task)
+        pod = self._pods.find_pod(task)
         is_pending = pod is not None and pod.task.status is TaskStatus.PENDING
         return is_pending and node in self._bare_nodes
 
     def is_gated(self, task: str) -> bool:
         """Whether a pending task has a gate that goes before it is bound."""
-        pod = self._pods.get(task)
-        return pod is not None and pod.told.gate is QueueGate.CLOSED
+        pod = self._pods.find_pod(task)
+        return pod is not None and pod.reported.gate is QueueGate.CLOSED
 
-    def assume(
+    def assume_bound(
         self,
         task: str,
         node: str,
@@ -198,36 +198,36 @@ class ClusterCache:
     ) -> str:
         """Count a pending task as bound until a watch or `forget` says otherwise; its uid."""
         self.version += 1
-        gang = self._gangs.get(self._pods[task].task.gang)
+        gang = self._gangs.lookup(self._pods[task].task.gang)
         if gang is not None:
             self._admitted.setdefault(gang.key, gang.queue)
         for grant in devices:
             if grant.devices:
                 self._devices.assume(task, node, grant)
-        return self._pods.assume(task, ToBeBound(node, cards, numa))
+        return self._pods.assume(task, AssumedBind(node, cards, numa))
 
-    def assume_leaving(self, task: str, node: str) -> str | None:
+    def assume_evicted(self, task: str, node: str) -> str | None:
         """Count a task that runs on a node as on its way out; its uid, None where it runs not."""
-        pod = self._pods.get(task)
+        pod = self._pods.find_pod(task)
         if pod is None or pod.task.node != node or not pod.task.status.is_standing:
             return None
         self.version += 1
-        return self._pods.leave(task)
+        return self._pods.assume_evicted(task)
 
-    def note_shuffle(self, plugin: str, now_ms: int) -> None:
+    def record_shuffle(self, plugin: str, now_ms: int) -> None:
         """Remember when a plugin last had pods evicted that it wanted elsewhere."""
         self.version += 1
         self._shuffled_ms[plugin] = now_ms
 
     def assume_nominated(self, task: str, node: str) -> bool:
         """Count a pending task as nominated to a node, or to none; False where nothing changes."""
-        pod = self._pods.get(task)
+        pod = self._pods.find_pod(task)
         if pod is None or pod.task.status is not TaskStatus.PENDING:
             return False
         if pod.task.nominated_node == node:
             return False
         self.version += 1
-        self._pods.assume(task, ToBeNominated(node))
+        self._pods.assume(task, AssumedNomination(node))
         return True
 
     def assume_moves(self, gang: str, text: str) -> None:
@@ -248,10 +248,10 @@ class ClusterCache:
         self._devices.forget(task)
         self._pods.forget(task)
 
-    def assume_staying(self, task: str) -> None:
+    def forget_eviction(self, task: str) -> None:
         """Do not count a task as on its way out any more."""
         self.version += 1
-        self._pods.stay(task)
+        self._pods.forget_eviction(task)
 
     def awaits_bind(self, task: str) -> bool:
         """Whether a task that is to leave is not known to be where it is to leave from."""
@@ -269,13 +269,13 @@ class ClusterCache:
                 self._bare_nodes[name] = replace(node, cards=cut)
                 self._pods.touched_nodes.add(name)
 
-    def hold(self, gang: str, reason: Reason) -> None:
+    def hold_gang(self, gang: str, reason: Reason) -> None:
         """Keep a gang from being scheduled, for a reason, until it is released."""
         self.version += 1
         self._held[gang] = reason
         self._pods.touched_gangs.add(gang)
 
-    def release(self, gang: str) -> None:
+    def release_gang(self, gang: str) -> None:
         """Let a gang be scheduled again if it is held."""
         if self._held.pop(gang, None) is not None:
             self.version += 1
@@ -285,12 +285,12 @@ class ClusterCache:
 
     def task(self, key: str) -> Task | None:
         """A task as the server has it; None where there is no such pod that matters."""
-        pod = self._pods.get(key)
-        return None if pod is None else pod.told
+        pod = self._pods.find_pod(key)
+        return None if pod is None else pod.reported
 
     def pod_version(self, key: str) -> str:
         """The resource version of a pod as it is known; empty where it is not."""
-        return self._versions[kinds.POD].get(key)
+        return self._versions[kinds.POD].lookup(key)
 
     def claim(self, key: str) -> Claim | None:
         """A persistent volume claim as it stands at this moment; None where there is none."""
@@ -322,7 +322,7 @@ class ClusterCache:
 
     def queue_of(self, gang: str) -> str:
         """The queue of a gang as the last snapshot has it; empty where it has no such gang."""
-        known = self._gangs.get(gang)
+        known = self._gangs.lookup(gang)
         return "" if known is None else known.queue
 
     def group(self, key: str) -> PodGroup | None:
@@ -342,19 +342,19 @@ class ClusterCache:
     def uid(self, kind: Kind, key: str) -> str:
         """The uid of an object whose flaws are told to itself; empty where it is not known."""
         if kind == kinds.POD:
-            pod = self._pods.get(key)
-            return "" if pod is None else pod.told.uid
+            pod = self._pods.find_pod(key)
+            return "" if pod is None else pod.reported.uid
         return self._uids.get((kind, key), "")
 
-    def is_there(self, ref: Ref, uid: str = "") -> bool:
+    def exists(self, ref: Ref, uid: str = "") -> bool:
         """Whether an object is known to exist; uid: empty for whatever has the name.
 
         Of kinds of which it is not known, they are.
         """
         key = f"{ref.namespace}/{ref.name}" if ref.namespace else ref.name
         if ref.kind == kinds.POD:
-            pod = self._pods.get(key)
-            return pod is not None and uid in ("", pod.told.uid)
+            pod = self._pods.find_pod(key)
+            return pod is not None and uid in ("", pod.reported.uid)
         known = self._uids.get((ref.kind, key))
         return ref.kind not in _FLAWED or (known is not None and uid in ("", known))
 
@@ -400,7 +400,7 @@ class ClusterCache:
 
     # --- events ----------------------------------------------------------------------------------
 
-    def _list(self, kind: Kind, page: Listed) -> None:
+    def _apply_list(self, kind: Kind, page: Listed) -> None:
         versions = self._versions[kind]
         if page.is_first:
             self._listing[kind] = set()
@@ -409,16 +409,18 @@ class ClusterCache:
             key = _key(kind, obj)
             seen.add(key)
             if versions.replace(key, _version(obj)):
-                self._take(kind, key, obj)
+                self._apply_object(kind, key, obj)
         if page.is_last:
             for key in [key for key in versions.keys if key not in seen]:
                 versions.drop(key)
-                self._take(kind, key, None)
+                self._apply_object(kind, key, None)
             del self._listing[kind]
             self._synced.add(kind)
             self.version += 1
 
-    def _take(self, kind: Kind, key: str, obj: Raw | None, *, is_created: bool = False) -> None:
+    def _apply_object(
+        self, kind: Kind, key: str, obj: Raw | None, *, is_created: bool = False
+    ) -> None:
         """Take a state of an object; None for one that does not exist any more.
 
         is_created: whether a watch has brought it as its first; of a list that is not known.
@@ -426,17 +428,17 @@ class ClusterCache:
         self.version += 1
         obj = None if obj is None else without_marks(obj)
         if kind in kinds.DEVICE_KINDS:
-            self._devices.put(kind, key, obj)
+            self._devices.apply_object(kind, key, obj)
             if kind in kinds.RESOURCE_CLAIMS:
-                self._pods.put_claim(key, self._devices.claim(key))
+                self._pods.apply_claim(key, self._devices.claim(key))
         elif obj is None:
-            self._drop(kind, key)
+            self._remove_object(kind, key)
         elif kind == kinds.POD:
-            self._pods.put(obj, is_created=is_created)
+            self._pods.apply_pod(obj, is_created=is_created)
         else:
-            self._put(kind, key, obj)
+            self._store_object(kind, key, obj)
 
-    def _put(self, kind: Kind, key: str, obj: Raw) -> None:
+    def _store_object(self, kind: Kind, key: str, obj: Raw) -> None:
         if kind in _FLAWED:
             self._uids[kind, key] = str(obj["metadata"].get("uid") or "")
         match kind:
@@ -454,20 +456,20 @@ class ClusterCache:
                 return
             case _ if kind in self._plain:
                 store, parse = self._plain[kind]
-                _keep(store, key, parse(obj)[0])
+                _store_or_drop(store, key, parse(obj)[0])
             case _:
                 obj["metadata"].pop("managedFields", None)
                 self._put_raw(kind, key, obj)
         self._stale.add(kind)
 
-    def _drop(self, kind: Kind, key: str) -> None:
+    def _remove_object(self, kind: Kind, key: str) -> None:
         self._uids.pop((kind, key), None)
         match kind:
             case kinds.POD:
-                self._pods.drop(key)
+                self._pods.delete_pod(key)
                 return
             case kinds.NODE:
-                _keep(self._bare_nodes, key, None)
+                _store_or_drop(self._bare_nodes, key, None)
                 self._topology.drop_node(key)
                 self._pods.touched_nodes.add(key)
                 return
@@ -475,14 +477,14 @@ class ClusterCache:
                 self._put_topology(kind, key, None)
                 return
             case kinds.POD_GROUP:
-                _keep(self._groups, key, None)
+                _store_or_drop(self._groups, key, None)
                 self._pods.touched_gangs.add(key)
                 return
             case _ if kind in self._scheduling_groups:
                 self._put_scheduling_group(kind, key, None)
                 return
             case _ if kind in self._plain:
-                _keep(self._plain[kind][0], key, None)
+                _store_or_drop(self._plain[kind][0], key, None)
             case _:
                 self._put_raw(kind, key, None)
         self._stale.add(kind)
@@ -490,7 +492,7 @@ class ClusterCache:
     def _put_node(self, name: str, obj: Raw) -> None:
         node = parse_node(obj, self._device_table)[0]
         is_taken = node is not None and self._takes_node(node.labels)
-        _keep(self._bare_nodes, name, node if is_taken else None)
+        _store_or_drop(self._bare_nodes, name, node if is_taken else None)
         self._pods.touched_nodes.add(name)
         if node is not None and is_taken:
             self._topology.put_node(name, node.labels)
@@ -501,15 +503,15 @@ class ClusterCache:
         if kind == kinds.HYPER_NODE:
             self._put_hypernode(name, obj)
             return
-        told: tuple[dict[str, Any], Callable[[Raw], tuple[str, object, object]]] = (
+        reported: tuple[dict[str, Any], Callable[[Raw], tuple[str, object, object]]] = (
             (self._numa, parse_numa)
             if kind == kinds.NUMATOPOLOGY
             else (self._attach_limits, parse_csi_node)
         )
-        store, parse = told
+        store, parse = reported
         value = None if obj is None else parse(obj)[1]
         if store.get(name) != value:
-            _keep(store, name, value)
+            _store_or_drop(store, name, value)
             self._pods.touched_nodes.add(name)
 
     def _put_hypernode(self, name: str, obj: Raw | None) -> None:
@@ -520,7 +522,7 @@ class ClusterCache:
             self._topology.put(hypernode)
 
     def _put_raw(self, kind: Kind, key: str, obj: Raw | None) -> None:
-        _keep(self._raw[kind], key, obj)
+        _store_or_drop(self._raw[kind], key, obj)
         if kind == kinds.PERSISTENT_VOLUME_CLAIM:
             self._touched_claims.add(key)
         if kind in _STORAGE:
@@ -528,14 +530,14 @@ class ClusterCache:
 
     def _put_group(self, key: str, obj: Raw) -> None:
         group = parse_podgroup(obj)[0]
-        _keep(self._groups, key, group)
-        told = {} if group is None else shuffled_ms([group.meta.annotations])
-        for plugin, at_ms in told.items():
+        _store_or_drop(self._groups, key, group)
+        reported = {} if group is None else shuffled_ms([group.meta.annotations])
+        for plugin, at_ms in reported.items():
             self._shuffled_ms[plugin] = max(self._shuffled_ms.get(plugin, 0), at_ms)
         self._pods.touched_gangs.add(key)
 
     def _put_scheduling_group(self, kind: Kind, key: str, group: SchedulingPodGroup | None) -> None:
-        _keep(self._scheduling_groups[kind], gang_key(key), group)
+        _store_or_drop(self._scheduling_groups[kind], gang_key(key), group)
         self._pods.touched_gangs.add(gang_key(key))
 
     # --- parts of a snapshot ---------------------------------------------------------------------
@@ -573,12 +575,12 @@ class ClusterCache:
                 self._moves.pop(key, None)
                 self._gangs.remove(key)
             else:
-                self._gangs.set(key, self._with_moves(gang))
+                self._gangs.store(key, self._with_moves(gang))
         touched.clear()
 
     def _gang(self, key: str) -> Gang | None:
-        tasks, group = self._pods.of_gang(key), self._groups.get(key)
-        if self._pods.is_elsewhere(key):
+        tasks, group = self._pods.gang_tasks(key), self._groups.get(key)
+        if self._pods.has_only_foreign_pods(key):
             return None
         scheduling_group = self._scheduling_group(key)
         if group is not None:
@@ -667,10 +669,10 @@ class ClusterCache:
             if node is None:
                 self._nodes.remove(name)
                 continue
-            here = sorted(self._pods.on_node(name), key=lambda task: task.key)
+            here = sorted(self._pods.node_tasks(name), key=lambda task: task.key)
             numa, limits = self._numa.get(name), self._attach_limits.get(name, ())
             fresh = replace(node, residents=tuple(here), numa=numa, attach_limits=limits)
-            self._nodes.set(name, fresh)
+            self._nodes.store(name, fresh)
         touched.clear()
 
     def _refresh_queues(self) -> None:
@@ -718,7 +720,7 @@ class ClusterCache:
             return
         storage, claims = self._storage(), dict(self._claims)
         for key in touched:
-            _keep(claims, key, parse_claim(raw[key], storage)[0] if key in raw else None)
+            _store_or_drop(claims, key, parse_claim(raw[key], storage)[0] if key in raw else None)
         if claims != self._claims:
             self._claims = claims
         self._touched_claims.clear()
@@ -733,7 +735,7 @@ def _version(obj: Raw) -> str:
     return str(obj["metadata"].get("resourceVersion") or "")
 
 
-def _keep(store: dict[str, Any], key: str, value: object) -> None:
+def _store_or_drop(store: dict[str, Any], key: str, value: object) -> None:
     """Keep what could be read; what has no name is as good as not there."""
     if value is None:
         store.pop(key, None)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 V = TypeVar("V")
 
 
-class DeviceShelf:
+class DeviceStore:
     """What there is to be claimed; devices that are about to be allocated count as taken."""
 
     def __init__(self) -> None:
@@ -38,19 +38,21 @@ class DeviceShelf:
         self._is_stale = False
         self._are_slices_stale = False
 
-    def put(self, kind: Kind, key: str, obj: Raw | None) -> None:
+    def apply_object(self, kind: Kind, key: str, obj: Raw | None) -> None:
         """Take a state of an object; None for one that does not exist any more."""
         self._is_stale = True
         if kind in self._claims:
             claim = None if obj is None else parse_device_claim(obj)[0]
-            _keep(self._claims[kind], key, claim)
+            _store_or_drop(self._claims[kind], key, claim)
             if claim is None or claim.allocation is not None:
                 self._assumed.pop(key, None)
         elif kind in self._classes:
-            _keep(self._classes[kind], key, None if obj is None else parse_device_class(obj)[0])
+            _store_or_drop(
+                self._classes[kind], key, None if obj is None else parse_device_class(obj)[0]
+            )
         else:
             self._are_slices_stale = True
-            _keep(self._slices[kind], key, None if obj is None else parse_slice(obj)[0])
+            _store_or_drop(self._slices[kind], key, None if obj is None else parse_slice(obj)[0])
 
     def claim(self, key: str) -> DeviceClaim | None:
         """A claim as the server has it, in the newest version that it tells of."""
@@ -99,7 +101,7 @@ def _newest(versions: Sequence[Mapping[str, V]]) -> dict[str, V]:
     return {key: found[key] for key in sorted(found)}
 
 
-def _keep(store: dict[str, V], key: str, value: V | None) -> None:
+def _store_or_drop(store: dict[str, V], key: str, value: V | None) -> None:
     if value is None:
         store.pop(key, None)
     else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from optsched.formats.index import OPTIONAL_KINDS, READ_KINDS
 from optsched.kube.client.errors import Forbidden, Gone, NotFound
-from optsched.kube.reflector.reflector import Listed, Reflection, reflect
+from optsched.kube.reflector.reflector import Listed, ReflectorState, reflect
 from optsched.kube.runtime.outage import Outage
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from optsched.kube.cache.cluster_cache import ClusterCache
     from optsched.kube.client.errors import KubeError
     from optsched.kube.client.interfaces import Source
-    from optsched.kube.runtime.waiting import Waiting
+    from optsched.kube.runtime.timing import Timing
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class Follower:
         self,
         source: Source,
         cache: ClusterCache,
-        waiting: Waiting,
+        timing: Timing,
         on_change: Callable[[], None],
         on_failure: Callable[[Kind], None],
         outage: Outage | None = None,
@@ -38,7 +38,7 @@ class Follower:
         """outage: of the process; one of its own unless given."""
         self._source = source
         self._cache = cache
-        self._waiting = waiting
+        self._timing = timing
         self._on_change = on_change
         self._on_failure = on_failure
         self._broken: set[Kind] = set()
@@ -77,12 +77,12 @@ class Follower:
     async def _follow(self, kind: Kind, *, was_there: bool = False) -> None:
         is_optional = kind in OPTIONAL_KINDS and not was_there
         absent = (NotFound, Forbidden) if is_optional else ()
-        reflection = Reflection(self._waiting.chance, absent=absent)
-        events = reflect(self._source, kind, reflection, self._waiting.sleep, self._failed)
+        reflection = ReflectorState(self._timing.chance, absent=absent)
+        events = reflect(self._source, kind, reflection, self._timing.sleep, self._record_failure)
         async for event in events:
             version = self._cache.version
             self._cache.apply(kind, event)
-            self._works(kind)
+            self._record_success(kind)
             if isinstance(event, Listed) and event.is_last and kind in self._stale:
                 self._stale.discard(kind)
                 self._on_change()
@@ -92,31 +92,31 @@ class Follower:
                 # A long list is read page by page; others get their turn in between.
                 await asyncio.sleep(0)
 
-    def _works(self, kind: Kind) -> None:
-        self._outage.works(kind)
+    def _record_success(self, kind: Kind) -> None:
+        self._outage.record_success(kind)
         if kind in self._broken or kind in self._absent:
             self._broken.discard(kind)
             self._absent.discard(kind)
             log.info("%s: followed again", kind.plural)
 
-    def _failed(self, kind: Kind, error: KubeError) -> None:
+    def _record_failure(self, kind: Kind, error: KubeError) -> None:
         if kind in OPTIONAL_KINDS and isinstance(error, NotFound | Forbidden):
-            self._do_without(kind, error)
+            self._mark_absent(kind, error)
             return
         self._on_failure(kind)
-        if self._outage.is_new(kind, error) and kind not in self._broken:
+        if self._outage.record_failure(kind, error) and kind not in self._broken:
             self._broken.add(kind)
             # That a version is no longer kept is no fault: all is listed again.
             level = logging.INFO if isinstance(error, Gone) else logging.WARNING
             log.log(level, "%s: can not be followed: %s", kind.plural, error)
 
-    def _do_without(self, kind: Kind, error: KubeError) -> None:
+    def _mark_absent(self, kind: Kind, error: KubeError) -> None:
         """Go on as if a kind that can not be had had no objects; it is asked for again.
 
         Rights are looked at before kinds: who has none is not told whether a kind is installed.
         """
         self._stale.discard(kind)
-        self._outage.works(kind)
+        self._outage.record_success(kind)
         if kind in self._absent:
             return
         self._absent.add(kind)

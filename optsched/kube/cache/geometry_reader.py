@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from optsched.formats.geometries import DeviceTable
     from optsched.kube.cache.cluster_cache import ClusterCache
     from optsched.kube.client.interfaces import Api
-    from optsched.kube.runtime.waiting import Waiting
+    from optsched.kube.runtime.timing import Timing
 
 EVERY_S: Final = 30.0
 
@@ -34,13 +34,13 @@ class GeometryReader:
         self,
         api: Api,
         cache: ClusterCache,
-        waiting: Waiting,
+        timing: Timing,
         where: Callable[[], Where],
         on_change: Callable[[], None],
     ) -> None:
         self._api = api
         self._cache = cache
-        self._waiting = waiting
+        self._timing = timing
         self._where = where
         self._on_change = on_change
         self._told = ""
@@ -49,7 +49,7 @@ class GeometryReader:
         """Read until cancelled."""
         while True:
             await self.step()
-            await self._waiting.sleep(EVERY_S)
+            await self._timing.sleep(EVERY_S)
 
     async def step(self) -> None:
         """Read once; what can not be read now leaves everything as it is."""
@@ -59,24 +59,24 @@ class GeometryReader:
         try:
             obj = await self._api.read(Ref(CONFIG_MAP, *where))
         except (NotFound, Forbidden) as e:
-            self._tell(f"no tables of devices: {e}")
-            self._set(NO_TABLE)
+            self._report(f"no tables of devices: {e}")
+            self._apply_table(NO_TABLE)
             return
         except KubeError as e:
-            self._tell(f"tables of devices not read: {e}")
+            self._report(f"tables of devices not read: {e}")
             return
         table, errors = parse_device_table(obj)
         name = "/".join(where)
-        self._tell("; ".join(f"ConfigMap {name}: {error}" for error in errors))
-        self._set(table)
+        self._report("; ".join(f"ConfigMap {name}: {error}" for error in errors))
+        self._apply_table(table)
 
-    def _set(self, table: DeviceTable) -> None:
+    def _apply_table(self, table: DeviceTable) -> None:
         before = self._cache.version
         self._cache.set_device_table(table)
         if self._cache.version != before:
             self._on_change()
 
-    def _tell(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         if text and text != self._told:
             log.warning("%s", text)
         self._told = text

@@ -13,7 +13,7 @@ from optsched.formats.groups import AT_THEIR_END
 from optsched.formats.marks import without
 from optsched.formats.numa_pods import NOT_BOUND as CELLS_NOT_BOUND
 from optsched.formats.pods import IMPLICIT_PREFIX, PodDecoder, claims_of, is_gone, scheduler_of
-from optsched.kube.cache.bound_devices import Holding, Holdings
+from optsched.kube.cache.bound_devices import BoundDevices, BoundDeviceStore
 from optsched.session.flaws import Flaw, FlawCode
 
 if TYPE_CHECKING:
@@ -35,28 +35,28 @@ _QUEUES: Final = (wellknown.QUEUE_NAME, wellknown.ADMITTED_QUEUE)
 
 
 @dataclass(frozen=True, slots=True)
-class ToBeBound:
+class AssumedBind:
     """A pending task is about to be bound to a node, and to parts of it."""
 
     node: str
     cards: tuple[CardUse, ...] = ()
     numa: tuple[NumaPart, ...] = ()
 
-    def of(self, told: Task) -> Task:
+    def apply_to(self, reported: Task) -> Task:
         """The task as it counts."""
-        shape = told.shape
-        if told.device_claims:
+        shape = reported.shape
+        if reported.device_claims:
             shape = replace(shape, device_claims=(), devices=())
-        bound = replace(told, shape=shape, status=TaskStatus.BOUND, node=self.node)
+        bound = replace(reported, shape=shape, status=TaskStatus.BOUND, node=self.node)
         return replace(bound, cards=self.cards, numa=self.numa, gate=QueueGate.NONE)
 
-    def is_open(self, told: Task) -> bool:
+    def is_unconfirmed(self, reported: Task) -> bool:
         """Whether the server has yet to say how it ends."""
-        return told.status is TaskStatus.PENDING
+        return reported.status is TaskStatus.PENDING
 
 
 @dataclass(frozen=True, slots=True)
-class ToLeave:
+class AssumedEviction:
     """A task that runs, or that is about to be bound, is about to be evicted.
 
     Attributes
@@ -66,37 +66,37 @@ class ToLeave:
 
     """
 
-    bound: ToBeBound | None = None
+    bound: AssumedBind | None = None
 
-    def of(self, told: Task) -> Task:
-        """See `ToBeBound`."""
-        stands = told
-        if self.bound is not None and self.bound.is_open(told):
-            stands = self.bound.of(told)
+    def apply_to(self, reported: Task) -> Task:
+        """See `AssumedBind`."""
+        stands = reported
+        if self.bound is not None and self.bound.is_unconfirmed(reported):
+            stands = self.bound.apply_to(reported)
         return replace(stands, status=TaskStatus.RELEASING)
 
-    def is_open(self, told: Task) -> bool:
-        """See `ToBeBound`."""
-        awaits_bind = self.bound is not None and self.bound.is_open(told)
-        return awaits_bind or told.status.is_standing
+    def is_unconfirmed(self, reported: Task) -> bool:
+        """See `AssumedBind`."""
+        awaits_bind = self.bound is not None and self.bound.is_unconfirmed(reported)
+        return awaits_bind or reported.status.is_standing
 
 
 @dataclass(frozen=True, slots=True)
-class ToBeNominated:
+class AssumedNomination:
     """A pending task is about to be told which node it waits for."""
 
     node: str
 
-    def of(self, told: Task) -> Task:
-        """See `ToBeBound`."""
-        return replace(told, nominated_node=self.node)
+    def apply_to(self, reported: Task) -> Task:
+        """See `AssumedBind`."""
+        return replace(reported, nominated_node=self.node)
 
-    def is_open(self, told: Task) -> bool:
-        """See `ToBeBound`."""
-        return told.status is TaskStatus.PENDING
+    def is_unconfirmed(self, reported: Task) -> bool:
+        """See `AssumedBind`."""
+        return reported.status is TaskStatus.PENDING
 
 
-Assumption: TypeAlias = ToBeBound | ToLeave | ToBeNominated
+Assumption: TypeAlias = AssumedBind | AssumedEviction | AssumedNomination
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +120,14 @@ class Pod:
 
     """
 
-    told: Task
+    reported: Task
     task: Task
     annotations: Mapping[str, str]
     spec: Mapping[str, Any]
     raw: Raw | None
     assumed: Assumption | None = None
 
-    def says_the_same(self, other: Pod) -> bool:
+    def has_same_gang_inputs(self, other: Pod) -> bool:
         """Whether its gang would be the same with the other."""
         return (
             self.task is other.task
@@ -137,12 +137,12 @@ class Pod:
 
     def outline(self) -> Raw:
         """What is left of the pod, as a pod."""
-        named = {"name": self.told.name, "namespace": self.told.namespace}
-        spec = {**self.spec, "nodeName": self.told.node}
+        named = {"name": self.reported.name, "namespace": self.reported.namespace}
+        spec = {**self.spec, "nodeName": self.reported.node}
         return {"metadata": {**named, "annotations": self.annotations}, "spec": spec}
 
 
-class PodShelf:
+class PodStore:
     """Pods by key, and their tasks by gang and node.
 
     Attributes
@@ -162,59 +162,63 @@ class PodShelf:
         self._decoder = PodDecoder(options)
         self._pods: dict[str, Pod] = {}
         self._claiming: dict[str, Raw] = {}
-        self._holdings = Holdings()
+        self._bound_devices = BoundDeviceStore()
         self._unsettled: set[str] = set()
-        self._named_elsewhere: dict[str, str] = {}
-        self._elsewhere: dict[str, set[str]] = {}
+        self._foreign_group_by_pod: dict[str, str] = {}
+        self._foreign_pods: dict[str, set[str]] = {}
         self._by_gang: dict[str, dict[str, Task]] = {}
         self._by_node: dict[str, dict[str, Task]] = {}
 
-    def get(self, key: str) -> Pod | None:
+    def find_pod(self, key: str) -> Pod | None:
         """A pod; None where there is none that matters."""
         return self._pods.get(key)
 
     def __getitem__(self, key: str) -> Pod:
         return self._pods[key]
 
-    def of_gang(self, key: str) -> Iterable[Task]:
+    def gang_tasks(self, key: str) -> Iterable[Task]:
         """The tasks of a gang."""
         return self._by_gang.get(key, _NONE).values()
 
-    def on_node(self, name: str) -> Iterable[Task]:
+    def node_tasks(self, name: str) -> Iterable[Task]:
         """The tasks that hold resources on a node."""
         return self._by_node.get(name, _NONE).values()
 
-    def is_elsewhere(self, gang: str) -> bool:
+    def has_only_foreign_pods(self, gang: str) -> bool:
         """Whether all pods of a PodGroup that has pods are those of other schedulers."""
-        return gang in self._elsewhere and gang not in self._by_gang
+        return gang in self._foreign_pods and gang not in self._by_gang
 
     @property
     def gangs(self) -> Iterable[str]:
         """Keys of the gangs that have pods."""
         return self._by_gang.keys()
 
-    def put(self, raw: Raw, *, is_created: bool = False) -> None:
+    def apply_pod(self, raw: Raw, *, is_created: bool = False) -> None:
         """Take a state of a pod; is_created: whether it is known to be its first."""
         is_over = is_gone(raw)
-        others = self._note_claims(raw, is_over=is_over)
-        self._put(raw, is_over=is_over, is_created=is_created)
+        others = self._record_claims(raw, is_over=is_over)
+        self._decode(raw, is_over=is_over, is_created=is_created)
         for key in others:
-            self._put(self._claiming[key], is_over=False)
+            self._decode(self._claiming[key], is_over=False)
 
-    def _put(self, raw: Raw, *, is_over: bool, is_created: bool = False) -> None:
-        told = self._settled(raw, is_created=is_created)
-        self._note_elsewhere(told.key, "" if is_over else self._decoder.group_elsewhere(raw))
-        if is_over or not (told.gang or told.status.holds_resources):
-            self._remove(told.key)
+    def _decode(self, raw: Raw, *, is_over: bool, is_created: bool = False) -> None:
+        reported = self._decode_with_devices(raw, is_created=is_created)
+        self._record_foreign(reported.key, "" if is_over else self._decoder.group_elsewhere(raw))
+        if is_over or not (reported.gang or reported.status.holds_resources):
+            self._remove(reported.key)
             return
-        before = self._pods.get(told.key)
+        before = self._pods.get(reported.key)
         assumed = None
         if before is not None:
-            told, assumed = _reconciled(before, told)
-        task = before.task if before is not None and before.told is told else _as(told, assumed)
-        self._file(before, replace(self._pod(told, task, raw), assumed=assumed))
+            reported, assumed = _reconcile(before, reported)
+        task = (
+            before.task
+            if before is not None and before.reported is reported
+            else _apply_assumption(reported, assumed)
+        )
+        self._index(before, replace(self._pod(reported, task, raw), assumed=assumed))
 
-    def _settled(self, raw: Raw, *, is_created: bool) -> Task:
+    def _decode_with_devices(self, raw: Raw, *, is_created: bool) -> Task:
         """Return the task with the devices that it holds; other ones in annotations are a flaw."""
         task, problems = self._decoder.read(raw)
         distrust = _CAME_WITH_NODE if is_created else ""
@@ -224,7 +228,7 @@ class PodShelf:
                 f"scheduler {scheduler} is not known to give devices: start optsched's with "
                 f"--device-scheduler={scheduler} if it does"
             )
-        task, message = self._holdings.settle(task, distrust)
+        task, message = self._bound_devices.reconcile(task, distrust)
         beyond = (str(problem) for problem in problems if problem.message in _NOT_BOUND)
         message = message or next(beyond, "")
         about = (kinds.POD, task.key)
@@ -233,15 +237,15 @@ class PodShelf:
             self.flaws[about] = Flaw(*about, FlawCode.DEVICES, message)
         return task
 
-    def drop(self, key: str) -> None:
+    def delete_pod(self, key: str) -> None:
         """The pod does not exist any more."""
-        self._holdings.forget(key)
+        self._bound_devices.forget(key)
         self.flaws.pop((kinds.POD, key), None)
-        self._note_elsewhere(key, "")
+        self._record_foreign(key, "")
         self._remove(key)
         self._forget_claims(key)
 
-    def put_claim(self, key: str, claim: DeviceClaim | None) -> None:
+    def apply_claim(self, key: str, claim: DeviceClaim | None) -> None:
         """Take a state of a ResourceClaim; None for one that does not exist."""
         book = self._decoder.book
         if claim is None:
@@ -249,11 +253,11 @@ class PodShelf:
         else:
             book.claims[key] = claim
         for pod in sorted(book.users(key) & self._claiming.keys()):
-            self._put(self._claiming[pod], is_over=False)
+            self._decode(self._claiming[pod], is_over=False)
 
-    def _note_claims(self, raw: Raw, *, is_over: bool) -> list[str]:
+    def _record_claims(self, raw: Raw, *, is_over: bool) -> list[str]:
         """Take note of the claims of a pod; other pods that have to be read again."""
-        meta = _part(raw, "metadata")
+        meta = _mapping_at(raw, "metadata")
         key = f"{meta.get('namespace')}/{meta.get('name')}"
         claims = () if is_over else claims_of(raw)
         if not claims and key not in self._claiming:
@@ -267,44 +271,48 @@ class PodShelf:
     def _forget_claims(self, key: str) -> None:
         if self._claiming.pop(key, None) is not None:
             for other in sorted(self._decoder.book.note(key, "", ()) & self._claiming.keys()):
-                self._put(self._claiming[other], is_over=False)
+                self._decode(self._claiming[other], is_over=False)
 
     def _remove(self, key: str) -> None:
         before = self._pods.pop(key, None)
         if before is None:
             return
         self._unsettled.discard(key)
-        self._unfile(before.task)
+        self._unindex(before.task)
 
     def assume(self, key: str, assumption: Assumption) -> str:
         """Count a task as what it is about to be; its uid."""
         pod = self._pods[key]
-        if isinstance(assumption, ToBeBound):
-            held = Holding(pod.told.uid, assumption.node, assumption.cards, assumption.numa)
-            self._holdings.bind(key, held)
-        self._file(pod, replace(pod, task=assumption.of(pod.told), assumed=assumption))
-        return pod.told.uid
+        if isinstance(assumption, AssumedBind):
+            held = BoundDevices(
+                pod.reported.uid, assumption.node, assumption.cards, assumption.numa
+            )
+            self._bound_devices.record_bind(key, held)
+        self._index(pod, replace(pod, task=assumption.apply_to(pod.reported), assumed=assumption))
+        return pod.reported.uid
 
     def forget(self, key: str) -> None:
         """Count a task as the server has it."""
         pod = self._pods.get(key)
         if pod is not None and pod.assumed is not None:
-            if isinstance(pod.assumed, ToBeBound):
-                self._holdings.forget(key)
-            self._file(pod, replace(pod, task=pod.told, assumed=None))
+            if isinstance(pod.assumed, AssumedBind):
+                self._bound_devices.forget(key)
+            self._index(pod, replace(pod, task=pod.reported, assumed=None))
 
-    def leave(self, key: str) -> str:
+    def assume_evicted(self, key: str) -> str:
         """Count a task that stands as on its way out; its uid."""
         assumed = self._pods[key].assumed
-        return self.assume(key, ToLeave(assumed if isinstance(assumed, ToBeBound) else None))
+        return self.assume(
+            key, AssumedEviction(assumed if isinstance(assumed, AssumedBind) else None)
+        )
 
-    def stay(self, key: str) -> None:
+    def forget_eviction(self, key: str) -> None:
         """Count a task as not on its way out after all."""
         pod = self._pods.get(key)
-        if pod is None or not isinstance(pod.assumed, ToLeave):
+        if pod is None or not isinstance(pod.assumed, AssumedEviction):
             return
         bound = pod.assumed.bound
-        if bound is not None and bound.is_open(pod.told):
+        if bound is not None and bound.is_unconfirmed(pod.reported):
             self.assume(key, bound)
         else:
             self.forget(key)
@@ -312,8 +320,8 @@ class PodShelf:
     def awaits_bind(self, key: str) -> bool:
         """Whether a task is on its way out of which the server has not told that it is bound."""
         pod = self._pods.get(key)
-        is_leaving = pod is not None and isinstance(pod.assumed, ToLeave)
-        return is_leaving and self._pods[key].told.status is TaskStatus.PENDING
+        is_leaving = pod is not None and isinstance(pod.assumed, AssumedEviction)
+        return is_leaving and self._pods[key].reported.status is TaskStatus.PENDING
 
     def set_priorities(self, table: Priorities) -> None:
         """Read again what priority classes decide on."""
@@ -321,7 +329,7 @@ class PodShelf:
         for key in tuple(self._unsettled):
             raw = self._pods[key].raw
             if raw is not None:
-                self.put(raw)
+                self.apply_pod(raw)
 
     def queue_of(self, pod: Pod, namespace: Mapping[str, str]) -> str:
         """The queue that a pod names; namespace: the annotations of its namespace."""
@@ -342,42 +350,42 @@ class PodShelf:
         standing = (self._pods[task.key] for task in tasks if task.status not in AT_THEIR_END)
         return min(map(self.priority_of, standing), default=None)
 
-    def _note_elsewhere(self, key: str, gang: str) -> None:
+    def _record_foreign(self, key: str, gang: str) -> None:
         """Note the PodGroup that a pod of another scheduler names; empty for none."""
-        before = self._named_elsewhere.get(key, "")
+        before = self._foreign_group_by_pod.get(key, "")
         if gang == before:
             return
         if before:
-            del self._named_elsewhere[key]
-            self._elsewhere[before].discard(key)
-            if not self._elsewhere[before]:
-                del self._elsewhere[before]
+            del self._foreign_group_by_pod[key]
+            self._foreign_pods[before].discard(key)
+            if not self._foreign_pods[before]:
+                del self._foreign_pods[before]
         if gang:
-            self._named_elsewhere[key] = gang
-            self._elsewhere.setdefault(gang, set()).add(key)
+            self._foreign_group_by_pod[key] = gang
+            self._foreign_pods.setdefault(gang, set()).add(key)
         self.touched_gangs.update({before, gang} - {""})
 
-    def _pod(self, told: Task, task: Task, raw: Raw) -> Pod:
-        annotations = _part(_part(raw, "metadata"), "annotations")
-        if not told.gang.partition("/")[2].startswith(IMPLICIT_PREFIX):
+    def _pod(self, reported: Task, task: Task, raw: Raw) -> Pod:
+        annotations = _mapping_at(_mapping_at(raw, "metadata"), "annotations")
+        if not reported.gang.partition("/")[2].startswith(IMPLICIT_PREFIX):
             annotations = {key: annotations[key] for key in _QUEUES if key in annotations}
-        if self._holdings.is_distrusted(told.key):
+        if self._bound_devices.is_distrusted(reported.key):
             annotations = without(annotations, (wellknown.ADMITTED_QUEUE,))
-        spec = _part(raw, "spec")
+        spec = _mapping_at(raw, "spec")
         priority = spec.get("priority")
         if type(priority) is int:
-            self._unsettled.discard(told.key)
-            return Pod(told, task, annotations, {"priority": priority}, None)
-        self._unsettled.add(told.key)
-        return Pod(told, task, annotations, spec, raw)
+            self._unsettled.discard(reported.key)
+            return Pod(reported, task, annotations, {"priority": priority}, None)
+        self._unsettled.add(reported.key)
+        return Pod(reported, task, annotations, spec, raw)
 
-    def _file(self, before: Pod | None, pod: Pod) -> None:
+    def _index(self, before: Pod | None, pod: Pod) -> None:
         task = pod.task
         self._pods[task.key] = pod
         if before is not None:
-            if before.says_the_same(pod):
+            if before.has_same_gang_inputs(pod):
                 return
-            self._unfile(before.task)
+            self._unindex(before.task)
         if task.gang:
             self._by_gang.setdefault(task.gang, {})[task.key] = task
             self.touched_gangs.add(task.gang)
@@ -385,39 +393,39 @@ class PodShelf:
             self._by_node.setdefault(task.node, {})[task.key] = task
             self.touched_nodes.add(task.node)
 
-    def _unfile(self, task: Task) -> None:
+    def _unindex(self, task: Task) -> None:
         if task.gang:
-            _take_out(self._by_gang, task.gang, task.key)
+            _remove_entry(self._by_gang, task.gang, task.key)
             self.touched_gangs.add(task.gang)
         if task.status.holds_resources:
-            _take_out(self._by_node, task.node, task.key)
+            _remove_entry(self._by_node, task.node, task.key)
             self.touched_nodes.add(task.node)
 
 
-def _reconciled(before: Pod, told: Task) -> tuple[Task, Assumption | None]:
+def _reconcile(before: Pod, reported: Task) -> tuple[Task, Assumption | None]:
     """What the server tells, and what is still assumed; what was known before stays the same."""
-    if told == before.told:
-        return before.told, before.assumed
+    if reported == before.reported:
+        return before.reported, before.assumed
     if before.assumed is None:
-        return told, None
-    if told == before.task:
+        return reported, None
+    if reported == before.task:
         return before.task, None
     # Nothing but its end, or another pod of that name, contradicts what is under way.
-    is_same = told.uid == before.told.uid
-    return told, before.assumed if is_same and before.assumed.is_open(told) else None
+    is_same = reported.uid == before.reported.uid
+    return reported, before.assumed if is_same and before.assumed.is_unconfirmed(reported) else None
 
 
-def _as(told: Task, assumed: Assumption | None) -> Task:
-    return told if assumed is None else assumed.of(told)
+def _apply_assumption(reported: Task, assumed: Assumption | None) -> Task:
+    return reported if assumed is None else assumed.apply_to(reported)
 
 
-def _take_out(files: dict[str, dict[str, Task]], name: str, key: str) -> None:
+def _remove_entry(files: dict[str, dict[str, Task]], name: str, key: str) -> None:
     file = files[name]
     del file[key]
     if not file:
         del files[name]
 
 
-def _part(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _mapping_at(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     part = raw.get(name)
     return part if isinstance(part, dict) else _NOTHING

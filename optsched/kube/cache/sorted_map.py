@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 V = TypeVar("V")
 
 
-class Ordered(Generic[V]):
+class SortedMap(Generic[V]):
     """Values by name; what is equal to what it replaces is left as it is."""
 
     def __init__(self) -> None:
@@ -16,11 +16,11 @@ class Ordered(Generic[V]):
         self._names: list[str] = []
         self._values: tuple[V, ...] | None = ()
 
-    def get(self, name: str) -> V | None:
+    def lookup(self, name: str) -> V | None:
         """The value of a name; None where there is none."""
         return self._by_name.get(name)
 
-    def set(self, name: str, value: V) -> None:
+    def store(self, name: str, value: V) -> None:
         """Put a value in its place."""
         known = self._by_name.get(name)
         if known is None:

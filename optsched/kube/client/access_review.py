@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from optsched.admission.review import AccessQuestion
     from optsched.api.kinds import Kind
     from optsched.kube.client.interfaces import Raw
-    from optsched.kube.client.selection import Selecting
+    from optsched.kube.client.selection import SelectiveSource
 
 
 class CreatingApi(Protocol):
@@ -48,7 +48,7 @@ async def review(api: CreatingApi, kind: Kind, spec: Raw) -> dict[str, Any]:
     return status if isinstance(status, dict) else {}
 
 
-async def members_in(source: Selecting, namespace: str) -> tuple[Raw, ...]:
+async def list_podgroup_members(source: SelectiveSource, namespace: str) -> tuple[Raw, ...]:
     """The pods of a namespace that name a PodGroup: their names and the annotations that count.
 
     They are read page by page, so that a large namespace takes little memory.

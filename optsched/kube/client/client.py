@@ -25,9 +25,9 @@ from kubernetes.aio.client.rest import RESTClientObject
 
 from optsched import __version__
 from optsched.api.kinds import POD, collection_path, object_path
-from optsched.kube.client.errors import Garbled, KubeError, Unreachable, error_of
+from optsched.kube.client.errors import Garbled, KubeError, Unreachable, parse_error
 from optsched.kube.client.interfaces import Page, Ref
-from optsched.kube.client.kubeconfig import mistake_in, unreadable
+from optsched.kube.client.kubeconfig import explain_unreadable, find_mistake
 from optsched.kube.client.selection import EVERYTHING, Selection
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _ignore(_: str) -> None:
     """Nobody wants to know."""
 
 
-def warnings_in(headers: Iterable[str]) -> Iterator[str]:
+def parse_warnings(headers: Iterable[str]) -> Iterator[str]:
     """The warnings of an answer (RFC 7234, 5.5): what was accepted although it is not right."""
     for header in headers:
         for text in _WARNING.findall(header):
@@ -169,7 +169,7 @@ class Client:
         path = collection_path(ref.kind, ref.namespace or None)
         return await self._json(_Request("POST", path, body))
 
-    async def rehearse(self, ref: Ref, body: Raw) -> Raw:
+    async def create_dry_run(self, ref: Ref, body: Raw) -> Raw:
         """Return the object as it would be created; nothing is stored."""
         path = collection_path(ref.kind, ref.namespace or None)
         return await self._json(_Request("POST", f"{path}?dryRun=All", body))
@@ -250,7 +250,7 @@ class Client:
     @asynccontextmanager
     async def _answer(self, request: _Request) -> AsyncIterator[aiohttp.ClientResponse]:
         """The answer to a request, its body still to be read; raises KubeError."""
-        with _translated(request):
+        with _translate_errors(request):
             answer = await self._rest.request(
                 request.method,
                 f"{self._configuration.host}{request.path}",
@@ -261,7 +261,7 @@ class Client:
             response: aiohttp.ClientResponse = answer.response
             try:
                 await _check(response)
-                for warning in warnings_in(response.headers.getall("Warning", ())):
+                for warning in parse_warnings(response.headers.getall("Warning", ())):
                     self._access.on_warning(warning)
                 yield response
             finally:
@@ -290,16 +290,16 @@ async def connect(
     # To look for proxies and .netrc at each request takes more CPU than the request itself.
     configuration.client_session_kwargs = {"trust_env": bool(getproxies())}
     loader = None
-    if not server or _says_how(kubeconfig):
+    if not server or _names_server(kubeconfig):
         loader = await _load(configuration, kubeconfig, server)
     configuration.host = server.rstrip("/") or configuration.host
     try:
-        client = Client(configuration, Access(_namespace(loader), on_warning))
+        client = Client(configuration, Access(_default_namespace(loader), on_warning))
     except (OSError, ValueError) as e:
         reason = str(getattr(e, "reason", None) or e).replace("_", " ").lower()
-        raise ConfigError(
-            f"{kubeconfig or _places()} can not be used: its certificates or keys: {reason}"
-        ) from e
+        place = kubeconfig or _default_kubeconfig()
+        message = f"{place} can not be used: its certificates or keys: {reason}"
+        raise ConfigError(message) from e
     renewal = asyncio.create_task(_renew(loader, configuration))
     try:
         yield client
@@ -314,10 +314,10 @@ async def _load(configuration: Any, kubeconfig: str, server: str) -> Any:  # noq
     """Fill a configuration; returns what can renew it, or None."""
     is_inside = not kubeconfig and _is_in_cluster(os.environ)
     if not is_inside:
-        problem = unreadable(kubeconfig or _places())
+        problem = explain_unreadable(kubeconfig or _default_kubeconfig())
         if problem:
             raise ConfigError(problem)
-        problem = mistake_in(kubeconfig or _places(), server)
+        problem = find_mistake(kubeconfig or _default_kubeconfig(), server)
         if problem:
             raise ConfigError(f"{kubeconfig or 'kubeconfig'} can not be used: {problem}")
     try:
@@ -325,7 +325,7 @@ async def _load(configuration: Any, kubeconfig: str, server: str) -> Any:  # noq
             config.load_incluster_config(client_configuration=configuration)
             return None
         return await config.load_kube_config(
-            config_file=kubeconfig or _places(), client_configuration=configuration
+            config_file=kubeconfig or _default_kubeconfig(), client_configuration=configuration
         )
     except Exception as e:
         # The package raises whatever it meets in a file that is not as it should be.
@@ -333,16 +333,20 @@ async def _load(configuration: Any, kubeconfig: str, server: str) -> Any:  # noq
         raise ConfigError(f"{kubeconfig or 'kubeconfig'} can not be used: {problem}") from e
 
 
-def _says_how(kubeconfig: str) -> bool:
+def _names_server(kubeconfig: str) -> bool:
     """Whether anything but a server's address says how to reach it."""
-    return bool(kubeconfig) or _is_in_cluster(os.environ) or not unreadable(_places())
+    return (
+        bool(kubeconfig)
+        or _is_in_cluster(os.environ)
+        or not explain_unreadable(_default_kubeconfig())
+    )
 
 
-def _places() -> str:
+def _default_kubeconfig() -> str:
     return os.environ.get("KUBECONFIG") or "~/.kube/config"
 
 
-def _namespace(loader: Any) -> str:  # noqa: ANN401  the package has no types
+def _default_namespace(loader: Any) -> str:  # noqa: ANN401  the package has no types
     """That of the current context or of the pod; `default` where neither says one."""
     if loader is not None:
         return str(loader.current_context["context"].get("namespace") or DEFAULT_NAMESPACE)
@@ -369,11 +373,11 @@ async def _check(response: aiohttp.ClientResponse) -> None:
     if response.status < 400:
         return
     retry_after = response.headers.get("Retry-After", "")
-    raise error_of(response.status, await response.read(), response.reason or "", retry_after)
+    raise parse_error(response.status, await response.read(), response.reason or "", retry_after)
 
 
 @contextmanager
-def _translated(request: _Request) -> Iterator[None]:
+def _translate_errors(request: _Request) -> Iterator[None]:
     """Turn what a connection may raise into `KubeError`."""
     try:
         yield

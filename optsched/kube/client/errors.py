@@ -121,20 +121,20 @@ _BY_CODE: Final[Mapping[int, type[ApiError]]] = {
 }
 
 
-def error_of(code: int, body: bytes, phrase: str = "", retry_after: str = "") -> ApiError:
+def parse_error(code: int, body: bytes, phrase: str = "", retry_after: str = "") -> ApiError:
     """The error of an answer.
 
     Of the body only the reason and the message of a Status are kept: anything else, such as a
     page of a proxy or an object that was sent back, could hold secrets.
     """
-    status = _status_in(body)
+    status = _parse_status(body)
     delay = float(retry_after) if retry_after.isdecimal() else None
     if status is None:
-        return _make(code, phrase, "", delay)
-    return error_of_status({**status, "code": code}, delay)
+        return _build_error(code, phrase, "", delay)
+    return error_from_status({**status, "code": code}, delay)
 
 
-def error_of_status(status: Mapping[str, Any], retry_after_s: float | None = None) -> ApiError:
+def error_from_status(status: Mapping[str, Any], retry_after_s: float | None = None) -> ApiError:
     """The error that a Status object tells, such as the one inside of a watch."""
     code = status.get("code")
     number = code if isinstance(code, int) else 500
@@ -143,17 +143,17 @@ def error_of_status(status: Mapping[str, Any], retry_after_s: float | None = Non
     if retry_after_s is None and isinstance(wait, int) and wait > 0:
         retry_after_s = float(wait)
     message = str(status.get("message") or "")
-    return _make(number, str(status.get("reason") or ""), message, retry_after_s)
+    return _build_error(number, str(status.get("reason") or ""), message, retry_after_s)
 
 
-def _make(code: int, reason: str, message: str, retry_after_s: float | None) -> ApiError:
+def _build_error(code: int, reason: str, message: str, retry_after_s: float | None) -> ApiError:
     fallback = ServerFault if code >= 500 else ApiError
     made = _BY_REASON.get(reason) or _BY_CODE.get(code, fallback)
     cut = message if len(message) <= MAX_MESSAGE else f"{message[: MAX_MESSAGE - 1]}…"
     return made(code, reason, cut, retry_after_s)
 
 
-def _status_in(body: bytes) -> dict[str, Any] | None:
+def _parse_status(body: bytes) -> dict[str, Any] | None:
     try:
         content = json.loads(body)
     except (ValueError, RecursionError):

@@ -40,7 +40,7 @@ def is_http_address(text: str) -> bool:
         return False
 
 
-def unreadable(places: str) -> str:
+def explain_unreadable(places: str) -> str:
     """Return why no kubeconfig can be read; empty where one is there.
 
     places: one or more paths, as in KUBECONFIG. A pipe or process substitution may be one.
@@ -66,11 +66,11 @@ def _unreadable_file(place: str) -> str:
     return f"{place}: there is no such file, so nothing says how to reach the cluster"
 
 
-def mistake_in(places: str, server: str = "") -> str:
+def find_mistake(places: str, server: str = "") -> str:
     """Return the first mistake in kubeconfig files; empty where none is found.
 
-    places: as in `unreadable`. Files that can be read only once, such as pipes, are not checked.
-    server: an address that stands in for the one in the file; empty for none.
+    places: as in `explain_unreadable`. Files that can be read only once, such as pipes, are not
+    checked. server: an address that stands in for the one in the file; empty for none.
     """
     paths = [Path(place).expanduser() for place in places.split(os.pathsep) if place]
     several = len(paths) > 1
@@ -130,7 +130,7 @@ def _reference_problems(merged: Mapping[str, Any], server: str) -> Iterator[str]
         yield "current-context is missing: write the name of a context"
         return
     if current not in merged["contexts"]:
-        yield f"current-context: there is no context {current!r}{_known(merged['contexts'])}"
+        yield f"current-context: there is no context {current!r}{_list_names(merged['contexts'])}"
         return
     context = merged["contexts"][current][1].get("context") or {}
     for section in ("clusters", "users"):
@@ -140,7 +140,7 @@ def _reference_problems(merged: Mapping[str, Any], server: str) -> Iterator[str]
                 yield f"context {current}: cluster is missing"
             continue
         if not isinstance(name, str) or name not in merged[section]:
-            known = _known(merged[section])
+            known = _list_names(merged[section])
             yield f"context {current}: there is no {section[:-1]} {name!r}{known}"
             continue
         path, entry = merged[section][name]
@@ -173,6 +173,6 @@ def _entry_problems(
             yield f"{head}: {field}: {given}: there is no such file"
 
 
-def _known(names: Iterable[str]) -> str:
+def _list_names(names: Iterable[str]) -> str:
     found = ", ".join(sorted(names))
     return f"; there are {found}" if found else ""

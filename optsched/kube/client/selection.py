@@ -36,7 +36,7 @@ class Selection:
 EVERYTHING: Final = Selection()
 
 
-class Selecting(Protocol):
+class SelectiveSource(Protocol):
     """Lists and watches of some objects; every method may raise `KubeError`."""
 
     async def list_page(
@@ -50,7 +50,9 @@ class Selecting(Protocol):
         """The events after a resource version, a line of JSON each."""
 
 
-async def select(source: Selecting, kind: Kind, selection: Selection = EVERYTHING) -> list[Raw]:
+async def select(
+    source: SelectiveSource, kind: Kind, selection: Selection = EVERYTHING
+) -> list[Raw]:
     """All objects of a kind that are meant, in the order of the server; raises `KubeError`."""
     for _ in range(TRIES - 1):
         try:
@@ -60,7 +62,7 @@ async def select(source: Selecting, kind: Kind, selection: Selection = EVERYTHIN
     return await _pages(source, kind, selection)
 
 
-async def _pages(source: Selecting, kind: Kind, selection: Selection) -> list[Raw]:
+async def _pages(source: SelectiveSource, kind: Kind, selection: Selection) -> list[Raw]:
     found: list[Raw] = []
     token = ""
     while True:

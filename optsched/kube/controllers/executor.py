@@ -65,7 +65,7 @@ class Listener(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class ExecutorContext:
     """What an executor works with.
 
     may_write: whether this process leads. is_answered, ask_fabric: ask outside of the API server.
@@ -80,10 +80,10 @@ class Surroundings:
 class Executor:
     """Carries out effects, and keeps in the store what the server has made of them."""
 
-    def __init__(self, api: DeletingApi, store: Store, around: Surroundings) -> None:
+    def __init__(self, api: DeletingApi, store: Store, context: ExecutorContext) -> None:
         self._api = api
         self._store = store
-        self._around = around
+        self._context = context
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def carry_out(self, effects: Effects) -> tuple[Again, ...]:
@@ -94,45 +94,45 @@ class Executor:
         agains = tuple(effect for effect in effects if isinstance(effect, Again))
         rest = [effect for effect in effects if not isinstance(effect, Again)]
         if len(rest) == 1:
-            await self._one(rest[0])
+            await self._carry_out_effect(rest[0])
             return agains
-        results = await asyncio.gather(*map(self._one, rest), return_exceptions=True)
+        results = await asyncio.gather(*map(self._carry_out_effect, rest), return_exceptions=True)
         _raise_worst([result for result in results if result is not None])
         return agains
 
-    async def _one(self, effect: _Write | Emit | Ask | AskFabric | Then) -> None:
+    async def _carry_out_effect(self, effect: _Write | Emit | Ask | AskFabric | Then) -> None:
         if isinstance(effect, Then):
             for step in effect.steps:
-                await self._one(step)
+                await self._carry_out_effect(step)
         elif isinstance(effect, Ask):
-            if await self._around.is_answered(effect.question):
-                self._store.answered(effect.question)
+            if await self._context.is_answered(effect.question):
+                self._store.record_answer(effect.question)
         elif isinstance(effect, AskFabric):
-            self._store.hear(effect.fabric, await self._around.ask_fabric(effect.fabric))
+            self._store.record_fabric(effect.fabric, await self._context.ask_fabric(effect.fabric))
         elif isinstance(effect, Emit):
-            self._around.listener.note(_note(effect))
+            self._context.listener.note(_note(effect))
         else:
             await self._write(effect)
 
     async def _write(self, effect: _Write) -> None:
         async with self._slots:
-            if not self._around.may_write():
+            if not self._context.may_write():
                 raise Stale("another process may lead by now")
             try:
                 verb = await self._request(effect)
             except KubeError as e:
                 if isinstance(effect, Create) and isinstance(e, AlreadyExists):
-                    await self._meet(effect.ref)
-                self._failed(effect, e)
+                    await self._read_stranger(effect.ref)
+                self._handle_refusal(effect, e)
             else:
                 log.debug("%s %s", verb, effect.ref)
-                self._around.listener.wrote(verb, effect.kind.plural)
+                self._context.listener.wrote(verb, effect.kind.plural)
 
     async def _request(self, effect: _Write) -> str:
         match effect:
             case Create():
                 made = await self._api.create(effect.ref, dict(effect.manifest))
-                self._store.wrote(effect.kind, made)
+                self._store.record_written(effect.kind, made)
                 return "create"
             case Delete():
                 await self._delete(effect)
@@ -141,7 +141,7 @@ class Executor:
                 has_own = isinstance(effect, PatchStatus) and effect.kind.has_status
                 subresource = "status" if has_own else ""
                 found = await self._api.patch(effect.ref, _guarded(effect), subresource)
-                self._store.wrote(effect.kind, found)
+                self._store.record_written(effect.kind, found)
                 return "patch"
 
     async def _delete(self, effect: Delete) -> None:
@@ -151,38 +151,38 @@ class Executor:
         if found.get("kind") == effect.kind.kind and "resourceVersion" in found.get("metadata", {}):
             self._kept(effect, found)
         else:
-            self._store.deleted(effect.ref, effect.uid)
+            self._store.record_deleted(effect.ref, effect.uid)
 
     def _kept(self, effect: Delete, found: Raw) -> None:
         """The answer holds the object: as it was at its end, or as it waits for it."""
         if "deletionTimestamp" in found["metadata"]:
-            self._store.wrote(effect.kind, found)
+            self._store.record_written(effect.kind, found)
         else:
-            self._store.deleted(effect.ref, effect.uid)
+            self._store.record_deleted(effect.ref, effect.uid)
 
-    async def _meet(self, ref: Ref) -> None:
+    async def _read_stranger(self, ref: Ref) -> None:
         """Look at who has a name, where no watch tells it."""
         if not self._store.is_narrow(ref.kind):
             return
         with suppress(NotFound):
-            self._store.met(ref, await self._api.read_metadata(ref))
+            self._store.record_stranger(ref, await self._api.read_metadata(ref))
 
-    def _failed(self, effect: _Write, error: KubeError) -> None:
+    def _handle_refusal(self, effect: _Write, error: KubeError) -> None:
         """What a refusal means; raises unless there is nothing left to do."""
         if isinstance(effect, Delete) and isinstance(error, NotFound | Conflict):
             # Gone, or another one has the name by now.
-            self._store.deleted(effect.ref, effect.uid)
+            self._store.record_deleted(effect.ref, effect.uid)
             return
         if isinstance(error, NotFound) or (isinstance(error, Forbidden) and _LEAVING in str(error)):
             # The object has gone, or the namespace in which it was to be.
             return
-        if isinstance(error, Conflict) or _is_of_another(effect, error):
+        if isinstance(error, Conflict) or _is_other_uid(effect, error):
             raise Stale(f"{effect.ref}: {error}") from error
         if isinstance(effect, Create) and isinstance(error, ApiError):
-            self._tell(effect, error)
+            self._report_failed_create(effect, error)
         if isinstance(effect, Patch) and isinstance(error, Forbidden) and effect.uid:
             message = f"{effect.ref} was not changed: {error.message or error.title}"
-            self._around.listener.note(
+            self._context.listener.note(
                 Note(
                     effect.ref,
                     effect.uid,
@@ -194,7 +194,7 @@ class Executor:
             )
         raise error
 
-    def _tell(self, effect: Create, error: ApiError) -> None:
+    def _report_failed_create(self, effect: Create, error: ApiError) -> None:
         """Tell the object on whose behalf something could not be created."""
         owner = controller_of(effect.manifest)
         kind = owner and find_kind(str(owner.get("apiVersion")), str(owner.get("kind")))
@@ -205,10 +205,10 @@ class Executor:
         note = Note(
             about, str(owner.get("uid")), EventType.WARNING, "FailedCreate", message, error.title
         )
-        self._around.listener.note(note)
+        self._context.listener.note(note)
 
 
-def _is_of_another(effect: _Write, error: KubeError) -> bool:
+def _is_other_uid(effect: _Write, error: KubeError) -> bool:
     """Whether a patch was refused because its object has another UID by now."""
     has_uid = isinstance(effect, Patch) and effect.uid != ""
     return has_uid and isinstance(error, Rejected) and _OTHER_UID in error.message

@@ -20,12 +20,12 @@ from optsched.controllers.figures import groups_by_phase
 from optsched.controllers.manifests import ref_of, uid_of
 from optsched.kube.client.errors import Gone, KubeError, NotFound
 from optsched.kube.client.selection import Selection
-from optsched.kube.controllers.executor import Executor, Stale, Surroundings
+from optsched.kube.controllers.executor import Executor, ExecutorContext, Stale
 from optsched.kube.controllers.port_probe import is_answered
-from optsched.kube.controllers.ufm_client import FabricReader
+from optsched.kube.controllers.ufm_client import UfmClient
 from optsched.kube.reflector.object_store import Store
-from optsched.kube.reflector.reflector import Listed, Reflection, reflect
-from optsched.kube.reflector.selected import Narrow
+from optsched.kube.reflector.reflector import Listed, ReflectorState, reflect
+from optsched.kube.reflector.selected import SelectedSource
 from optsched.kube.runtime.outage import Outage
 from optsched.kube.runtime.work_queue import WorkQueue
 
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from optsched.controllers.controller import Controller, Scope
     from optsched.controllers.effects import Effect, Effects, Question
     from optsched.kube.client.interfaces import DeletingApi, Raw
-    from optsched.kube.client.selection import Selecting
+    from optsched.kube.client.selection import SelectiveSource
     from optsched.kube.controllers.metrics import ControllerMetrics
     from optsched.kube.runtime.events import EventRecorder, Note
     from optsched.kube.runtime.leader_election import Leadership
-    from optsched.kube.runtime.waiting import Waiting
+    from optsched.kube.runtime.timing import Timing
     from optsched.session.ports import Clock
 
 WORKERS: Final = 64
@@ -72,30 +72,30 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ManagerDependencies:
     """What controllers work with; each part is run by whoever made it.
 
     reads_again: whether all is listed again when this process becomes the leader.
     """
 
-    source: Selecting
+    source: SelectiveSource
     api: DeletingApi
     events: EventRecorder
     metrics: ControllerMetrics
     leadership: Leadership
     clock: Clock
-    waiting: Waiting
+    timing: Timing
     is_answered: Callable[[Question], Awaitable[bool]] = is_answered
     reads_again: bool = False
     outage: Outage = field(default_factory=Outage)
 
 
-class Controllers:
+class Manager:
     """Runs controllers; `run` has to be running for anything to be done."""
 
-    def __init__(self, controllers: Sequence[Controller], parts: Parts) -> None:
+    def __init__(self, controllers: Sequence[Controller], parts: ManagerDependencies) -> None:
         self._controllers = tuple(controllers)
-        self._parts = parts
+        self._dependencies = parts
         kinds = dict.fromkeys(kind for each in controllers for kind in _in_order(each.kinds))
         indexes = [index for each in controllers for index in each.indexes]
         self.store = Store(kinds, indexes, parts.clock, self._changed, scopes_of(controllers))
@@ -103,14 +103,14 @@ class Controllers:
             kind: [i for i, each in enumerate(controllers) if kind in (each.kind, *each.wakes)]
             for kind in kinds
         }
-        around = Surroundings(
+        context = ExecutorContext(
             listener=self,
             may_write=lambda: self._leads and parts.leadership.is_leading,
             is_answered=parts.is_answered,
-            ask_fabric=FabricReader(parts.api, parts.clock).ask,
+            ask_fabric=UfmClient(parts.api, parts.clock).read_fabric,
         )
-        self._executor = Executor(parts.api, self.store, around)
-        self._queue: WorkQueue[Key] = WorkQueue(parts.waiting.chance)
+        self._executor = Executor(parts.api, self.store, context)
+        self._queue: WorkQueue[Key] = WorkQueue(parts.timing.chance)
         self._leads = False
         self._written_s: dict[Ref, float] = {}
         self._late_s: dict[Ref, float] = {}
@@ -139,12 +139,12 @@ class Controllers:
         missing = self.store.unsynced()
         return f"not listed yet: {', '.join(missing)}" if missing else ""
 
-    def may_tell(self, note: Note) -> bool:
+    def may_report(self, note: Note) -> bool:
         """Whether this process works and the object of a note is known to exist."""
-        leads = self._leads and self._parts.leadership.is_leading
-        return leads and self.is_there(note.about, note.uid)
+        leads = self._leads and self._dependencies.leadership.is_leading
+        return leads and self.exists(note.about, note.uid)
 
-    def is_there(self, about: Ref, uid: str) -> bool:
+    def exists(self, about: Ref, uid: str) -> bool:
         """Whether an object is known to exist; of kinds of which it is not known, they do."""
         if about.kind not in self.store.kinds or self.store.is_narrow(about.kind):
             return True
@@ -178,19 +178,23 @@ class Controllers:
     async def _watch_leadership(self, group: asyncio.TaskGroup) -> None:
         known_term = 0
         while True:
-            term = self._parts.leadership.term
+            term = self._dependencies.leadership.term
             if term != known_term and self._leads:
                 # Also where it leads again by now: what was to be written meanwhile was not.
                 self._stop_leading()
-            if term not in (0, known_term) and self.store.is_synced and self._parts.reads_again:
+            if (
+                term not in (0, known_term)
+                and self.store.is_synced
+                and self._dependencies.reads_again
+            ):
                 self._refresh(group)
             known_term = term
             leads = term != 0 and self.store.is_synced and not self._stale
             if leads and not self._leads:
                 self._leads = True
-                self._parts.metrics.leading.set(True)
-                self._begin()
-            await self._parts.waiting.sleep(LOOK_S)
+                self._dependencies.metrics.leading.set(True)
+                self._enqueue_all()
+            await self._dependencies.timing.sleep(LOOK_S)
 
     def _refresh(self, group: asyncio.TaskGroup) -> None:
         """List all again: a watch may have been silent, and what the last leader did is unknown."""
@@ -200,7 +204,7 @@ class Controllers:
             again = self._follow(kind, scope, was_there=True)
             self._follows[kind, scope] = group.create_task(again)
 
-    def _begin(self) -> None:
+    def _enqueue_all(self) -> None:
         log.info(
             "this process works: %s", ", ".join(dict.fromkeys(c.name for c in self._controllers))
         )
@@ -210,24 +214,24 @@ class Controllers:
 
     def _stop_leading(self) -> None:
         self._leads = False
-        self._parts.metrics.leading.set(False)
+        self._dependencies.metrics.leading.set(False)
         # Where the server is away that has been reported.
-        level = logging.INFO if self._parts.outage.is_on else logging.WARNING
+        level = logging.INFO if self._dependencies.outage.is_active else logging.WARNING
         log.log(level, "another process may work from now on")
-        self._parts.outage.keep(lambda about: about == LEASE or about in self._follows)
+        self._dependencies.outage.retain(lambda about: about == LEASE or about in self._follows)
         self._queue.clear()
         self._late_s.clear()
 
     # --- following -------------------------------------------------------------------------------
 
     async def _follow(self, kind: Kind, scope: Scope, *, was_there: bool = False) -> None:
-        waiting = self._parts.waiting
-        source = Narrow(self._parts.source, _selection(scope))
+        timing = self._dependencies.timing
+        source = SelectedSource(self._dependencies.source, _selection(scope))
         failed = partial(self._failed, scope)
-        reflection = Reflection(waiting.chance, absent=() if was_there else (NotFound,))
-        async for event in reflect(source, kind, reflection, waiting.sleep, failed):
+        reflection = ReflectorState(timing.chance, absent=() if was_there else (NotFound,))
+        async for event in reflect(source, kind, reflection, timing.sleep, failed):
             self.store.apply(kind, event, scope)
-            self._parts.outage.works((kind, scope))
+            self._dependencies.outage.record_success((kind, scope))
             self._absent.discard((kind, scope))
             if isinstance(event, Listed) and event.is_last:
                 self._stale.discard((kind, scope))
@@ -239,8 +243,8 @@ class Controllers:
                 await asyncio.sleep(0)
 
     def _failed(self, scope: Scope, kind: Kind, error: KubeError) -> None:
-        self._parts.metrics.watch_failed(kind.plural)
-        is_new = self._parts.outage.is_new((kind, scope), error)
+        self._dependencies.metrics.watch_failed(kind.plural)
+        is_new = self._dependencies.outage.record_failure((kind, scope), error)
         if (kind, scope) in self._broken or not is_new:
             return
         self._broken.add((kind, scope))
@@ -265,10 +269,10 @@ class Controllers:
             if facet is not None and len(objs) > 1 and facet(objs[0]) == facet(objs[1]):
                 continue
             for obj in objs:
-                for ref in self._woken(controller, kind, obj):
+                for ref in self._find_woken(controller, kind, obj):
                     self._queue.add((number, ref))
 
-    def _woken(self, controller: Controller, kind: Kind, obj: Raw) -> list[Ref]:
+    def _find_woken(self, controller: Controller, kind: Kind, obj: Raw) -> list[Ref]:
         """What of a controller an object wakes; a mistake there must not end the process."""
         found = [ref_of(kind, obj)] if kind == controller.kind else []
         wakes = controller.wakes.get(kind)
@@ -278,31 +282,31 @@ class Controllers:
             return [*found, *wakes(obj, self.store)]
         except Exception:
             log.exception("%s: what %s wakes is not known", controller.name, ref_of(kind, obj))
-            self._parts.metrics.looked(controller.name, "error")
+            self._dependencies.metrics.reconciled(controller.name, "error")
             return found
 
     # --- working ---------------------------------------------------------------------------------
 
     async def _work(self) -> None:
         while True:
-            key = await self._queue.get()
+            key = await self._queue.next_key()
             if not self._leads:
-                self._queue.done(key)
+                self._queue.mark_done(key)
                 continue
-            await self._look(key)
+            await self._reconcile(key)
             # Where there was nothing to write nobody else has had a turn.
             await asyncio.sleep(0)
 
-    async def _look(self, key: Key) -> None:
+    async def _reconcile(self, key: Key) -> None:
         controller, ref = self._controllers[key[0]], key[1]
-        began_s = self._parts.clock.monotonic()
+        began_s = self._dependencies.clock.monotonic()
         try:
-            effects = self._due(controller.decide(ref, self.store), ref, began_s)
+            effects = self._defer_statuses(controller.decide(ref, self.store), ref, began_s)
             log.debug("%s %s: %d things to do", controller.name, ref, len(effects))
             agains = await self._executor.carry_out(effects)
         except Stale as e:
             log.debug("%s %s: %s", controller.name, ref, e)
-            self._again(key, "stale")
+            self._requeue(key, "stale")
             return
         except KubeError as e:
             self._report(key, e)
@@ -310,16 +314,16 @@ class Controllers:
         except Exception:
             # A mistake in one object must not keep the others from being looked at.
             log.exception("%s %s: failed", controller.name, ref)
-            self._again(key, "error")
+            self._requeue(key, "error")
             return
-        self._queue.done(key)
-        self._parts.outage.works(key)
+        self._queue.mark_done(key)
+        self._dependencies.outage.record_success(key)
         for again in agains:
             self._queue.add_after((key[0], again.key or ref), again.after_s)
-        seconds = self._parts.clock.monotonic() - began_s
-        self._parts.metrics.looked(controller.name, "done", seconds)
+        seconds = self._dependencies.clock.monotonic() - began_s
+        self._dependencies.metrics.reconciled(controller.name, "done", seconds)
 
-    def _due(self, effects: Effects, ref: Ref, now_s: float) -> Effects:
+    def _defer_statuses(self, effects: Effects, ref: Ref, now_s: float) -> Effects:
         """The effects, but for a status that may wait for what is likely to follow."""
         if not any(isinstance(effect, PatchStatus) for effect in effects):
             self._late_s.pop(ref, None)
@@ -342,26 +346,26 @@ class Controllers:
         return effect
 
     def _report(self, key: Key, error: KubeError) -> None:
-        failures = self._again(key, "refused")
-        if not self._parts.outage.is_new(key, error):
+        failures = self._requeue(key, "refused")
+        if not self._dependencies.outage.record_failure(key, error):
             return
         if failures in (1, TELL_AFTER) or failures % 100 == 0:
             name = self._controllers[key[0]].name
             log.warning("%s %s: not done yet, tried %d times: %s", name, key[1], failures, error)
 
-    def _again(self, key: Key, result: str) -> int:
-        self._parts.metrics.looked(self._controllers[key[0]].name, result)
-        return self._queue.failed(key)
+    def _requeue(self, key: Key, result: str) -> int:
+        self._dependencies.metrics.reconciled(self._controllers[key[0]].name, result)
+        return self._queue.retry_later(key)
 
     # --- what the executor tells -----------------------------------------------------------------
 
     def wrote(self, verb: str, plural: str) -> None:
         """See `effects.Listener`."""
-        self._parts.metrics.wrote(verb, plural)
+        self._dependencies.metrics.wrote(verb, plural)
 
     def note(self, note: Note) -> None:
         """See `effects.Listener`."""
-        self._parts.events.note(note)
+        self._dependencies.events.note(note)
 
 
 def _selection(scope: Scope) -> Selection:

@@ -83,7 +83,7 @@ class ControllerMetrics:
         """Ask how many PodGroups queues have in each phase whenever somebody reads the metrics."""
         self._groups.count = count
 
-    def looked(self, controller: str, result: str, seconds: float | None = None) -> None:
+    def reconciled(self, controller: str, result: str, seconds: float | None = None) -> None:
         """An object was looked at; result: done, stale, refused or error."""
         self._looks.labels(controller, result).inc()
         if seconds is not None:

@@ -21,20 +21,20 @@ async def is_answered(question: Question) -> bool:
     """Whether somebody answers now."""
     try:
         async with asyncio.timeout(ANSWER_S):
-            return await (_get(question) if question.path else _connect(question))
+            return await (_probe_http(question) if question.path else _probe_tcp(question))
     except (OSError, TimeoutError, aiohttp.ClientError, ValueError):
         return False
 
 
-async def _connect(question: Question) -> bool:
-    _, writer = await asyncio.open_connection(question.host, question.port)
-    writer.close()
+async def _probe_tcp(question: Question) -> bool:
+    _, make_writer = await asyncio.open_connection(question.host, question.port)
+    make_writer.close()
     with suppress(OSError):
-        await writer.wait_closed()
+        await make_writer.wait_closed()
     return True
 
 
-async def _get(question: Question) -> bool:
+async def _probe_http(question: Question) -> bool:
     host = f"[{question.host}]" if ":" in question.host else question.host
     url = f"http://{host}:{question.port}/{question.path.removeprefix('/')}"
     name, value = question.header

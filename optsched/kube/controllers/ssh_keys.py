@@ -18,7 +18,7 @@ _BITS: Final = 2048
 _EXPONENT: Final = 65537
 
 
-def new_rsa_keys() -> KeyPair:
+def generate_rsa_keys() -> KeyPair:
     """A new RSA key of 2048 bits, as `ssh-keygen -m PEM` writes it; some 50 ms of work."""
     key = rsa.generate_private_key(_EXPONENT, _BITS)
     private = key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())

@@ -49,13 +49,13 @@ class _NoAnswer(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class FabricReader:
+class UfmClient:
     """Asks fabrics; whatever goes wrong becomes a part of the answer."""
 
     api: Api
     clock: Clock
 
-    async def ask(self, fabric: Fabric) -> FabricAnswer:
+    async def read_fabric(self, fabric: Fabric) -> FabricAnswer:
         """What a fabric is made of, or why nobody knows."""
         try:
             links = await self._links(fabric)
@@ -64,7 +64,7 @@ class FabricReader:
         return FabricAnswer(self.clock.now_ms(), links)
 
     async def _links(self, fabric: Fabric) -> tuple[Link, ...]:
-        body = await _get(fabric, await self._credentials(fabric))
+        body = await _fetch(fabric, await self._credentials(fabric))
         # Fabrics of thousands of hosts are read for a second.
         return await asyncio.to_thread(read_links, body)
 
@@ -84,9 +84,9 @@ class FabricReader:
 _KEYS: Final = ("username", "password", "ca.crt")
 
 
-async def _get(fabric: Fabric, credentials: _Credentials) -> bytes:
+async def _fetch(fabric: Fabric, credentials: _Credentials) -> bytes:
     try:
-        tls = _trusting(fabric, credentials)
+        tls = _tls_context(fabric, credentials)
         async with (
             asyncio.timeout(ANSWER_S),
             aiohttp.ClientSession() as session,
@@ -106,7 +106,7 @@ async def _get(fabric: Fabric, credentials: _Credentials) -> bytes:
         raise _NoAnswer(str(e) or type(e).__name__) from e
 
 
-def _trusting(fabric: Fabric, credentials: _Credentials) -> ssl.SSLContext | bool:
+def _tls_context(fabric: Fabric, credentials: _Credentials) -> ssl.SSLContext | bool:
     """Whose certificates are taken: of the authorities of the system, and of the Secret."""
     if not fabric.verifies:
         return False

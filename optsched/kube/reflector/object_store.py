@@ -78,26 +78,26 @@ class _Objects:
         """Whether all that is followed has been listed."""
         return len(self.synced) == len(self.scopes)
 
-    def get(self, namespace: str, name: str) -> Raw | None:
+    def lookup(self, namespace: str, name: str) -> Raw | None:
         return self.by_namespace.get(namespace, {}).get(name)
 
-    def keep(self, obj: Raw) -> Raw | None:
+    def store(self, obj: Raw) -> Raw | None:
         """Keep an object; returns the one that was there."""
         key = (namespace_of(obj), name_of(obj))
-        before = self.get(*key)
+        before = self.lookup(*key)
         if before is not None:
-            self._leave(key)
+            self._unindex(key)
         self.by_namespace.setdefault(key[0], {})[key[1]] = obj
-        places = self._found_by[key] = tuple(self._places(obj))
+        places = self._found_by[key] = tuple(self._index_entries(obj))
         for words, word in places:
             words.setdefault(word, {})[key] = obj
         return before
 
     def drop(self, namespace: str, name: str) -> Raw | None:
-        before = self.get(namespace, name)
+        before = self.lookup(namespace, name)
         if before is None:
             return None
-        self._leave((namespace, name))
+        self._unindex((namespace, name))
         del self.by_namespace[namespace][name]
         if not self.by_namespace[namespace]:
             del self.by_namespace[namespace]
@@ -113,7 +113,7 @@ class _Objects:
     def names(self) -> list[_Key]:
         return [(space, name) for space, objs in self.by_namespace.items() for name in objs]
 
-    def _leave(self, key: _Key) -> None:
+    def _unindex(self, key: _Key) -> None:
         for words, word in self._found_by.pop(key, ()):
             found = words.get(word)
             if found is not None:
@@ -121,7 +121,7 @@ class _Objects:
                 if not found:
                     del words[word]
 
-    def _places(self, obj: Raw) -> Iterable[_Place]:
+    def _index_entries(self, obj: Raw) -> Iterable[_Place]:
         owner = controller_of(obj)
         if owner is not None:
             yield self.by_owner, str(owner.get("uid"))
@@ -174,7 +174,7 @@ class Store:
 
     def get(self, kind: Kind, namespace: str, name: str) -> Raw | None:
         """See `World`."""
-        return self._objects[kind].get(namespace, name)
+        return self._objects[kind].lookup(namespace, name)
 
     def listed(self, kind: Kind, namespace: str | None = None) -> Collection[Raw]:
         """See `World`."""
@@ -231,21 +231,21 @@ class Store:
     def apply(self, kind: Kind, event: WatchEvent, scope: Scope = WHOLE) -> None:
         """What the watch of a scope tells."""
         if isinstance(event, Listed):
-            self._list(kind, event, scope)
+            self._apply_list(kind, event, scope)
         elif isinstance(event, Deleted):
-            self._left(kind, event.obj)
+            self._apply_deleted(kind, event.obj)
         else:
-            self._keep(kind, event.obj)
+            self._store_object(kind, event.obj)
 
-    def wrote(self, kind: Kind, obj: Raw) -> None:
+    def record_written(self, kind: Kind, obj: Raw) -> None:
         """The server has answered a write with the object as it is now."""
         objects = self._objects.get(kind)
         if objects is None or uid_of(obj) in objects.ended:
             return
         if any(scope.holds(obj) for scope in objects.scopes):
-            self._keep(kind, obj)
+            self._store_object(kind, obj)
 
-    def met(self, ref: Ref, obj: Raw) -> None:
+    def record_stranger(self, ref: Ref, obj: Raw) -> None:
         """Somebody has an object of a name that was wanted; obj: its metadata.
 
         A watch tells of those that are followed.
@@ -253,60 +253,60 @@ class Store:
         if not any(scope.holds(obj) for scope in self._objects[ref.kind].scopes):
             self._strangers.add(ref, (self._clock.now_ms(), obj))
 
-    def answered(self, question: Question) -> None:
+    def record_answer(self, question: Question) -> None:
         """Somebody has answered a question."""
         self._answered.add(question, value=True)
 
-    def hear(self, fabric: Fabric, answer: FabricAnswer) -> None:
+    def record_fabric(self, fabric: Fabric, answer: FabricAnswer) -> None:
         """A fabric has said what it is made of, or has not; nobody asks for any other than this."""
         self._heard = {fabric: answer}
 
-    def deleted(self, ref: Ref, uid: str) -> None:
+    def record_deleted(self, ref: Ref, uid: str) -> None:
         """The server has deleted an object; uid: empty for whatever had the name."""
         objects = self._objects.get(ref.kind)
-        known = None if objects is None else objects.get(ref.namespace, ref.name)
+        known = None if objects is None else objects.lookup(ref.namespace, ref.name)
         if objects is None or known is None or (uid and uid_of(known) != uid):
             return
         objects.deleted.add(uid_of(known))
-        self._gone(ref.kind, known)
+        self._remove_object(ref.kind, known)
 
-    def _list(self, kind: Kind, page: Listed, scope: Scope) -> None:
+    def _apply_list(self, kind: Kind, page: Listed, scope: Scope) -> None:
         objects = self._objects[kind]
         listed = objects.listed[scope]
         if page.is_first:
             listed.clear()
         for obj in page.items:
             listed.add((namespace_of(obj), name_of(obj)))
-            self._keep(kind, obj)
+            self._store_object(kind, obj)
         if not page.is_last:
             return
         for key in objects.names():
-            known = objects.get(*key)
+            known = objects.lookup(*key)
             if known is None or key in listed or not scope.holds(known):
                 continue
             # Not in the list, but perhaps only because the list is older.
             if not page.resource_version or not _is_older(page.resource_version, known):
                 objects.end(uid_of(known))
-                self._gone(kind, known)
+                self._remove_object(kind, known)
         listed.clear()
         objects.synced.add(scope)
 
-    def _left(self, kind: Kind, obj: Raw) -> None:
+    def _apply_deleted(self, kind: Kind, obj: Raw) -> None:
         """An object is gone, or no longer in a scope; the watch of another one may have it still.
 
         A server tells the second with the version of the change, the first with one of its own.
         """
         objects = self._objects[kind]
-        known = objects.get(namespace_of(obj), name_of(obj))
+        known = objects.lookup(namespace_of(obj), name_of(obj))
         is_same = known is not None and uid_of(known) == uid_of(obj)
         if known is not None and is_same and len(objects.scopes) > 1:
             others_have_it = any(scope.holds(known) for scope in objects.scopes)
             if others_have_it and _is_older(version_of(obj), known):
                 return
         objects.end(uid_of(obj))
-        self._gone(kind, obj)
+        self._remove_object(kind, obj)
 
-    def _keep(self, kind: Kind, obj: Raw) -> None:
+    def _store_object(self, kind: Kind, obj: Raw) -> None:
         objects = self._objects[kind]
         meta: dict[str, Any] = obj["metadata"]
         # Half of an object, and nobody looks at it.
@@ -316,15 +316,15 @@ class Store:
             obj.pop("status", None)
         if uid_of(obj) in objects.deleted:
             return
-        known = objects.get(namespace_of(obj), name_of(obj))
+        known = objects.lookup(namespace_of(obj), name_of(obj))
         if known is not None and _is_older(version_of(obj), known):
             return
-        before = objects.keep(obj)
+        before = objects.store(obj)
         self._on_change(kind, before, obj)
 
-    def _gone(self, kind: Kind, obj: Raw) -> None:
+    def _remove_object(self, kind: Kind, obj: Raw) -> None:
         objects = self._objects[kind]
-        known = objects.get(namespace_of(obj), name_of(obj))
+        known = objects.lookup(namespace_of(obj), name_of(obj))
         if known is None or uid_of(known) != uid_of(obj):
             return
         objects.drop(namespace_of(obj), name_of(obj))

@@ -1,6 +1,6 @@
 """One kind of object, listed once and watched from then on, as reflectors do.
 
-`Reflection` decides what comes next and what an answer means; it does no I/O and has no clock.
+`ReflectorState` decides what comes next and what an answer means; it does no I/O and has no clock.
 `reflect` carries that out. After a break the watch goes on from the last resource version; only
 when that is no longer kept is everything listed again.
 """
@@ -20,9 +20,9 @@ from optsched.kube.client.errors import (
     ServerFault,
     TooMany,
     Unreachable,
-    error_of_status,
+    error_from_status,
 )
-from optsched.kube.runtime.backoff import Backoff, Steps
+from optsched.kube.runtime.backoff import Backoff, BackoffSteps
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from optsched.kube.client.interfaces import Page, Raw, Source
 
 PAGE_SIZE: Final = 500
-RETRIES: Final = Steps(first_s=0.2, most_s=15.0)
+RETRIES: Final = BackoffSteps(first_s=0.2, most_s=15.0)
 AWAY_S: Final = 2.0
 """The longest pause while the server is away or faulty: soon after its return all is followed.
 
@@ -85,20 +85,20 @@ class FetchPage:
 
 
 @dataclass(frozen=True, slots=True)
-class Follow:
+class StartWatch:
     """Watch from a resource version on, after a pause."""
 
     resource_version: str
     pause_s: float
 
 
-class Reflection:
+class ReflectorState:
     """What is known of one list and watch, and what to do next."""
 
     def __init__(
         self,
         chance: Callable[[], float],
-        retries: Steps = RETRIES,
+        retries: BackoffSteps = RETRIES,
         absent: tuple[type[KubeError], ...] = (),
     ) -> None:
         """absent: errors that say, before anything else has come, that there is no such kind."""
@@ -111,13 +111,13 @@ class Reflection:
         self._is_silent = False
         self._was_away = False
 
-    def step(self) -> FetchPage | Follow:
+    def step(self) -> FetchPage | StartWatch:
         """What to do next."""
         pause_s, self._pause_s = self._pause_s, 0.0
         if not self._version:
             return FetchPage(self._token, pause_s)
         self._is_silent = True
-        return Follow(self._version, pause_s)
+        return StartWatch(self._version, pause_s)
 
     def page(self, page: Page) -> Listed:
         """A page has come; raises KubeError for one from which no watch can go on."""
@@ -134,7 +134,7 @@ class Reflection:
         """What a line of a watch says; raises KubeError for one that ends it."""
         kind, obj = _event(line)
         if kind == "ERROR":
-            raise error_of_status(obj)
+            raise error_from_status(obj)
         self._version = _version_of(obj)
         self._works()
         if kind == "BOOKMARK":
@@ -144,11 +144,11 @@ class Reflection:
     def closed(self) -> None:
         """The server has ended the watch; one that never said anything has failed."""
         if self._is_silent:
-            self._pause_s = min(self._backoff.next(), AWAY_S)
+            self._pause_s = min(self._backoff.next_delay(), AWAY_S)
 
     def failed(self, error: KubeError) -> None:
         """The list or the watch has failed."""
-        self._pause_s = self._backoff.next()
+        self._pause_s = self._backoff.next_delay()
         self._was_away = self._was_away or isinstance(error, Unreachable | ServerFault)
         if self._was_away:
             self._pause_s = min(self._pause_s, AWAY_S)
@@ -195,7 +195,7 @@ def _version_of(obj: Raw) -> str:
 async def reflect(
     source: Source,
     kind: Kind,
-    reflection: Reflection,
+    reflection: ReflectorState,
     sleep: Callable[[float], Awaitable[None]],
     on_failure: Callable[[Kind, KubeError], None],
 ) -> AsyncIterator[WatchEvent]:

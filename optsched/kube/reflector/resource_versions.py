@@ -11,7 +11,7 @@ _REMEMBERED: Final = 8192
 """Deleted objects that are remembered, so that an old state does not bring them back."""
 
 
-class Versions:
+class ResourceVersions:
     """The newest resource version of each object of one kind, by key.
 
     Resource versions of a kind are comparable as numbers (KEP-5504); one that is no number, as
@@ -31,7 +31,7 @@ class Versions:
         """The objects that exist."""
         return tuple(self._known)
 
-    def get(self, key: str) -> str:
+    def lookup(self, key: str) -> str:
         """The newest version of an object; empty where it is not known."""
         known = self._known.get(key, -1)
         return "" if known < 0 else str(known)
@@ -41,21 +41,21 @@ class Versions:
         number = _number(version)
         if number is not None and self._known.get(key) == number:
             return False
-        self._keep(key, -1 if number is None else number)
+        self._record(key, -1 if number is None else number)
         return True
 
     def change(self, key: str, version: str) -> bool:
         """Take a state from a watch; False if it is known already, or older than what is known."""
         number = _number(version)
         if number is None:
-            self._keep(key, -1)
+            self._record(key, -1)
             return True
         newest = self._known.get(key)
         if newest is None:
             newest = self._deleted.get(key) or -1
         if number <= newest:
             return False
-        self._keep(key, number)
+        self._record(key, number)
         return True
 
     def delete(self, key: str, version: str) -> bool:
@@ -76,7 +76,7 @@ class Versions:
             if not self.namespaces[namespace]:
                 del self.namespaces[namespace]
 
-    def _keep(self, key: str, version: int) -> None:
+    def _record(self, key: str, version: int) -> None:
         if key not in self._known and (namespace := _namespace(key)):
             self.namespaces[namespace] += 1
         self._known[key] = version

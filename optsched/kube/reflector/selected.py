@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from optsched.kube.client.errors import Forbidden, NotFound, Rejected, Unauthorized
 from optsched.kube.client.selection import Selection
-from optsched.kube.reflector.reflector import Deleted, Listed, Reflection, reflect
+from optsched.kube.reflector.reflector import Deleted, Listed, ReflectorState, reflect
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from optsched.api.kinds import Kind, Ref
     from optsched.kube.client.errors import KubeError
     from optsched.kube.client.interfaces import Page, Raw
-    from optsched.kube.client.selection import Selecting
+    from optsched.kube.client.selection import SelectiveSource
 
 _FINAL: Final = (Unauthorized, Forbidden, NotFound, Rejected)
 
 
 @dataclass(frozen=True, slots=True)
-class Narrow:
+class SelectedSource:
     """A `Source` of what is selected."""
 
-    source: Selecting
+    source: SelectiveSource
     selection: Selection
 
     async def list_page(self, kind: Kind, limit: int, token: str = "") -> Page:
@@ -37,8 +37,8 @@ class Narrow:
         return self.source.watch_lines(kind, resource_version, self.selection)
 
 
-async def states_of(
-    source: Selecting, ref: Ref, on_failure: Callable[[KubeError], None]
+async def watch_object(
+    source: SelectiveSource, ref: Ref, on_failure: Callable[[KubeError], None]
 ) -> AsyncIterator[Raw | None]:
     """The states of one object as they come, for ever; None where it is not there.
 
@@ -46,14 +46,14 @@ async def states_of(
     `KubeError` for what does not pass.
     """
 
-    def told(_: Kind, error: KubeError) -> None:
+    def report_failure(_: Kind, error: KubeError) -> None:
         if isinstance(error, _FINAL):
             raise error
         on_failure(error)
 
-    narrow = Narrow(source, Selection(ref.namespace, fields=f"metadata.name={ref.name}"))
-    reflection = Reflection(lambda: 0.5)
-    async for event in reflect(narrow, ref.kind, reflection, asyncio.sleep, told):
+    narrow = SelectedSource(source, Selection(ref.namespace, fields=f"metadata.name={ref.name}"))
+    reflection = ReflectorState(lambda: 0.5)
+    async for event in reflect(narrow, ref.kind, reflection, asyncio.sleep, report_failure):
         if isinstance(event, Listed):
             for state in event.items or (None,):
                 yield state

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class BackoffSteps:
     """Waiting times that double.
 
     Attributes
@@ -23,7 +23,7 @@ class Steps:
     first_s: float
     most_s: float
 
-    def after(self, failures: int) -> float:
+    def delay_after(self, failures: int) -> float:
         """Seconds to wait after so many failures in a row, at least one."""
         return float(min(self.most_s, self.first_s * 2 ** min(failures - 1, 30)))
 
@@ -34,15 +34,15 @@ class Backoff:
     Chance takes up to half of each, so that clients which fail together do not come back together.
     """
 
-    def __init__(self, steps: Steps, chance: Callable[[], float]) -> None:
+    def __init__(self, steps: BackoffSteps, chance: Callable[[], float]) -> None:
         self._steps = steps
         self._chance = chance
         self.failures = 0
 
-    def next(self) -> float:
+    def next_delay(self) -> float:
         """Seconds to wait after one more failure."""
         self.failures += 1
-        return self._steps.after(self.failures) * (1 - self._chance() / 2)
+        return self._steps.delay_after(self.failures) * (1 - self._chance() / 2)
 
     def reset(self) -> None:
         """Something has worked."""

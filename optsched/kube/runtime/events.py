@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from optsched.api.kinds import EVENT
 from optsched.kube.client.errors import AlreadyExists, KubeError, NotFound
 from optsched.kube.client.interfaces import Ref
-from optsched.kube.runtime.write_queue import Outbox
+from optsched.kube.runtime.write_queue import WriteQueue
 from optsched.units import format_time
 from optsched.units.plaintext import printable
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from optsched.api.events import EventType
     from optsched.kube.client.interfaces import Api, Raw
-    from optsched.kube.runtime.waiting import Waiting
+    from optsched.kube.runtime.timing import Timing
     from optsched.session.ports import Clock
 
 COMPONENT: Final = "optsched"
@@ -101,7 +101,7 @@ class _Written:
     times: int
 
 
-class EventBook:
+class EventHistory:
     """What has been written when, of objects that are there; no I/O, no clock."""
 
     def __init__(self, is_there: Callable[[Ref, str], bool]) -> None:
@@ -126,7 +126,7 @@ class EventBook:
         entry = self._written.get(note.key)
         return 0 if entry is None else entry.times
 
-    def wrote(self, note: Note, now_s: float, times: int) -> None:
+    def record_write(self, note: Note, now_s: float, times: int) -> None:
         """A note has been written, and so many times by now."""
         self._written[note.key] = _Written(now_s, times)
         if len(self._written) >= self._sweeps_at:
@@ -165,7 +165,7 @@ class EventRecorder:
         self,
         api: Api,
         clock: Clock,
-        waiting: Waiting,
+        timing: Timing,
         may_write: Callable[[Note], bool] = _always,
         is_there: Callable[[Ref, str], bool] = _everywhere,
     ) -> None:
@@ -176,10 +176,10 @@ class EventRecorder:
         self._api = api
         self._clock = clock
         self._may_write = may_write
-        self._book = EventBook(is_there)
-        self._outbox: Outbox[Key, _Dated] = Outbox(
+        self._book = EventHistory(is_there)
+        self._outbox: WriteQueue[Key, _Dated] = WriteQueue(
             lambda _, dated: self._write(dated),
-            waiting,
+            timing,
             at_once=AT_ONCE,
             most=MOST_WAITING,
             on_failure=_report,
@@ -193,9 +193,9 @@ class EventRecorder:
     def note(self, note: Note) -> None:
         """Have a note written, unless the same one was written lately."""
         if self._book.is_due(note, self._clock.monotonic()):
-            now_ms, waits = note.at_ms or self._clock.now_ms(), self._outbox.get(note.key)
+            now_ms, waits = note.at_ms or self._clock.now_ms(), self._outbox.pending_value(note.key)
             first_ms = now_ms if waits is None else waits.first_ms
-            self._outbox.put(note.key, _Dated(note, first_ms, now_ms))
+            self._outbox.enqueue(note.key, _Dated(note, first_ms, now_ms))
 
     def clear(self) -> None:
         """Give up every event that waits."""
@@ -225,11 +225,11 @@ class EventRecorder:
                 raise
             # Servers forget events after an hour.
             times = await self._create(dated)
-        self._book.wrote(note, self._clock.monotonic(), times)
+        self._book.record_write(note, self._clock.monotonic(), times)
 
     async def _create(self, dated: _Dated) -> int:
         first, last = format_time(dated.first_ms), format_time(dated.last_ms)
-        await self._api.create(dated.note.ref, event_of(dated.note, first, last))
+        await self._api.create(dated.note.ref, build_event(dated.note, first, last))
         return 1
 
     async def _repeat(self, dated: _Dated, times: int) -> int:
@@ -249,7 +249,7 @@ def _cut(message: str) -> str:
     return message if len(message) <= _MESSAGE else f"{message[: _MESSAGE - 1]}…"
 
 
-def event_of(note: Note, first: str, last: str) -> Raw:
+def build_event(note: Note, first: str, last: str) -> Raw:
     """A new event; first, last: when it happened, as the API writes times."""
     about, ref = note.about, note.ref
     involved: dict[str, Any] = {

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from optsched.kube.client.interfaces import Api, Raw
-    from optsched.kube.runtime.waiting import Waiting
+    from optsched.kube.runtime.timing import Timing
     from optsched.session.ports import Clock
 
 _NEVER: Final = -math.inf
@@ -86,14 +86,14 @@ class Elector:
         lock: tuple[str, str],
         identity: str,
         times: LeaseTimes,
-        around: tuple[Clock, Waiting],
+        context: tuple[Clock, Timing],
     ) -> None:
         """lock: namespace and name of the lease."""
         self._api = api
         self._ref = Ref(LEASE, *lock)
         self._identity = identity
         self._times = times
-        self._clock, self._waiting = around
+        self._clock, self._timing = context
         self._leads_until = _NEVER
         self._num_terms = 0
         self._lease: Raw = {}
@@ -145,15 +145,15 @@ class Elector:
                 has_failed = False
                 if self.term not in (0, known_term):
                     on_lead()
-            spread_s = self._times.retry_s * (0.8 + 0.4 * self._waiting.chance())
-            await self._waiting.sleep(max(0.0, began + spread_s - self._clock.monotonic()))
+            spread_s = self._times.retry_s * (0.8 + 0.4 * self._timing.chance())
+            await self._timing.sleep(max(0.0, began + spread_s - self._clock.monotonic()))
 
     async def step(self) -> None:
         """One attempt to lead or to stay the leader; raises KubeError when there is no answer."""
         began = self._clock.monotonic()
         try:
             async with asyncio.timeout(self._times.renew_s / 2):
-                leads = await self._take()
+                leads = await self._acquire_or_renew()
         except TimeoutError as e:
             self._lease = {}
             raise Unreachable(f"{self._ref}: no answer in time") from e
@@ -175,7 +175,7 @@ class Elector:
         if self.holder == self._identity:
             self._lease = await self._write({"holderIdentity": "", "leaseDurationSeconds": 1})
 
-    async def _take(self) -> bool:
+    async def _acquire_or_renew(self) -> bool:
         """Take or renew the lease if it is free; whether it is ours now."""
         if not (self.is_leading and self._lease):
             try:

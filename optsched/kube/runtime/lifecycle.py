@@ -36,7 +36,7 @@ def freeze_startup_objects() -> None:
     gc.collect()  # counts again what is looked at: CPython does that in full collections alone
 
 
-async def at_most(seconds: float, action: Coroutine[None, None, None]) -> None:
+async def wait_at_most(seconds: float, action: Coroutine[None, None, None]) -> None:
     """Wait for something, but not longer."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
@@ -44,7 +44,7 @@ async def at_most(seconds: float, action: Coroutine[None, None, None]) -> None:
 
 
 @contextmanager
-def on_signals(actions: Mapping[signal.Signals, Callable[[], None]]) -> Iterator[None]:
+def handle_signals(actions: Mapping[signal.Signals, Callable[[], None]]) -> Iterator[None]:
     """Signals do what they are meant to for a while."""
     loop = asyncio.get_running_loop()
     for number, action in actions.items():

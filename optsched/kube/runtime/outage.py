@@ -19,26 +19,26 @@ class Outage:
         self._failing: set[Hashable] = set()
 
     @property
-    def is_on(self) -> bool:
+    def is_active(self) -> bool:
         """Whether anything still fails because of the server."""
         return bool(self._failing)
 
-    def is_new(self, about: Hashable, error: KubeError) -> bool:
+    def record_failure(self, about: Hashable, error: KubeError) -> bool:
         """Note a failure; whether its fault has not been reported yet.
 
         Errors that are no fault of the server as a whole are new each time.
         """
         if not isinstance(error, Unreachable | ServerFault | TooMany):
-            self.works(about)
+            self.record_success(about)
             return True
         is_new = not self._failing
         self._failing.add(about)
         return is_new
 
-    def works(self, about: Hashable) -> None:
+    def record_success(self, about: Hashable) -> None:
         """Note that something works, or is answered."""
         self._failing.discard(about)
 
-    def keep(self, is_tried: Callable[[Hashable], bool]) -> None:
+    def retain(self, is_tried: Callable[[Hashable], bool]) -> None:
         """Forget what is no longer tried."""
         self._failing = set(filter(is_tried, self._failing))

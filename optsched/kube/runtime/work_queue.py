@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from optsched.kube.runtime.backoff import Steps
+from optsched.kube.runtime.backoff import BackoffSteps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 K = TypeVar("K")
 
-RETRIES = Steps(first_s=0.02, most_s=30.0)
+RETRIES = BackoffSteps(first_s=0.02, most_s=30.0)
 
 
 class WorkQueue(Generic[K]):
     """A queue of keys; a key that is added while it is worked on comes again afterwards."""
 
-    def __init__(self, chance: Callable[[], float], retries: Steps = RETRIES) -> None:
+    def __init__(self, chance: Callable[[], float], retries: BackoffSteps = RETRIES) -> None:
         self._chance = chance
         self._retries = retries
         self._waiting: dict[K, None] = {}
@@ -53,9 +53,9 @@ class WorkQueue(Generic[K]):
             if known.when() <= loop.time() + seconds:
                 return
             known.cancel()
-        self._later[key] = loop.call_later(seconds, self._now, key)
+        self._later[key] = loop.call_later(seconds, self._add_delayed, key)
 
-    async def get(self) -> K:
+    async def next_key(self) -> K:
         """The next key; `done` or `failed` has to follow."""
         while not self._waiting:
             self._work.clear()
@@ -65,16 +65,16 @@ class WorkQueue(Generic[K]):
         self._under_way.add(key)
         return key
 
-    def done(self, key: K) -> None:
+    def mark_done(self, key: K) -> None:
         """A key has been looked at, and all went well."""
         self._failures.pop(key, None)
         self._release(key)
 
-    def failed(self, key: K) -> int:
+    def retry_later(self, key: K) -> int:
         """A key has to be looked at again after a while; how often it has failed in a row."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         self._release(key)
-        self.add_after(key, self._retries.after(failures) * (1 - self._chance() / 2))
+        self.add_after(key, self._retries.delay_after(failures) * (1 - self._chance() / 2))
         return failures
 
     def clear(self) -> None:
@@ -92,6 +92,6 @@ class WorkQueue(Generic[K]):
             self._again.discard(key)
             self.add(key)
 
-    def _now(self, key: K) -> None:
+    def _add_delayed(self, key: K) -> None:
         del self._later[key]
         self.add(key)

@@ -11,17 +11,17 @@ import asyncio
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from optsched.kube.client.errors import KubeError, ServerFault, TooMany, Unreachable
-from optsched.kube.runtime.backoff import Backoff, Steps
+from optsched.kube.runtime.backoff import Backoff, BackoffSteps
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from optsched.kube.runtime.waiting import Waiting
+    from optsched.kube.runtime.timing import Timing
 
 K = TypeVar("K")
 V = TypeVar("V")
 
-RETRIES: Final = Steps(first_s=0.5, most_s=15.0)
+RETRIES: Final = BackoffSteps(first_s=0.5, most_s=15.0)
 
 AWAY_S: Final = 3.0
 """The longest pause while the server can not be reached."""
@@ -34,7 +34,7 @@ write.
 """
 
 
-class Outbox(Generic[K, V]):
+class WriteQueue(Generic[K, V]):
     """Writes values; a value that is replaced before its turn is never written.
 
     Attributes
@@ -47,7 +47,7 @@ class Outbox(Generic[K, V]):
     def __init__(
         self,
         write: Callable[[K, V], Awaitable[None]],
-        waiting: Waiting,
+        timing: Timing,
         *,
         at_once: int = 4,
         most: int | None = None,
@@ -55,7 +55,7 @@ class Outbox(Generic[K, V]):
     ) -> None:
         self.num_dropped = 0
         self._write = write
-        self._waiting = waiting
+        self._timing = timing
         self._at_once = at_once
         self._most = most
         self._on_failure = on_failure
@@ -72,7 +72,7 @@ class Outbox(Generic[K, V]):
     def __len__(self) -> int:
         return len(self._values) + len(self._paused)
 
-    def put(self, key: K, value: V) -> None:
+    def enqueue(self, key: K, value: V) -> None:
         """Have a value written; it takes the place of one that waits under the same key."""
         if key in self._paused:
             self._paused[key] = value
@@ -87,7 +87,7 @@ class Outbox(Generic[K, V]):
         self._idle.clear()
         self._work.set()
 
-    def get(self, key: K) -> V | None:
+    def pending_value(self, key: K) -> V | None:
         """The value that waits under a key; None where none does."""
         return self._values.get(key, self._paused.get(key))
 
@@ -121,15 +121,15 @@ class Outbox(Generic[K, V]):
         await self._idle.wait()
 
     async def _serve(self, workers: asyncio.TaskGroup) -> None:
-        outage = Backoff(RETRIES, self._waiting.chance)
+        outage = Backoff(RETRIES, self._timing.chance)
         while True:
-            key = await self._next()
+            key = await self._next_key()
             value = self._values.pop(key)
             is_retry = key in self._failures
             self._under_way.add(key)
             self._num_retries += is_retry
             try:
-                error = await self._try(key, value, workers)
+                error = await self._write_once(key, value, workers)
             finally:
                 self._under_way.discard(key)
                 self._num_retries -= is_retry
@@ -139,12 +139,12 @@ class Outbox(Generic[K, V]):
             if not isinstance(error, Unreachable):
                 outage.reset()
                 continue
-            pause_s = min(outage.next(), AWAY_S)
+            pause_s = min(outage.next_delay(), AWAY_S)
             if outage.failures > 1:
                 # The server is away, and each key need not find that out for itself.
-                await self._waiting.sleep(pause_s)
+                await self._timing.sleep(pause_s)
 
-    async def _next(self) -> K:
+    async def _next_key(self) -> K:
         """The first key that may be written now; no key is written twice at a time."""
         most_retries = max(1, self._at_once // 2)
         while True:
@@ -155,14 +155,14 @@ class Outbox(Generic[K, V]):
             self._work.clear()
             await self._work.wait()
 
-    async def _try(self, key: K, value: V, workers: asyncio.TaskGroup) -> KubeError | None:
+    async def _write_once(self, key: K, value: V, workers: asyncio.TaskGroup) -> KubeError | None:
         """Write a value, or have it written later; the error, if there was one."""
         try:
             await self._write(key, value)
         except (Unreachable, TooMany, ServerFault) as e:
             faults = self._faults.get(key, 0) + isinstance(e, ServerFault)
             if faults < MOST_FAULTS:
-                self._pause(key, value, e, workers)
+                self._schedule_retry(key, value, e, workers)
                 self._faults[key] = faults
                 return e
             self._forget(key)
@@ -175,10 +175,12 @@ class Outbox(Generic[K, V]):
         self._forget(key)
         return None
 
-    def _pause(self, key: K, value: V, error: KubeError, workers: asyncio.TaskGroup) -> None:
+    def _schedule_retry(
+        self, key: K, value: V, error: KubeError, workers: asyncio.TaskGroup
+    ) -> None:
         if key not in self._failures:
-            self._failures[key] = Backoff(RETRIES, self._waiting.chance)
-        pause_s = self._failures[key].next()
+            self._failures[key] = Backoff(RETRIES, self._timing.chance)
+        pause_s = self._failures[key].next_delay()
         if isinstance(error, Unreachable):
             pause_s = min(pause_s, AWAY_S)
         if isinstance(error, TooMany) and error.retry_after_s:
@@ -187,7 +189,7 @@ class Outbox(Generic[K, V]):
         workers.create_task(self._resume(key, pause_s))
 
     async def _resume(self, key: K, pause_s: float) -> None:
-        await self._waiting.sleep(pause_s)
+        await self._timing.sleep(pause_s)
         if key in self._paused:
             self._values[key] = self._paused.pop(key)
             self._work.set()

@@ -31,13 +31,12 @@ from optsched.kube.client.errors import (
     Unreachable,
 )
 from optsched.kube.client.interfaces import pod_ref
-from optsched.kube.runtime.backoff import Backoff, Steps
-from optsched.kube.scheduler.claim_reserver import Reserver
-from optsched.kube.scheduler.gang_backoff import Holds
+from optsched.kube.runtime.backoff import Backoff, BackoffSteps
+from optsched.kube.scheduler.claim_reserver import ClaimReserver
+from optsched.kube.scheduler.gang_backoff import GangBackoff
 from optsched.kube.scheduler.node_lock import NodeLocks
 from optsched.kube.scheduler.scheduling_gates import open_gate
-from optsched.kube.scheduler.volume_binder import ClaimBinder, Stopped
-from optsched.kube.scheduler.volume_binder import Surroundings as VolumeSurroundings
+from optsched.kube.scheduler.volume_binder import Stopped, VolumeBinder, VolumeBinderContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -46,12 +45,12 @@ if TYPE_CHECKING:
     from optsched.cluster.devices import DeviceGrant
     from optsched.kube.cache.cluster_cache import ClusterCache
     from optsched.kube.client.interfaces import Api, Ref
-    from optsched.kube.runtime.waiting import Waiting
-    from optsched.kube.scheduler.volume_binder import Wanted
+    from optsched.kube.runtime.timing import Timing
+    from optsched.kube.scheduler.volume_binder import PendingVolumes
     from optsched.session.ports import Clock
 
 AT_ONCE: Final = 64
-RETRIES: Final = Steps(first_s=0.1, most_s=2.0)
+RETRIES: Final = BackoffSteps(first_s=0.1, most_s=2.0)
 FAULTS: Final = 5
 """Answers of the kind "something broke" after which a bind is given up."""
 
@@ -106,7 +105,7 @@ class BindListener(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class BinderContext:
     """What a binder works with.
 
     Attributes
@@ -124,7 +123,7 @@ class Surroundings:
     clock: Clock
     listener: BindListener
     may_bind: Callable[[], bool]
-    waiting: Waiting
+    timing: Timing
     locks_nodes: Callable[[], bool] = _never
     patience_s: Callable[[], float | None] = _ten_minutes
 
@@ -148,26 +147,28 @@ class _Job:
 class LiveBinder:
     """Binds tasks on a cluster; `run` has to be running for anything to happen."""
 
-    def __init__(self, api: Api, cache: ClusterCache, around: Surroundings) -> None:
+    def __init__(self, api: Api, cache: ClusterCache, context: BinderContext) -> None:
         self._api = api
         self._cache = cache
-        self._around = around
+        self._context = context
         self._queue: deque[_Job] = deque()
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
         self._num_under_way = 0
-        self._reserver = Reserver(api, cache.claim_kind, cache.device_class)
-        self._locks = NodeLocks(api, around.clock, around.waiting)
-        self._claims = ClaimBinder(
+        self._reserver = ClaimReserver(api, cache.claim_kind, cache.device_class)
+        self._locks = NodeLocks(api, context.clock, context.timing)
+        self._claims = VolumeBinder(
             api,
             cache,
-            VolumeSurroundings(around.clock, around.waiting, around.may_bind, around.patience_s),
+            VolumeBinderContext(
+                context.clock, context.timing, context.may_bind, context.patience_s
+            ),
         )
-        self._unprovided: dict[int, tuple[list[_Job], Wanted]] = {}
+        self._unprovided: dict[int, tuple[list[_Job], PendingVolumes]] = {}
         self._provides = asyncio.Event()
         self._num_provided = 0
-        self.holds = Holds(cache, around.clock)
+        self.holds = GangBackoff(cache, context.clock)
 
     # --- what others see -------------------------------------------------------------------------
 
@@ -182,7 +183,7 @@ class LiveBinder:
                 by_gang.setdefault(action.gang, []).append(action)
         for gang, allocated in by_gang.items():
             if all(self._cache.can_assume(a.task, a.node) for a in allocated):
-                self._begin(gang, allocated)
+                self._start_gang(gang, allocated)
 
     @property
     def num_waiting(self) -> int:
@@ -203,7 +204,7 @@ class LiveBinder:
         while self._queue:
             self._abandon(self._queue.popleft())
         for number in tuple(self._unprovided):
-            self._give_up(number)
+            self._abandon_gang(number)
         self._check_idle()
 
     async def run(self) -> None:
@@ -211,26 +212,26 @@ class LiveBinder:
         async with asyncio.TaskGroup() as workers:
             for _ in range(AT_ONCE):
                 workers.create_task(self._serve())
-            await self._provide_all(workers)
+            await self._provision_all(workers)
 
     # --- gangs -----------------------------------------------------------------------------------
 
-    def _begin(self, gang: str, allocated: Sequence[Allocate]) -> None:
-        wanted = self._claims.wanted(allocated)
+    def _start_gang(self, gang: str, allocated: Sequence[Allocate]) -> None:
+        wanted = self._claims.find_pending(allocated)
         if wanted is None:
             return
-        attempt, now = _Attempt(gang, len(allocated)), self._around.clock.monotonic()
+        attempt, now = _Attempt(gang, len(allocated)), self._context.clock.monotonic()
         jobs: list[_Job] = []
         for action in allocated:
             is_gated = self._cache.is_gated(action.task)
-            uid = self._cache.assume(
+            uid = self._cache.assume_bound(
                 action.task, action.node, action.cards, action.devices, action.numa
             )
-            marks = bind_marks(action.cards, action.node, self._around.clock.now_ms())
+            marks = bind_marks(action.cards, action.node, self._context.clock.now_ms())
             marks |= decision_marks(action.numa)
             if queue := self._cache.queue_of(gang):
                 marks[ADMITTED_QUEUE] = queue
-            locks = VGPU_IDS in marks and self._around.locks_nodes()
+            locks = VGPU_IDS in marks and self._context.locks_nodes()
             devices = action.devices
             is_closed = self._cache.is_closed(action.node)
             bind = Bind(
@@ -251,24 +252,24 @@ class LiveBinder:
 
     # --- volumes ---------------------------------------------------------------------------------
 
-    async def _provide_all(self, workers: asyncio.TaskGroup) -> None:
+    async def _provision_all(self, workers: asyncio.TaskGroup) -> None:
         begun = 0
         while True:
             await self._provides.wait()
             self._provides.clear()
             for number in [n for n in self._unprovided if n > begun]:
                 begun = number
-                workers.create_task(self._provide(number))
+                workers.create_task(self._provision(number))
 
-    async def _provide(self, number: int) -> None:
+    async def _provision(self, number: int) -> None:
         """Bind the pods of a gang once their claims have got volumes."""
         if number not in self._unprovided:
             return
         jobs, wanted = self._unprovided[number]
         try:
-            refusal = await self._claims.obtain(wanted)
+            refusal = await self._claims.provision(wanted)
         except Stopped:
-            self._give_up(number)
+            self._abandon_gang(number)
             return
         if self._unprovided.pop(number, None) is None:
             return
@@ -282,13 +283,13 @@ class LiveBinder:
         for job in jobs[1:]:
             self._abandon(job)
 
-    def _give_up(self, number: int) -> None:
+    def _abandon_gang(self, number: int) -> None:
         """Bind the pods of a gang not after all that waits for volumes."""
         jobs, wanted = self._unprovided.pop(number, ((), None))
         for job in jobs:
             self._abandon(job)
         if wanted is not None:
-            self._claims.forgo(wanted)
+            self._claims.cancel(wanted)
 
     # --- one bind --------------------------------------------------------------------------------
 
@@ -300,7 +301,7 @@ class LiveBinder:
             job = self._queue.popleft()
             self._num_under_way += 1
             try:
-                await self._do(job)
+                await self._run_job(job)
             finally:
                 self._num_under_way -= 1
                 self._check_idle()
@@ -309,18 +310,18 @@ class LiveBinder:
         if not self._queue and not self._num_under_way:
             self._idle.set()
 
-    async def _do(self, job: _Job) -> None:
+    async def _run_job(self, job: _Job) -> None:
         # Where one task of a gang can not be bound, the others do not take room for nothing.
         if job.attempt.failure is not None:
             self._abandon(job)
             return
         try:
-            failure = await self._bind_alone(job.bind)
+            failure = await self._bind_locked(job.bind)
         except _NoLongerLeading:
             self._abandon(job)
             return
         if failure is None:
-            self._around.listener.bound(job.bind, self._around.clock.monotonic() - job.planned_s)
+            self._context.listener.bound(job.bind, self._context.clock.monotonic() - job.planned_s)
         else:
             self._fail(job, failure)
             for grant in job.bind.devices:
@@ -335,52 +336,52 @@ class LiveBinder:
         attempt.left -= 1
         if attempt.left or attempt.failure is not None:
             return
-        self.holds.settle(attempt.gang)
+        self.holds.reset(attempt.gang)
 
     def _fail(self, job: _Job, failure: Failure) -> None:
         self._cache.forget(job.bind.task)
-        self._around.listener.failed(job.bind, failure)
+        self._context.listener.failed(job.bind, failure)
         if job.attempt.failure is not None:
             return
         job.attempt.failure = failure
         message = f"pod {job.bind.task} could not be bound to {job.bind.node}: {failure.message}"
         self.holds.fail(job.bind.gang, ReasonCode.NOT_BOUND, message)
 
-    async def _bind_alone(self, bind: Bind) -> Failure | None:
+    async def _bind_locked(self, bind: Bind) -> Failure | None:
         """Bind a task while nobody else gets vGPUs of its node, where that is asked for."""
         if not bind.locks:
             return await self._bind(bind)
         try:
-            held = await self._locks.take(bind.node)
+            held = await self._locks.acquire(bind.node)
         except KubeError as e:
             return _failure(e)
         failure = Failure("NodeLocked", held) if held else await self._bind(bind)
         if failure is not None and not held:
-            await self._locks.give_back(bind.node)
+            await self._locks.release(bind.node)
         return failure
 
     async def _bind(self, bind: Bind) -> Failure | None:
         """Bind a task, however often that has to be tried; None once it is bound."""
-        backoff = Backoff(RETRIES, self._around.waiting.chance)
-        while self._around.may_bind():
+        backoff = Backoff(RETRIES, self._context.timing.chance)
+        while self._context.may_bind():
             if not bind.is_closed and self._cache.is_closed(bind.node):
                 return Failure("NodeClosed", "the node is cordoned, not ready or gone by now")
             try:
-                return await self._ask(bind)
+                return await self._send_bind(bind)
             except (Conflict, ServerFault) as e:
                 is_final = isinstance(e, Conflict) or backoff.failures >= FAULTS
-                outcome = await self._learn(bind, e) if is_final else None
+                outcome = await self._read_outcome(bind, e) if is_final else None
                 if outcome is not None:
                     return outcome.failure
-                await self._around.waiting.sleep(backoff.next())
+                await self._context.timing.sleep(backoff.next_delay())
             except (Unreachable, TooMany) as e:
                 asked_s = e.retry_after_s if isinstance(e, TooMany) else None
-                await self._around.waiting.sleep(asked_s or backoff.next())
+                await self._context.timing.sleep(asked_s or backoff.next_delay())
             except KubeError as e:
                 return _failure(e)
         raise _NoLongerLeading
 
-    async def _ask(self, bind: Bind) -> Failure | None:
+    async def _send_bind(self, bind: Bind) -> Failure | None:
         ref = bind.ref
         for grant in bind.devices:
             refusal = await self._reserver.reserve(grant, ref, bind.uid, bind.node)
@@ -391,7 +392,7 @@ class LiveBinder:
         await self._api.bind(ref.namespace, ref.name, bind.uid, bind.node, bind.annotations)
         return None
 
-    async def _learn(self, bind: Bind, refusal: ApiError) -> _Outcome | None:
+    async def _read_outcome(self, bind: Bind, refusal: ApiError) -> _Outcome | None:
         """What became of a bind, from the pod itself; None where that can not be read now."""
         try:
             pod = await self._api.read(bind.ref)

@@ -26,7 +26,7 @@ TRIES: Final = 8
 """How often a claim is read again that others write at the same time."""
 
 
-class Reserver:
+class ClaimReserver:
     """Reserves claims for pods.
 
     `kind_of` says in which version a claim is followed, `class_of` what a class of devices is.

@@ -29,9 +29,9 @@ from optsched.formats.shuffled import shuffle_mark
 from optsched.formats.upstream import is_upstream
 from optsched.kube.client.errors import Conflict, KubeError, NotFound, Rejected, TooMany
 from optsched.kube.client.interfaces import Ref, pod_ref
-from optsched.kube.runtime.write_queue import Outbox
+from optsched.kube.runtime.write_queue import WriteQueue
 from optsched.kube.scheduler.status import StatusPatch
-from optsched.kube.scheduler.status_writer import beside
+from optsched.kube.scheduler.status_writer import write_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Gang, Snapshot
     from optsched.kube.cache.cluster_cache import ClusterCache
     from optsched.kube.client.interfaces import Api, Raw
-    from optsched.kube.runtime.waiting import Waiting
-    from optsched.kube.scheduler.gang_backoff import Holds
+    from optsched.kube.runtime.timing import Timing
+    from optsched.kube.scheduler.gang_backoff import GangBackoff
     from optsched.kube.scheduler.status_writer import Write
 
 AT_ONCE: Final = 16
@@ -110,7 +110,7 @@ class _Batch:
     nodes: frozenset[str]
     is_begun: bool = False
 
-    def is_needed(self, nominated: Mapping[str, set[str]]) -> bool:
+    def serves_nominations(self, nominated: Mapping[str, set[str]]) -> bool:
         """Whether a plan still needs the room; nominated: its nodes by gang."""
         return not self.nodes or not self.nodes.isdisjoint(nominated.get(self.preemptor, ()))
 
@@ -133,18 +133,18 @@ class _Pending:
     victim: Victim
     batch: _Batch
     after: tuple[Ref, ...]
-    num_looks: int = 0
+    num_polls: int = 0
     is_sent: bool = False
     was_asked: bool = False
 
     @property
     def waited_s(self) -> float:
         """How long it has waited, at least."""
-        return self.num_looks * LOOK_S
+        return self.num_polls * LOOK_S
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class EvictorContext:
     """What an evictor works with.
 
     Attributes
@@ -157,8 +157,8 @@ class Surroundings:
     """
 
     listener: EvictionListener
-    waiting: Waiting
-    holds: Holds
+    timing: Timing
+    holds: GangBackoff
     may_evict: Callable[[], bool]
 
 
@@ -169,14 +169,14 @@ class Evictor:
         self,
         api: Api,
         cache: ClusterCache,
-        writes: Outbox[Ref, Write],
-        around: Surroundings,
+        writes: WriteQueue[Ref, Write],
+        context: EvictorContext,
     ) -> None:
         """writes: carries nominations and records; one that nothing else waits in is best."""
         self._api = api
         self._cache = cache
         self._writes = writes
-        self._around = around
+        self._context = context
         self._pending: dict[str, _Pending] = {}
         self._waits: dict[str, _Pending] = {}
         """Those of them that have not been handed to the outbox."""
@@ -187,18 +187,18 @@ class Evictor:
         self._has_none.set()
         self._marks: dict[str, dict[str, str]] = {}
         """UIDs of pods that were evicted, by name, by gang; as long as the gangs are there."""
-        self._outbox: Outbox[str, _Pending] = Outbox(
+        self._outbox: WriteQueue[str, _Pending] = WriteQueue(
             lambda _, pending: self._evict(pending),
-            around.waiting,
+            context.timing,
             at_once=AT_ONCE,
-            on_failure=self._failed,
+            on_failure=self._handle_failure,
         )
 
     def carry_out(self, plan: Plan, snapshot: Snapshot) -> None:
         """Begin to do what a plan says beside binding; snapshot: what it was made from."""
         nominated = _nominated_nodes(plan)
-        self._take_back(nominated)
-        self._write_down(plan, snapshot)
+        self._spare_unneeded(nominated)
+        self._record_moves(plan, snapshot)
         seated = {a.gang for a in plan.actions if isinstance(a, Allocate | Nominate)}
         for action in plan.actions:
             if isinstance(action, Nominate):
@@ -231,13 +231,13 @@ class Evictor:
         await self._has_none.wait()
         await self._outbox.until_idle()
 
-    def waiting(self) -> Mapping[str, int]:
+    def count_waiting(self) -> Mapping[str, int]:
         """How many evictions wait, by what for: `nomination`, `bind` or `answer`."""
         found = Counter(self._waits_for(each) or "answer" for each in self._waits.values())
         found["answer"] += len(self._pending) - len(self._waits)
         return found
 
-    def _write_down(self, plan: Plan, snapshot: Snapshot) -> None:
+    def _record_moves(self, plan: Plan, snapshot: Snapshot) -> None:
         """What a scheduler that starts again has to know of the evictions of a plan."""
         for key, text in records(snapshot, plan.actions).items():
             self._record(snapshot.gang_by_key[key], text)
@@ -250,9 +250,9 @@ class Evictor:
         if self._cache.assume_nominated(task, node):
             body = {"status": {"nominatedNodeName": node or None}}
             ref = pod_ref(task)
-            self._writes.put(ref, StatusPatch(ref, body, "status"))
+            self._writes.enqueue(ref, StatusPatch(ref, body, "status"))
 
-    def _mark(self, victims: Iterable[Victim], snapshot: Snapshot) -> None:
+    def _annotate_evicted(self, victims: Iterable[Victim], snapshot: Snapshot) -> None:
         """Note on gangs which of their pods go, so that it is no failure of theirs.
 
         A job's controller reads it there even if it looks only when the pods are gone.
@@ -269,26 +269,26 @@ class Evictor:
             if not (gang.is_implicit or is_upstream(gang)):
                 self._write_mark(gang)
 
-    def _unmark(self, victim: Victim) -> None:
+    def _unannotate_evicted(self, victim: Victim) -> None:
         """Note that a pod stays, or has ended by itself."""
         marks, group = self._marks.get(victim.gang, {}), self._cache.group(victim.gang)
         if marks.get(victim.ref.name) != victim.uid:
             return
         del marks[victim.ref.name]
         if group is not None:
-            self._put_mark(Ref(POD_GROUP, group.meta.namespace, group.meta.name), marks)
+            self._write_evicted(Ref(POD_GROUP, group.meta.namespace, group.meta.name), marks)
 
     def _write_mark(self, gang: Gang) -> None:
         marks = self._marks[gang.key]
         known = {task.key.partition("/")[2]: task.uid for task in gang.tasks}
         for name in [name for name in marks if known.get(name, marks[name]) != marks[name]]:
             del marks[name]  # another pod has the name by now
-        self._put_mark(Ref(POD_GROUP, gang.namespace, gang.name), marks)
+        self._write_evicted(Ref(POD_GROUP, gang.namespace, gang.name), marks)
 
-    def _put_mark(self, ref: Ref, marks: Mapping[str, str]) -> None:
+    def _write_evicted(self, ref: Ref, marks: Mapping[str, str]) -> None:
         text = " ".join(f"{name}={uid}" for name, uid in sorted(marks.items()))
         body = {"metadata": {"annotations": {EVICTED: text or None}}}
-        self._writes.put(_mark_key(ref), StatusPatch(ref, body, ""))
+        self._writes.enqueue(_mark_key(ref), StatusPatch(ref, body, ""))
 
     def _record(self, gang: Gang, text: str) -> None:
         """Note what has been moved for a gang, where a scheduler that starts again will find it."""
@@ -299,7 +299,7 @@ class Evictor:
         ref, part = Ref(POD_GROUP, gang.namespace, gang.name), ""
         if gang.is_implicit:
             ref, part = pod_ref(gang.tasks[0].key), "status"
-        self._writes.put(_moves_key(ref), StatusPatch(ref, body, part))
+        self._writes.enqueue(_moves_key(ref), StatusPatch(ref, body, part))
 
     def _shuffled(self, plan: Plan) -> Iterator[tuple[str, str]]:
         """Gangs of which plugins want pods elsewhere, and the plugins, each pair once."""
@@ -313,14 +313,14 @@ class Evictor:
             return
         ref = Ref(POD_GROUP, gang.namespace, gang.name)
         body = {"metadata": {"annotations": shuffle_mark(plugin, now_ms)}}
-        self._writes.put(beside(ref, f"shuffled by {plugin}"), StatusPatch(ref, body, ""))
+        self._writes.enqueue(write_key(ref, f"shuffled by {plugin}"), StatusPatch(ref, body, ""))
 
     # --- evictions -------------------------------------------------------------------------------
 
     def _begin_all(self, plan: Plan, snapshot: Snapshot, nominated: Mapping[str, set[str]]) -> None:
         planned = [action for action in plan.actions if isinstance(action, Evict)]
         begun = [v for v in (self._begin(each, snapshot.taken_ms) for each in planned) if v]
-        self._mark(begun, snapshot)
+        self._annotate_evicted(begun, snapshot)
         nominations: dict[str, list[Ref]] = {}
         for action in plan.actions:
             if isinstance(action, Nominate):
@@ -341,18 +341,18 @@ class Evictor:
 
     def _begin(self, eviction: Evict, now_ms: int) -> Victim | None:
         if eviction.plugin:
-            self._cache.note_shuffle(eviction.plugin, now_ms)
+            self._cache.record_shuffle(eviction.plugin, now_ms)
         task = self._cache.task(eviction.task)
-        uid = self._cache.assume_leaving(eviction.task, eviction.node)
+        uid = self._cache.assume_evicted(eviction.task, eviction.node)
         if uid is None:
             return None
         return Victim(eviction, uid, "" if task is None else task.gang)
 
-    def _take_back(self, nominated: Mapping[str, set[str]]) -> None:
+    def _spare_unneeded(self, nominated: Mapping[str, set[str]]) -> None:
         """Spare victims whose room the newest plan does not need; nominated: its nodes by gang."""
         for pending in tuple(self._pending.values()):
             batch = pending.batch
-            if not (pending.is_sent or batch.is_begun or batch.is_needed(nominated)):
+            if not (pending.is_sent or batch.is_begun or batch.serves_nominations(nominated)):
                 self._spare(pending, "unwanted")
 
     async def _release_all(self) -> None:
@@ -360,19 +360,19 @@ class Evictor:
         while True:
             await self._has_waits.wait()
             for task, pending in tuple(self._waits.items()):
-                if self._may_go(pending):
+                if self._is_ready(pending):
                     del self._waits[task]
-                    self._outbox.put(task, pending)
+                    self._outbox.enqueue(task, pending)
             if not self._waits:
                 self._reported.clear()
                 self._has_waits.clear()
                 self._has_none.set()
                 continue
-            await self._around.waiting.sleep(LOOK_S)
+            await self._context.timing.sleep(LOOK_S)
             for pending in self._waits.values():
-                pending.num_looks += 1
+                pending.num_polls += 1
 
-    def _may_go(self, pending: _Pending) -> bool:
+    def _is_ready(self, pending: _Pending) -> bool:
         reason = self._waits_for(pending)
         if not reason:
             return True
@@ -410,7 +410,7 @@ class Evictor:
         victim, task = pending.victim, pending.victim.eviction.task
         if self._pending.get(task) is not pending:
             return  # taken back
-        if not self._around.may_evict():
+        if not self._context.may_evict():
             self._spare(pending, "stood-down")
             return
         known = self._cache.task(task)
@@ -418,13 +418,13 @@ class Evictor:
             self._end(pending)
             return
         try:
-            await self._ask(pending, self._cache.pod_version(task))
+            await self._send_eviction(pending, self._cache.pod_version(task))
         except TooMany as e:
             raise Rejected(e.code, e.reason, e.message) from e
         finally:
             pending.is_sent = False
 
-    async def _ask(self, pending: _Pending, version: str) -> None:
+    async def _send_eviction(self, pending: _Pending, version: str) -> None:
         """Evict a pod as it is known to stand, and again where only something else changed."""
         victim = pending.victim
         ref, num_conflicts = victim.ref, 0
@@ -444,13 +444,13 @@ class Evictor:
                 raise
             else:
                 self._pending.pop(victim.eviction.task, None)
-                self._around.listener.evicted(victim)
+                self._context.listener.evicted(victim)
                 return
             pod = await self._read(ref)
             if pod is None or pod["metadata"].get("uid") != victim.uid or not is_standing(pod):
                 self._end(pending)
                 return
-            if not self._around.may_evict():
+            if not self._context.may_evict():
                 self._spare(pending, "stood-down")
                 return
             version = str(pod["metadata"].get("resourceVersion") or "")
@@ -461,23 +461,23 @@ class Evictor:
         except NotFound:
             return None
 
-    def _failed(self, task: str, error: KubeError) -> None:
+    def _handle_failure(self, task: str, error: KubeError) -> None:
         pending = self._pending.pop(task, None)
         if pending is None:
             return
         victim, eviction = pending.victim, pending.victim.eviction
-        self._cache.assume_staying(task)
-        self._unmark(victim)
+        self._cache.forget_eviction(task)
+        self._unannotate_evicted(victim)
         message = f"pod {eviction.task} could not be evicted from {eviction.node}: {error}"
         if eviction.preemptor:
-            self._around.holds.fail(eviction.preemptor, ReasonCode.NOT_EVICTED, message)
-        self._around.listener.not_evicted(victim, error)
+            self._context.holds.fail(eviction.preemptor, ReasonCode.NOT_EVICTED, message)
+        self._context.listener.not_evicted(victim, error)
 
     def _end(self, pending: _Pending) -> None:
         """A victim is gone or has ended: because of an answer that was lost, or by itself."""
         if pending.was_asked:
             self._pending.pop(pending.victim.eviction.task, None)
-            self._around.listener.evicted(pending.victim)
+            self._context.listener.evicted(pending.victim)
         else:
             self._spare(pending, "ended")
 
@@ -487,9 +487,9 @@ class Evictor:
             del self._pending[task]
             self._waits.pop(task, None)
             self._outbox.discard(task)
-        self._cache.assume_staying(task)
-        self._unmark(pending.victim)
-        self._around.listener.spared(pending.victim, why)
+        self._cache.forget_eviction(task)
+        self._unannotate_evicted(pending.victim)
+        self._context.listener.spared(pending.victim, why)
 
 
 def _nominated_nodes(plan: Plan) -> dict[str, set[str]]:
@@ -527,8 +527,8 @@ def _record_ref(gang: Gang) -> Ref:
 
 
 def _mark_key(ref: Ref) -> Ref:
-    return beside(ref, "evicted")
+    return write_key(ref, "evicted")
 
 
 def _moves_key(ref: Ref) -> Ref:
-    return beside(ref, "moves")
+    return write_key(ref, "moves")

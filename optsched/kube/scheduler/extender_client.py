@@ -60,7 +60,7 @@ class NoAnswer(Exception):
     """A service did not answer as it should; the message says how."""
 
 
-class Extenders:
+class ExtenderClient:
     """Holds the threads and connections that sessions ask through."""
 
     def __init__(self, clock: Clock) -> None:
@@ -72,7 +72,7 @@ class Extenders:
         self.memory = Memory(clock)
         self._is_closed = False
 
-    def opened(self, snapshot: Snapshot, policy: Policy) -> Asking | None:
+    def open_session(self, snapshot: Snapshot, policy: Policy) -> ExtenderSession | None:
         """Whom the rules of a session may ask; None where its policy has no extender."""
         active = policy.rules.find(Extender.name)
         if active is None or not isinstance(active.rule, Extender) or not active.rule.paths:
@@ -80,7 +80,7 @@ class Extenders:
         if active.rule.service != self._service:
             self._service, self.memory = active.rule.service, Memory(self._clock)
         budget_s = policy.budgets.period_ms / 1000
-        asking = Asking(self, active.rule, snapshot, self._clock.monotonic() + budget_s)
+        asking = ExtenderSession(self, active.rule, snapshot, self._clock.monotonic() + budget_s)
         asking.open()
         return asking
 
@@ -104,25 +104,25 @@ class Extenders:
 
     def _post(self, url: str, body: bytes, timeout_s: float) -> bytes:
         until_s = self._clock.monotonic() + timeout_s
-        kept = self._kept(url)
+        kept = self._pop_connection(url)
         if kept is not None:
             try:
                 return self._exchange(kept, url, body, until_s)
             except TimeoutError as e:
-                raise NoAnswer(_words(e)) from e
+                raise NoAnswer(_describe_error(e)) from e
             except (OSError, HTTPException):
                 log.debug("a connection to %s was closed meanwhile", url)
         try:
             return self._exchange(_connection(url), url, body, until_s)
         except (OSError, HTTPException) as e:
-            raise NoAnswer(_words(e)) from e
+            raise NoAnswer(_describe_error(e)) from e
 
-    def _kept(self, url: str) -> HTTPConnection | None:
+    def _pop_connection(self, url: str) -> HTTPConnection | None:
         with self._lock:
             idle = self._idle.get(urlsplit(url).netloc)
             return idle.pop() if idle else None
 
-    def _keep(self, url: str, connection: HTTPConnection) -> None:
+    def _return_connection(self, url: str, connection: HTTPConnection) -> None:
         with self._lock:
             if not self._is_closed:
                 self._idle.setdefault(urlsplit(url).netloc, []).append(connection)
@@ -140,7 +140,7 @@ class Extenders:
         except BaseException:
             connection.close()
             raise
-        self._keep(url, connection)
+        self._return_connection(url, connection)
         return found
 
     def _read(self, connection: HTTPConnection, until_s: float) -> bytes:
@@ -169,7 +169,7 @@ class Memory:
         self._said: dict[tuple[TaskShape, str], tuple[Node, str, float]] = {}
         self._needed_s = -math.inf
 
-    def need(self) -> None:
+    def mark_overdue(self) -> None:
         """Time did not suffice."""
         self._needed_s = self._clock.monotonic()
 
@@ -185,7 +185,7 @@ class Memory:
             if said is not None and said[2] >= since_s and said[0] == node
         }
 
-    def keep(self, shape: TaskShape, nodes: Sequence[Node], heard: Mapping[str, str]) -> None:
+    def remember(self, shape: TaskShape, nodes: Sequence[Node], heard: Mapping[str, str]) -> None:
         """Remember what was heard about nodes."""
         now_s = self._clock.monotonic()
         if len(self._said) > MOST_REMEMBERED:
@@ -202,17 +202,17 @@ def _connection(url: str) -> HTTPConnection:
     return HTTPConnection(host, parts.port)
 
 
-def _words(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "did not answer in time"
     return f"could not be asked: {str(error) or type(error).__name__}"
 
 
-class Asking:
+class ExtenderSession:
     """The service of one session's extender; see `plugins.outside.Outside`."""
 
     def __init__(
-        self, extenders: Extenders, rule: Extender, snapshot: Snapshot, deadline_s: float
+        self, extenders: ExtenderClient, rule: Extender, snapshot: Snapshot, deadline_s: float
     ) -> None:
         self._extenders = extenders
         self._rule = rule
@@ -262,26 +262,26 @@ class Asking:
             return Reply(failure=f"{self._rule.service.url} {self._shut}")
         try:
             if question.verb is Verb.PREDICATE:
-                return self._ask_of_nodes(question)
+                return self._filter_nodes(question)
             body = request_body(question, self._snapshot)
             (raw,) = self._wait([self._start(question.verb, body)])
             return Reply(read_reply(question.verb, raw))
         except (NoAnswer, ValueError) as e:
             return Reply(failure=f"{self._rule.service.url} {e}")
 
-    def _ask_of_nodes(self, question: Question) -> Reply:
+    def _filter_nodes(self, question: Question) -> Reply:
         assert question.task is not None  # noqa: S101  for the type checker
         memory, shape = self._extenders.memory, question.task.shape
         said = memory.recall(shape, question.nodes)
         nodes = [node for node in question.nodes if node.name not in said]
-        heard, failed = self._ask_about(task_info(question.task, self._snapshot), nodes)
-        memory.keep(shape, [node for node in nodes if node.name in heard], heard)
+        heard, failed = self._request_refusals(task_info(question.task, self._snapshot), nodes)
+        memory.remember(shape, [node for node in nodes if node.name in heard], heard)
         if SPENT in " ".join(failed.values()):
-            memory.need()
+            memory.mark_overdue()
         refused = {name: why for name, why in {**said, **heard}.items() if why}
         return Reply({"refused": refused, "failed": failed})
 
-    def _ask_about(
+    def _request_refusals(
         self, task: Body, nodes: Sequence[Node]
     ) -> tuple[dict[str, str], dict[str, str]]:
         """Why nodes are refused by name, empty where they are open, and which got no answer.

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from optsched.cluster.reasons import Reason
-from optsched.kube.runtime.backoff import Steps
+from optsched.kube.runtime.backoff import BackoffSteps
 
 if TYPE_CHECKING:
     from optsched.cluster.reasons import ReasonCode
     from optsched.kube.cache.cluster_cache import ClusterCache
     from optsched.session.ports import Clock
 
-HOLDS: Final = Steps(first_s=1.0, most_s=60.0)
+HOLDS: Final = BackoffSteps(first_s=1.0, most_s=60.0)
 """How long a gang is left alone after a failure, and after one more."""
 
 
@@ -23,7 +23,7 @@ class _Hold:
     failures: int = 0
 
 
-class Holds:
+class GangBackoff:
     """Which gangs are held, and until when."""
 
     def __init__(self, cache: ClusterCache, clock: Clock) -> None:
@@ -35,20 +35,20 @@ class Holds:
         """Hold a gang after a failure, longer than after the one before."""
         hold = self._held.setdefault(gang, _Hold())
         hold.failures += 1
-        pause_s = HOLDS.after(hold.failures)
+        pause_s = HOLDS.delay_after(hold.failures)
         hold.until_s = self._clock.monotonic() + pause_s
-        self._cache.hold(gang, Reason(code, f"{message}; tried again in {pause_s:.0f} s"))
+        self._cache.hold_gang(gang, Reason(code, f"{message}; tried again in {pause_s:.0f} s"))
 
-    def settle(self, gang: str) -> None:
+    def reset(self, gang: str) -> None:
         """All went well with a gang: forget what failed before."""
         if self._held.pop(gang, None) is not None:
-            self._cache.release(gang)
+            self._cache.release_gang(gang)
 
     def release_due(self) -> None:
         """Let gangs be scheduled again whose time has come."""
         now = self._clock.monotonic()
         for gang, hold in tuple(self._held.items()):
             if hold.until_s <= now:
-                self._cache.release(gang)
+                self._cache.release_gang(gang)
             if hold.until_s + HOLDS.most_s <= now:
                 del self._held[gang]

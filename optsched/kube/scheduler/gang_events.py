@@ -52,7 +52,7 @@ def scheduled(bind: Bind) -> Note:
     return Note(bind.ref, bind.uid, EventType.NORMAL, "Scheduled", message)
 
 
-class GangBinds:
+class GangBindEvents:
     """Binds of gangs, kept for a moment: pods that are bound together are one event."""
 
     def __init__(self, group_of: Callable[[str], PodGroup | None]) -> None:
@@ -68,7 +68,7 @@ class GangBinds:
         self._since_ms.setdefault(bind.gang, now_ms)
         self._at_ms[bind.gang] = now_ms
 
-    def take(self, before_ms: int) -> list[Note]:
+    def collect_due(self, before_ms: int) -> list[Note]:
         """The notes of gangs of which a bind was kept first by then.
 
         One on the PodGroup for several pods, and one on a pod that was bound alone.
@@ -119,7 +119,7 @@ def not_evicted(victim: Victim, error: KubeError) -> Note:
     return Note(victim.ref, victim.uid, EventType.WARNING, "FailedEvict", message)
 
 
-def given_back(victim: Victim, cache: ClusterCache) -> Note | None:
+def overuse_reclaimed(victim: Victim, cache: ClusterCache) -> Note | None:
     """A queue whose overuse has a limit gives something back; None where that is not why."""
     eviction = victim.eviction
     group = cache.group(victim.gang)
@@ -151,13 +151,13 @@ def unschedulable(gang: Gang, reason: Reason, born_ms: int) -> Iterator[Note]:
     """
     if not gang.is_implicit and gang.uid and gang.created_ms <= born_ms:
         kind = SCHEDULING_POD_GROUPS[0] if is_upstream(gang) else POD_GROUP
-        yield _waits(Ref(kind, gang.namespace, group_name(gang)), gang.uid, reason)
+        yield _unschedulable_note(Ref(kind, gang.namespace, group_name(gang)), gang.uid, reason)
     for task in gang.tasks:
         if task.status in _WAITS and task.created_ms <= born_ms:
-            yield _waits(pod_ref(task.key), task.uid, task.problem or reason)
+            yield _unschedulable_note(pod_ref(task.key), task.uid, task.problem or reason)
 
 
-def _waits(about: Ref, uid: str, reason: Reason) -> Note:
+def _unschedulable_note(about: Ref, uid: str, reason: Reason) -> Note:
     code = reason.code.value
     message = f"{code}: {reason.message}"
     return Note(about, uid, EventType.WARNING, "Unschedulable", message, code)
@@ -181,7 +181,7 @@ def _grown_ms(gang: Gang) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Reported:
     """What was told about a gang; young_ms: until when some of its pods were too young."""
 
     gang: Gang
@@ -190,7 +190,7 @@ class _Told:
     young_ms: int
 
 
-class Notices:
+class GangReporter:
     """Remembers what was told about each gang, so that only news are looked at.
 
     Attributes
@@ -203,38 +203,38 @@ class Notices:
     def __init__(self, note: Callable[[Note], None]) -> None:
         self.due_ms: int | None = None
         self._note = note
-        self._told: dict[str, _Told] = {}
+        self._told: dict[str, _Reported] = {}
         self._flaws: frozenset[Flaw] = frozenset()
 
-    def tell(self, outcome: Outcome) -> None:
+    def report_pending(self, outcome: Outcome) -> None:
         """Tell why gangs wait, where that is new or has not been said for a while."""
         now_ms, gangs = outcome.snapshot.taken_ms, outcome.snapshot.gang_by_key
         self.due_ms = None
         for key, reason in outcome.reasons.items():
             gang = gangs.get(key)
-            if gang is None or self._is_put_off(_soonest_ms(gang, reason), now_ms):
+            if gang is None or self._defer(_soonest_ms(gang, reason), now_ms):
                 continue
             told, grown_ms = self._told.get(key), _grown_ms(gang)
-            is_young = self._is_put_off(grown_ms, now_ms)
+            is_young = self._defer(grown_ms, now_ms)
             if told is None or told.reason.code is not reason.code:
                 log.info("%s waits: %s", key, reason)
             elif told.gang is gang and now_ms < min(told.at_ms + _AGAIN_MS, told.young_ms):
                 continue
             again_ms = grown_ms if is_young else now_ms + _AGAIN_MS
-            self._told[key] = _Told(gang, reason, now_ms, again_ms)
+            self._told[key] = _Reported(gang, reason, now_ms, again_ms)
             for note in unschedulable(gang, reason, now_ms - YOUNG_MS):
                 self._note(note)
         for key in self._told.keys() - outcome.reasons.keys():
             del self._told[key]
 
-    def _is_put_off(self, due_ms: int, now_ms: int) -> bool:
+    def _defer(self, due_ms: int, now_ms: int) -> bool:
         """Whether something is to be told later; it is noted when."""
         if due_ms <= now_ms:
             return False
         self.due_ms = due_ms if self.due_ms is None else min(self.due_ms, due_ms)
         return True
 
-    def tell_flaws(self, flaws: Iterable[Flaw], uid_of: Callable[[Kind, str], str]) -> None:
+    def report_flaws(self, flaws: Iterable[Flaw], uid_of: Callable[[Kind, str], str]) -> None:
         """Tell objects what is wrong with them; the recorder knows when it is time to again."""
         now = frozenset(flaws)
         for flaw in sorted(now - self._flaws, key=str):

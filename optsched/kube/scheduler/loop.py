@@ -17,12 +17,12 @@ from optsched.cluster.decisions import Allocate, Enqueue
 from optsched.cluster.snapshot import DEFAULT_QUEUE, ROOT_QUEUE
 from optsched.kube.client.interfaces import pod_ref
 from optsched.kube.runtime.outage import Outage
-from optsched.kube.scheduler.extender_client import Extenders
-from optsched.kube.scheduler.gang_events import Notices
-from optsched.kube.scheduler.scheduling_gates import Opening
+from optsched.kube.scheduler.extender_client import ExtenderClient
+from optsched.kube.scheduler.gang_events import GangReporter
+from optsched.kube.scheduler.scheduling_gates import GateOpening
 from optsched.kube.scheduler.shards import shard_patch
-from optsched.kube.scheduler.status import Outcome, StatusBook, usage_patch
-from optsched.kube.scheduler.status_writer import BUILTIN_QUEUES, beside
+from optsched.kube.scheduler.status import Outcome, StatusTracker, usage_patch
+from optsched.kube.scheduler.status_writer import BUILTIN_QUEUES, write_key
 from optsched.plugins.eviction.moves import SHUFFLE
 from optsched.plugins.shares.past_usage import half_life_of
 from optsched.policy.policy import SolverKind, without_solver
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from optsched.kube.client.interfaces import Ref
     from optsched.kube.runtime.events import EventRecorder
     from optsched.kube.runtime.leader_election import Leadership
-    from optsched.kube.runtime.write_queue import Outbox
+    from optsched.kube.runtime.write_queue import WriteQueue
     from optsched.kube.scheduler.binder import LiveBinder
     from optsched.kube.scheduler.evictor import Evictor
     from optsched.kube.scheduler.metrics import Metrics
-    from optsched.kube.scheduler.policy_file import Policies
-    from optsched.kube.scheduler.snapshot_dumps import Dumps
-    from optsched.kube.scheduler.solver_process import SolverKeeper
+    from optsched.kube.scheduler.policy_file import PolicyFile
+    from optsched.kube.scheduler.snapshot_dumps import SnapshotDumps
+    from optsched.kube.scheduler.solver_process import SolverSupervisor
     from optsched.kube.scheduler.status_writer import Write
     from optsched.plugins.custom.isolation import Fault
     from optsched.policy.policy import Policy
@@ -86,7 +86,7 @@ class Freshness(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class SchedulerDependencies:
     """What a scheduler works with; each part is run by whoever made it.
 
     `follower` reads the cluster; None where nothing but this process may know when it is fresh.
@@ -97,14 +97,14 @@ class Parts:
     cache: ClusterCache
     binder: LiveBinder
     evictor: Evictor
-    writes: Outbox[Ref, Write]
+    writes: WriteQueue[Ref, Write]
     events: EventRecorder
     metrics: Metrics
-    policies: Policies
+    policies: PolicyFile
     leadership: Leadership
-    dumps: Dumps
+    dumps: SnapshotDumps
     clock: Clock
-    solver: SolverKeeper
+    solver: SolverSupervisor
     follower: Freshness | None = None
     on_fault: Callable[[str], None] = lambda _: None
     on_advice: Callable[[str], None] = lambda _: None
@@ -131,16 +131,16 @@ class _Answer:
 class Scheduler:
     """Decides on a cluster; `run` has to be running for anything to be decided."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._book = StatusBook()
-        self._notices = Notices(parts.events.note)
+    def __init__(self, parts: SchedulerDependencies) -> None:
+        self._dependencies = parts
+        self._book = StatusTracker()
+        self._notices = GangReporter(parts.events.note)
         self._executor = ThreadPoolExecutor(1, "session")
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
         self._previous: Problem | None = None
         self._faults: set[Fault] = set()
-        self._extenders = Extenders(parts.clock)
+        self._extenders = ExtenderClient(parts.clock)
         self._answers: tuple[tuple[str, str], ...] = ()
         self._answer: _Answer | None = None
         self._version = -1
@@ -164,39 +164,41 @@ class Scheduler:
 
     def trouble(self) -> str:
         """See `server.Probes`."""
-        still_s = self._parts.clock.monotonic() - self._beat_s
+        still_s = self._dependencies.clock.monotonic() - self._beat_s
         return f"the loop has been stuck for {still_s:.0f} s" if still_s > STUCK_S else ""
 
     def unready(self) -> str:
         """See `server.Probes`: a standby is ready, too."""
-        return "" if self._parts.cache.is_synced else "not everything has been listed yet"
+        return "" if self._dependencies.cache.is_synced else "not everything has been listed yet"
 
-    def refused(self, ref: Ref) -> None:
+    def retry_status(self, ref: Ref) -> None:
         """A status was not taken by the server."""
-        self._book.refused(ref, self._parts.clock.now_ms())
+        self._book.record_refusal(ref, self._dependencies.clock.now_ms())
 
     def dump(self) -> None:
         """Write the cluster as it is known now into a file, in a thread."""
-        snapshot = self._snapshot(self._parts.policies.current(), self._parts.clock.now_ms())
+        snapshot = self._snapshot(
+            self._dependencies.policies.current(), self._dependencies.clock.now_ms()
+        )
         recorded = replace(snapshot, answers=self._answers)
-        self._executor.submit(self._parts.dumps.keep, recorded, "snapshot")
+        self._executor.submit(self._dependencies.dumps.dump, recorded, "snapshot")
 
     # --- the loop --------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Hold sessions until stopped."""
-        clock = self._parts.clock
+        clock = self._dependencies.clock
         while not self._stopping.is_set():
             began = self._beat_s = clock.monotonic()
-            policy = self._parts.policies.current()
-            has_turn = self._leads() and self._is_known()
+            policy = self._dependencies.policies.current()
+            has_turn = self._leads() and self._is_cluster_known()
             if has_turn:
-                await self._turn(policy)
-            period_s = self._parts.policies.period_s
+                await self._run_cycle(policy)
+            period_s = self._dependencies.policies.period_s
             # A process that begins to lead does not wait for a period first.
             least_s = period_s if has_turn else min(SETTLE_S, period_s)
             await self._pause(began + least_s - clock.monotonic())
-            await self._calm(period_s)
+            await self._await_change(period_s)
         if self._leads():
             self._write_usage(at_last=True)
         self._executor.shutdown()
@@ -204,22 +206,22 @@ class Scheduler:
 
     def _leads(self) -> bool:
         """Whether this process schedules; what only a leader may do ends with that."""
-        parts, term = self._parts, self._parts.leadership.term
+        parts, term = self._dependencies, self._dependencies.leadership.term
         parts.metrics.leading.set(term != 0)
         if term == self._term:
             return term != 0
         if self._term:
             # Also where it leads again by now: what was to be written meanwhile was not. Where the
             # server is away that has been reported.
-            level = logging.INFO if parts.outage.is_on else logging.WARNING
+            level = logging.INFO if parts.outage.is_active else logging.WARNING
             log.log(level, "another process may schedule from now on")
             parts.binder.withdraw()
             parts.evictor.withdraw()
             parts.writes.clear()
             parts.events.clear()
-            parts.metrics.stood_down()
+            parts.metrics.clear_figures()
         self._term = term
-        self._answer, self._book, self._usage = None, StatusBook(), UsageKeeper()
+        self._answer, self._book, self._usage = None, StatusTracker(), UsageKeeper()
         if term:
             log.info("this process schedules")
             if parts.follower is not None and parts.cache.is_synced:
@@ -227,10 +229,10 @@ class Scheduler:
                 parts.follower.refresh()
         return term != 0
 
-    def _is_known(self) -> bool:
+    def _is_cluster_known(self) -> bool:
         """Whether the cluster has been read, also since this process leads."""
-        follower = self._parts.follower
-        return self._parts.cache.is_synced and (follower is None or follower.is_fresh)
+        follower = self._dependencies.follower
+        return self._dependencies.cache.is_synced and (follower is None or follower.is_fresh)
 
     async def _pause(self, seconds: float) -> None:
         """Wait, but not for a stop."""
@@ -243,12 +245,12 @@ class Scheduler:
         except TimeoutError:
             pass
 
-    async def _calm(self, period_s: float) -> None:
+    async def _await_change(self, period_s: float) -> None:
         """Wait for a change, or until it is time to look all the same."""
         if self._changed.is_set():
             self._changed.clear()
             return
-        due_ms, now_ms = self._due_ms, self._parts.clock.now_ms()
+        due_ms, now_ms = self._due_ms, self._dependencies.clock.now_ms()
         due_s = LOOK_S if due_ms is None else (due_ms - now_ms) / 1000
         try:
             async with asyncio.timeout(min(LOOK_S, max(SETTLE_S, due_s))):
@@ -260,15 +262,15 @@ class Scheduler:
 
     # --- a turn ----------------------------------------------------------------------------------
 
-    async def _turn(self, policy: Policy) -> None:
-        parts = self._parts
-        parts.metrics.passed(parts.clock.monotonic())
+    async def _run_cycle(self, policy: Policy) -> None:
+        parts = self._dependencies
+        parts.metrics.add_wasted_time(parts.clock.monotonic())
         parts.binder.release_due()
         now_ms = parts.clock.now_ms()
         self._write_usage()
         if parts.cache.version == self._version and self._is_fresh(policy, now_ms):
             if self._is_due(now_ms):
-                self._tell(now_ms)
+                self._report_status(now_ms)
             return
         self._version = parts.cache.version
         snapshot = self._snapshot(policy, now_ms)
@@ -277,7 +279,7 @@ class Scheduler:
             parts.metrics.skipped()
         else:
             await self._session(snapshot, policy)
-        self._tell(now_ms)
+        self._report_status(now_ms)
 
     @property
     def _due_ms(self) -> int | None:
@@ -291,14 +293,16 @@ class Scheduler:
 
     def _snapshot(self, policy: Policy, now_ms: int) -> Snapshot:
         """The cluster, with what queues have used if the policy looks at it."""
-        return self._usage.noted(self._parts.cache.snapshot(now_ms), half_life_of(policy.rules))
+        return self._usage.noted(
+            self._dependencies.cache.snapshot(now_ms), half_life_of(policy.rules)
+        )
 
     def _write_usage(self, *, at_last: bool = False) -> None:
         """Have written down what queues have used, so that whoever schedules next knows."""
-        for name, usage in self._usage.to_write(self._parts.clock.now_ms(), at_last=at_last):
-            if name in self._parts.cache.queues:
+        for name, usage in self._usage.to_write(self._dependencies.clock.now_ms(), at_last=at_last):
+            if name in self._dependencies.cache.queues:
                 patch = usage_patch(name, usage)
-                self._parts.writes.put(beside(patch.ref, "usage"), patch)
+                self._dependencies.writes.enqueue(write_key(patch.ref, "usage"), patch)
 
     def _look_at_shard(self, sharding: Sharding) -> None:
         if sharding.is_missing and not self._lacks_shard:
@@ -323,50 +327,52 @@ class Scheduler:
         )
 
     async def _session(self, snapshot: Snapshot, policy: Policy) -> None:
-        began_s = self._parts.clock.monotonic()
+        began_s = self._dependencies.clock.monotonic()
         if self._answer is None or self._answer.policy is not policy:
-            self._prepare()
+            self._start_policy()
         self._advise(snapshot, policy)
         repeats = self._repeats(snapshot, policy)
         report = await self._decide(snapshot, policy, repeats)
         if report is None:
             return
         self._previous, self._answers = report.problem, report.trace.answers
-        self._answer = self._kept(snapshot, policy, report, repeats)
+        self._answer = self._build_answer(snapshot, policy, report, repeats)
         if self._leads():
-            self._parts.evictor.carry_out(report.plan, snapshot)
-            self._parts.binder.carry_out(report.plan)
-            self._open(report)
+            self._dependencies.evictor.carry_out(report.plan, snapshot)
+            self._dependencies.binder.carry_out(report.plan)
+            self._open_gates(report)
         self._number += 1
-        self._parts.metrics.session(report, policy, self._parts.clock.monotonic() - began_s)
-        self._report(report.trace.faults)
+        self._dependencies.metrics.session(
+            report, policy, self._dependencies.clock.monotonic() - began_s
+        )
+        self._report_faults(report.trace.faults)
         _log_session(self._number, report)
 
-    def _open(self, report: Report) -> None:
+    def _open_gates(self, report: Report) -> None:
         """Let pods go whose queues have room for them although no node has."""
-        cache, now_ms = self._parts.cache, self._parts.clock.now_ms()
+        cache, now_ms = self._dependencies.cache, self._dependencies.clock.now_ms()
         for task in report.opened:
             found = cache.task(task)
             if found is not None and cache.is_gated(task):
                 reason = str(report.plan.pending.get(found.gang, ""))
-                opening = Opening(pod_ref(task), found.uid, now_ms, reason)
-                self._parts.writes.put(beside(opening.ref, "gate"), opening)
+                opening = GateOpening(pod_ref(task), found.uid, now_ms, reason)
+                self._dependencies.writes.enqueue(write_key(opening.ref, "gate"), opening)
 
-    def _report(self, faults: Sequence[Fault]) -> None:
+    def _report_faults(self, faults: Sequence[Fault]) -> None:
         for fault in faults:
-            self._parts.metrics.plugin_failed(fault.plugin)
+            self._dependencies.metrics.plugin_failed(fault.plugin)
             if fault not in self._faults and len(self._faults) < MOST_FAULTS:
                 self._faults.add(fault)
                 log.error("%s", fault)
-                self._parts.on_fault(str(fault))
+                self._dependencies.on_fault(str(fault))
 
-    def _prepare(self) -> None:
+    def _start_policy(self) -> None:
         """What is done once for a policy: queues that have to exist."""
         self._faults.clear()
         self._is_advised = False
         for creation in BUILTIN_QUEUES:
-            if creation.ref.name not in self._parts.cache.queues:
-                self._parts.writes.put(creation.ref, creation)
+            if creation.ref.name not in self._dependencies.cache.queues:
+                self._dependencies.writes.enqueue(creation.ref, creation)
 
     def _advise(self, snapshot: Snapshot, policy: Policy) -> None:
         """Say once for a policy that nothing is given back although queues are reclaimable."""
@@ -380,7 +386,7 @@ class Scheduler:
                 "lack `reclaim`: what they lend is not given back before it is free"
             )
             log.warning(advice)
-            self._parts.on_advice(advice)
+            self._dependencies.on_advice(advice)
 
     def _repeats(self, snapshot: Snapshot, policy: Policy) -> int:
         """How often in a row a session has asked what this one asks, and decided nothing."""
@@ -401,37 +407,41 @@ class Scheduler:
             except Exception:
                 # Whatever is wrong with a session, it must not end the scheduler.
                 log.exception("session failed with policy %s", chosen.name)
-                self._parts.metrics.broken()
-                self._executor.submit(self._parts.dumps.keep, snapshot, "error")
+                self._dependencies.metrics.broken()
+                self._executor.submit(self._dependencies.dumps.dump, snapshot, "error")
         return None
 
     async def _in_thread(self, snapshot: Snapshot, policy: Policy, repeats: int) -> Report:
         optimises = policy.solver is SolverKind.CPSAT
         limits = question.limits_for(policy.budgets.solve_ms, repeats)
-        around = Surroundings(
-            clock=self._parts.clock,
-            solver=self._parts.solver.ready if optimises else None,
-            incidents=self._parts.dumps,
+        context = Surroundings(
+            clock=self._dependencies.clock,
+            solver=self._dependencies.solver.available if optimises else None,
+            incidents=self._dependencies.dumps,
             limits=limits,
-            period_ms=question.period_for(self._parts.policies.period_s, limits),
+            period_ms=question.period_for(self._dependencies.policies.period_s, limits),
         )
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, self._hold, snapshot, policy, around)
+        return await loop.run_in_executor(
+            self._executor, self._run_session, snapshot, policy, context
+        )
 
-    def _hold(self, snapshot: Snapshot, policy: Policy, around: Surroundings) -> Report:
+    def _run_session(self, snapshot: Snapshot, policy: Policy, context: Surroundings) -> Report:
         """A session, with whom its rules may ask outside."""
-        outside = self._extenders.opened(snapshot, policy)
-        around = replace(around, outside=outside)
+        outside = self._extenders.open_session(snapshot, policy)
+        context = replace(context, outside=outside)
         plan: Plan | None = None
         try:
-            report = run_session(snapshot, policy, around, self._previous)
+            report = run_session(snapshot, policy, context, self._previous)
             plan = report.plan
         finally:
             if outside is not None:
                 outside.closed(plan)
         return report
 
-    def _kept(self, snapshot: Snapshot, policy: Policy, report: Report, repeats: int) -> _Answer:
+    def _build_answer(
+        self, snapshot: Snapshot, policy: Policy, report: Report, repeats: int
+    ) -> _Answer:
         before, times, plan = self._answer, 0, report.plan
         if before is not None and before.policy is policy and before.plan.pending == plan.pending:
             times = before.times + 1
@@ -448,21 +458,21 @@ class Scheduler:
             until_ms = min(until_ms, now_ms + question.OTHERS_MS)
         return _Answer(snapshot, policy, plan, report.flaws, until_ms, times, repeats)
 
-    def _tell(self, now_ms: int) -> None:
+    def _report_status(self, now_ms: int) -> None:
         """Status and events of all that has changed since the last time."""
         if self._answer is None:
             return
-        parts, plan = self._parts, self._answer.plan
+        parts, plan = self._dependencies, self._answer.plan
         enqueued = {action.gang for action in plan.actions if isinstance(action, Enqueue)}
         outcome = Outcome(parts.cache.snapshot(now_ms), plan.pending, enqueued)
         for patch in self._book.patches(outcome, parts.cache.group, parts.cache.queues):
-            parts.writes.put(patch.ref, patch)
+            parts.writes.enqueue(patch.ref, patch)
         shard = shard_patch(self._answer.snapshot.sharding, parts.cache.shards, now_ms)
         if shard is not None:
-            parts.writes.put(shard.ref, shard)
-        self._notices.tell(outcome)
+            parts.writes.enqueue(shard.ref, shard)
+        self._notices.report_pending(outcome)
         flaws = (*self._answer.flaws, *parts.cache.flaws)
-        self._notices.tell_flaws(flaws, parts.cache.uid)
+        self._notices.report_flaws(flaws, parts.cache.uid)
         parts.metrics.dropped(parts.events.num_dropped)
 
 

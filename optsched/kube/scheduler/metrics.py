@@ -264,7 +264,7 @@ class Metrics:
         waiting = len(report.plan.pending)
         self._attempts.labels("unschedulable").inc(waiting)
 
-    def passed(self, now_s: float) -> None:
+    def add_wasted_time(self, now_s: float) -> None:
         """It is so late by a clock that never goes back: what is wasted has been so meanwhile."""
         seconds, self._counted_s = now_s - self._counted_s, now_s
         for queue, gpus in self._latest.figures.wasted.items():
@@ -277,7 +277,7 @@ class Metrics:
             self._wasted.remove(queue)
             self._counted.discard(queue)
 
-    def stood_down(self) -> None:
+    def clear_figures(self) -> None:
         """Another process may lead by now; what the last session found is no news any more."""
         self._latest.figures = Figures()
 

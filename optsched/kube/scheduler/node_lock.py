@@ -19,7 +19,7 @@ from optsched.units import TimestampError, format_time, parse_time_ms
 
 if TYPE_CHECKING:
     from optsched.kube.client.interfaces import Api, Raw
-    from optsched.kube.runtime.waiting import Waiting
+    from optsched.kube.runtime.timing import Timing
     from optsched.session.ports import Clock
 
 LOCK: Final = "hamivgpu"
@@ -34,13 +34,13 @@ LOOKS_EVERY_S: Final = 0.5
 class NodeLocks:
     """Locks nodes one after the other."""
 
-    def __init__(self, api: Api, clock: Clock, waiting: Waiting) -> None:
+    def __init__(self, api: Api, clock: Clock, timing: Timing) -> None:
         self._api = api
         self._clock = clock
-        self._waiting = waiting
+        self._timing = timing
         self._turns: dict[str, asyncio.Lock] = {}
 
-    async def take(self, node: str) -> str:
+    async def acquire(self, node: str) -> str:
         """Lock a node, once it is free; why not, or empty.
 
         Raises KubeError where nobody knows.
@@ -48,25 +48,25 @@ class NodeLocks:
         async with self._turns.setdefault(node, asyncio.Lock()):
             until_s = self._clock.monotonic() + PATIENCE_S
             while True:
-                held = await self._try(node)
+                held = await self._try_acquire(node)
                 if held is None:
                     return ""
                 if self._clock.monotonic() >= until_s:
                     return f"node {node} is locked ({LOCK}) since {held} for another pod"
-                await self._waiting.sleep(LOOKS_EVERY_S)
+                await self._timing.sleep(LOOKS_EVERY_S)
 
-    async def give_back(self, node: str) -> None:
+    async def release(self, node: str) -> None:
         """Unlock a node after a bind that came to nothing, if possible."""
         with suppress(KubeError):
             await self._api.patch(Ref(NODE, "", node), {"metadata": {"annotations": {LOCK: None}}})
 
-    async def _try(self, node: str) -> str | None:
+    async def _try_acquire(self, node: str) -> str | None:
         """Since when somebody else has the lock; None once it is ours."""
         ref = Ref(NODE, "", node)
         obj = await self._api.read(ref)
         now_ms = self._clock.now_ms()
-        held = _held(obj)
-        if held and not _is_over(held, now_ms):
+        held = _lock_time(obj)
+        if held and not _has_expired(held, now_ms):
             return held
         version = obj["metadata"].get("resourceVersion")
         mark = {LOCK: format_time(now_ms)}
@@ -78,12 +78,12 @@ class NodeLocks:
         return None
 
 
-def _held(node: Raw) -> str:
+def _lock_time(node: Raw) -> str:
     annotations = node["metadata"].get("annotations")
     return str(annotations.get(LOCK) or "") if isinstance(annotations, dict) else ""
 
 
-def _is_over(since: str, now_ms: int) -> bool:
+def _has_expired(since: str, now_ms: int) -> bool:
     """Whether a lock has expired; one that nobody can read never does any good."""
     try:
         return now_ms - parse_time_ms(since) > EXPIRES_MS

@@ -21,7 +21,7 @@ READ_S: Final = 1.0
 log = logging.getLogger(__name__)
 
 
-class Policies:
+class PolicyFile:
     """The last good policy, with what the command line says on top.
 
     `on_verdict` is told what is wrong with a file that has changed, nothing once it is good again.

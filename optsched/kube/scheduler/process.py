@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from optsched.api.events import EventType
 from optsched.api.kinds import CONFIG_MAP, LEASE, POD
 from optsched.formats.pods import DecodeOptions
-from optsched.kube.cache.cluster_cache import ClusterCache, every_node
+from optsched.kube.cache.cluster_cache import ClusterCache, take_every_node
 from optsched.kube.cache.follower import Follower
 from optsched.kube.cache.geometry_reader import GeometryReader
 from optsched.kube.client.client import connect
@@ -22,22 +22,25 @@ from optsched.kube.client.interfaces import Ref
 from optsched.kube.runtime.clock import SystemClock
 from optsched.kube.runtime.events import COMPONENT, EventRecorder, Note
 from optsched.kube.runtime.leader_election import AlwaysLeading, Elector, Leadership
-from optsched.kube.runtime.lifecycle import at_most, freeze_startup_objects, identity, on_signals
+from optsched.kube.runtime.lifecycle import (
+    freeze_startup_objects,
+    handle_signals,
+    identity,
+    wait_at_most,
+)
 from optsched.kube.runtime.outage import Outage
-from optsched.kube.runtime.waiting import Waiting
-from optsched.kube.runtime.write_queue import Outbox
+from optsched.kube.runtime.timing import Timing
+from optsched.kube.runtime.write_queue import WriteQueue
 from optsched.kube.scheduler import gang_events as notices
-from optsched.kube.scheduler.binder import LiveBinder
-from optsched.kube.scheduler.binder import Surroundings as BinderSurroundings
-from optsched.kube.scheduler.evictor import Evictor
-from optsched.kube.scheduler.evictor import Surroundings as EvictorSurroundings
-from optsched.kube.scheduler.loop import Parts, Scheduler
+from optsched.kube.scheduler.binder import BinderContext, LiveBinder
+from optsched.kube.scheduler.evictor import Evictor, EvictorContext
+from optsched.kube.scheduler.loop import Scheduler, SchedulerDependencies
 from optsched.kube.scheduler.metrics import Metrics
-from optsched.kube.scheduler.policy_file import Policies
-from optsched.kube.scheduler.snapshot_dumps import Dumps
-from optsched.kube.scheduler.solver_process import SolverKeeper
-from optsched.kube.scheduler.status_writer import Write, writer
-from optsched.kube.serving.metrics_server import Listening, serve_process
+from optsched.kube.scheduler.policy_file import PolicyFile
+from optsched.kube.scheduler.snapshot_dumps import SnapshotDumps
+from optsched.kube.scheduler.solver_process import SolverSupervisor
+from optsched.kube.scheduler.status_writer import Write, make_writer
+from optsched.kube.serving.metrics_server import ServingAddresses, serve_process
 from optsched.plugins.devices.deviceshare import DeviceShare
 from optsched.plugins.storage.volumes import Volumes
 from optsched.policy.policy import SolverKind
@@ -87,7 +90,7 @@ class Settings:
         Where metrics are served over TLS; None where they are served without.
     node_labels
         (label, value): only nodes with one of them are used; all nodes where there are none.
-    tells_gangs
+    reports_gangs
         Whether binds of one gang are one event on its PodGroup, and not one on each pod.
 
     """
@@ -102,7 +105,7 @@ class Settings:
     metrics: SecureMetrics | None = None
     dump_dir: Path = Path("dumps")
     node_labels: tuple[tuple[str, str], ...] = ()
-    tells_gangs: bool = False
+    reports_gangs: bool = False
 
 
 async def run(settings: Settings) -> None:
@@ -111,8 +114,8 @@ async def run(settings: Settings) -> None:
     Raises ConfigError where no cluster is configured, and OSError for an address that is taken.
     """
     async with connect(settings.kubeconfig) as client:
-        live = _Live(settings, client)
-        listening = Listening(settings.listen, settings.metrics)
+        live = SchedulerProcess(settings, client)
+        listening = ServingAddresses(settings.listen, settings.metrics)
         exposition = live.metrics.exposition
         async with serve_process(listening, live.scheduler, exposition, client) as places:
             log.info("cluster %s; %s", client.server, places)
@@ -120,14 +123,14 @@ async def run(settings: Settings) -> None:
             await live.run()
 
 
-class _Live:
+class SchedulerProcess:
     """All parts of one process."""
 
     def __init__(self, settings: Settings, client: Client) -> None:
         self._settings = settings
         self._client = client
         self._clock = SystemClock()
-        self._waiting = Waiting()
+        self._timing = Timing()
         self._outage = Outage()
         self.metrics = Metrics()
         self._cache = ClusterCache(settings.pods, _node_filter(settings.node_labels))
@@ -135,18 +138,18 @@ class _Live:
         self._leadership: Leadership = self._elector or AlwaysLeading()
         self._binder = self._make_binder()
         self._events = EventRecorder(
-            client, self._clock, self._waiting, self._is_due, self._cache.is_there
+            client, self._clock, self._timing, self._is_due, self._cache.exists
         )
-        self._gang_binds = notices.GangBinds(self._cache.group)
+        self._gang_binds = notices.GangBindEvents(self._cache.group)
         self._writes = self._make_outbox()
         # Evictions wait for nominations, which must not wait for anything else.
         self._nominations = self._make_outbox()
         self._evictor = self._make_evictor()
-        self.metrics.watch_evictions(self._evictor.waiting)
+        self.metrics.watch_evictions(self._evictor.count_waiting)
         self._policies = self._make_policies()
-        self._solver = SolverKeeper(WorkerProcess(), self._waiting)
+        self._solver = SolverSupervisor(WorkerProcess(), self._timing)
         if self._policies.current().solver is SolverKind.CPSAT:
-            self._solver.want()
+            self._solver.request_start()
         self._follower = self._make_follower()
         self.scheduler = Scheduler(self._parts())
 
@@ -157,34 +160,34 @@ class _Live:
         if election is None:
             return None
         lock = (election.namespace, election.name)
-        return Elector(self._client, lock, identity(), election.times, (self._clock, self._waiting))
+        return Elector(self._client, lock, identity(), election.times, (self._clock, self._timing))
 
     def _make_binder(self) -> LiveBinder:
         leadership = self._leadership
-        around = BinderSurroundings(
+        context = BinderContext(
             clock=self._clock,
             listener=self,
             may_bind=lambda: leadership.is_leading,
-            waiting=self._waiting,
+            timing=self._timing,
             locks_nodes=lambda: any(rule.locks_nodes for rule in self._shares()),
             patience_s=self._patience_s,
         )
-        return LiveBinder(self._client, self._cache, around)
+        return LiveBinder(self._client, self._cache, context)
 
     def _make_follower(self) -> Follower:
         return Follower(
             self._client,
             self._cache,
-            self._waiting,
+            self._timing,
             on_change=lambda: self.scheduler.wake(),
             on_failure=lambda kind: self.metrics.watch_failed(kind.plural),
             outage=self._outage,
         )
 
-    def _make_outbox(self) -> Outbox[Ref, Write]:
+    def _make_outbox(self) -> WriteQueue[Ref, Write]:
         leadership = self._leadership
-        write = writer(self._client, lambda: leadership.is_leading, self._cache)
-        return Outbox(write, self._waiting, at_once=WRITES, on_failure=self._not_written)
+        write = make_writer(self._client, lambda: leadership.is_leading, self._cache)
+        return WriteQueue(write, self._timing, at_once=WRITES, on_failure=self._not_written)
 
     def _make_evictor(self) -> Evictor:
         leadership = self._leadership
@@ -192,16 +195,16 @@ class _Live:
             self._client,
             self._cache,
             self._nominations,
-            EvictorSurroundings(
+            EvictorContext(
                 listener=self,
-                waiting=self._waiting,
+                timing=self._timing,
                 holds=self._binder.holds,
                 may_evict=lambda: leadership.is_leading,
             ),
         )
 
-    def _make_policies(self) -> Policies:
-        return Policies(
+    def _make_policies(self) -> PolicyFile:
+        return PolicyFile(
             self._settings.policy,
             self._clock,
             self._on_verdict,
@@ -209,8 +212,8 @@ class _Live:
             period_s=self._settings.period_s,
         )
 
-    def _parts(self) -> Parts:
-        return Parts(
+    def _parts(self) -> SchedulerDependencies:
+        return SchedulerDependencies(
             cache=self._cache,
             binder=self._binder,
             evictor=self._evictor,
@@ -219,7 +222,7 @@ class _Live:
             metrics=self.metrics,
             policies=self._policies,
             leadership=self._leadership,
-            dumps=Dumps(self._settings.dump_dir),
+            dumps=SnapshotDumps(self._settings.dump_dir),
             clock=self._clock,
             solver=self._solver,
             follower=None if self._elector is None else self._follower,
@@ -233,7 +236,7 @@ class _Live:
     async def run(self) -> None:
         """Run until told to stop, then take everything down in order."""
         async with asyncio.TaskGroup() as group:
-            with on_signals(self._signals()):
+            with handle_signals(self._signals()):
                 tasks = [group.create_task(each) for each in self._services()]
                 await self.scheduler.run()
                 await self._drain()
@@ -253,29 +256,31 @@ class _Live:
     def _services(self) -> Iterator[Coroutine[None, None, None]]:
         yield self._follower.run()
         yield GeometryReader(
-            self._client, self._cache, self._waiting, self._geometries_in, self.scheduler.wake
+            self._client, self._cache, self._timing, self._geometries_in, self.scheduler.wake
         ).run()
         yield self._binder.run()
         yield self._evictor.run()
         yield self._writes.run()
         yield self._nominations.run()
         yield self._events.run()
-        if self._settings.tells_gangs:
-            yield self._tell_gangs()
+        if self._settings.reports_gangs:
+            yield self._report_gang_binds()
         if self._elector is not None:
             yield self._elector.run(
-                self._report_election, lambda: self._outage.works(LEASE), self.scheduler.wake
+                self._report_election,
+                lambda: self._outage.record_success(LEASE),
+                self.scheduler.wake,
             )
         yield self._solver.run()
 
-    async def _tell_gangs(self) -> None:
+    async def _report_gang_binds(self) -> None:
         """Have events of binds written that were kept for a moment."""
         while True:
-            await self._waiting.sleep(notices.TOGETHER_MS / 2000)
+            await self._timing.sleep(notices.TOGETHER_MS / 2000)
             self._note_gang_binds(self._clock.now_ms() - notices.TOGETHER_MS)
 
     def _note_gang_binds(self, before_ms: int) -> None:
-        for note in self._gang_binds.take(before_ms):
+        for note in self._gang_binds.collect_due(before_ms):
             self._events.note(note)
 
     def _geometries_in(self) -> tuple[str, str] | None:
@@ -294,24 +299,24 @@ class _Live:
 
     async def _drain(self) -> None:
         log.info("stopping: %d binds are left", self._binder.num_waiting)
-        await at_most(DRAIN_S, self._binder.until_idle())
+        await wait_at_most(DRAIN_S, self._binder.until_idle())
         self._binder.withdraw()
         self._evictor.withdraw()
-        await at_most(LAST_WORDS_S, self._nominations.until_idle())
-        await at_most(LAST_WORDS_S, self._writes.until_idle())
+        await wait_at_most(LAST_WORDS_S, self._nominations.until_idle())
+        await wait_at_most(LAST_WORDS_S, self._writes.until_idle())
         self._note_gang_binds(self._clock.now_ms())
-        await at_most(LAST_WORDS_S, self._events.until_idle())
+        await wait_at_most(LAST_WORDS_S, self._events.until_idle())
 
     async def _resign(self) -> None:
         if self._elector is None:
             return
         try:
-            await at_most(LAST_WORDS_S, self._elector.release())
+            await wait_at_most(LAST_WORDS_S, self._elector.release())
         except KubeError as e:
             log.warning("lease not released: %s", e)
 
     def _report_election(self, error: KubeError) -> None:
-        level = logging.WARNING if self._outage.is_new(LEASE, error) else logging.INFO
+        level = logging.WARNING if self._outage.record_failure(LEASE, error) else logging.INFO
         log.log(level, "lease neither taken nor renewed: %s", error)
 
     def _is_due(self, note: Note) -> bool:
@@ -324,7 +329,7 @@ class _Live:
             policy_object(os.environ),
         ):
             return True
-        is_there = note.is_last or self._cache.is_there(note.about, note.uid)
+        is_there = note.is_last or self._cache.exists(note.about, note.uid)
         return self._leadership.is_leading and is_there
 
     # --- what parts tell one another -------------------------------------------------------------
@@ -332,7 +337,7 @@ class _Live:
     def bound(self, bind: Bind, seconds: float) -> None:
         """See `BindListener`."""
         self.metrics.bound(seconds)
-        if self._settings.tells_gangs:
+        if self._settings.reports_gangs:
             self._gang_binds.add(bind, self._clock.now_ms())
         else:
             self._events.note(notices.scheduled(bind))
@@ -348,7 +353,7 @@ class _Live:
         """See `EvictionListener`."""
         self.metrics.evicted(victim.eviction.action, victim.eviction.plugin)
         self._events.note(notices.evicted(victim))
-        note = notices.given_back(victim, self._cache)
+        note = notices.overuse_reclaimed(victim, self._cache)
         if note is not None:
             self._events.note(note)
 
@@ -366,7 +371,7 @@ class _Live:
 
     def _not_written(self, ref: Ref, error: KubeError) -> None:
         log.warning("%s not written: %s", ref, error)
-        self.scheduler.refused(ref)
+        self.scheduler.retry_status(ref)
 
     def _on_verdict(self, problems: str) -> None:
         self.metrics.policy_rejected.set(bool(problems))
@@ -405,5 +410,5 @@ def policy_object(environment: Mapping[str, str]) -> Ref | None:
 
 def _node_filter(labels: tuple[tuple[str, str], ...]) -> Callable[[Mapping[str, str]], bool]:
     if not labels:
-        return every_node
+        return take_every_node
     return lambda found: any(found.get(label) == value for label, value in labels)

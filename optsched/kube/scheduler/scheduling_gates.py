@@ -17,7 +17,7 @@ SCHEDULED = "PodScheduled"
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class GateOpening:
     """A gate that is to open although no node has room for its pod, and since when and why not."""
 
     ref: Ref
@@ -34,7 +34,7 @@ async def open_gate(api: Api, ref: Ref, uid: str) -> Raw:
     return await api.patch(ref, {"metadata": {"uid": uid}, "spec": {"schedulingGates": None}})
 
 
-async def let_go(api: Api, opening: Opening) -> None:
+async def open_gate_unplaced(api: Api, opening: GateOpening) -> None:
     """Take the gates off a pod, and tell who adds nodes that it finds none (PodScheduled)."""
     pod = await open_gate(api, opening.ref, opening.uid)
     if (pod.get("spec") or {}).get("nodeName"):

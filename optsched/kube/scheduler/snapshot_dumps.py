@@ -23,7 +23,7 @@ KEPT: Final = 20
 log = logging.getLogger(__name__)
 
 
-class Dumps:
+class SnapshotDumps:
     """Writes snapshots into a folder that its owner alone reads; see `session.ports.Incidents`.
 
     Snapshots hold what all tenants have submitted.
@@ -36,7 +36,7 @@ class Dumps:
         """Keep a snapshot and the plan that broke rules; returns where it was put."""
         for violation in violations:
             log.error("plan not carried out: %s", violation)
-        path = self.keep(snapshot, "violation")
+        path = self.dump(snapshot, "violation")
         if path is None:
             return ""
         try:
@@ -46,7 +46,7 @@ class Dumps:
             log.error("plan not dumped: %s", e)
         return str(path)
 
-    def keep(self, snapshot: Snapshot, sort: str) -> Path | None:
+    def dump(self, snapshot: Snapshot, sort: str) -> Path | None:
         """Write a snapshot, to be read by `optsched solve`; None if that fails."""
         time = format_micro_time(snapshot.taken_ms).replace(":", "")
         path = self._folder / f"optsched-{sort}-{time}.json"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from optsched.solver.cpsat.solver import Solver
 
 if TYPE_CHECKING:
-    from optsched.kube.runtime.waiting import Waiting
+    from optsched.kube.runtime.timing import Timing
 
 RETRY_S: Final = 10.0
 
@@ -27,28 +27,28 @@ class SolverProcess(Solver, Protocol):
         """Its process while there is one."""
 
 
-class SolverKeeper:
+class SolverSupervisor:
     """Keeps a solver ready; `run` has to be running.
 
     A process that is still loading would run over its time in its first solve and be killed for
     it, so it is not used before it has said that it is ready.
     """
 
-    def __init__(self, solver: SolverProcess, waiting: Waiting) -> None:
+    def __init__(self, solver: SolverProcess, timing: Timing) -> None:
         self._solver = solver
-        self._waiting = waiting
+        self._timing = timing
         self._is_ready = False
         self._wanted = asyncio.Event()
         self._lost = asyncio.Event()
 
-    def want(self) -> None:
+    def request_start(self) -> None:
         """Have it started."""
         self._wanted.set()
 
     @property
-    def ready(self) -> Solver | None:
+    def available(self) -> Solver | None:
         """The solver, if it can solve now; from now on it is wanted."""
-        self.want()
+        self.request_start()
         if self._is_ready and self._solver.pid is None:
             self._is_ready = False
             self._lost.set()
@@ -67,7 +67,7 @@ class SolverKeeper:
                     log.warning("solver lost; until it is back the greedy pipeline decides")
                 else:
                     log.error("solver does not start; tried again in %.0f s", RETRY_S)
-                    await self._waiting.sleep(RETRY_S)
+                    await self._timing.sleep(RETRY_S)
         finally:
             self._is_ready = False
             self._solver.close()

@@ -1,8 +1,8 @@
-"""What PodGroups and queues are told about themselves.
+"""Status of PodGroups and queues.
 
-`StatusBook` compares what should be said with what the server has, and returns the patches; it does
-no I/O and reads no clock. Only gangs that changed are looked at. A patch is made once: it is made
-again only when the object on the server changes to something else.
+`StatusTracker` compares the status that a session calls for with what the server has, and returns
+patches. It does no I/O and reads no clock, and looks only at gangs that changed. A patch is made
+once, and again only when the object on the server changes to something else.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ class Share:
     phase: GangPhase | None
 
 
-def share_of(gang: Gang, status: GangStatus) -> Share:
+def queue_share(gang: Gang, status: GangStatus) -> Share:
     """What a gang adds to its queue; gangs without a PodGroup are in no phase."""
     here = [task for task in gang.tasks if task.status.is_standing]
     held = {PODS: len(here), **total(task.shape.request for task in here)} if here else {}
@@ -230,7 +230,7 @@ class Account:
         )
 
 
-def rolled_up(
+def sum_with_descendants(
     accounts: Mapping[str, Account], parents: Mapping[str, str]
 ) -> dict[str, dict[str, int]]:
     """What each queue holds with all below it; nothing passes through a circle of parents twice."""
@@ -266,7 +266,7 @@ def usage_patch(queue: str, usage: Usage) -> StatusPatch:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Look:
+class _GangInputs:
     """All that decides on what one gang should say."""
 
     gang: Gang
@@ -274,7 +274,7 @@ class _Look:
     group: PodGroup | None
     is_enqueued: bool
 
-    def is_like(self, other: _Look) -> bool:
+    def has_same_inputs(self, other: _GangInputs) -> bool:
         """Whether the other leads to the same."""
         return (
             self.gang is other.gang
@@ -285,30 +285,30 @@ class _Look:
 
 
 @dataclass(frozen=True, slots=True)
-class _Late:
+class _Deferred:
     """A PodGroup does not say what it should: since when, and since when it should this phase."""
 
     since_ms: int
     phase: GangPhase
     phase_ms: int
 
-    def turned(self, phase: GangPhase, now_ms: int) -> _Late:
+    def with_phase(self, phase: GangPhase, now_ms: int) -> _Deferred:
         """The same, with the phase that it should say by now."""
-        return self if phase is self.phase else _Late(self.since_ms, phase, now_ms)
+        return self if phase is self.phase else _Deferred(self.since_ms, phase, now_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
     """How a gang was last looked at; no look for one that has to be looked at again."""
 
-    look: _Look | None
+    look: _GangInputs | None
     share: Share
     written_ms: int
-    late: _Late | None = None
+    late: _Deferred | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _QueueReport:
     """What a queue said last as it should, or was last asked to say.
 
     at_ms, written_ms: when it said so, and when it was asked to.
@@ -320,7 +320,7 @@ class _Said:
     written_ms: int
 
 
-class StatusBook:
+class StatusTracker:
     """What every gang and queue should say, and which patches bring that about.
 
     Attributes
@@ -334,10 +334,10 @@ class StatusBook:
         self.due_ms: int | None = None
         self._seen: dict[str, _Seen] = {}
         self._accounts: dict[str, Account] = {}
-        self._said: dict[str, _Said] = {}
+        self._said: dict[str, _QueueReport] = {}
         self._refused: dict[Ref, int] = {}
 
-    def refused(self, ref: Ref, now_ms: int) -> None:
+    def record_refusal(self, ref: Ref, now_ms: int) -> None:
         """A status was not taken by the server; it is written again after a while."""
         self._refused[ref] = now_ms + AGAIN_MS
 
@@ -350,16 +350,16 @@ class StatusBook:
         """The patches after a session; group_of and queues: objects as the server has them."""
         snapshot, reasons, enqueued = outcome.snapshot, outcome.reasons, outcome.enqueued
         self.due_ms = min(self._refused.values(), default=None)
-        self._look_again(snapshot.taken_ms)
+        self._retry_refused(snapshot.taken_ms)
         looks = (
-            _Look(gang, reasons.get(gang.key), group_of(gang.key), gang.key in enqueued)
+            _GangInputs(gang, reasons.get(gang.key), group_of(gang.key), gang.key in enqueued)
             for gang in snapshot.gangs
         )
         found = [p for look in looks if (p := self._gang(look, snapshot.taken_ms)) is not None]
         self._forget(snapshot)
         return [*found, *self._queues(snapshot, queues)]
 
-    def _look_again(self, now_ms: int) -> None:
+    def _retry_refused(self, now_ms: int) -> None:
         """Forget what was said of objects whose writes were refused, once their time has come."""
         for ref in [ref for ref, due_ms in self._refused.items() if due_ms <= now_ms]:
             del self._refused[ref]
@@ -370,17 +370,17 @@ class StatusBook:
                 seen = self._seen[key]
                 self._seen[key] = _Seen(None, seen.share, 0)
 
-    def _gang(self, look: _Look, now_ms: int) -> StatusPatch | None:
+    def _gang(self, look: _GangInputs, now_ms: int) -> StatusPatch | None:
         key = look.gang.key
         seen = self._seen.get(key)
-        if seen is not None and seen.look is not None and seen.look.is_like(look):
+        if seen is not None and seen.look is not None and seen.look.has_same_inputs(look):
             return None
         status = gang_status(look.gang, look.reason, 0, look.is_enqueued)
-        share = share_of(look.gang, status)
-        self._count(seen, share)
+        share = queue_share(look.gang, status)
+        self._update_account(seen, share)
         written_ms = 0 if seen is None else seen.written_ms
         late = None if seen is None else seen.late
-        late = (late or _Late(now_ms, status.phase, now_ms)).turned(status.phase, now_ms)
+        late = (late or _Deferred(now_ms, status.phase, now_ms)).with_phase(status.phase, now_ms)
         patch = None if look.group is None else group_patch(look.group, status, late.phase_ms)
         if patch is None or look.group is None:
             self._seen[key] = _Seen(look, share, written_ms)
@@ -390,16 +390,16 @@ class StatusBook:
             late.since_ms + settle_ms(look.gang, look.group, status),
         )
         if now_ms < due_ms:
-            self._put_off(due_ms)
+            self._defer(due_ms)
             self._seen[key] = _Seen(None, share, written_ms, late)
             return None
         self._seen[key] = _Seen(look, share, now_ms)
         return patch
 
-    def _put_off(self, due_ms: int) -> None:
+    def _defer(self, due_ms: int) -> None:
         self.due_ms = due_ms if self.due_ms is None else min(self.due_ms, due_ms)
 
-    def _count(self, before: _Seen | None, share: Share) -> None:
+    def _update_account(self, before: _Seen | None, share: Share) -> None:
         if before is not None:
             if before.share == share:
                 return
@@ -417,21 +417,25 @@ class StatusBook:
             self._account(share.queue).add(share, -1)
 
     def _queues(self, snapshot: Snapshot, queues: Mapping[str, ApiQueue]) -> Iterator[StatusPatch]:
-        held = rolled_up(self._accounts, {queue.name: queue.parent for queue in snapshot.queues})
+        held = sum_with_descendants(
+            self._accounts, {queue.name: queue.parent for queue in snapshot.queues}
+        )
         for name, queue in queues.items():
             account = self._accounts.get(name, Account())
             wanted = (held.get(name, {}), account.counts)
             patch, now_ms = queue_patch(queue, *wanted), snapshot.taken_ms
             if patch is None:
                 said = self._said.get(name)
-                self._said[name] = _Said(*wanted, now_ms, 0 if said is None else said.written_ms)
-            elif self._is_news(name, wanted, now_ms):
-                self._said[name] = _Said(*wanted, now_ms, now_ms)
+                self._said[name] = _QueueReport(
+                    *wanted, now_ms, 0 if said is None else said.written_ms
+                )
+            elif self._is_queue_due(name, wanted, now_ms):
+                self._said[name] = _QueueReport(*wanted, now_ms, now_ms)
                 yield patch
         for name in self._said.keys() - queues.keys():
             del self._said[name]
 
-    def _is_news(
+    def _is_queue_due(
         self, name: str, wanted: tuple[Mapping[str, int], QueueCounts], now_ms: int
     ) -> bool:
         """Whether a queue should say something else, or has not said what it should for long."""
@@ -441,5 +445,5 @@ class StatusBook:
         is_other = (said.held, said.counts) != wanted
         due_ms = said.written_ms + QUEUE_EVERY_MS if is_other else said.at_ms + CORRECTED_EVERY_MS
         if now_ms < due_ms:
-            self._put_off(due_ms)
+            self._defer(due_ms)
         return now_ms >= due_ms

@@ -10,7 +10,7 @@ from optsched.api.kinds import POD, QUEUE
 from optsched.cluster.snapshot import DEFAULT_QUEUE, ROOT_QUEUE
 from optsched.kube.client.errors import AlreadyExists, NotFound
 from optsched.kube.client.interfaces import Ref
-from optsched.kube.scheduler.scheduling_gates import Opening, let_go
+from optsched.kube.scheduler.scheduling_gates import GateOpening, open_gate_unplaced
 from optsched.kube.scheduler.status import StatusPatch
 
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ class Creation:
     body: Raw
 
 
-Write: TypeAlias = StatusPatch | Creation | Opening
+Write: TypeAlias = StatusPatch | Creation | GateOpening
 
 
-def writer(
+def make_writer(
     api: Api, may_write: Callable[[], bool], cache: ClusterCache | None = None
 ) -> Callable[[Ref, Write], Awaitable[None]]:
     """Carries out writes; what is there already, or gone by now, is as good as done.
@@ -46,7 +46,7 @@ def writer(
             return True
         if what.ref.kind == POD:
             return cache.awaits_node(what.ref)
-        return cache.is_there(what.ref)
+        return cache.exists(what.ref)
 
     async def write(_: Ref, what: Write) -> None:
         if not (may_write() and is_needed(what)):
@@ -54,15 +54,15 @@ def writer(
         with suppress(AlreadyExists, NotFound):
             if isinstance(what, Creation):
                 await api.create(what.ref, what.body)
-            elif isinstance(what, Opening):
-                await let_go(api, what)
+            elif isinstance(what, GateOpening):
+                await open_gate_unplaced(api, what)
             else:
                 await api.patch(what.ref, what.body, what.subresource)
 
     return write
 
 
-def beside(ref: Ref, what: str) -> Ref:
+def write_key(ref: Ref, what: str) -> Ref:
     """A key for writes to an object that do not take the place of those of its status."""
     return Ref(ref.kind, ref.namespace, f"{ref.name}/{what}")
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Claim
     from optsched.kube.cache.cluster_cache import ClusterCache
     from optsched.kube.client.interfaces import Api, Raw
-    from optsched.kube.runtime.waiting import Waiting
+    from optsched.kube.runtime.timing import Timing
     from optsched.session.ports import Clock
 
 AT_ONCE: Final = 16
@@ -45,7 +45,7 @@ _PASSING: Final = (Conflict, ServerFault, TooMany, Unreachable)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PendingVolumes:
     """What the pods of a gang wait for before they are bound.
 
     Attributes
@@ -73,7 +73,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class VolumeBinderContext:
     """What claims are bound with.
 
     Attributes
@@ -86,8 +86,8 @@ class Surroundings:
     """
 
     clock: Clock
-    waiting: Waiting
-    goes_on: Callable[[], bool]
+    timing: Timing
+    may_continue: Callable[[], bool]
     patience_s: Callable[[], float | None]
 
 
@@ -95,23 +95,23 @@ class Stopped(Exception):
     """Somebody else goes on from here."""
 
 
-class ClaimBinder:
+class VolumeBinder:
     """Gets claims their volumes."""
 
-    def __init__(self, api: Api, cache: ClusterCache, around: Surroundings) -> None:
+    def __init__(self, api: Api, cache: ClusterCache, context: VolumeBinderContext) -> None:
         self._api = api
         self._cache = cache
-        self._around = around
+        self._context = context
         self._under_way: dict[str, VolumeGrant] = {}
         self._turns = asyncio.Semaphore(AT_ONCE)
 
     # --- before anything is done -----------------------------------------------------------------
 
-    def wanted(self, allocated: Sequence[Allocate]) -> Wanted | None:
+    def find_pending(self, allocated: Sequence[Allocate]) -> PendingVolumes | None:
         """What tasks on their nodes have to wait for; None where that can not be had by now."""
-        used_on, task_of = self._uses(allocated)
+        used_on, task_of = self._find_unbound_claims(allocated)
         if not used_on:
-            return Wanted((), {}, {})
+            return PendingVolumes((), {}, {})
         claims: dict[str, Claim] = {}
         for key in used_on:
             claim = self._open_claim(key)
@@ -124,18 +124,22 @@ class ClaimBinder:
             VolumeGrant(key, next(iter(nodes)), holders.volume_of(key))
             for key, nodes in fresh.items()
         ]
-        if holders.short or not all(self._suits(key, nodes) for key, nodes in used_on.items()):
+        if holders.short or not all(
+            self._serves_nodes(key, nodes) for key, nodes in used_on.items()
+        ):
             return None
         self._under_way |= {grant.claim: grant for grant in grants}
-        return Wanted(grants, {key: tuple(nodes) for key, nodes in used_on.items()}, task_of)
+        return PendingVolumes(
+            grants, {key: tuple(nodes) for key, nodes in used_on.items()}, task_of
+        )
 
-    def _uses(
+    def _find_unbound_claims(
         self, allocated: Sequence[Allocate]
     ) -> tuple[dict[str, dict[str, None]], dict[str, str]]:
         """The nodes and a task of each claim that waits for them."""
         used_on: dict[str, dict[str, None]] = {}
         task_of: dict[str, str] = {}
-        if self._around.patience_s() is None:
+        if self._context.patience_s() is None:
             return used_on, task_of
         for action in allocated:
             task = self._cache.task(action.task)
@@ -154,7 +158,7 @@ class ClaimBinder:
         taken = {g.volume for g in self._under_way.values() if g.volume and g.claim != key}
         return replace(claim, volumes=tuple(v for v in claim.volumes if v.name not in taken))
 
-    def _suits(self, key: str, nodes: Mapping[str, None]) -> bool:
+    def _serves_nodes(self, key: str, nodes: Mapping[str, None]) -> bool:
         """Whether what is being done for a claim does for further nodes, as far as one can tell."""
         grant = self._under_way.get(key)
         claim = self._cache.claim(key)
@@ -167,46 +171,46 @@ class ClaimBinder:
 
     # --- doing it --------------------------------------------------------------------------------
 
-    async def obtain(self, wanted: Wanted) -> Refusal | None:
+    async def provision(self, wanted: PendingVolumes) -> Refusal | None:
         """Get claims their volumes and wait until all are bound; why not, or None.
 
         Raises Stopped where somebody else is to go on.
         """
         try:
-            asked = await asyncio.gather(*(self._ask(grant) for grant in wanted.grants))
+            asked = await asyncio.gather(*(self._request_volume(grant) for grant in wanted.grants))
             refusal = next((refusal for refusal in asked if refusal is not None), None)
             refusal = refusal or await self._until_bound(wanted)
             if refusal is not None:
-                await self._give_back(wanted.grants)
+                await self._release_nodes(wanted.grants)
             return refusal
         finally:
-            self.forgo(wanted)
+            self.cancel(wanted)
 
-    def forgo(self, wanted: Wanted) -> None:
+    def cancel(self, wanted: PendingVolumes) -> None:
         """Take note that nothing is done after all."""
         for grant in wanted.grants:
             if self._under_way.get(grant.claim) is grant:
                 del self._under_way[grant.claim]
 
-    async def _ask(self, grant: VolumeGrant) -> Refusal | None:
+    async def _request_volume(self, grant: VolumeGrant) -> Refusal | None:
         """Do for a claim what controllers wait for; why not, or None."""
         async with self._turns:
             for _ in range(TRIES):
-                if not self._around.goes_on():
+                if not self._context.may_continue():
                     raise Stopped
                 try:
-                    message = await self._ask_once(grant)
+                    message = await self._request_once(grant)
                 except NotFound:
                     message = f"claim {grant.claim} or its volume does not exist any more"
                 except _PASSING:
-                    await self._around.waiting.sleep(LOOKS_EVERY_S)
+                    await self._context.timing.sleep(LOOKS_EVERY_S)
                     continue
                 except KubeError as e:
                     message = f"claim {grant.claim}: {e}"
                 return Refusal(grant.claim, message) if message else None
         return Refusal(grant.claim, f"claim {grant.claim} could not be told its node")
 
-    async def _ask_once(self, grant: VolumeGrant) -> str:
+    async def _request_once(self, grant: VolumeGrant) -> str:
         ref = _ref(grant.claim)
         claim = await self._api.read(ref)
         if claim["metadata"].get("deletionTimestamp"):
@@ -214,7 +218,7 @@ class ClaimBinder:
         if (claim.get("spec") or {}).get("volumeName"):
             return ""
         if grant.volume:
-            return await self._keep(grant, claim)
+            return await self._reserve_volume(grant, claim)
         selected = _annotations(claim).get(SELECTED_NODE)
         if selected == grant.node:
             return ""
@@ -224,7 +228,7 @@ class ClaimBinder:
         await self._api.patch(ref, {"metadata": {**_version(claim), "annotations": marks}})
         return ""
 
-    async def _keep(self, grant: VolumeGrant, claim: Raw) -> str:
+    async def _reserve_volume(self, grant: VolumeGrant, claim: Raw) -> str:
         """Keep a volume for a claim (`GetBindVolumeToClaim`)."""
         ref = Ref(PERSISTENT_VOLUME, "", grant.volume)
         volume = await self._api.read(ref)
@@ -245,10 +249,10 @@ class ClaimBinder:
         await self._api.patch(ref, body)
         return ""
 
-    async def _give_back(self, grants: Sequence[VolumeGrant]) -> None:
+    async def _release_nodes(self, grants: Sequence[VolumeGrant]) -> None:
         """Let claims be provided for other nodes that are not bound yet, if possible."""
         for grant in grants:
-            if grant.volume or not self._around.goes_on():
+            if grant.volume or not self._context.may_continue():
                 continue
             with suppress(KubeError):
                 claim = await self._api.read(_ref(grant.claim))
@@ -259,28 +263,28 @@ class ClaimBinder:
 
     # --- waiting ---------------------------------------------------------------------------------
 
-    async def _until_bound(self, wanted: Wanted) -> Refusal | None:
-        patience_s = self._around.patience_s() or 0.0
-        until_s = self._around.clock.monotonic() + patience_s
+    async def _until_bound(self, wanted: PendingVolumes) -> Refusal | None:
+        patience_s = self._context.patience_s() or 0.0
+        until_s = self._context.clock.monotonic() + patience_s
         seen: set[str] = set()
         left = sorted(wanted.used_on)
         while left:
             for key in tuple(left):
-                message = self._look(key, wanted, seen)
+                message = self._check_claim(key, wanted, seen)
                 if message:
                     return Refusal(key, message)
                 if message is None:
                     left.remove(key)
-            if left and self._around.clock.monotonic() >= until_s:
+            if left and self._context.clock.monotonic() >= until_s:
                 message = f"claim {left[0]} was not bound within {patience_s:g} s"
                 return Refusal(left[0], message)
             if left:
-                await self._around.waiting.sleep(LOOKS_EVERY_S)
-            if not self._around.goes_on():
+                await self._context.timing.sleep(LOOKS_EVERY_S)
+            if not self._context.may_continue():
                 raise Stopped
         return None
 
-    def _look(self, key: str, wanted: Wanted, seen: set[str]) -> str | None:
+    def _check_claim(self, key: str, wanted: PendingVolumes, seen: set[str]) -> str | None:
         """Why a claim will not be bound; empty while it may be, None once it is."""
         claim = self._cache.claim(key)
         if claim is None or claim.problem == LOST:
@@ -288,10 +292,10 @@ class ClaimBinder:
         if self._cache.task(wanted.task_of[key]) is None:
             return f"pod {wanted.task_of[key]} does not exist any more"
         if claim.waits_for_consumer:
-            return self._look_at_provisioning(claim, seen)
-        return "" if claim.problem else self._far_from(claim, wanted.used_on[key])
+            return self._check_provisioning(claim, seen)
+        return "" if claim.problem else self._find_unreachable(claim, wanted.used_on[key])
 
-    def _far_from(self, claim: Claim, nodes: Sequence[str]) -> str | None:
+    def _find_unreachable(self, claim: Claim, nodes: Sequence[str]) -> str | None:
         """A node, in words, from which a volume can not be reached that a claim has got."""
         for node in nodes:
             labels = self._cache.node_labels(node)
@@ -299,7 +303,7 @@ class ClaimBinder:
                 return f"claim {claim.key} has got a volume that node {node} can not reach"
         return None
 
-    def _look_at_provisioning(self, claim: Claim, seen: set[str]) -> str:
+    def _check_provisioning(self, claim: Claim, seen: set[str]) -> str:
         grant = self._under_way.get(claim.key)
         if grant is None or grant.volume:
             return ""

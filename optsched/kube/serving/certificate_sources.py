@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from optsched.kube.client.errors import AlreadyExists, Conflict, NotFound
 from optsched.kube.client.interfaces import Ref
-from optsched.kube.serving.certificates import Credentials, at, renewed
+from optsched.kube.serving.certificates import Credentials, from_epoch_ms, renew_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ _ALL: Final = (*_LEAF, *_AUTHORITY)
 log = logging.getLogger(__name__)
 
 
-class Signer(Protocol):
+class CredentialSource(Protocol):
     """Where credentials come from."""
 
     async def credentials(self) -> Credentials:
@@ -48,17 +48,17 @@ class Files:
     authority: Path | None = None
 
     async def credentials(self) -> Credentials:
-        """See `Signer`; OSError where a file can not be read."""
+        """See `CredentialSource`; OSError where a file can not be read."""
         trusted = self.authority.read_bytes() if self.authority else b""
         return Credentials(self.certificate.read_bytes(), self.key.read_bytes(), trusted)
 
 
 @dataclass(frozen=True, slots=True)
-class SharedSecret:
+class SecretCredentials:
     """Credentials in two Secrets, renewed by whichever replica looks first.
 
     The certificate and its key are in one, the authority and its key in the other
-    (`authority_ref`): whoever serves with the first can not sign.
+    (`authority_secret_ref`): whoever serves with the first can not sign.
 
     names: of the server; DNS names and IP addresses.
     """
@@ -69,16 +69,19 @@ class SharedSecret:
     clock: Clock
 
     async def credentials(self) -> Credentials:
-        """See `Signer`; KubeError where a Secret can be neither read nor written."""
+        """See `CredentialSource`; KubeError where a Secret can be neither read nor written."""
         while True:
-            leaf, authority = await self._read(self.ref), await self._read(authority_ref(self.ref))
+            leaf, authority = (
+                await self._read(self.ref),
+                await self._read(authority_secret_ref(self.ref)),
+            )
             held = _credentials(leaf, authority)
-            made, is_new = renewed(held, self.names, at(self.clock.now_ms()))
+            made, is_new = renew_credentials(held, self.names, from_epoch_ms(self.clock.now_ms()))
             # Earlier versions kept everything in one Secret.
             if not is_new and authority is not None and _AUTHORITY_KEY not in _data(leaf):
                 return made
             try:
-                await self._write(authority_ref(self.ref), authority, made, _AUTHORITY)
+                await self._write(authority_secret_ref(self.ref), authority, made, _AUTHORITY)
                 await self._write(self.ref, leaf, made, _LEAF)
             except (AlreadyExists, Conflict):
                 # Another replica was faster; its certificate is as good as ours.
@@ -111,7 +114,7 @@ class SharedSecret:
         await self.api.patch(ref, body)
 
 
-def authority_ref(ref: Ref) -> Ref:
+def authority_secret_ref(ref: Ref) -> Ref:
     """The Secret of the authority that signs what is in another one."""
     return Ref(ref.kind, ref.namespace, f"{ref.name}-authority")
 
@@ -137,7 +140,7 @@ def _decoded(text: object) -> bytes:
         return b""
 
 
-async def announce(api: Api, refs: Sequence[Ref], authority: bytes, url: str = "") -> None:
+async def trust_authority(api: Api, refs: Sequence[Ref], authority: bytes, url: str = "") -> None:
     """Make API servers trust an authority, in webhook configurations that are there.
 
     url: where the server is reached, instead of the Service that the configurations name. Raises
@@ -145,16 +148,16 @@ async def announce(api: Api, refs: Sequence[Ref], authority: bytes, url: str = "
     """
     for ref in refs:
         try:
-            await _announce_in(api, ref, b64encode(authority).decode(), url)
+            await _trust_in(api, ref, b64encode(authority).decode(), url)
         except NotFound:
             log.debug("%s: is not there", ref)
 
 
-async def _announce_in(api: Api, ref: Ref, bundle: str, url: str) -> None:
+async def _trust_in(api: Api, ref: Ref, bundle: str, url: str) -> None:
     while True:
         found = await api.read(ref)
         hooks = found.get("webhooks") or []
-        wanted = [_trusting(hook, bundle, url) for hook in hooks]
+        wanted = [_with_authority(hook, bundle, url) for hook in hooks]
         if wanted == hooks:
             return
         version = found["metadata"]["resourceVersion"]
@@ -166,7 +169,7 @@ async def _announce_in(api: Api, ref: Ref, bundle: str, url: str) -> None:
         return
 
 
-def _trusting(hook: Raw, bundle: str, url: str) -> Raw:
+def _with_authority(hook: Raw, bundle: str, url: str) -> Raw:
     config: Raw = dict(hook.get("clientConfig") or {})
     if url:
         service = config.pop("service", None) or {}

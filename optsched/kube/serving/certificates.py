@@ -46,7 +46,7 @@ class Credentials:
     authority_key: bytes = b""
 
 
-def renewed(
+def renew_credentials(
     held: Credentials | None, names: Sequence[str], now: datetime
 ) -> tuple[Credentials, bool]:
     """Credentials for a server of these names, and whether they are other than those held.
@@ -211,6 +211,6 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     )
 
 
-def at(epoch_ms: int) -> datetime:
+def from_epoch_ms(epoch_ms: int) -> datetime:
     """A time of the clock as certificates have it."""
     return datetime.fromtimestamp(epoch_ms / 1000, UTC)

@@ -67,11 +67,11 @@ class _Memo:
     seconds: float
     kept: dict[bytes, tuple[float, Verdict]] = field(default_factory=dict)
 
-    def find(self, key: bytes, now_s: float) -> Verdict | None:
+    def lookup(self, key: bytes, now_s: float) -> Verdict | None:
         until_s, verdict = self.kept.get(key, (now_s, _NO_USER))
         return verdict if now_s < until_s else None
 
-    def keep(self, key: bytes, verdict: Verdict, now_s: float) -> None:
+    def store(self, key: bytes, verdict: Verdict, now_s: float) -> None:
         self.kept.pop(key, None)
         if len(self.kept) >= MOST_KEPT:
             del self.kept[next(iter(self.kept))]
@@ -93,7 +93,7 @@ class MetricsAccess:
         self._reviews: dict[bytes, asyncio.Task[Verdict]] = {}
         self._is_failing = False
 
-    async def judge(self, authorization: str) -> Verdict:
+    async def authorize(self, authorization: str) -> Verdict:
         """Return whether a request with this Authorization header gets metrics."""
         scheme, _, token = authorization.strip().partition(" ")
         token = token.strip()
@@ -103,7 +103,7 @@ class MetricsAccess:
             return _NO_TOKEN
         key = hashlib.sha256(token.encode("ascii")).digest()
         now_s = self._clock.monotonic()
-        known = self._allowed.find(key, now_s) or self._refused.find(key, now_s)
+        known = self._allowed.lookup(key, now_s) or self._refused.lookup(key, now_s)
         if known is not None:
             return known
         if key not in self._reviews:
@@ -117,7 +117,7 @@ class MetricsAccess:
     async def _review(self, key: bytes, token: str) -> Verdict:
         try:
             async with asyncio.timeout(REVIEW_S):
-                verdict = await self._ask(token)
+                verdict = await self._review_token(token)
         except (KubeError, TimeoutError) as e:
             if not self._is_failing:
                 why = str(e) or f"no answer within {REVIEW_S:g} s"
@@ -128,10 +128,10 @@ class MetricsAccess:
             log.info("readers of metrics are reviewed again")
         self._is_failing = False
         memo = self._allowed if verdict.is_allowed else self._refused
-        memo.keep(key, verdict, self._clock.monotonic())
+        memo.store(key, verdict, self._clock.monotonic())
         return verdict
 
-    async def _ask(self, token: str) -> Verdict:
+    async def _review_token(self, token: str) -> Verdict:
         found = await review(self._api, TOKEN_REVIEW, {"token": token})
         user = found.get("user")
         if found.get("authenticated") is not True or not isinstance(user, dict):

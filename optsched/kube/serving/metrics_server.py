@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final, cast
 from aiohttp import web
 
 from optsched.kube.runtime.clock import SystemClock
-from optsched.kube.runtime.waiting import Waiting
+from optsched.kube.runtime.timing import Timing
 from optsched.kube.serving.certificates import load_credentials, server_context
 from optsched.kube.serving.http import metrics_handler, serve
 from optsched.kube.serving.metrics_access import PATH, MetricsAccess
-from optsched.kube.serving.tls_listener import Patience, listen
+from optsched.kube.serving.tls_listener import ConnectionLimits, listen
 
 if TYPE_CHECKING:
     import ssl
@@ -37,7 +37,7 @@ KEEPALIVE_S: Final = 20.0
 ENDING_S: Final = 1.0
 """How long readers may take that are being answered when the server ends."""
 
-PATIENCE: Final = Patience(connections=32)
+PATIENCE: Final = ConnectionLimits(connections=32)
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class SecureMetrics:
 
 
 @dataclass(frozen=True, slots=True)
-class Listening:
+class ServingAddresses:
     """Where a process is to listen. metrics: None where they are served with health."""
 
     health: tuple[Address, ...] = ()
@@ -71,7 +71,7 @@ class Listening:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class BoundAddresses:
     """Where a process listens. metrics: None where they are served with health."""
 
     health: tuple[Address, ...]
@@ -86,12 +86,12 @@ class Places:
 
 @asynccontextmanager
 async def serve_process(
-    listening: Listening,
+    listening: ServingAddresses,
     probes: Probes,
     exposition: Callable[[], bytes],
     api: CreatingApi,
-    waiting: Waiting | None = None,
-) -> AsyncIterator[Places]:
+    timing: Timing | None = None,
+) -> AsyncIterator[BoundAddresses]:
     """Serve health and metrics while the context is open.
 
     api: reviews readers of metrics where they need rights. OSError for an address that can not be
@@ -101,13 +101,15 @@ async def serve_process(
     async with AsyncExitStack() as stack:
         if secure is None:
             health = await stack.enter_async_context(serve(listening.health, probes, exposition))
-            yield Places(health)
+            yield BoundAddresses(health)
             return
         health = await stack.enter_async_context(serve(listening.health, probes, None))
         access = MetricsAccess(api, SystemClock()) if secure.needs_rights else None
-        around = waiting or Waiting()
-        place = await stack.enter_async_context(_serve_over_tls(secure, exposition, access, around))
-        yield Places(health, place)
+        context = timing or Timing()
+        place = await stack.enter_async_context(
+            _serve_over_tls(secure, exposition, access, context)
+        )
+        yield BoundAddresses(health, place)
 
 
 @asynccontextmanager
@@ -115,11 +117,11 @@ async def _serve_over_tls(
     secure: SecureMetrics,
     exposition: Callable[[], bytes],
     access: MetricsAccess | None,
-    waiting: Waiting,
+    timing: Timing,
 ) -> AsyncIterator[Address]:
     tls = server_context()
     try:
-        shown = await _show(tls, secure.files)
+        shown = await _use_certificate(tls, secure.files)
     except ValueError as e:
         raise OSError(f"{secure.files.certificate}: no certificate: {e}") from e
     app = web.Application(client_max_size=0)
@@ -129,7 +131,7 @@ async def _serve_over_tls(
         app, access_log=None, shutdown_timeout=ENDING_S, keepalive_timeout=KEEPALIVE_S
     )
     await runner.setup()
-    following = asyncio.get_running_loop().create_task(_follow(tls, secure.files, shown, waiting))
+    following = asyncio.get_running_loop().create_task(_follow(tls, secure.files, shown, timing))
     try:
         server = cast("web.Server", runner.server)
         async with listen(secure.place, tls, server, PATIENCE) as address:
@@ -145,7 +147,7 @@ def _guarded(
     answer: Callable[[web.Request], Awaitable[web.Response]], access: MetricsAccess
 ) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def handle(request: web.Request) -> web.Response:
-        verdict = await access.judge(request.headers.get("Authorization", ""))
+        verdict = await access.authorize(request.headers.get("Authorization", ""))
         if verdict.is_allowed:
             return await answer(request)
         challenge = {"WWW-Authenticate": "Bearer"} if verdict.status == 401 else {}
@@ -154,7 +156,7 @@ def _guarded(
     return handle
 
 
-async def _show(tls: ssl.SSLContext, files: Files) -> Credentials:
+async def _use_certificate(tls: ssl.SSLContext, files: Files) -> Credentials:
     """Use the certificate that files hold now; returns it."""
     credentials = await files.credentials()
     try:
@@ -166,14 +168,14 @@ async def _show(tls: ssl.SSLContext, files: Files) -> Credentials:
     return credentials
 
 
-async def _follow(tls: ssl.SSLContext, files: Files, shown: Credentials, waiting: Waiting) -> None:
+async def _follow(tls: ssl.SSLContext, files: Files, shown: Credentials, timing: Timing) -> None:
     """Use each new certificate; one that can not be used is reported once and changes nothing."""
     problem = ""
     while True:
-        await waiting.sleep(LOOK_S)
+        await timing.sleep(LOOK_S)
         try:
             if await files.credentials() != shown:
-                shown = await _show(tls, files)
+                shown = await _use_certificate(tls, files)
             problem = ""
         except (OSError, ValueError) as e:
             if str(e) != problem:

@@ -21,7 +21,7 @@ _END_OF_HEADER: Final = b"\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class ConnectionLimits:
     """How many clients are served, and how long each may take.
 
     connections: at once. handshake_s: for TLS. header_s: from then to the end of the first header.
@@ -37,7 +37,7 @@ async def listen(
     place: Address,
     tls: ssl.SSLContext,
     make_protocol: Callable[[], asyncio.Protocol],
-    patience: Patience,
+    patience: ConnectionLimits,
 ) -> AsyncIterator[Address]:
     """Accept connections while the context is open; gives the address as it came to be.
 
@@ -45,7 +45,7 @@ async def listen(
     where all have, it is refused. OSError for an address that can not be had.
     """
     loop = asyncio.get_running_loop()
-    doorway = _Doorway(tls, make_protocol, patience)
+    doorway = _ConnectionTable(tls, make_protocol, patience)
     server = await loop.create_server(lambda: _Connection(doorway), place.host or None, place.port)
     try:
         yield Address(*server.sockets[0].getsockname()[:2])
@@ -53,14 +53,14 @@ async def listen(
         server.close()
 
 
-class _Doorway:
+class _ConnectionTable:
     """The connections that are open, and those among them that have sent no request yet."""
 
     def __init__(
         self,
         tls: ssl.SSLContext,
         make_protocol: Callable[[], asyncio.Protocol],
-        patience: Patience,
+        patience: ConnectionLimits,
     ) -> None:
         self.tls = tls
         self.make_protocol = make_protocol
@@ -89,7 +89,7 @@ class _Doorway:
 class _Connection(asyncio.Protocol):
     """One connection: plain until TLS stands, then a protocol behind TLS."""
 
-    def __init__(self, doorway: _Doorway) -> None:
+    def __init__(self, doorway: _ConnectionTable) -> None:
         self._doorway = doorway
         self._transport: asyncio.Transport | None = None
         self._inner: asyncio.Protocol | None = None
@@ -124,7 +124,7 @@ class _Connection(asyncio.Protocol):
             self._early.append(data)
             return
         if self._deadline is not None:
-            self._look_for_header(data)
+            self._scan_header(data)
         self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
@@ -177,7 +177,7 @@ class _Connection(asyncio.Protocol):
         for data in early:
             self.data_received(data)
 
-    def _look_for_header(self, data: bytes) -> None:
+    def _scan_header(self, data: bytes) -> None:
         seen = self._seen + data
         self._seen = seen[-len(_END_OF_HEADER) + 1 :]
         if _END_OF_HEADER in seen:

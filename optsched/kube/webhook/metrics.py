@@ -63,7 +63,7 @@ class WebhookMetrics:
         self._reviews.labels(path, result).inc()
         self._seconds.labels(path).observe(seconds)
 
-    def looked_again(self, path: str) -> None:
+    def reviewed_again(self, path: str) -> None:
         """Objects were read again because a denial rests on them."""
         self._looks.labels(path).inc()
 

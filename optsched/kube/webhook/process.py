@@ -14,13 +14,13 @@ from optsched.admission.registration import configuration_ref
 from optsched.kube.client.client import ConfigError, connect
 from optsched.kube.client.errors import KubeError
 from optsched.kube.runtime.clock import SystemClock
-from optsched.kube.runtime.lifecycle import freeze_startup_objects, on_signals
-from optsched.kube.runtime.waiting import Waiting
-from optsched.kube.serving.certificate_sources import SharedSecret, announce
+from optsched.kube.runtime.lifecycle import freeze_startup_objects, handle_signals
+from optsched.kube.runtime.timing import Timing
+from optsched.kube.serving.certificate_sources import SecretCredentials, trust_authority
 from optsched.kube.serving.certificates import load_credentials, server_context
-from optsched.kube.serving.metrics_server import Listening, serve_process
+from optsched.kube.serving.metrics_server import ServingAddresses, serve_process
 from optsched.kube.webhook.metrics import WebhookMetrics
-from optsched.kube.webhook.resource_groups_file import AdmissionFile
+from optsched.kube.webhook.resource_groups_file import ResourceGroupsFile
 from optsched.kube.webhook.server import Reviewer, application, serve_reviews
 from optsched.kube.webhook.world import LiveWorld
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from optsched.admission.world import Settings as Rules
     from optsched.kube.client.client import Client
     from optsched.kube.client.interfaces import Ref
-    from optsched.kube.serving.certificate_sources import Files, Signer
+    from optsched.kube.serving.certificate_sources import CredentialSource, Files
     from optsched.kube.serving.certificates import Credentials
     from optsched.kube.serving.http import Address
     from optsched.kube.serving.metrics_server import SecureMetrics
@@ -102,7 +102,7 @@ async def run(settings: Settings) -> None:
     """
     async with connect(settings.kubeconfig) as client:
         process = _Process(settings, client)
-        listening = Listening(settings.listen, settings.metrics)
+        listening = ServingAddresses(settings.listen, settings.metrics)
         async with serve_process(listening, process, process.metrics.exposition, client) as places:
             log.info("cluster %s; %s", client.server, places)
             freeze_startup_objects()
@@ -115,16 +115,16 @@ class _Process:
     def __init__(self, settings: Settings, client: Client) -> None:
         self._settings = settings
         self._client = client
-        self._waiting = Waiting()
+        self._timing = Timing()
         self.metrics = WebhookMetrics()
         clock = SystemClock()
         self._world = LiveWorld(clock, lambda kind: self.metrics.watch_failed(kind.plural))
-        self._config: AdmissionFile | None = None
+        self._config: ResourceGroupsFile | None = None
         if settings.config is not None:
             read = self.metrics.config_read
-            self._config = AdmissionFile(settings.config, settings.rules, read)
+            self._config = ResourceGroupsFile(settings.config, settings.rules, read)
         self._reviewer = Reviewer(client, self._world, self._rules, self.metrics, clock)
-        self._signer: Signer = settings.files or SharedSecret(
+        self._signer: CredentialSource = settings.files or SecretCredentials(
             client, settings.secret, settings.names, clock
         )
         self._tls = server_context()
@@ -156,9 +156,9 @@ class _Process:
         """Run until told to stop."""
         stop = self._stopping.set
         await self._check_files()
-        with on_signals({signal.SIGTERM: stop, signal.SIGINT: stop}):
+        with handle_signals({signal.SIGTERM: stop, signal.SIGINT: stop}):
             async with asyncio.TaskGroup() as group:
-                watches = self._world.watches(self._client, self._waiting)
+                watches = self._world.watches(self._client, self._timing)
                 tasks = [group.create_task(each) for each in watches]
                 tasks.append(group.create_task(self._follow_config()))
                 await self._until_stopped(self._first_credentials())
@@ -166,7 +166,7 @@ class _Process:
                     async with self._serving():
                         tasks.append(group.create_task(self._keep_trust()))
                         await self._stopping.wait()
-                        await self._waiting.sleep(self._settings.grace_s)
+                        await self._timing.sleep(self._settings.grace_s)
                 for task in tasks:
                     task.cancel()
 
@@ -196,22 +196,22 @@ class _Process:
         if files is None:
             return
         try:
-            self._show(await self._signer.credentials())
+            self._use_credentials(await self._signer.credentials())
         except (ssl.SSLError, ValueError) as e:
             raise ConfigError(f"{files.certificate} and {files.key}: {_NO_PAIR}") from e
 
     async def _first_credentials(self) -> None:
         while self._shown is None:
             try:
-                self._show(await self._signer.credentials())
+                self._use_credentials(await self._signer.credentials())
             except KubeError as e:
                 log.warning("no certificate yet: %s", e)
-                await self._waiting.sleep(RETRY_S)
+                await self._timing.sleep(RETRY_S)
 
     async def _follow_config(self) -> None:
         """Read the file of resource groups again and again, if there is one."""
         while self._config is not None:
-            await self._waiting.sleep(CONFIG_LOOK_S)
+            await self._timing.sleep(CONFIG_LOOK_S)
             self._config.poll()
 
     async def _keep_trust(self) -> None:
@@ -219,21 +219,21 @@ class _Process:
         while True:
             pause_s = LOOK_S
             try:
-                await self._look()
+                await self._renew_trust()
             except (KubeError, OSError, ValueError) as e:
                 # The certificate that is shown is good for weeks yet.
                 log.warning("certificate or configurations: %s", e)
                 pause_s = RETRY_S
-            await self._waiting.sleep(pause_s if self._is_trusted else RETRY_S)
+            await self._timing.sleep(pause_s if self._is_trusted else RETRY_S)
 
-    async def _look(self) -> None:
+    async def _renew_trust(self) -> None:
         if self._world.unsynced():
             return
         credentials = await self._signer.credentials()
         # API servers have to trust a new authority before its certificate is served.
         await self._announce(credentials)
         if credentials != self._shown:
-            self._show(credentials)
+            self._use_credentials(credentials)
         self._is_trusted = True
 
     async def _announce(self, credentials: Credentials) -> None:
@@ -241,9 +241,9 @@ class _Process:
             return
         name = self._settings.service_name
         refs = [configuration_ref(service, name) for service in self._settings.services]
-        await announce(self._client, refs, credentials.authority, self._settings.url)
+        await trust_authority(self._client, refs, credentials.authority, self._settings.url)
 
-    def _show(self, credentials: Credentials) -> None:
+    def _use_credentials(self, credentials: Credentials) -> None:
         """Use credentials for connections from now on; ValueError for those that are none."""
         ends = load_credentials(self._tls, credentials)
         self._shown = credentials

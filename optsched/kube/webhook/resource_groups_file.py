@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class AdmissionFile:
+class ResourceGroupsFile:
     """What an administrator has chosen, with the resource groups that a file holds now.
 
     `on_verdict` is told how a content was found that is new: empty where it is good.

@@ -24,7 +24,7 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-class Allowance:
+class MemoryBudget:
     """An amount that is shared by those who hold a part of it, first come, first served."""
 
     def __init__(self, total: int) -> None:
@@ -32,7 +32,7 @@ class Allowance:
         self._line: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     @asynccontextmanager
-    async def hold(self, amount: int) -> AsyncIterator[None]:
+    async def reserve(self, amount: int) -> AsyncIterator[None]:
         """Hold a part while the context is open; waits until it is there."""
         if self._line or amount > self._left:
             await self._wait(amount)
@@ -41,7 +41,7 @@ class Allowance:
         try:
             yield
         finally:
-            self._give_back(amount)
+            self._release(amount)
 
     async def _wait(self, amount: int) -> None:
         place = (amount, asyncio.get_running_loop().create_future())
@@ -51,12 +51,12 @@ class Allowance:
         except asyncio.CancelledError:
             if place in self._line:
                 self._line.remove(place)
-                self._give_back(0)
+                self._release(0)
             elif not place[1].cancelled():
-                self._give_back(amount)
+                self._release(amount)
             raise
 
-    def _give_back(self, amount: int) -> None:
+    def _release(self, amount: int) -> None:
         self._left += amount
         while self._line and self._line[0][0] <= self._left:
             amount, turn = self._line.popleft()
@@ -65,21 +65,21 @@ class Allowance:
                 turn.set_result(None)
 
 
-class Lanes:
+class ReviewThreads:
     """Threads for reviews; asyncio waits for them."""
 
     def __init__(self) -> None:
         self._small = ThreadPoolExecutor(2, "review")
         self._large = ThreadPoolExecutor(1, "large-review")
-        self._room = Allowance(MOST_BYTES)
+        self._room = MemoryBudget(MOST_BYTES)
 
     @asynccontextmanager
-    async def room_for(self, num_bytes: int) -> AsyncIterator[None]:
+    async def reserve_memory(self, num_bytes: int) -> AsyncIterator[None]:
         """Hold memory for a body; small ones have it."""
         if num_bytes <= SMALL:
             yield
             return
-        async with self._room.hold(num_bytes):
+        async with self._room.reserve(num_bytes):
             yield
 
     async def run(

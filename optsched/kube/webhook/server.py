@@ -28,12 +28,12 @@ from optsched.admission.review import (
     read_body,
 )
 from optsched.admission.services import review
-from optsched.kube.client.access_review import can_access, members_in
+from optsched.kube.client.access_review import can_access, list_podgroup_members
 from optsched.kube.client.errors import KubeError, NotFound
 from optsched.kube.client.interfaces import Api
-from optsched.kube.client.selection import Selecting
-from optsched.kube.serving.tls_listener import Patience, listen
-from optsched.kube.webhook.review_threads import Lanes
+from optsched.kube.client.selection import SelectiveSource
+from optsched.kube.serving.tls_listener import ConnectionLimits, listen
+from optsched.kube.webhook.review_threads import ReviewThreads
 
 if TYPE_CHECKING:
     import ssl
@@ -68,7 +68,7 @@ _JSON: Final = "application/json"
 log = logging.getLogger(__name__)
 
 
-class ReviewingApi(Api, Selecting, Protocol):
+class ReviewingApi(Api, SelectiveSource, Protocol):
     """What reviews ask of an API server: single objects and lists."""
 
 
@@ -84,9 +84,9 @@ class Reviewer:
     settings: Callable[[], Settings]
     metrics: WebhookMetrics
     clock: Clock
-    lanes: Lanes = field(default_factory=Lanes)
+    lanes: ReviewThreads = field(default_factory=ReviewThreads)
 
-    async def _settle(
+    async def _answer_questions(
         self, service: Service, request: Request, response: Response, num_bytes: int
     ) -> Response:
         """Return the response once all that it asks the API server is answered."""
@@ -96,7 +96,7 @@ class Reviewer:
             if len(response.questions) > MOST_QUESTIONS:
                 break
             try:
-                answers = await asyncio.gather(*map(self._ask, response.questions))
+                answers = await asyncio.gather(*map(self._answer_question, response.questions))
             except KubeError as e:
                 log.warning("%s: questions to the API server: %s", service.path, e)
                 return Response((f"the API server did not say whether this is allowed: {e}",))
@@ -107,7 +107,7 @@ class Reviewer:
             return response
         return Response((f"more than {MOST_QUESTIONS} questions of access: use fewer queues",))
 
-    async def _ask(self, question: Question) -> Any:  # noqa: ANN401  what the question says
+    async def _answer_question(self, question: Question) -> Any:  # noqa: ANN401  what the question says
         match question:
             case AccessQuestion():
                 return await can_access(self.api, question)
@@ -117,7 +117,7 @@ class Reviewer:
                 except NotFound:
                     return None
             case PodsQuestion():
-                return await members_in(self.api, question.namespace)
+                return await list_podgroup_members(self.api, question.namespace)
 
     async def respond(self, service: Service, body: bytes) -> tuple[web.Response, str]:
         """The answer to a body, and what came of it."""
@@ -127,7 +127,7 @@ class Reviewer:
         if isinstance(read, _Unread):
             return _plain(read.status, read.text), "malformed"
         request, response = read
-        response = await self._settle(service, request, response, len(body))
+        response = await self._answer_questions(service, request, response, len(body))
         if response.rests_on:
             response = await self._review_again(service, request, response, len(body))
         said, result = web.json_response(answer(request.uid, response)), _result_of(response)
@@ -160,11 +160,11 @@ class Reviewer:
 
         A client may submit a job right after it has made a queue, before a watch tells us.
         """
-        self.metrics.looked_again(service.path)
-        if not await self.world.look_again(self.api, response.rests_on):
+        self.metrics.reviewed_again(service.path)
+        if not await self.world.refresh_objects(self.api, response.rests_on):
             return response
         response = await self.lanes.run(num_bytes, self._review, service, request)
-        return await self._settle(service, request, response, num_bytes)
+        return await self._answer_questions(service, request, response, num_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ async def serve_reviews(
     place: Address,
     tls: ssl.SSLContext,
     ending_s: float,
-    patience: Patience = Patience(),  # noqa: B008  it is frozen
+    patience: ConnectionLimits = ConnectionLimits(),  # noqa: B008  it is frozen
 ) -> AsyncIterator[Address]:
     """Serve the paths over TLS while the context is open; gives the address as it came to be.
 
@@ -238,7 +238,7 @@ def _handler(
             if length > MAX_BODY:
                 raise web.HTTPRequestEntityTooLarge(max_size=MAX_BODY, actual_size=length)
             result = "busy"
-            async with asyncio.timeout(body_s) as deadline, reviewer.lanes.room_for(length):
+            async with asyncio.timeout(body_s) as deadline, reviewer.lanes.reserve_memory(length):
                 result = "malformed"
                 deadline.reschedule(asyncio.get_running_loop().time() + body_s)
                 body = await http.read()

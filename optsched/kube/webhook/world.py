@@ -11,7 +11,7 @@ from optsched.api.kinds import JOB_TEMPLATE, NAMESPACE, PRIORITY_CLASS, QUEUE, R
 from optsched.api.queue import parse_queue
 from optsched.kube.client.errors import Gone, KubeError, NotFound
 from optsched.kube.reflector.object_store import Store
-from optsched.kube.reflector.reflector import Listed, Reflection, reflect
+from optsched.kube.reflector.reflector import Listed, ReflectorState, reflect
 from optsched.kube.runtime.outage import Outage
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from optsched.api.kinds import Kind
     from optsched.api.queue import Queue
     from optsched.kube.client.interfaces import Api, Raw, Source
-    from optsched.kube.runtime.waiting import Waiting
+    from optsched.kube.runtime.timing import Timing
     from optsched.session.ports import Clock
 
 KINDS: Final = (QUEUE, NAMESPACE, PRIORITY_CLASS, JOB_TEMPLATE)
@@ -79,11 +79,11 @@ class LiveWorld:
         """The kinds that have not been listed yet."""
         return self._store.unsynced()
 
-    def watches(self, source: Source, waiting: Waiting) -> Iterator[Coroutine[None, None, None]]:
+    def watches(self, source: Source, timing: Timing) -> Iterator[Coroutine[None, None, None]]:
         """What has to be running, for ever."""
-        return (self._follow(kind, source, waiting) for kind in KINDS)
+        return (self._follow(kind, source, timing) for kind in KINDS)
 
-    async def look_again(self, api: Api, refs: Iterable[Ref]) -> bool:
+    async def refresh_objects(self, api: Api, refs: Iterable[Ref]) -> bool:
         """Read some objects again; whether anything is other than it was thought to be."""
         found = [await self._read(api, ref) for ref in refs]
         return any(found)
@@ -91,20 +91,20 @@ class LiveWorld:
     async def _read(self, api: Api, ref: Ref) -> bool:
         before = self._store.get(ref.kind, ref.namespace, ref.name)
         try:
-            self._store.wrote(ref.kind, await api.read(ref))
+            self._store.record_written(ref.kind, await api.read(ref))
         except NotFound:
-            self._store.deleted(ref, "")
+            self._store.record_deleted(ref, "")
         except KubeError as error:
             # What is known decides: a denial stays one.
             log.warning("%s: can not be read: %s", ref, error)
         return self._store.get(ref.kind, ref.namespace, ref.name) is not before
 
-    async def _follow(self, kind: Kind, source: Source, waiting: Waiting) -> None:
-        reflection = Reflection(waiting.chance, absent=(NotFound,))
-        events = reflect(source, kind, reflection, waiting.sleep, self._failed)
+    async def _follow(self, kind: Kind, source: Source, timing: Timing) -> None:
+        reflection = ReflectorState(timing.chance, absent=(NotFound,))
+        events = reflect(source, kind, reflection, timing.sleep, self._failed)
         async for event in events:
             self._store.apply(kind, event)
-            self._outage.works(kind)
+            self._outage.record_success(kind)
             if kind in self._broken:
                 self._broken.discard(kind)
                 log.info("%s: followed again", kind.plural)
@@ -114,7 +114,7 @@ class LiveWorld:
 
     def _failed(self, kind: Kind, error: KubeError) -> None:
         self._on_failure(kind)
-        if not self._outage.is_new(kind, error) or kind in self._broken:
+        if not self._outage.record_failure(kind, error) or kind in self._broken:
             return
         self._broken.add(kind)
         # That a version is no longer kept is no fault: all is listed again.

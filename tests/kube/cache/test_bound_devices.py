@@ -75,7 +75,7 @@ def test_a_pod_that_comes_with_a_node_holds_no_device() -> None:
 @pytest.mark.parametrize("later", [text("GPU-b"), {}, {**text("GPU-a"), DECISION: "{}"}])
 def test_what_was_bound_counts_whatever_is_written_later(later: dict[str, str]) -> None:
     live = Live(asking())
-    live.cache.assume("ns/p", "n1", (HELD,), (), (CELL,))
+    live.cache.assume_bound("ns/p", "n1", (HELD,), (), (CELL,))
     live.put(asking(on="n1", **text("GPU-a"), **DECIDED))
     assert (live.held(), live.flaws()) == (((HELD,), (CELL,)), [])
     live.put(asking(on="n1", **later))
@@ -105,7 +105,7 @@ def test_a_scheduler_that_starts_anew_believes_as_much_as_a_pod_requests() -> No
 
 def test_a_pod_whose_claim_was_written_before_it_is_bound_holds_what_it_is_bound_with() -> None:
     live = Live(asking(**text("GPU-b"), **DECIDED))
-    live.cache.assume("ns/p", "n1", (HELD,))
+    live.cache.assume_bound("ns/p", "n1", (HELD,))
     assert live.held() == ((HELD,), ())
     live.put(asking(on="n1", **text("GPU-a"), **DECIDED))
     assert live.held() == ((HELD,), ())
@@ -128,7 +128,7 @@ def test_pods_of_other_schedulers_hold_devices_if_these_are_known_to_give_any(
 
 def test_a_bind_that_failed_is_no_holding() -> None:
     live = Live(asking())
-    live.cache.assume("ns/p", "n1", (HELD,))
+    live.cache.assume_bound("ns/p", "n1", (HELD,))
     live.cache.forget("ns/p")
     live.put(asking(on="n1", **text("GPU-b")))
     assert live.held()[0] == (CardUse("GPU-b", 1000),)

@@ -73,7 +73,7 @@ class Cluster:
         exists = self.objects.get(kinds.NODE, node) is not None
         assert self.cache.can_assume(key, node) is (pending and exists)
         if pending and exists:
-            assert self.cache.assume(key, node) == uid(obj)
+            assert self.cache.assume_bound(key, node) == uid(obj)
             self.assumed[key] = node
             gang = PodDecoder(OPTIONS).task(obj).gang if obj else ""
             if gang in self.shown:
@@ -454,7 +454,7 @@ def test_versions_that_are_no_numbers_count_as_new():
 
 def test_a_bind_under_way_counts_until_a_watch_confirms_it():
     cluster = Cluster(node("n1"), group("g"), pod("p", uid="u", **IN_G))
-    assert cluster.cache.assume("ns/p", "n1") == "u"
+    assert cluster.cache.assume_bound("ns/p", "n1") == "u"
     assumed = cluster.snapshot()
     task = assumed.node_by_name["n1"].residents[0]
     assert (task.status, task.node) == (TaskStatus.BOUND, "n1")
@@ -482,7 +482,7 @@ def test_a_bind_under_way_counts_until_a_watch_confirms_it():
 )
 def test_a_bind_under_way_ends_when_a_watch_contradicts_it(contradiction: dict[str, Any]):
     cluster = Cluster(node("n1"), node("n2"), group("g"), pod("p", uid="u", **IN_G))
-    cluster.cache.assume("ns/p", "n1")
+    cluster.cache.assume_bound("ns/p", "n1")
     cluster.put(contradiction)
     assert cluster.snapshot().node_by_name["n1"].residents == ()
 
@@ -494,23 +494,23 @@ def test_only_pending_tasks_can_be_assumed_and_only_on_nodes_that_exist():
     assert not can_assume("ns/gated", "n1")
     assert not can_assume("ns/p", "n2")
     assert can_assume("ns/p", "n1")
-    cluster.cache.assume("ns/p", "n1")
+    cluster.cache.assume_bound("ns/p", "n1")
     assert not can_assume("ns/p", "n1")
 
 
 def test_a_held_gang_says_why_until_it_is_released():
     cluster = Cluster(group("g"), pod("p", **IN_G))
     before, why = cluster.snapshot(), Reason(ReasonCode.NOT_BOUND, "the server said no")
-    cluster.cache.hold("ns/g", why)
+    cluster.cache.hold_gang("ns/g", why)
     assert gang_of(cluster.snapshot()).problem == why
-    cluster.cache.release("ns/g")
+    cluster.cache.release_gang("ns/g")
     assert cluster.snapshot() == before
 
 
 def test_its_own_problem_comes_before_being_held():
     cluster = Cluster(pod("p", **IN_G))
     own = gang_of(cluster.snapshot()).problem
-    cluster.cache.hold("ns/g", Reason(ReasonCode.NOT_BOUND, "the server said no"))
+    cluster.cache.hold_gang("ns/g", Reason(ReasonCode.NOT_BOUND, "the server said no"))
     assert gang_of(cluster.snapshot()).problem == own
 
 
@@ -566,7 +566,7 @@ def test_pods_count_for_the_queue_that_admitted_them_whatever_their_podgroup_say
 def test_what_is_being_bound_when_its_podgroup_goes_counts_for_its_queue() -> None:
     cluster = Cluster(node("n1"), group("g", {"queue": "a"}), pod("p", **IN_G))
     cluster.snapshot()
-    cluster.cache.assume("ns/p", "n1")
+    cluster.cache.assume_bound("ns/p", "n1")
     cluster.delete(kinds.POD_GROUP, "ns/g")
     assert gang_of(cluster.snapshot()).queue == "a"
     cluster.cache.forget("ns/p")

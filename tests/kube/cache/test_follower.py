@@ -109,8 +109,8 @@ async def test_failures_are_counted_and_logged_once_until_it_works_again(
     async with running(listener.follower.run()):
         await until(lambda: listener.cache.is_synced)
     assert listener.failures.count(NODE) == 2
-    told = [m for m in caplog.messages if m.startswith("nodes: ")]
-    assert told == [
+    reported = [m for m in caplog.messages if m.startswith("nodes: ")]
+    assert reported == [
         "nodes: can not be followed: 403 Forbidden: you may not",
         "nodes: followed again",
     ]
@@ -133,8 +133,8 @@ async def test_so_are_those_of_them_that_may_not_be_read(caplog: pytest.LogCaptu
     async with running(listener.follower.run()):
         await until(lambda: listener.cache.is_synced)
     assert listener.failures == []
-    (told,) = (m for m in caplog.messages if m.startswith("hypernodes"))
-    assert told.endswith("going on without: 403 Forbidden: you may not")
+    (reported,) = (m for m in caplog.messages if m.startswith("hypernodes"))
+    assert reported.endswith("going on without: 403 Forbidden: you may not")
 
 
 @pytest.mark.asyncio

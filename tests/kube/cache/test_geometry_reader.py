@@ -60,8 +60,8 @@ def test_gpus_follow_what_the_config_map_says() -> None:
 
 
 def test_npus_follow_as_well() -> None:
-    told = {"hami.io/node-register-Ascend310P": '[{"id": "npu-0", "devmem": 100}]'}
-    api = FakeApi(node(told, {"huawei.com/Ascend310P": "1"}), config_map(VNPUS))
+    reported = {"hami.io/node-register-Ascend310P": '[{"id": "npu-0", "devmem": 100}]'}
+    api = FakeApi(node(reported, {"huawei.com/Ascend310P": "1"}), config_map(VNPUS))
     cache = ClusterCache()
     api.tell(cache)
     reader = GeometryReader(api, cache, waiting(FakeClock()), lambda: WHERE, lambda: None)

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from optsched.api.kinds import NODE, POD, POD_GROUP, QUEUE
-from optsched.kube.client.client import ConfigError, connect, warnings_in
+from optsched.kube.client.client import ConfigError, connect, parse_warnings
 from optsched.kube.client.errors import Conflict, Forbidden, Garbled, NotFound, TooMany, Unreachable
 from optsched.kube.client.interfaces import Ref
 from optsched.kube.client.selection import Selection
@@ -255,7 +255,7 @@ async def test_what_a_server_says_besides_is_passed_on(tmp_path: Path) -> None:
             server.answer(pod(), Warning='299 - "say \\"deserved\\" too", 299 x "and weight"')
             await client.create(POD_REF, pod())
     assert said == ['say "deserved" too', "and weight"]
-    assert list(warnings_in(["no warning", '199 - "old"'])) == []
+    assert list(parse_warnings(["no warning", '199 - "old"'])) == []
 
 
 def server_port(folder: Path) -> str:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from optsched.kube.client import errors
-from optsched.kube.client.errors import MAX_MESSAGE, ApiError, error_of
+from optsched.kube.client.errors import MAX_MESSAGE, ApiError, parse_error
 
 
 def status(code: int, reason: str, message: str = "no", **more: object) -> bytes:
@@ -31,26 +31,26 @@ def status(code: int, reason: str, message: str = "no", **more: object) -> bytes
     ],
 )
 def test_what_an_answer_means(code: int, reason: str, kind: type[ApiError]):
-    assert type(error_of(code, status(code, reason))) is kind
+    assert type(parse_error(code, status(code, reason))) is kind
 
 
 def test_the_code_of_the_answer_counts():
-    assert error_of(403, status(200, "Forbidden")).code == 403
+    assert parse_error(403, status(200, "Forbidden")).code == 403
 
 
 def test_what_is_no_status_is_not_told():
     secret = b'{"kind": "Secret", "data": {"password": "aHVudGVyMg=="}}'
     for body in (secret, b"<html>hunter2", b"", b"[1]"):
-        assert str(error_of(502, body, "Bad Gateway")) == "502 Bad Gateway"
+        assert str(parse_error(502, body, "Bad Gateway")) == "502 Bad Gateway"
 
 
 def test_messages_are_cut():
-    error = error_of(403, status(403, "Forbidden", "x" * 10_000))
+    error = parse_error(403, status(403, "Forbidden", "x" * 10_000))
     assert len(error.message) == MAX_MESSAGE
     assert str(error).startswith("403 Forbidden: xxx")
 
 
 def test_how_long_to_wait():
-    assert error_of(429, b"", "", "7").retry_after_s == 7
-    assert error_of(429, status(429, "", details={"retryAfterSeconds": 3})).retry_after_s == 3
-    assert error_of(429, b"", "", "Wed, 21 Oct 2015 07:28:00 GMT").retry_after_s is None
+    assert parse_error(429, b"", "", "7").retry_after_s == 7
+    assert parse_error(429, status(429, "", details={"retryAfterSeconds": 3})).retry_after_s == 3
+    assert parse_error(429, b"", "", "Wed, 21 Oct 2015 07:28:00 GMT").retry_after_s is None

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from optsched.kube.client.client import ConfigError, connect
-from optsched.kube.client.kubeconfig import is_http_address, mistake_in, unreadable
+from optsched.kube.client.kubeconfig import explain_unreadable, find_mistake, is_http_address
 
 GOOD: Final = """\
 apiVersion: v1
@@ -104,7 +104,7 @@ def test_places_without_a_kubeconfig_are_named(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("folder").mkdir()
-    assert unreadable(place).startswith(sentence)
+    assert explain_unreadable(place).startswith(sentence)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_places_without_a_kubeconfig_are_named(
 async def test_a_kubeconfig_in_order_is_taken(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "config"
     path.write_bytes(content)
-    assert (unreadable(str(path)), mistake_in(str(path))) == ("", "")
+    assert (explain_unreadable(str(path)), find_mistake(str(path))) == ("", "")
     async with connect(str(path)) as client:
         assert client.server == "http://127.0.0.1:9"
 
@@ -130,11 +130,11 @@ async def test_a_kubeconfig_in_order_is_taken(tmp_path: Path, content: bytes) ->
 async def test_a_kubeconfig_may_come_from_a_pipe(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    writer = threading.Thread(target=fifo.write_text, args=(GOOD,))
-    writer.start()
+    make_writer = threading.Thread(target=fifo.write_text, args=(GOOD,))
+    make_writer.start()
     async with connect(str(fifo)) as client:
         assert client.namespace == "team"
-    writer.join()
+    make_writer.join()
 
 
 def test_files_are_merged_as_kubectl_does(tmp_path: Path) -> None:
@@ -142,16 +142,16 @@ def test_files_are_merged_as_kubectl_does(tmp_path: Path) -> None:
     whole.write_bytes(changed("cluster: c,", "cluster: other,"))
     other = GOOD.replace("name: c,", "name: other,").replace("current-context: a\n", "")
     rest.write_text(other)
-    assert mistake_in(f"{whole}:{rest}:{tmp_path / 'gone'}") == ""
-    assert mistake_in(str(whole)).startswith("context a: there is no cluster 'other'")
+    assert find_mistake(f"{whole}:{rest}:{tmp_path / 'gone'}") == ""
+    assert find_mistake(str(whole)).startswith("context a: there is no cluster 'other'")
     rest.write_text("clusters: 3")
-    assert mistake_in(f"{whole}:{rest}").startswith(f"{rest}: clusters: has to be a list")
+    assert find_mistake(f"{whole}:{rest}").startswith(f"{rest}: clusters: has to be a list")
 
 
 def test_an_address_stands_in_for_the_server_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "config"
     path.write_bytes(changed(SERVER, ""))
-    assert mistake_in(str(path), "https://10.0.0.1:6443") == ""
+    assert find_mistake(str(path), "https://10.0.0.1:6443") == ""
 
 
 def test_addresses_of_servers() -> None:

@@ -12,7 +12,7 @@ from optsched.api.kinds import QUEUE, Ref
 from optsched.kube.client.errors import Expired, Forbidden, KubeError, Unreachable
 from optsched.kube.client.interfaces import Page
 from optsched.kube.client.selection import EVERYTHING, Selection, select
-from optsched.kube.reflector.selected import states_of
+from optsched.kube.reflector.selected import watch_object
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -72,7 +72,7 @@ def states(source: Source, number: int, told: list[KubeError]) -> list[str | Non
 
     async def seen() -> list[str | None]:
         found: list[str | None] = []
-        async for state in states_of(source, Ref(QUEUE, "", "q"), told.append):
+        async for state in watch_object(source, Ref(QUEUE, "", "q"), told.append):
             found.append(state and state["metadata"]["resourceVersion"])
             if len(found) == number:
                 break

@@ -30,10 +30,10 @@ from optsched.controllers.queue import QUEUES
 from optsched.controllers.world import Index
 from optsched.kube.client.errors import Forbidden, Rejected, ServerFault, Unreachable
 from optsched.kube.controllers import manager as module
-from optsched.kube.controllers.manager import LOOK_S, Controllers, Parts
+from optsched.kube.controllers.manager import LOOK_S, Manager, ManagerDependencies
 from optsched.kube.controllers.metrics import ControllerMetrics
 from optsched.kube.reflector.reflector import ABSENT_S
-from optsched.kube.runtime.waiting import Waiting
+from optsched.kube.runtime.timing import Timing
 from tests.kube.fakes import FakeClock
 from tests.support.memory import MemoryWorld
 from tests.support.memory_server import Killed, MemoryServer
@@ -74,9 +74,9 @@ class Process:
     ) -> None:
         self.events, self.metrics, self.leader = Recorder(), ControllerMetrics(), Leader()
         self.slept: list[float] = []
-        waiting = Waiting(self._sleep, lambda: 0.5)
+        waiting = Timing(self._sleep, lambda: 0.5)
         self.clock = FakeClock()
-        parts = Parts(
+        parts = ManagerDependencies(
             server,
             server,
             self.events,
@@ -86,7 +86,7 @@ class Process:
             waiting,
             reads_again=reads_again,
         )
-        self.shell = Controllers(controllers, parts)
+        self.shell = Manager(controllers, parts)
 
     async def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)

@@ -46,10 +46,10 @@ async def test_who_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPat
 
     gone = asyncio.Event()
 
-    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def silent(reader: asyncio.StreamReader, make_writer: asyncio.StreamWriter) -> None:
         await reader.read()
-        writer.close()
-        await writer.wait_closed()
+        make_writer.close()
+        await make_writer.wait_closed()
         gone.set()
 
     server = await asyncio.start_server(silent, "127.0.0.1", 0)

@@ -12,7 +12,7 @@ from optsched.api.kinds import SECRET
 from optsched.controllers.effects import Fabric
 from optsched.kube.client.interfaces import Ref
 from optsched.kube.controllers import ufm_client as asked
-from optsched.kube.controllers.ufm_client import FabricReader
+from optsched.kube.controllers.ufm_client import UfmClient
 from tests.kube.fakes import FakeApi, FakeClock
 from tests.support.ufm import PASSWORD, Ufm
 
@@ -43,17 +43,17 @@ async def ended(ufm: Ufm) -> AsyncIterator[None]:
     await asyncio.sleep(0.05)
 
 
-def reader(data: dict[str, str] | None) -> FabricReader:
+def reader(data: dict[str, str] | None) -> UfmClient:
     api = FakeApi()
     if data is not None:
         meta = {"name": WHERE[1], "namespace": WHERE[0]}
         api.put({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": data})
         assert Ref(SECRET, *WHERE) in api.objects
-    return FabricReader(api, FakeClock())
+    return UfmClient(api, FakeClock())
 
 
 async def problem(data: dict[str, str] | None, fabric: Fabric) -> str:
-    answer = await reader(data).ask(fabric)
+    answer = await reader(data).read_fabric(fabric)
     assert answer.links == ()
     assert answer.problem.startswith(f"{fabric.url}: ")
     assert PASSWORD not in answer.problem
@@ -61,7 +61,7 @@ async def problem(data: dict[str, str] | None, fabric: Fabric) -> str:
 
 
 async def test_its_list_is_read_with_the_credentials_of_the_secret(ufm: Ufm) -> None:
-    answer = await reader(ufm.secret()).ask(Fabric(ufm.url, WHERE))
+    answer = await reader(ufm.secret()).read_fabric(Fabric(ufm.url, WHERE))
     assert (answer.links, answer.problem) == (LINKS, "")
     assert answer.at_ms == FakeClock().now_ms()
 
@@ -70,7 +70,7 @@ async def test_a_certificate_that_nobody_trusts_is_refused_unless_told_otherwise
     strange = ufm.secret(trusts=False)
     assert "certificate verify failed" in await problem(strange, Fabric(ufm.url, WHERE))
     assert ufm.asked == []
-    answer = await reader(strange).ask(Fabric(ufm.url, WHERE, verifies=False))
+    answer = await reader(strange).read_fabric(Fabric(ufm.url, WHERE, verifies=False))
     assert answer.links == LINKS
 
 

@@ -50,9 +50,9 @@ def test_an_answer_that_comes_after_the_end_brings_nothing_back() -> None:
     store.apply(POD, Deleted(pod("a", 3)))
     leaving = pod("a", 2)
     leaving["metadata"]["deletionTimestamp"] = "2026-11-21T15:53:46Z"
-    store.wrote(POD, leaving)
+    store.record_written(POD, leaving)
     assert store.get(POD, "x", "a") is None
-    store.wrote(POD, pod("a", 4, uid="another"))
+    store.record_written(POD, pod("a", 4, uid="another"))
     assert store.get(POD, "x", "a") is not None
     assert told == [(None, "1"), ("1", None), (None, "4")]
 
@@ -91,7 +91,7 @@ def test_what_was_written_is_there_at_once_and_is_not_undone_by_older_news() -> 
     told = Told()
     store = make(told)
     store.apply(POD, Listed((pod("a", 1),), resource_version="1"))
-    store.wrote(POD, pod("a", 5, node="n"))
+    store.record_written(POD, pod("a", 5, node="n"))
     store.apply(POD, Changed(pod("a", 3)))
     store.apply(POD, Changed(pod("a", 5, node="n")))
     assert names(store.by(NODE_OF, "n")) == ["a"]
@@ -101,13 +101,13 @@ def test_what_was_written_is_there_at_once_and_is_not_undone_by_older_news() -> 
 def test_what_was_deleted_does_not_come_back_with_older_news() -> None:
     store = make()
     store.apply(POD, Listed((pod("a", 1),)))
-    store.deleted(Ref(POD, "x", "a"), "uid-a")
+    store.record_deleted(Ref(POD, "x", "a"), "uid-a")
     store.apply(POD, Changed(pod("a", 2)))
     assert names(store.listed(POD)) == []
     store.apply(POD, Deleted(pod("a", 3)))
     store.apply(POD, Changed(pod("a", 4, uid="new")))
     assert names(store.listed(POD)) == ["a"]
-    store.deleted(Ref(POD, "x", "a"), "uid-a")
+    store.record_deleted(Ref(POD, "x", "a"), "uid-a")
     store.apply(POD, Deleted(pod("a", 5)))
     assert names(store.listed(POD)) == ["a"]
 
@@ -115,7 +115,7 @@ def test_what_was_deleted_does_not_come_back_with_older_news() -> None:
 def test_a_new_list_drops_what_is_gone_but_not_what_is_younger() -> None:
     store = make()
     store.apply(POD, Listed((pod("a", 1), pod("b", 2)), resource_version="2"))
-    store.wrote(POD, pod("c", 9))
+    store.record_written(POD, pod("c", 9))
     store.apply(POD, Listed((pod("b", 2),), resource_version="8"))
     assert names(store.listed(POD)) == ["b", "c"]
 
@@ -185,16 +185,16 @@ def test_what_two_scopes_hold_stays_until_it_is_gone() -> None:
 
 def test_what_is_outside_of_every_scope_is_not_kept() -> None:
     store = narrow()
-    store.wrote(CONFIG_MAP, pod("c", 5))
-    store.wrote(CONFIG_MAP, labelled("d", 6))
+    store.record_written(CONFIG_MAP, pod("c", 5))
+    store.record_written(CONFIG_MAP, labelled("d", 6))
     assert names(store.listed(CONFIG_MAP)) == ["a", "b", "d", "named"]
 
 
 def test_strangers_are_remembered_for_a_while() -> None:
     clock = FakeClock()
     store = Store((CONFIG_MAP,), (), clock, Told(), {CONFIG_MAP: (OURS,)})
-    store.met(Ref(CONFIG_MAP, "x", "c"), pod("c"))
-    store.met(Ref(CONFIG_MAP, "x", "d"), labelled("d"))
+    store.record_stranger(Ref(CONFIG_MAP, "x", "c"), pod("c"))
+    store.record_stranger(Ref(CONFIG_MAP, "x", "d"), labelled("d"))
     assert store.stranger(CONFIG_MAP, "x", "c") == pod("c")
     assert store.stranger(CONFIG_MAP, "x", "d") is None
     assert names(store.listed(CONFIG_MAP)) == []
@@ -223,14 +223,14 @@ def test_however_late_news_come_the_end_is_the_same(
                 uid = there.pop(name)["metadata"]["uid"]
                 late.append(Deleted(pod(name, version, uid)))
                 if is_on_node:
-                    store.deleted(Ref(POD, "x", name), uid)
+                    store.record_deleted(Ref(POD, "x", name), uid)
             continue
         uid = there[name]["metadata"]["uid"] if name in there else f"{name}{version}"
         obj = pod(name, version, uid, **({"node": "n"} if is_on_node else {}))
         there[name] = obj
         late.append(Changed(obj))
         if what == "write":
-            store.wrote(POD, obj)
+            store.record_written(POD, obj)
         if every and version % every == 0 and late:
             store.apply(POD, late.pop(0))
     for event in late:

@@ -15,9 +15,9 @@ from optsched.kube.reflector.reflector import (
     Changed,
     Deleted,
     FetchPage,
-    Follow,
     Listed,
-    Reflection,
+    ReflectorState,
+    StartWatch,
     WatchEvent,
     reflect,
 )
@@ -93,7 +93,7 @@ class Run:
             self.failures.append(error)
 
         with suppress(End):
-            async for event in reflect(self.source, POD, Reflection(lambda: 0), sleep, failed):
+            async for event in reflect(self.source, POD, ReflectorState(lambda: 0), sleep, failed):
                 self.events.append(event)
         return self
 
@@ -227,8 +227,8 @@ async def test_a_list_without_a_version_is_no_list():
 
 
 def test_pauses_are_cut_by_chance() -> None:
-    reflection = Reflection(lambda: 1)
+    reflection = ReflectorState(lambda: 1)
     reflection.failed(Unreachable(""))
     assert reflection.step() == FetchPage("", 0.1)
     reflection.page(Page([], "3"))
-    assert reflection.step() == Follow("3", 0.0)
+    assert reflection.step() == StartWatch("3", 0.0)

@@ -3,26 +3,31 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optsched.kube.runtime.backoff import Backoff, Steps
+from optsched.kube.runtime.backoff import Backoff, BackoffSteps
 
-STEPS = Steps(first_s=0.5, most_s=3.0)
+STEPS = BackoffSteps(first_s=0.5, most_s=3.0)
 
 
 def test_pauses_double_up_to_the_longest() -> None:
     backoff = Backoff(STEPS, lambda: 0.0)
-    assert [backoff.next() for _ in range(5)] == [0.5, 1.0, 2.0, 3.0, 3.0]
+    assert [backoff.next_delay() for _ in range(5)] == [0.5, 1.0, 2.0, 3.0, 3.0]
 
 
 def test_a_success_begins_anew() -> None:
     backoff = Backoff(STEPS, lambda: 0.0)
-    backoff.next()
-    backoff.next()
+    backoff.next_delay()
+    backoff.next_delay()
     backoff.reset()
-    assert (backoff.failures, backoff.next()) == (0, 0.5)
+    assert (backoff.failures, backoff.next_delay()) == (0, 0.5)
 
 
 @given(st.integers(1, 10**6), st.floats(0, 1))
 def test_chance_takes_up_to_half(failures: int, chance: float) -> None:
     backoff = Backoff(STEPS, lambda: chance)
     backoff.failures = failures - 1
-    assert STEPS.after(failures) / 2 <= backoff.next() <= STEPS.after(failures) <= STEPS.most_s
+    assert (
+        STEPS.delay_after(failures) / 2
+        <= backoff.next_delay()
+        <= STEPS.delay_after(failures)
+        <= STEPS.most_s
+    )

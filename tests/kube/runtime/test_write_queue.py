@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.kube.client.errors import Forbidden, KubeError, ServerFault, TooMany, Unreachable
-from optsched.kube.runtime.write_queue import AWAY_S, MOST_FAULTS, Outbox
+from optsched.kube.runtime.write_queue import AWAY_S, MOST_FAULTS, WriteQueue
 from tests.kube.fakes import FakeClock, running, waiting
 
 if TYPE_CHECKING:
@@ -28,7 +28,9 @@ class Desk:
         self._answers = list(answers)
         on_failure: Callable[[str, KubeError], None] = lambda key, _: self.failed.append(key)  # noqa: E731
         ways = waiting(FakeClock(), self.slept)
-        self.outbox = Outbox(self._write, ways, at_once=at_once, most=most, on_failure=on_failure)
+        self.outbox = WriteQueue(
+            self._write, ways, at_once=at_once, most=most, on_failure=on_failure
+        )
 
     async def _write(self, key: str, value: int) -> None:
         assert key not in self.at_work_on, "two writes of one key at a time"
@@ -50,7 +52,7 @@ class Desk:
 async def test_the_newest_value_is_written_in_the_order_of_keys() -> None:
     desk = Desk()
     for key, value in [("a", 1), ("b", 2), ("a", 3)]:
-        desk.outbox.put(key, value)
+        desk.outbox.enqueue(key, value)
     await desk.work()
     assert desk.written == [("a", 3), ("b", 2)]
 
@@ -72,7 +74,7 @@ async def test_nothing_to_do_is_idle() -> None:
 @pytest.mark.asyncio
 async def test_what_may_work_later_is_tried_again(error: KubeError, pause_s: float) -> None:
     desk = Desk(error)
-    desk.outbox.put("a", 1)
+    desk.outbox.enqueue("a", 1)
     await desk.work()
     assert desk.written == [("a", 1)]
     assert desk.slept == [pause_s]
@@ -82,8 +84,8 @@ async def test_what_may_work_later_is_tried_again(error: KubeError, pause_s: flo
 @pytest.mark.asyncio
 async def test_what_is_refused_is_told_and_holds_up_nobody() -> None:
     desk = Desk(Forbidden(403, "Forbidden", ""))
-    desk.outbox.put("a", 1)
-    desk.outbox.put("b", 2)
+    desk.outbox.enqueue("a", 1)
+    desk.outbox.enqueue("b", 2)
     await desk.work()
     assert (desk.failed, desk.written, desk.slept) == (["a"], [("b", 2)], [])
 
@@ -92,7 +94,7 @@ async def test_what_is_refused_is_told_and_holds_up_nobody() -> None:
 async def test_when_too_many_wait_the_oldest_are_given_up() -> None:
     desk = Desk(most=2)
     for key in "abcd":
-        desk.outbox.put(key, 0)
+        desk.outbox.enqueue(key, 0)
     assert (len(desk.outbox), desk.outbox.num_dropped) == (2, 2)
     await desk.work()
     assert [key for key, _ in desk.written] == ["c", "d"]
@@ -104,11 +106,11 @@ async def test_several_are_written_at_once_but_never_two_of_one_key() -> None:
     desk.gate.clear()
     async with running(desk.outbox.run()):
         for key in "abc":
-            desk.outbox.put(key, 1)
+            desk.outbox.enqueue(key, 1)
         while desk.at_work < 3:
             await asyncio.sleep(0)
-        desk.outbox.put("a", 2)
-        desk.outbox.put("d", 1)
+        desk.outbox.enqueue("a", 2)
+        desk.outbox.enqueue("d", 1)
         while desk.at_work < 4:
             await asyncio.sleep(0)
         desk.gate.set()
@@ -121,10 +123,10 @@ async def test_a_newer_value_is_not_overtaken_by_one_that_is_tried_again() -> No
     desk = Desk(Unreachable("cut"))
     desk.gate.clear()
     async with running(desk.outbox.run()):
-        desk.outbox.put("a", 1)
+        desk.outbox.enqueue("a", 1)
         while not desk.at_work:
             await asyncio.sleep(0)
-        desk.outbox.put("a", 2)
+        desk.outbox.enqueue("a", 2)
         desk.gate.set()
         await desk.outbox.until_idle()
     assert desk.written == [("a", 2)]
@@ -133,7 +135,7 @@ async def test_a_newer_value_is_not_overtaken_by_one_that_is_tried_again() -> No
 @pytest.mark.asyncio
 async def test_what_waits_can_be_given_up() -> None:
     desk = Desk()
-    desk.outbox.put("a", 1)
+    desk.outbox.enqueue("a", 1)
     desk.outbox.clear()
     await desk.work()
     assert desk.written == []
@@ -154,10 +156,10 @@ async def test_what_fails_holds_up_nothing_else_and_is_given_up_in_the_end() -> 
 
     slept: list[float] = []
     ways = waiting(FakeClock(), slept)
-    outbox = Outbox(write, ways, at_once=2, on_failure=lambda key, _: failed.append(key))
+    outbox = WriteQueue(write, ways, at_once=2, on_failure=lambda key, _: failed.append(key))
     for number in range(6):
-        outbox.put(f"broken-{number}", 0)
-    outbox.put("sound", 0)
+        outbox.enqueue(f"broken-{number}", 0)
+    outbox.enqueue("sound", 0)
     async with running(outbox.run()):
         while not written:
             await asyncio.sleep(0)
@@ -174,7 +176,7 @@ async def test_what_was_given_up_may_be_tried_as_often_again() -> None:
     fault = ServerFault(500, "InternalError", "")
     desk = Desk(*[fault] * MOST_FAULTS, fault)
     for value in (1, 2):
-        desk.outbox.put("a", value)
+        desk.outbox.enqueue("a", value)
         await desk.work()
     assert (desk.failed, desk.written) == (["a"], [("a", 2)])
 
@@ -183,7 +185,7 @@ async def test_what_was_given_up_may_be_tried_as_often_again() -> None:
 async def test_a_server_that_is_away_is_not_asked_for_each_key() -> None:
     desk = Desk(*[Unreachable("refused")] * 40)
     for key in "abcdefgh":
-        desk.outbox.put(key, 1)
+        desk.outbox.enqueue(key, 1)
     await desk.work()
     assert sorted(desk.written) == [(key, 1) for key in "abcdefgh"]
     assert desk.slept.count(AWAY_S) > 30, "it is asked less and less often, and not too seldom"

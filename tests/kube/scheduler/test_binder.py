@@ -26,7 +26,7 @@ from optsched.kube.client.errors import (
     Unreachable,
 )
 from optsched.kube.client.interfaces import Ref
-from optsched.kube.scheduler.binder import FAULTS, Bind, Failure, LiveBinder, Surroundings
+from optsched.kube.scheduler.binder import FAULTS, Bind, BinderContext, Failure, LiveBinder
 from optsched.kube.scheduler.gang_backoff import HOLDS
 from tests.formats.objects import (
     DRIVER,
@@ -61,7 +61,9 @@ class World:
         self.leads = True
         self.bound_tasks: list[str] = []
         self.failures: dict[str, Failure] = {}
-        around = Surroundings(self.clock, self, lambda: self.leads, waiting(self.clock, self.slept))
+        around = BinderContext(
+            self.clock, self, lambda: self.leads, waiting(self.clock, self.slept)
+        )
         self.binder = LiveBinder(self.api, self.cache, around)
 
     def bound(self, bind: Bind, seconds: float) -> None:

@@ -13,7 +13,7 @@ from optsched.cluster.devices import DeviceClass, DeviceGrant, DeviceId
 from optsched.formats.deviceclaims import FINALIZER
 from optsched.kube.client.errors import Conflict, Rejected, Unreachable
 from optsched.kube.client.interfaces import Ref
-from optsched.kube.scheduler.claim_reserver import Reserver
+from optsched.kube.scheduler.claim_reserver import ClaimReserver
 from tests.formats.objects import DRIVER, allocated, device_claim
 from tests.kube.fakes import FakeApi
 
@@ -28,12 +28,12 @@ CLASSES: dict[str, DeviceClass] = {}
 
 
 def reserve(api: FakeApi, grant: DeviceGrant = GRANT, uid: str = "u1") -> str:
-    reserver = Reserver(api, {"ns/c": KIND}.get, CLASSES.get)
+    reserver = ClaimReserver(api, {"ns/c": KIND}.get, CLASSES.get)
     return asyncio.run(reserver.reserve(grant, Ref(POD, "ns", "p"), uid, "n1"))
 
 
 def release(api: FakeApi, uid: str = "u1") -> None:
-    asyncio.run(Reserver(api, {"ns/c": KIND}.get, CLASSES.get).release(GRANT, uid))
+    asyncio.run(ClaimReserver(api, {"ns/c": KIND}.get, CLASSES.get).release(GRANT, uid))
 
 
 def status(api: FakeApi) -> Raw:

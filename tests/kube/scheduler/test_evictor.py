@@ -20,11 +20,11 @@ from optsched.kube.client.errors import (
     Unreachable,
 )
 from optsched.kube.client.interfaces import Ref
-from optsched.kube.runtime.write_queue import Outbox
-from optsched.kube.scheduler.evictor import LOOK_S, PATIENCE_S, Evictor, Surroundings
-from optsched.kube.scheduler.gang_backoff import Holds
+from optsched.kube.runtime.write_queue import WriteQueue
+from optsched.kube.scheduler.evictor import LOOK_S, PATIENCE_S, Evictor, EvictorContext
+from optsched.kube.scheduler.gang_backoff import GangBackoff
 from optsched.kube.scheduler.status import StatusPatch
-from optsched.kube.scheduler.status_writer import writer
+from optsched.kube.scheduler.status_writer import make_writer
 from tests.formats.objects import group, node, pod
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting
 
@@ -60,9 +60,9 @@ class World:
         self.kept: dict[str, str] = {}
         self.slept: list[float] = []
         ways = waiting(FakeClock(), self.slept)
-        self.writes = Outbox(writer(self.api, lambda: self.leads), ways, on_failure=print)
-        self.holds = Holds(self.cache, FakeClock())
-        around = Surroundings(self, ways, self.holds, lambda: self.leads)
+        self.writes = WriteQueue(make_writer(self.api, lambda: self.leads), ways, on_failure=print)
+        self.holds = GangBackoff(self.cache, FakeClock())
+        around = EvictorContext(self, ways, self.holds, lambda: self.leads)
         self.evictor = Evictor(self.api, self.cache, self.writes, around)
 
     def evicted(self, victim: Victim) -> None:
@@ -231,7 +231,7 @@ YOUNG = Evict("ns/new-0", "n1", "reclaim", "ns/old")
 def binding() -> World:
     """A pod is about to be bound when its eviction is planned."""
     world = World()
-    world.cache.assume("ns/new-0", "n1")
+    world.cache.assume_bound("ns/new-0", "n1")
     world.begin(YOUNG)
     return world
 
@@ -468,12 +468,12 @@ async def test_a_gang_that_leaves_as_a_whole_is_not_torn(
     world.api.put(group("old", {"minMember": minimum}))
     world.api.put(member("old-1"))
     world.api.tell(world.cache)
-    uid = world.cache.assume("ns/old-1", "n1")
+    uid = world.cache.assume_bound("ns/old-1", "n1")
     world.begin(NOMINATE, EVICT, Evict("ns/old-1", "n1", "reclaim", "ns/new"))
     async with running(world.evictor.run(), world.writes.run()):
         while not world.gone:
             await asyncio.sleep(0)
-        assert world.evictor.waiting() == {"bind": 1, "answer": 0}
+        assert world.evictor.count_waiting() == {"bind": 1, "answer": 0}
         world.begin()
         await world.api.bind("ns", "old-1", uid, "n1", {})
         world.api.tell(world.cache)
@@ -495,12 +495,12 @@ async def test_writes_of_others_hold_up_no_eviction() -> None:
     async def write(ref: Ref, what: Write) -> None:
         if ref == other:
             raise broken
-        await writer(world.api, lambda: True)(ref, what)
+        await make_writer(world.api, lambda: True)(ref, what)
 
-    world.writes = Outbox(write, waiting(FakeClock()), on_failure=lambda *_: None)
-    around = Surroundings(world, waiting(FakeClock()), world.holds, lambda: True)
+    world.writes = WriteQueue(write, waiting(FakeClock()), on_failure=lambda *_: None)
+    around = EvictorContext(world, waiting(FakeClock()), world.holds, lambda: True)
     world.evictor = Evictor(world.api, world.cache, world.writes, around)
-    world.writes.put(other, StatusPatch(other, {"status": {}}, ""))
+    world.writes.enqueue(other, StatusPatch(other, {"status": {}}, ""))
     world.begin(NOMINATE, EVICT)
     async with running(world.evictor.run(), world.writes.run()):
         await world.evictor.until_idle()
@@ -515,7 +515,7 @@ async def test_an_eviction_waits_for_its_nomination_until_a_deadline(
 ) -> None:
     world = World()
     world.begin(NOMINATE, EVICT)
-    assert world.evictor.waiting() == {"nomination": 1, "answer": 0}
+    assert world.evictor.count_waiting() == {"nomination": 1, "answer": 0}
     async with running(world.evictor.run()):  # none carries the nominations
         await world.evictor.until_idle()
     assert world.gone == ["ns/old-0"]
@@ -526,4 +526,4 @@ async def test_an_eviction_waits_for_its_nomination_until_a_deadline(
         "unwritten=Pod ns/new-0, PodGroup ns/old/evicted"
     )
     assert "goes out before its nominations are written: gang=ns/new" in goes
-    assert world.evictor.waiting() == {"answer": 0}
+    assert world.evictor.count_waiting() == {"answer": 0}

@@ -22,7 +22,7 @@ from optsched.cluster.snapshot import GangPhase, Owner
 from optsched.formats.encode import encode
 from optsched.formats.snapshot import assemble
 from optsched.kube.runtime.clock import SystemClock
-from optsched.kube.scheduler.extender_client import MOST_BYTES, Extenders
+from optsched.kube.scheduler.extender_client import MOST_BYTES, ExtenderClient
 from optsched.policy.load import parse_policy
 from optsched.policy.policy import SolverKind
 from optsched.session.session import Surroundings, run_session
@@ -109,9 +109,9 @@ def decide(snapshot, policy, seconds=5.0):
     """A session that asks a real service."""
     budgets = replace(policy.budgets, period_ms=int(seconds * 1000))
     policy = replace(policy, budgets=budgets)
-    extenders = Extenders(SystemClock())
+    extenders = ExtenderClient(SystemClock())
     try:
-        outside = extenders.opened(snapshot, policy)
+        outside = extenders.open_session(snapshot, policy)
         around = Surroundings(solver=InProcess(), limits=EXACT, outside=outside)
         report = run_session(snapshot, policy, around)
         if outside is not None:
@@ -401,13 +401,13 @@ def test_sessions_together_get_through_a_slow_service() -> None:
         return not_n0(body)
 
     snapshot = cluster([node(f"n{i}") for i in range(60)], [gang("a", ("w", 50, shape(4)))])
-    extenders = Extenders(SystemClock())
+    extenders = ExtenderClient(SystemClock())
     with Service(predicate=slowly).running() as service:
         policy = policy_for(service.url, "predicate")
         policy = replace(policy, budgets=replace(policy.budgets, period_ms=200))
         binds: list[int] = []
         while len(binds) < 60 and binds[-1:] != [50]:
-            outside = extenders.opened(snapshot, policy)
+            outside = extenders.open_session(snapshot, policy)
             report = run_session(snapshot, policy, Surroundings(outside=outside))
             binds.append(len(report.plan.binds))
         asked = [body["node"]["Name"] for _, body in service.asked]
@@ -420,23 +420,25 @@ def test_sessions_together_get_through_a_slow_service() -> None:
 
 def test_a_service_that_is_quick_is_asked_anew_each_time() -> None:
     snapshot = two(gang("a", ("w", 1, shape(1))))
-    extenders = Extenders(SystemClock())
+    extenders = ExtenderClient(SystemClock())
     with Service(predicate=not_n0).running() as service:
         policy = policy_for(service.url, "predicate")
         for number in (1, 2):
-            run_session(snapshot, policy, Surroundings(outside=extenders.opened(snapshot, policy)))
+            run_session(
+                snapshot, policy, Surroundings(outside=extenders.open_session(snapshot, policy))
+            )
             assert len(service.asked) == 2 * number
     extenders.close()
 
 
 def test_a_connection_that_was_closed_is_made_anew() -> None:
     snapshot = two(gang("a", ("w", 1, shape(1))))
-    extenders = Extenders(SystemClock())
+    extenders = ExtenderClient(SystemClock())
     service = Service(predicate=not_n0)
     policy = policy_for(service.url, "predicate")
     for _ in range(2):
         with service.running():
-            outside = extenders.opened(snapshot, policy)
+            outside = extenders.open_session(snapshot, policy)
             report = run_session(snapshot, policy, Surroundings(outside=outside))
         assert report.trace.faults == ()
         service = Service(predicate=not_n0, port=service.server.server_port)

@@ -16,12 +16,12 @@ from optsched.kube.scheduler.binder import Bind, Failure
 from optsched.kube.scheduler.evictor import Victim
 from optsched.kube.scheduler.gang_events import (
     YOUNG_MS,
-    GangBinds,
-    Notices,
+    GangBindEvents,
+    GangReporter,
     evicted,
-    given_back,
     not_bound,
     not_evicted,
+    overuse_reclaimed,
     scheduled,
 )
 from optsched.kube.scheduler.status import Outcome
@@ -53,7 +53,7 @@ class Board:
 
     def __init__(self) -> None:
         self.notes: list[Note] = []
-        self._notices = Notices(self.notes.append)
+        self._notices = GangReporter(self.notes.append)
 
     @property
     def due_ms(self) -> int | None:
@@ -63,7 +63,7 @@ class Board:
         """Objects that are told something."""
         self.notes.clear()
         by_key = {f"ns/{name}": reason for name, reason in reasons.items()}
-        self._notices.tell(Outcome(what, by_key, ()))
+        self._notices.report_pending(Outcome(what, by_key, ()))
         return [str(note.about) for note in self.notes]
 
 
@@ -188,12 +188,12 @@ def test_binds_are_told_with_kubernetes_own_words() -> None:
 
 def test_pods_of_a_gang_that_are_bound_together_may_be_one_event() -> None:
     known, _ = parse_podgroup(group("g", uid="u-g"))
-    binds = GangBinds({"ns/g": known}.get)
+    binds = GangBindEvents({"ns/g": known}.get)
     for number, (name, node_name) in enumerate((("g-1", "n2"), ("g-0", "n1"))):
         binds.add(Bind(f"ns/{name}", f"u{number}", node_name, "ns/g"), 1_000 + number)
     binds.add(Bind("ns/a", "ua", "n1", "pod:a"), 1_500)
-    assert binds.take(999) == []
-    [together] = binds.take(1_400)
+    assert binds.collect_due(999) == []
+    [together] = binds.collect_due(1_400)
     assert (str(together.about), together.uid, together.reason) == (
         "PodGroup ns/g",
         "u-g",
@@ -201,13 +201,13 @@ def test_pods_of_a_gang_that_are_bound_together_may_be_one_event() -> None:
     )
     assert together.message == "Successfully assigned 2 pods: g-0 to n1, g-1 to n2"
     assert together.at_ms == 1_001, "when the last of them was bound"
-    [alone] = binds.take(1_500)
+    [alone] = binds.collect_due(1_500)
     assert (str(alone.about), alone.at_ms) == ("Pod ns/a", 1_500)
     binds.add(Bind("ns/g-2", "u2", "n1", "ns/g"), 2_000)
-    assert [str(note.about) for note in binds.take(2_000)] == ["Pod ns/g-2"]
+    assert [str(note.about) for note in binds.collect_due(2_000)] == ["Pod ns/g-2"]
     for number in (3, 4):
         binds.add(Bind(f"ns/g-{number}", f"u{number}", "n1", "ns/g"), 3_000)
-    [later] = binds.take(3_000)
+    [later] = binds.collect_due(3_000)
     assert later.key != together.key, "it is another event"
 
 
@@ -238,7 +238,7 @@ def test_a_queue_with_a_limit_is_told_that_it_gives_back(
     for obj in (lender, group("g", {"queue": "lab", "minMember": 1}), runs):
         objects.put(obj)
     objects.sync(cache)
-    note = given_back(Victim(Evict("ns/g-0", "n1", action, "ns/big"), "u", "ns/g"), cache)
+    note = overuse_reclaimed(Victim(Evict("ns/g-0", "n1", action, "ns/big"), "u", "ns/g"), cache)
     assert (note is not None) is told
     if note is not None:
         assert (str(note.about), note.uid, note.reason) == ("Queue lab", "u-q", "OveruseReclaimed")

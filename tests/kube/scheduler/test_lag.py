@@ -14,12 +14,10 @@ from optsched.api.kinds import POD
 from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.client.errors import Forbidden, KubeError, ServerFault, Unreachable
 from optsched.kube.reflector.reflector import Changed, Deleted
-from optsched.kube.runtime.write_queue import Outbox
-from optsched.kube.scheduler.binder import LiveBinder
-from optsched.kube.scheduler.binder import Surroundings as BinderSurroundings
-from optsched.kube.scheduler.evictor import Evictor
-from optsched.kube.scheduler.evictor import Surroundings as EvictorSurroundings
-from optsched.kube.scheduler.status_writer import writer
+from optsched.kube.runtime.write_queue import WriteQueue
+from optsched.kube.scheduler.binder import BinderContext, LiveBinder
+from optsched.kube.scheduler.evictor import Evictor, EvictorContext
+from optsched.kube.scheduler.status_writer import make_writer
 from optsched.policy.load import parse_policy
 from optsched.session.session import Surroundings, run_session
 from tests.formats.objects import group, node, pod, queue
@@ -116,10 +114,12 @@ class World:
         self.slept: list[float] = []
         self.made: Counter[str] = Counter()
         ways = waiting(self.clock, self.slept)
-        around = BinderSurroundings(self.clock, self, lambda: True, ways)
+        around = BinderContext(self.clock, self, lambda: True, ways)
         self.binder = LiveBinder(self.api, self.cache, around)
-        self.writes = Outbox(writer(self.api, lambda: True), ways, on_failure=lambda _, __: None)
-        evicting = EvictorSurroundings(self, ways, self.binder.holds, lambda: True)
+        self.writes = WriteQueue(
+            make_writer(self.api, lambda: True), ways, on_failure=lambda _, __: None
+        )
+        evicting = EvictorContext(self, ways, self.binder.holds, lambda: True)
         self.evictor = Evictor(self.api, self.cache, self.writes, evicting)
 
     def bound(self, bind: Bind, seconds: float) -> None:

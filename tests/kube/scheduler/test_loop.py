@@ -16,18 +16,17 @@ from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.client.errors import Forbidden
 from optsched.kube.client.interfaces import Ref
 from optsched.kube.runtime.events import EventRecorder
-from optsched.kube.runtime.write_queue import Outbox
+from optsched.kube.runtime.write_queue import WriteQueue
 from optsched.kube.scheduler import loop as module
-from optsched.kube.scheduler.binder import LiveBinder, Surroundings
-from optsched.kube.scheduler.evictor import Evictor
-from optsched.kube.scheduler.evictor import Surroundings as EvictorSurroundings
+from optsched.kube.scheduler.binder import BinderContext, LiveBinder
+from optsched.kube.scheduler.evictor import Evictor, EvictorContext
 from optsched.kube.scheduler.gang_events import scheduled
-from optsched.kube.scheduler.loop import STUCK_S, Parts, Scheduler
+from optsched.kube.scheduler.loop import STUCK_S, Scheduler, SchedulerDependencies
 from optsched.kube.scheduler.metrics import Metrics
-from optsched.kube.scheduler.policy_file import Policies
-from optsched.kube.scheduler.snapshot_dumps import Dumps
-from optsched.kube.scheduler.solver_process import SolverKeeper
-from optsched.kube.scheduler.status_writer import writer
+from optsched.kube.scheduler.policy_file import PolicyFile
+from optsched.kube.scheduler.snapshot_dumps import SnapshotDumps
+from optsched.kube.scheduler.solver_process import SolverSupervisor
+from optsched.kube.scheduler.status_writer import make_writer
 from optsched.policy.catalogue import Shelf
 from optsched.policy.reload import PolicyWatch
 from optsched.session.question import limits_for
@@ -81,26 +80,26 @@ class Plant:
         self.policy = "actions: allocate\ntiers: [{plugins: [{name: gang}, {name: predicates}]}]\n"
         ways = waiting(FakeClock())
         leads: Callable[[], bool] = lambda: self.is_leading and not self.has_lapsed  # noqa: E731
-        around = Surroundings(self.clock, self, leads, ways)
+        around = BinderContext(self.clock, self, leads, ways)
         self.binder = LiveBinder(self.api, self.cache, around)
-        self.writes = Outbox(writer(self.api, leads), ways, on_failure=lambda *_: None)
-        evicting = EvictorSurroundings(self, ways, self.binder.holds, leads)
+        self.writes = WriteQueue(make_writer(self.api, leads), ways, on_failure=lambda *_: None)
+        evicting = EvictorContext(self, ways, self.binder.holds, leads)
         self.evictor = Evictor(self.api, self.cache, self.writes, evicting)
-        self.events = EventRecorder(self.api, self.clock, ways, is_there=self.cache.is_there)
+        self.events = EventRecorder(self.api, self.clock, ways, is_there=self.cache.exists)
         shelf = Shelf(folder, lambda _: (("mine.py", self.plugin),) if self.plugin else ())
         watch = PolicyWatch("policy.conf", lambda _: f"{self.policy}solver: none\n", shelf)
-        parts = Parts(
+        parts = SchedulerDependencies(
             cache=self.cache,
             binder=self.binder,
             evictor=self.evictor,
             writes=self.writes,
             events=self.events,
             metrics=self.metrics,
-            policies=Policies(watch, self.clock, lambda _: None, period_s=PERIOD_S),
+            policies=PolicyFile(watch, self.clock, lambda _: None, period_s=PERIOD_S),
             leadership=self,
-            dumps=Dumps(folder),
+            dumps=SnapshotDumps(folder),
             clock=self.clock,
-            solver=SolverKeeper(NoSolver(), ways),
+            solver=SolverSupervisor(NoSolver(), ways),
             on_fault=self.faults.append,
             on_advice=self.advice.append,
         )

@@ -89,15 +89,15 @@ def test_gangs_that_wait_are_counted_by_queue_and_reason() -> None:
 def test_gpus_of_gangs_below_their_minimum_are_wasted() -> None:
     whole = replace(SMALL, tasks=tuple(running(task, "n1") for task in SMALL.tasks))
     metrics = Metrics()
-    metrics.passed(5.0)
+    metrics.add_wasted_time(5.0)
     metrics.session(decide(HALF), POLICY, 0.1)
-    metrics.passed(5.5)
-    metrics.passed(8.0)
+    metrics.add_wasted_time(5.5)
+    metrics.add_wasted_time(8.0)
     found = samples(metrics)
     assert found["optsched_wasted_gpus", ("team",)] == 1
     assert found["optsched_wasted_gpu_seconds_total", ("team",)] == 3
     metrics.session(decide(whole), POLICY, 0.1)
-    metrics.passed(100.0)
+    metrics.add_wasted_time(100.0)
     found = samples(metrics)
     assert ("optsched_wasted_gpus", ("team",)) not in found
     assert found["optsched_wasted_gpu_seconds_total", ("team",)] == 3
@@ -124,7 +124,7 @@ def test_what_is_gone_leaves_no_trace() -> None:
 def test_who_stood_down_shows_no_queues() -> None:
     metrics = Metrics()
     metrics.session(decide(SMALL), POLICY, 0.1)
-    metrics.stood_down()
+    metrics.clear_figures()
     assert not [labels for _, labels in samples(metrics) if "team" in labels]
 
 

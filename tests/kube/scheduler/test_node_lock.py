@@ -13,7 +13,7 @@ from optsched.cluster.cards import CardUse
 from optsched.cluster.decisions import Allocate
 from optsched.kube.client.errors import Conflict, Forbidden
 from optsched.kube.client.interfaces import Ref
-from optsched.kube.scheduler.binder import LiveBinder, Surroundings
+from optsched.kube.scheduler.binder import BinderContext, LiveBinder
 from optsched.kube.scheduler.node_lock import LOCK, PATIENCE_S, NodeLocks
 from optsched.units import format_time
 from tests.formats.objects import node
@@ -34,7 +34,7 @@ def lock_of(api: FakeApi) -> str | None:
 
 
 def take(api: FakeApi, clock: FakeClock) -> str:
-    return asyncio.run(NodeLocks(api, clock, waiting(clock)).take("n1"))
+    return asyncio.run(NodeLocks(api, clock, waiting(clock)).acquire("n1"))
 
 
 def test_a_free_node_is_locked_from_now_on() -> None:
@@ -73,7 +73,7 @@ class Locking(World):
     def __init__(self, *gangs: str) -> None:
         super().__init__(*gangs)
         wait = waiting(self.clock, self.slept)
-        around = Surroundings(self.clock, self, lambda: True, wait, lambda: True)
+        around = BinderContext(self.clock, self, lambda: True, wait, lambda: True)
         self.binder = LiveBinder(self.api, self.cache, around)
 
     async def bind(self, *tasks: str, **fields: Any) -> None:

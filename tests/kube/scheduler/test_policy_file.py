@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from optsched.kube.scheduler.policy_file import Policies
+from optsched.kube.scheduler.policy_file import PolicyFile
 from optsched.policy.policy import SolverKind
 from optsched.policy.reload import PolicyWatch
 from tests.kube.fakes import FakeClock
@@ -28,7 +28,7 @@ class Desk:
         self.clock = FakeClock()
         self.verdicts: list[str] = []
         watch = PolicyWatch("policy.conf", self._read)
-        self.policies = Policies(
+        self.policies = PolicyFile(
             watch, self.clock, self.verdicts.append, solver=solver, period_s=period_s
         )
 

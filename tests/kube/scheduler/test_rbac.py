@@ -25,11 +25,11 @@ from optsched.kube.client.errors import Unreachable
 from optsched.kube.client.interfaces import Api, Ref
 from optsched.kube.runtime.events import EventRecorder, Note
 from optsched.kube.runtime.leader_election import Elector, LeaseTimes
-from optsched.kube.scheduler.claim_reserver import Reserver
+from optsched.kube.scheduler.claim_reserver import ClaimReserver
 from optsched.kube.scheduler.node_lock import NodeLocks
-from optsched.kube.scheduler.scheduling_gates import Opening
+from optsched.kube.scheduler.scheduling_gates import GateOpening
 from optsched.kube.scheduler.status import StatusPatch, usage_patch
-from optsched.kube.scheduler.status_writer import BUILTIN_QUEUES, writer
+from optsched.kube.scheduler.status_writer import BUILTIN_QUEUES, make_writer
 from optsched.local.files import shipped
 from tests.formats.objects import device_claim, group, pod, thing
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting
@@ -110,7 +110,7 @@ async def binds() -> FakeApi:
 
 async def claims() -> FakeApi:
     api = FakeApi(device_claim("c"))
-    reserver = Reserver(api, {"ns/c": RESOURCE_CLAIMS[0]}.get, lambda _: None)
+    reserver = ClaimReserver(api, {"ns/c": RESOURCE_CLAIMS[0]}.get, lambda _: None)
     grant = DeviceGrant("ns/c", (("gpu", DeviceId("d", "p", "0")),))
     assert not await reserver.reserve(grant, Ref(POD, "ns", "a"), "uid-a", "n")
     await reserver.release(grant, "uid-a")
@@ -137,15 +137,15 @@ async def geometries() -> FakeApi:
 async def locks() -> FakeApi:
     world = World("a")
     nodes = NodeLocks(world.api, FakeClock(), waiting(FakeClock()))
-    assert not await nodes.take("n1")
-    await nodes.give_back("n1")
+    assert not await nodes.acquire("n1")
+    await nodes.release("n1")
     return world.api
 
 
 async def evictions() -> FakeApi:
     api = FakeApi(pod("a"))
     await api.evict("ns", "a", "uid-a")
-    write = writer(api, lambda: True)
+    write = make_writer(api, lambda: True)
     nomination = StatusPatch(Ref(POD, "ns", "a"), {"status": {}}, "status")
     await write(nomination.ref, nomination)
     return api
@@ -155,14 +155,14 @@ async def gates() -> FakeApi:
     made = pod("a")
     made["spec"]["schedulingGates"] = [{"name": "g"}]
     api = FakeApi(made)
-    opening = Opening(Ref(POD, "ns", "a"), "uid-a", 0, "no node has room")
-    await writer(api, lambda: True)(opening.ref, opening)
+    opening = GateOpening(Ref(POD, "ns", "a"), "uid-a", 0, "no node has room")
+    await make_writer(api, lambda: True)(opening.ref, opening)
     return api
 
 
 async def writes() -> FakeApi:
     api = FakeApi(group("g"), thing("shard.volcano.sh/v1alpha1", "NodeShard", "volcano"))
-    write = writer(api, lambda: True)
+    write = make_writer(api, lambda: True)
     for creation in BUILTIN_QUEUES:
         await write(creation.ref, creation)
         await write(creation.ref, StatusPatch(creation.ref, {"status": {}}, "status"))

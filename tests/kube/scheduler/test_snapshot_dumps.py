@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from optsched.cluster.decisions import Certificate, Plan
 from optsched.formats.instances import read_instance
 from optsched.formats.plan import read_plan
-from optsched.kube.scheduler.snapshot_dumps import KEPT, Dumps
+from optsched.kube.scheduler.snapshot_dumps import KEPT, SnapshotDumps
 from optsched.plugins.extension_points import Violation
 from tests.support.small import cluster, gang, node, shape
 
@@ -22,7 +22,7 @@ NAME = "2025-06-15T150640.123000Z"
 
 
 def test_a_dump_is_an_instance(tmp_path: Path) -> None:
-    path = Dumps(tmp_path / "new").keep(SNAPSHOT, "snapshot")
+    path = SnapshotDumps(tmp_path / "new").dump(SNAPSHOT, "snapshot")
     assert path == tmp_path / "new" / f"optsched-snapshot-{NAME}.json"
     read = read_instance(path)
     assert read.problems == ()
@@ -31,7 +31,7 @@ def test_a_dump_is_an_instance(tmp_path: Path) -> None:
 
 def test_no_other_user_reads_dumps(tmp_path: Path) -> None:
     folder = tmp_path / "own"
-    dumps = Dumps(folder)
+    dumps = SnapshotDumps(folder)
     dumps.violated(SNAPSHOT, PLAN, [])
     assert folder.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
@@ -41,7 +41,7 @@ def test_a_dump_follows_no_link(tmp_path: Path, caplog: pytest.LogCaptureFixture
     target = tmp_path / "target"
     target.write_text("mine")
     (tmp_path / f"optsched-snapshot-{NAME}.json").symlink_to(target)
-    assert Dumps(tmp_path).keep(SNAPSHOT, "snapshot") is None
+    assert SnapshotDumps(tmp_path).dump(SNAPSHOT, "snapshot") is None
     assert target.read_text() == "mine"
     assert "snapshot not dumped" in caplog.text
 
@@ -50,7 +50,7 @@ def test_a_broken_plan_lies_beside_its_snapshot(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     violation = Violation("gang", "ns/g", "one of two is placed")
-    kept = Dumps(tmp_path).violated(SNAPSHOT, PLAN, [violation])
+    kept = SnapshotDumps(tmp_path).violated(SNAPSHOT, PLAN, [violation])
     assert kept == str(tmp_path / f"optsched-violation-{NAME}.json")
     plan, errors = read_plan((tmp_path / f"optsched-violation-{NAME}.plan").read_text())
     assert errors == ()
@@ -59,8 +59,8 @@ def test_a_broken_plan_lies_beside_its_snapshot(
 
 
 def test_the_oldest_of_a_sort_go_first(tmp_path: Path) -> None:
-    dumps = Dumps(tmp_path)
-    dumps.keep(SNAPSHOT, "error")
+    dumps = SnapshotDumps(tmp_path)
+    dumps.dump(SNAPSHOT, "error")
     for second in range(KEPT + 2):
         later = replace(SNAPSHOT, taken_ms=SNAPSHOT.taken_ms + 1000 * second)
         dumps.violated(later, PLAN, [])
@@ -75,7 +75,7 @@ def test_a_folder_that_can_not_be_written_stops_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
-    dumps = Dumps(tmp_path / "file")
-    assert dumps.keep(SNAPSHOT, "snapshot") is None
+    dumps = SnapshotDumps(tmp_path / "file")
+    assert dumps.dump(SNAPSHOT, "snapshot") is None
     assert dumps.violated(SNAPSHOT, PLAN, []) == ""
     assert "snapshot not dumped" in caplog.text

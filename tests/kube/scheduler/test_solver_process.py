@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.kube.scheduler.solver_process import RETRY_S, SolverKeeper
+from optsched.kube.scheduler.solver_process import RETRY_S, SolverSupervisor
 from tests.kube.fakes import FakeClock, running, waiting
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ class FakeSolver:
         self.is_closed = True
 
 
-async def until_ready(keeper: SolverKeeper) -> None:
-    while keeper.ready is None:
+async def until_ready(keeper: SolverSupervisor) -> None:
+    while keeper.available is None:
         await asyncio.sleep(0.001)
 
 
@@ -47,22 +47,22 @@ async def until_ready(keeper: SolverKeeper) -> None:
 async def test_it_is_not_used_before_it_is_ready() -> None:
     solver = FakeSolver()
     solver.loads.clear()
-    keeper = SolverKeeper(solver, waiting(FakeClock()))
+    keeper = SolverSupervisor(solver, waiting(FakeClock()))
     async with running(keeper.run()):
-        assert keeper.ready is None
+        assert keeper.available is None
         while not solver.starts:
             await asyncio.sleep(0.001)
-        assert keeper.ready is None
+        assert keeper.available is None
         solver.loads.set()
         await until_ready(keeper)
-        assert keeper.ready is solver
+        assert keeper.available is solver
     assert solver.is_closed
 
 
 @pytest.mark.asyncio
 async def test_it_is_not_started_before_it_is_wanted() -> None:
     solver = FakeSolver()
-    async with running(SolverKeeper(solver, waiting(FakeClock())).run()):
+    async with running(SolverSupervisor(solver, waiting(FakeClock())).run()):
         for _ in range(10):
             await asyncio.sleep(0)
     assert solver.starts == 0
@@ -71,11 +71,11 @@ async def test_it_is_not_started_before_it_is_wanted() -> None:
 @pytest.mark.asyncio
 async def test_one_that_died_is_started_again() -> None:
     solver = FakeSolver()
-    keeper = SolverKeeper(solver, waiting(FakeClock()))
+    keeper = SolverSupervisor(solver, waiting(FakeClock()))
     async with running(keeper.run()):
         await until_ready(keeper)
         solver.pid = None
-        assert keeper.ready is None
+        assert keeper.available is None
         await until_ready(keeper)
     assert solver.starts == 2
 
@@ -84,7 +84,7 @@ async def test_one_that_died_is_started_again() -> None:
 async def test_one_that_does_not_come_up_is_tried_again_after_a_while() -> None:
     slept: list[float] = []
     solver = FakeSolver(False, False)
-    keeper = SolverKeeper(solver, waiting(FakeClock(), slept))
+    keeper = SolverSupervisor(solver, waiting(FakeClock(), slept))
     async with running(keeper.run()):
         await until_ready(keeper)
     assert solver.starts == 3

@@ -22,9 +22,9 @@ from optsched.kube.scheduler.status import (
     READY,
     SETTLE_MS,
     Outcome,
-    StatusBook,
+    StatusTracker,
 )
-from optsched.kube.scheduler.status_writer import writer
+from optsched.kube.scheduler.status_writer import make_writer
 from tests.formats.objects import group, node, pod, queue
 from tests.kube.fakes import FakeApi
 
@@ -51,7 +51,7 @@ class World:
     """A gang of two, its queue, and what they are told."""
 
     def __init__(self, *objects: dict[str, Any]) -> None:
-        self.book = StatusBook()
+        self.book = StatusTracker()
         self.cache = ClusterCache()
         self.now_ms = START_MS
         base = (node("n1"), queue("default"), group("g", {"minMember": 2}))
@@ -72,7 +72,7 @@ class World:
 
     def write(self, patches: Sequence[StatusPatch]) -> None:
         for patch in patches:
-            asyncio.run(writer(self.api, lambda: True)(patch.ref, patch))
+            asyncio.run(make_writer(self.api, lambda: True)(patch.ref, patch))
 
     def put(self, *objects: dict[str, Any]) -> None:
         for obj in objects:
@@ -294,7 +294,7 @@ def test_what_is_said_already_is_not_said_again() -> None:
     world = World(member("a"), member("b"))
     assert world.tell(g=NO_ROOM) != []
     assert world.tell(g=NO_ROOM) == []
-    world.book = StatusBook()
+    world.book = StatusTracker()
     assert world.ask(g=NO_ROOM) == []
 
 
@@ -313,7 +313,7 @@ def test_what_was_refused_is_written_again_after_a_while() -> None:
     refused = world.ask()
     assert {patch.ref for patch in refused} == {GROUP, Ref(QUEUE, "", "default")}
     for patch in refused:
-        world.book.refused(patch.ref, world.now_ms)
+        world.book.record_refusal(patch.ref, world.now_ms)
     world.now_ms += AGAIN_MS - 1
     assert world.ask() == []
     world.now_ms += 1

@@ -8,9 +8,9 @@ from optsched.api.kinds import POD, QUEUE
 from optsched.api.queue import parse_queue
 from optsched.kube.client.errors import Forbidden
 from optsched.kube.client.interfaces import Ref
-from optsched.kube.scheduler.scheduling_gates import Opening
+from optsched.kube.scheduler.scheduling_gates import GateOpening
 from optsched.kube.scheduler.status import StatusPatch
-from optsched.kube.scheduler.status_writer import BUILTIN_QUEUES, writer
+from optsched.kube.scheduler.status_writer import BUILTIN_QUEUES, make_writer
 from tests.formats.objects import pod, queue
 from tests.kube.fakes import FakeApi
 
@@ -24,7 +24,7 @@ PATCH = StatusPatch(DEFAULT.ref, {"status": {"running": 1}}, "status")
 @pytest.mark.asyncio
 async def test_objects_are_created_once() -> None:
     api = FakeApi()
-    write = writer(api, lambda: True)
+    write = make_writer(api, lambda: True)
     for _ in range(2):
         await write(DEFAULT.ref, DEFAULT)
     assert len(api.writes) == 1
@@ -33,14 +33,14 @@ async def test_objects_are_created_once() -> None:
 @pytest.mark.asyncio
 async def test_status_goes_to_the_subresource() -> None:
     api = FakeApi(queue("default"))
-    await writer(api, lambda: True)(PATCH.ref, PATCH)
+    await make_writer(api, lambda: True)(PATCH.ref, PATCH)
     assert api.calls == ["patch Queue default status"]
     assert api.objects[PATCH.ref]["status"] == {"running": 1}
 
 
 @pytest.mark.asyncio
 async def test_what_is_gone_needs_no_status() -> None:
-    await writer(FakeApi(), lambda: True)(PATCH.ref, PATCH)
+    await make_writer(FakeApi(), lambda: True)(PATCH.ref, PATCH)
 
 
 @pytest.mark.asyncio
@@ -48,13 +48,13 @@ async def test_other_errors_are_for_the_outbox() -> None:
     api = FakeApi(queue("default"))
     api.refuse("patch", Forbidden(403, "Forbidden", ""))
     with pytest.raises(Forbidden):
-        await writer(api, lambda: True)(PATCH.ref, PATCH)
+        await make_writer(api, lambda: True)(PATCH.ref, PATCH)
 
 
 @pytest.mark.asyncio
 async def test_who_does_not_lead_writes_nothing() -> None:
     api = FakeApi()
-    await writer(api, lambda: False)(DEFAULT.ref, DEFAULT)
+    await make_writer(api, lambda: False)(DEFAULT.ref, DEFAULT)
     assert api.calls == []
 
 
@@ -79,7 +79,7 @@ async def test_a_pod_that_is_let_go_is_told_to_have_no_node() -> None:
     api = FakeApi(gated())
     ref = Ref(POD, "ns", "a")
     uid = api.objects[ref]["metadata"]["uid"]
-    await writer(api, lambda: True)(ref, Opening(ref, uid, 0, "RESOURCES: none"))
+    await make_writer(api, lambda: True)(ref, GateOpening(ref, uid, 0, "RESOURCES: none"))
     found = api.objects[ref]
     assert "schedulingGates" not in found["spec"]
     mine, told = found["status"]["conditions"]
@@ -99,5 +99,5 @@ async def test_who_is_bound_meanwhile_is_told_nothing() -> None:
     made["spec"]["nodeName"] = "n"
     api = FakeApi(made)
     ref = Ref(POD, "ns", "a")
-    await writer(api, lambda: True)(ref, Opening(ref, "uid-a", 0, ""))
+    await make_writer(api, lambda: True)(ref, GateOpening(ref, "uid-a", 0, ""))
     assert api.calls == ["patch Pod ns/a"] or len(api.writes) == 1

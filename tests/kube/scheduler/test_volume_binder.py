@@ -14,7 +14,7 @@ from optsched.cluster.reasons import ReasonCode
 from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.client.errors import Forbidden, Unreachable
 from optsched.kube.client.interfaces import Ref
-from optsched.kube.scheduler.binder import Bind, Failure, LiveBinder, Surroundings
+from optsched.kube.scheduler.binder import Bind, BinderContext, Failure, LiveBinder
 from tests.formats.objects import group, node, pod, thing
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting
 
@@ -71,7 +71,7 @@ class World:
         self.leads = True
         self.failures: dict[str, Failure] = {}
         self.happens: Callable[[], None] = lambda: None
-        around = Surroundings(
+        around = BinderContext(
             self.clock,
             self,
             lambda: self.leads,

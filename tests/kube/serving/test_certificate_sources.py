@@ -11,7 +11,12 @@ from optsched.admission.services import SERVICE_OF
 from optsched.api.kinds import SECRET
 from optsched.kube.client.errors import AlreadyExists, Conflict, Unreachable
 from optsched.kube.client.interfaces import Ref
-from optsched.kube.serving.certificate_sources import Files, SharedSecret, announce, authority_ref
+from optsched.kube.serving.certificate_sources import (
+    Files,
+    SecretCredentials,
+    authority_secret_ref,
+    trust_authority,
+)
 from tests.kube.fakes import FakeApi, FakeClock
 
 if TYPE_CHECKING:
@@ -24,8 +29,8 @@ TRUST = b64encode(b"ca").decode()
 DAY_S = 86_400
 
 
-def signer(api: FakeApi, clock: FakeClock | None = None) -> SharedSecret:
-    return SharedSecret(api, WHERE, ("hook.ns.svc",), clock or FakeClock())
+def signer(api: FakeApi, clock: FakeClock | None = None) -> SecretCredentials:
+    return SecretCredentials(api, WHERE, ("hook.ns.svc",), clock or FakeClock())
 
 
 def test_replicas_share_one_certificate():
@@ -33,9 +38,9 @@ def test_replicas_share_one_certificate():
         api = FakeApi()
         made = await signer(api).credentials()
         assert await signer(api).credentials() == made
-        assert [ref for ref, _ in api.writes] == [authority_ref(WHERE), WHERE]
+        assert [ref for ref, _ in api.writes] == [authority_secret_ref(WHERE), WHERE]
         assert set(api.objects[WHERE]["data"]) == {"tls.crt", "tls.key", "ca.crt"}
-        assert set(api.objects[authority_ref(WHERE)]["data"]) == {"ca.crt", "ca.key"}
+        assert set(api.objects[authority_secret_ref(WHERE)]["data"]) == {"ca.crt", "ca.key"}
 
     asyncio.run(play())
 
@@ -46,10 +51,10 @@ def test_the_key_of_the_authority_leaves_the_secret_of_the_certificate():
     async def play() -> None:
         api = FakeApi()
         made = await signer(api).credentials()
-        authority = api.objects.pop(authority_ref(WHERE))
+        authority = api.objects.pop(authority_secret_ref(WHERE))
         api.objects[WHERE]["data"]["ca.key"] = authority["data"]["ca.key"]
         assert await signer(api).credentials() == made
-        assert api.objects[authority_ref(WHERE)]["data"] == authority["data"]
+        assert api.objects[authority_secret_ref(WHERE)]["data"] == authority["data"]
         assert "ca.key" not in api.objects[WHERE]["data"]
         num_writes = len(api.writes)
         assert await signer(api).credentials() == made
@@ -62,10 +67,10 @@ def test_a_new_certificate_leaves_the_authority_as_it_is():
     async def play() -> None:
         api, clock = FakeApi(), FakeClock()
         await signer(api, clock).credentials()
-        before = api.objects[authority_ref(WHERE)]
+        before = api.objects[authority_secret_ref(WHERE)]
         clock.seconds += 61 * DAY_S
         await signer(api, clock).credentials()
-        assert api.objects[authority_ref(WHERE)] == before
+        assert api.objects[authority_secret_ref(WHERE)] == before
 
     asyncio.run(play())
 
@@ -133,13 +138,13 @@ def test_configurations_trust_and_lose_nothing():
         api = FakeApi(configuration(HOOK))
         absent = configuration_ref(SERVICE_OF["/queues/validate"])
         api.refuse("patch", Conflict(409, "Conflict", "modified"))
-        await announce(api, [absent, REF], b"ca")
+        await trust_authority(api, [absent, REF], b"ca")
         (found,) = api.objects[REF]["webhooks"]
         (wanted,) = configuration(HOOK)["webhooks"]
         wanted["clientConfig"]["caBundle"] = TRUST
         assert found == wanted
         num_writes = len(api.writes)
-        await announce(api, [REF], b"ca")
+        await trust_authority(api, [REF], b"ca")
         assert len(api.writes) == num_writes
 
     asyncio.run(play())
@@ -149,7 +154,7 @@ def test_a_server_without_a_service_is_asked_where_it_is():
     async def play() -> None:
         api = FakeApi(configuration(HOOK))
         for url in ("https://10.0.0.1:1", "https://10.0.0.1:2/"):
-            await announce(api, [REF], b"ca", url)
+            await trust_authority(api, [REF], b"ca", url)
         (found,) = api.objects[REF]["webhooks"]
         assert found["clientConfig"] == {
             "url": "https://10.0.0.1:2/jobs/validate",

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from cryptography import x509
 
-from optsched.kube.serving.certificates import Credentials, expiry, renewed
+from optsched.kube.serving.certificates import Credentials, expiry, renew_credentials
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -14,7 +14,7 @@ NAMES = ("hook.ns.svc", "127.0.0.1")
 
 
 def first() -> Credentials:
-    made, is_new = renewed(None, NAMES, NOW)
+    made, is_new = renew_credentials(None, NAMES, NOW)
     assert is_new
     return made
 
@@ -37,13 +37,13 @@ def test_a_new_certificate_is_signed_for_all_names_and_lives_for_ninety_days():
 
 def test_what_is_good_is_kept():
     made = first()
-    assert renewed(made, NAMES, NOW + 59 * DAY) == (made, False)
-    assert renewed(made, NAMES[:1], NOW) == (made, False)
+    assert renew_credentials(made, NAMES, NOW + 59 * DAY) == (made, False)
+    assert renew_credentials(made, NAMES[:1], NOW) == (made, False)
 
 
 def test_a_certificate_that_ends_soon_is_replaced_by_the_same_authority():
     made = first()
-    later, is_new = renewed(made, NAMES, NOW + 61 * DAY)
+    later, is_new = renew_credentials(made, NAMES, NOW + 61 * DAY)
     assert is_new
     assert later.certificate != made.certificate
     assert (later.authority, later.authority_key) == (made.authority, made.authority_key)
@@ -51,19 +51,19 @@ def test_a_certificate_that_ends_soon_is_replaced_by_the_same_authority():
 
 def test_another_name_needs_another_certificate():
     made = first()
-    later, is_new = renewed(made, (*NAMES, "other"), NOW)
+    later, is_new = renew_credentials(made, (*NAMES, "other"), NOW)
     assert is_new
     assert later.authority == made.authority
 
 
 def test_an_authority_that_ends_within_a_year_is_replaced_and_trusted_until_its_end():
     made = first()
-    later, is_new = renewed(made, NAMES, NOW + 3300 * DAY)
+    later, is_new = renew_credentials(made, NAMES, NOW + 3300 * DAY)
     assert is_new
     new, old = authorities(later)
     assert authorities(made) == [old]
     x509.load_pem_x509_certificate(later.certificate).verify_directly_issued_by(new)
-    after_all, _ = renewed(later, NAMES, NOW + 6900 * DAY)
+    after_all, _ = renew_credentials(later, NAMES, NOW + 6900 * DAY)
     assert old not in authorities(after_all)
 
 
@@ -71,9 +71,9 @@ def test_an_authority_that_ends_within_a_year_is_replaced_and_trusted_until_its_
 @pytest.mark.parametrize("value", [b"", b"-----BEGIN CERTIFICATE-----\nAA\n"])
 def test_what_can_not_be_read_is_replaced(field: str, value: bytes):
     broken = replace(first(), **{field: value})
-    made, is_new = renewed(broken, NAMES, NOW)
+    made, is_new = renew_credentials(broken, NAMES, NOW)
     assert is_new
-    assert renewed(made, NAMES, NOW) == (made, False)
+    assert renew_credentials(made, NAMES, NOW) == (made, False)
 
 
 def test_parts_that_do_not_belong_together_are_replaced():
@@ -83,4 +83,4 @@ def test_parts_that_do_not_belong_together_are_replaced():
         replace(one, certificate=other.certificate, key=other.key),
         replace(one, authority_key=other.authority_key),
     ):
-        assert renewed(mixed, NAMES, NOW)[1]
+        assert renew_credentials(mixed, NAMES, NOW)[1]

@@ -14,9 +14,9 @@ import pytest
 from optsched.api.kinds import SUBJECT_ACCESS_REVIEW, TOKEN_REVIEW
 from optsched.formats.text import Document, read_yaml
 from optsched.kube.client.errors import Unreachable
-from optsched.kube.runtime.waiting import Waiting
+from optsched.kube.runtime.timing import Timing
 from optsched.kube.serving.certificate_sources import Files
-from optsched.kube.serving.certificates import Credentials, renewed
+from optsched.kube.serving.certificates import Credentials, renew_credentials
 from optsched.kube.serving.http import Address
 from optsched.kube.serving.metrics_access import (
     ALLOWED_S,
@@ -25,7 +25,7 @@ from optsched.kube.serving.metrics_access import (
     REFUSED_S,
     MetricsAccess,
 )
-from optsched.kube.serving.metrics_server import Listening, SecureMetrics, serve_process
+from optsched.kube.serving.metrics_server import SecureMetrics, ServingAddresses, serve_process
 from optsched.local.files import shipped
 from tests.kube.fakes import FakeClock
 from tests.kube.serving.test_http import LOOPBACK, Patient
@@ -101,7 +101,7 @@ def write(folder: Path, credentials: Credentials) -> Files:
 
 
 def made(held: Credentials | None = None, *names: str) -> Credentials:
-    return renewed(held, (HOST, *names), datetime.now(UTC))[0]
+    return renew_credentials(held, (HOST, *names), datetime.now(UTC))[0]
 
 
 @asynccontextmanager
@@ -114,8 +114,8 @@ async def reading(
 ) -> AsyncIterator[tuple[Reader, Credentials]]:
     credentials = made()
     files = write(folder, credentials)
-    listening = Listening((LOOPBACK,), SecureMetrics(Address(HOST, 0), files, needs_rights))
-    serving = serve_process(listening, Patient(), lambda: b"up 1\n", api, Waiting(sleep))
+    listening = ServingAddresses((LOOPBACK,), SecureMetrics(Address(HOST, 0), files, needs_rights))
+    serving = serve_process(listening, Patient(), lambda: b"up 1\n", api, Timing(sleep))
     async with serving as places, aiohttp.ClientSession() as http:
         assert places.metrics is not None
         assert str(places).startswith(f"health on {HOST}:{places.health[0].port}; metrics over TLS")
@@ -214,7 +214,7 @@ async def test_a_new_certificate_is_shown_without_a_restart(
 async def test_a_certificate_that_can_not_be_used_is_an_error(tmp_path: Path, broken: str) -> None:
     files = write(tmp_path, made())
     getattr(files, broken).write_bytes(b"none" if broken == "certificate" else made().key)
-    listening = Listening((), SecureMetrics(Address(HOST, 0), files))
+    listening = ServingAddresses((), SecureMetrics(Address(HOST, 0), files))
     with pytest.raises(OSError, match=r"tls\.crt"):
         async with serve_process(listening, Patient(), bytes, Reviews()):
             pass
@@ -223,7 +223,7 @@ async def test_a_certificate_that_can_not_be_used_is_an_error(tmp_path: Path, br
 @pytest.mark.parametrize("component", ["scheduler", "controllers", "webhook"])
 async def test_the_rights_are_those_of_both_reviews(component: str) -> None:
     api = Reviews()
-    await MetricsAccess(api, FakeClock()).judge("Bearer good")
+    await MetricsAccess(api, FakeClock()).authorize("Bearer good")
     text = shipped("manifests", f"{component}-metrics-rbac.yaml").read_text()
     role, binding = (part.value for part in read_yaml(text) if isinstance(part, Document))
     granted = [
@@ -245,7 +245,7 @@ async def test_the_rights_are_those_of_both_reviews(component: str) -> None:
 
 
 async def judge(access: MetricsAccess, token: str) -> int:
-    return (await access.judge(f"Bearer {token}")).status
+    return (await access.authorize(f"Bearer {token}")).status
 
 
 async def test_reviews_are_remembered_for_a_short_time() -> None:
@@ -305,7 +305,7 @@ async def test_where_the_api_server_does_not_say_nobody_reads(
 )
 async def test_what_is_no_token_is_not_sent_to_the_api_server(header: str) -> None:
     api = Reviews()
-    verdict = await MetricsAccess(api, FakeClock()).judge(header)
+    verdict = await MetricsAccess(api, FakeClock()).authorize(header)
     assert verdict.status == 401
     assert not api.specs
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.admission.world import Settings
-from optsched.kube.webhook.resource_groups_file import AdmissionFile
+from optsched.kube.webhook.resource_groups_file import ResourceGroupsFile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +43,7 @@ class Followed:
     def __init__(self, folder: Path) -> None:
         self.mount = Mount(folder, GOOD.format("a"))
         self.verdicts: list[str] = []
-        self.file = AdmissionFile(self.mount.path, Settings(max_queue_depth=3), self._told)
+        self.file = ResourceGroupsFile(self.mount.path, Settings(max_queue_depth=3), self._told)
 
     def _told(self, problem: str) -> None:
         self.verdicts.append(problem)
@@ -103,6 +103,6 @@ def test_it_has_to_be_good_to_begin_with(tmp_path: Path) -> None:
     path = tmp_path / "conf"
     path.write_text(BROKEN)
     with pytest.raises(ValueError, match="is not one of namespace, annotation"):
-        AdmissionFile(path, Settings(), lambda _: None)
+        ResourceGroupsFile(path, Settings(), lambda _: None)
     with pytest.raises(FileNotFoundError):
-        AdmissionFile(tmp_path / "other", Settings(), lambda _: None)
+        ResourceGroupsFile(tmp_path / "other", Settings(), lambda _: None)

@@ -17,7 +17,7 @@ from optsched.api.kinds import QUEUE, SUBJECT_ACCESS_REVIEW
 from optsched.kube.client.errors import NotFound, Unreachable
 from optsched.kube.reflector.reflector import ABSENT_S
 from optsched.kube.webhook.metrics import WebhookMetrics
-from optsched.kube.webhook.review_threads import MOST_BYTES, Allowance, Lanes
+from optsched.kube.webhook.review_threads import MOST_BYTES, MemoryBudget, ReviewThreads
 from optsched.kube.webhook.review_threads import SMALL as MOST_SMALL
 from optsched.kube.webhook.server import MAX_BODY, Reviewer, application
 from optsched.kube.webhook.world import KINDS, LiveWorld
@@ -66,7 +66,7 @@ class Hook:
         body_s: float = 10.0,
     ) -> None:
         self.api = api(queue("default"), *objects)
-        self.lanes = Lanes()
+        self.lanes = ReviewThreads()
         self.metrics = WebhookMetrics()
         self.failed: list[Kind] = []
         self.world = LiveWorld(FakeClock(), self.failed.append)
@@ -184,11 +184,11 @@ async def test_what_is_not_said_to_be_json_is_not_read(content: str) -> None:
 
 async def test_large_bodies_wait_for_room() -> None:
     """Room is held while a body is read and reviewed; whoever waits too long is sent away."""
-    room = Allowance(10)
+    room = MemoryBudget(10)
     taken: list[int] = []
 
     async def take(amount: int, until: asyncio.Event) -> None:
-        async with room.hold(amount):
+        async with room.reserve(amount):
             taken.append(amount)
             await until.wait()
 
@@ -206,14 +206,14 @@ async def test_large_bodies_wait_for_room() -> None:
     assert taken == [6, 4, 8, 1]
     rest.set()
     await asyncio.gather(*tasks, return_exceptions=True)
-    async with room.hold(10):
+    async with room.reserve(10):
         assert not taken[4:]
 
 
 async def test_a_body_without_room_is_sent_away() -> None:
     async with following(Hook(body_s=0.05)) as hook:
         large = review(job(task(template=template(container(args=["x" * MOST_SMALL])))))
-        async with hook.lanes.room_for(MOST_BYTES):
+        async with hook.lanes.reserve_memory(MOST_BYTES):
             found = await hook.post(large)
             assert found == (503, "too much is under review: try again")
             assert (await hook.post(review()))[1]["allowed"]

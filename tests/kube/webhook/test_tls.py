@@ -16,9 +16,9 @@ import pytest
 
 from optsched.admission.services import SERVICES
 from optsched.admission.world import Settings
-from optsched.kube.serving.certificates import Credentials, renewed
+from optsched.kube.serving.certificates import Credentials, renew_credentials
 from optsched.kube.serving.http import Address
-from optsched.kube.serving.tls_listener import Patience
+from optsched.kube.serving.tls_listener import ConnectionLimits
 from optsched.kube.webhook.metrics import WebhookMetrics
 from optsched.kube.webhook.server import Reviewer, application, serve_reviews
 from optsched.kube.webhook.world import LiveWorld
@@ -70,12 +70,15 @@ class Place:
 
 
 @asynccontextmanager
-async def serving(folder: Path, patience: Patience = Patience()) -> AsyncIterator[Place]:  # noqa: B008
+async def serving(
+    folder: Path,
+    patience: ConnectionLimits = ConnectionLimits(),  # noqa: B008  it is frozen
+) -> AsyncIterator[Place]:
     """The server of the webhook, with the cluster that it needs, over TLS."""
     api, clock = FakeApi(queue("default")), FakeClock()
     world = LiveWorld(clock, lambda _: None)
     reviewer = Reviewer(api, world, Settings, WebhookMetrics(), clock)
-    credentials, _ = renewed(None, (HOST,), datetime.now(UTC))
+    credentials, _ = renew_credentials(None, (HOST,), datetime.now(UTC))
     for name, pem in (("crt", credentials.certificate), ("key", credentials.key)):
         (folder / name).write_bytes(pem)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -108,23 +111,23 @@ def head(length: int) -> bytes:
 async def test_clients_that_never_come_to_an_end_hold_nobody_up(tmp_path: Path) -> None:
     async with serving(tmp_path) as place:
         slow = [await place.connect() for _ in range(NUM_CLIENTS)]
-        for position, (_, writer) in enumerate(slow):
-            writer.write(head(1000)[: 20 + position % 60])
-            await writer.drain()
+        for position, (_, make_writer) in enumerate(slow):
+            make_writer.write(head(1000)[: 20 + position % 60])
+            await make_writer.drain()
         await place.assert_well()
-        for _, writer in slow:
-            writer.close()
+        for _, make_writer in slow:
+            make_writer.close()
         await place.assert_well()
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
     async with serving(tmp_path) as place:
-        reader, writer = await place.connect()
-        writer.write(head(1000) + b'{"apiVersion":')
+        reader, make_writer = await place.connect()
+        make_writer.write(head(1000) + b'{"apiVersion":')
         async with asyncio.timeout(PATIENCE_S):
             said = await reader.readuntil(b"within 0.3 s")
         assert said.startswith(b"HTTP/1.1 408 ")
-        writer.close()
+        make_writer.close()
         await place.assert_well()
 
 
@@ -134,19 +137,19 @@ async def test_a_body_that_ends_too_soon_lets_nothing_in(
     async with serving(tmp_path) as place:
         whole = json.dumps(review()).encode()
         for length in (0, 1, len(whole) // 2, len(whole) - 1):
-            reader, writer = await place.connect()
-            writer.write(head(len(whole)) + whole[:length])
-            await writer.drain()
+            reader, make_writer = await place.connect()
+            make_writer.write(head(len(whole)) + whole[:length])
+            await make_writer.drain()
             # The client is gone before the body is whole.
-            writer.transport.abort()
+            make_writer.transport.abort()
             async with asyncio.timeout(PATIENCE_S):
                 assert b"allowed" not in await reader.read()
-        reader, writer = await place.connect()
-        writer.write(head(len(whole) - 1) + whole)
+        reader, make_writer = await place.connect()
+        make_writer.write(head(len(whole) - 1) + whole)
         async with asyncio.timeout(PATIENCE_S):
             assert b" 400 " in await reader.readline()
             assert b"allowed" not in await reader.read()
-        writer.close()
+        make_writer.close()
         await place.assert_well()
     assert "Traceback" not in caplog.text
 
@@ -156,16 +159,16 @@ async def test_connections_that_break_while_they_are_made_break_nothing(
 ) -> None:
     async with serving(tmp_path) as place:
         for first in (b"", b"\x16", b"\x16\x03\x01\x02\x00\x01", b"\x00" * 100, head(0)):
-            reader, writer = await place.connect(is_safe=False)
-            writer.write(first)
-            await writer.drain()
-            writer.write_eof()
+            reader, make_writer = await place.connect(is_safe=False)
+            make_writer.write(first)
+            await make_writer.drain()
+            make_writer.write_eof()
             async with asyncio.timeout(PATIENCE_S):
                 assert b"allowed" not in await reader.read()
-            writer.close()
+            make_writer.close()
         for _ in range(20):
-            _, writer = await place.connect()
-            writer.transport.abort()
+            _, make_writer = await place.connect()
+            make_writer.transport.abort()
         await place.assert_well()
     assert "Traceback" not in caplog.text
 
@@ -188,43 +191,43 @@ async def test_many_at_once_are_all_answered(tmp_path: Path) -> None:
 
 async def test_who_sends_nothing_is_cut_off(tmp_path: Path) -> None:
     """Before TLS stands, and before the header ends."""
-    async with serving(tmp_path, Patience(handshake_s=0.05, header_s=0.05)) as place:
+    async with serving(tmp_path, ConnectionLimits(handshake_s=0.05, header_s=0.05)) as place:
         begun = [await place.connect(is_safe=is_safe) for is_safe in (False, True, True)]
         begun[2][1].write(head(1000)[:30])
         async with asyncio.timeout(PATIENCE_S):
-            for reader, writer in begun:
+            for reader, make_writer in begun:
                 with contextlib.suppress(OSError):
                     assert await reader.read() == b""
-                writer.close()
+                make_writer.close()
         await place.assert_well()
 
 
 async def test_the_silent_make_room_for_others(tmp_path: Path) -> None:
-    async with serving(tmp_path, Patience(connections=4)) as place:
+    async with serving(tmp_path, ConnectionLimits(connections=4)) as place:
         silent = [await place.connect() for _ in range(4)]
         await place.assert_well()
         async with asyncio.timeout(PATIENCE_S):
             with contextlib.suppress(OSError):
                 assert await silent[0][0].read() == b""
         assert not silent[3][0].at_eof()
-        for _, writer in silent:
-            writer.close()
+        for _, make_writer in silent:
+            make_writer.close()
 
 
 async def test_connections_beyond_the_limit_are_refused(tmp_path: Path) -> None:
     """Those that have sent a request stay."""
-    async with serving(tmp_path, Patience(connections=2)) as place:
+    async with serving(tmp_path, ConnectionLimits(connections=2)) as place:
         known = [await place.connect() for _ in range(2)]
-        for reader, writer in known:
-            writer.write(head(2) + b"[]")
+        for reader, make_writer in known:
+            make_writer.write(head(2) + b"[]")
             assert b" 400 " in await reader.readline()
             await reader.readuntil(b"AdmissionReview")
         with pytest.raises(ConnectionError):
             await place.connect()
-        for reader, writer in known:
-            writer.write(head(2) + b"[]")
+        for reader, make_writer in known:
+            make_writer.write(head(2) + b"[]")
             assert b" 400 " in await reader.readuntil(b"Date")
-            writer.close()
+            make_writer.close()
 
 
 async def test_no_body_is_decompressed(tmp_path: Path) -> None:
@@ -232,14 +235,14 @@ async def test_no_body_is_decompressed(tmp_path: Path) -> None:
     packed = gzip.compress(json.dumps(review()).encode())
     async with serving(tmp_path) as place:
         for encoding in ("gzip", "deflate", "br", "zstd", "x"):
-            reader, writer = await place.connect()
+            reader, make_writer = await place.connect()
             lines = head(len(packed)).removesuffix(b"\r\n")
-            writer.write(lines + f"Content-Encoding: {encoding}\r\n\r\n".encode() + packed)
+            make_writer.write(lines + f"Content-Encoding: {encoding}\r\n\r\n".encode() + packed)
             async with asyncio.timeout(PATIENCE_S):
                 said = await reader.readuntil(b"send plain application/json")
             assert said.startswith(b"HTTP/1.1 415 ")
             assert f"{encoding} is not read here" in said.decode()
-            writer.close()
+            make_writer.close()
         await place.assert_well()
 
 

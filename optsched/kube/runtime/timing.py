@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class Timing:
     """Waits for seconds, and draws numbers from 0 to 1."""
 
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
