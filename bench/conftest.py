@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from bench.memory import forget_peak, peak_mib
-from optsched.solver.cpsat.solver import WorkerProcess
+from optsched.solver.cpsat.process import WorkerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

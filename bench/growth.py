@@ -45,8 +45,8 @@ from optsched.cluster.task import PodTerm, Task, TaskShape, TaskStatus
 from optsched.plugins.verification.verify import verify_actions
 from optsched.policy.load import load_policy
 from optsched.session.session import Surroundings, run_session
-from optsched.solver.cpsat.model import Limits
-from optsched.solver.cpsat.solver import WorkerProcess
+from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.cpsat.process import WorkerProcess
 from optsched.units import CPU, MEMORY, PODS
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from optsched import __version__
 from optsched.kube.runtime.clock import SystemClock
-from optsched.solver.cpsat.solver import WorkerProcess
+from optsched.solver.cpsat.process import WorkerProcess
 from optsched.study.instances.catalogue import FILE, catalogue_text, gap_of, read_catalogue
 from optsched.study.instances.keeping import entries_of, verify_entry
 from optsched.study.instances.shipped import SHIPPED

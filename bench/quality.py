@@ -26,8 +26,8 @@ from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
 from optsched.session.question import period_for
 from optsched.session.session import Surroundings, judge_actions, run_session
-from optsched.solver.cpsat.model import Limits
-from optsched.solver.cpsat.solver import WorkerProcess
+from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.cpsat.process import WorkerProcess
 from optsched.study.generate_mixed import MixedCluster
 
 if TYPE_CHECKING:

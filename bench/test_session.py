@@ -23,7 +23,7 @@ from optsched.problem.decisions import Decisions
 from optsched.session.decompile import actions_of
 from optsched.session.session import find_tiers
 from optsched.solver import portfolio
-from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.greedy.pipeline import GreedyOptions, run_greedy
 from optsched.study.generate import EqualGangs, GpuCluster
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from bench.conftest import Table
     from optsched.policy.policy import Policy
     from optsched.problem.problem import Problem
-    from optsched.solver.cpsat.solver import WorkerProcess
+    from optsched.solver.cpsat.process import WorkerProcess
 
 ROUNDS = 5
 TARGETS = {1: 0.2, 3: 0.5, 5: 1.0}

@@ -18,14 +18,14 @@ from optsched.cluster.snapshot import Gang, GangPhase, Node, Queue, Snapshot
 from optsched.cluster.task import Task, TaskShape, TaskStatus
 from optsched.policy.load import parse_policy
 from optsched.session.session import Report, Surroundings, run_session
-from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.level_model import Limits
 
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture
 
     from bench.conftest import Table
     from optsched.cluster.decisions import Plan
-    from optsched.solver.cpsat.solver import WorkerProcess
+    from optsched.solver.cpsat.process import WorkerProcess
 
 CPU, GPU, PODS = "cpu", "nvidia.com/gpu", "pods"
 MODEL = """

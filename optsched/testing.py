@@ -30,8 +30,8 @@ from optsched.plugins.verification.world import World
 from optsched.policy.policy import Policy, SolverKind
 from optsched.problem.compile import compile_problem
 from optsched.session.session import Report, Surroundings, run_session
-from optsched.solver.cpsat.model import Limits
-from optsched.solver.cpsat.solver import InProcess
+from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.cpsat.process import InProcess
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from optsched.policy.catalogue import Shelf
     from optsched.policy.policy import Policy
-    from optsched.solver.cpsat.model import Limits
+    from optsched.solver.cpsat.level_model import Limits
 
 
 def policy_of(screen: Console, model: str, solver: str | None, plugins_dir: Path | None) -> Policy:

@@ -26,7 +26,7 @@ from optsched.local.nodes import manifest_list, node_manifest
 from optsched.local.plane import ControlPlane
 from optsched.policy.load import load_policy
 from optsched.session.session import Surroundings
-from optsched.solver.cpsat.solver import InProcess
+from optsched.solver.cpsat.process import InProcess
 from optsched.study.emulated import COMPLETE_ANNOTATION, EmulatedCluster
 from optsched.study.gang_experiment import NAMESPACE, SCHEDULER, TASKS, Progress, Stage, play
 

@@ -20,7 +20,7 @@ from optsched.cli.paths import check_no_url, check_outputs, is_standard
 from optsched.cli.screen import echo, remarks, say
 from optsched.formats.problems import InstanceError
 from optsched.kube.runtime.clock import SystemClock
-from optsched.solver.cpsat.solver import WorkerProcess
+from optsched.solver.cpsat.process import WorkerProcess
 from optsched.study.packing.documents import packing_document, packing_list
 from optsched.study.packing.vbp import file_of, read_vbps
 from optsched.study.packing.work import PackingWork, packings

@@ -19,7 +19,7 @@ from optsched.cli.output import TABLE, show_rows, written
 from optsched.cli.paths import Source, check_outputs, is_standard
 from optsched.cli.screen import echo, remarks, say
 from optsched.formats.problems import InstanceError
-from optsched.solver.cpsat.solver import WorkerProcess
+from optsched.solver.cpsat.process import WorkerProcess
 from optsched.study.reassignment.documents import reassignment_document, write_assignment
 from optsched.study.reassignment.problem import ReassignmentCost, cost_of
 from optsched.study.reassignment.roadef import initial_file, read_reassignment

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from optsched.policy.policy import Policy
-    from optsched.solver.cpsat.solver import WorkerProcess
+    from optsched.solver.cpsat.process import WorkerProcess
     from optsched.study.simulation.record import Event
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from optsched.policy.policy import Policy
     from optsched.session.offline import Assignment
     from optsched.session.session import Report
-    from optsched.solver.cpsat.model import Limits
+    from optsched.solver.cpsat.level_model import Limits
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ import numpy as np
 from optsched.cluster.decisions import LevelStatus, Sense
 from optsched.plugins.eviction.consolidation import CONSOLIDATE
 from optsched.plugins.extension_points import is_node_level
-from optsched.solver.preemption.candidates import find_candidates
-from optsched.solver.victims.encode import ENDED, VICTIMS
-from optsched.solver.victims.facts import Facts
+from optsched.solver.preemption.joint.candidates import find_candidates
+from optsched.solver.preemption.sequential.model import ENDED, VICTIMS
+from optsched.solver.preemption.sequential.running import Facts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.problem import Problem
     from optsched.session.candidates import Candidate, Round
-    from optsched.solver.preemption.bound import EvictionBounds
+    from optsched.solver.preemption.joint.bound import EvictionBounds
 
 GANG_BY_GANG = "victims were searched gang by gang"
 """A limitation: some bound is looser than what the engine has proved without other evictions."""

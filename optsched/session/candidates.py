@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from optsched.problem.tiers import Tiers
     from optsched.session.lending import Lending
     from optsched.solver.portfolio import Answer
-    from optsched.solver.victims.stage import Clearing
+    from optsched.solver.preemption.sequential.stage import Clearing
 
 MOST_SINGLE_DROPS = 8
 """Gangs that repair drops one by one while there is time."""

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from optsched.policy.policy import Policy
     from optsched.session.ports import Clock
     from optsched.session.session import Report
-    from optsched.solver.cpsat.model import Limits
-    from optsched.solver.cpsat.solver import Solver
+    from optsched.solver.cpsat.level_model import Limits
+    from optsched.solver.cpsat.process import Solver
 
 _PAUSE: Final = 9
 """Keeping what was found may take a tenth of the time: so much longer than it took is waited."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from optsched.cluster.decisions import Allocate, Evict
 from optsched.cluster.snapshot import Snapshot
 from optsched.cluster.task import TaskStatus
-from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.level_model import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -12,7 +12,7 @@ from optsched.plugins.ordering.fifo import NOBODY, FifoLines
 from optsched.plugins.ordering.reservation import expectation
 from optsched.plugins.ordering.sla import Sla
 from optsched.problem.compile import compile_problem
-from optsched.solver.greedy.reserving import Wishes, make_bookings
+from optsched.solver.greedy.reservations import Wishes, make_bookings
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -72,8 +72,8 @@ from optsched.session.reserving import Reserved, expected, reserve
 from optsched.session.selectors import with_verdicts
 from optsched.solver.consolidation.stage import Means as MovingMeans
 from optsched.solver.consolidation.stage import consolidate
-from optsched.solver.cpsat.model import Limits
-from optsched.solver.greedy.bundles import ByGang
+from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.greedy.gang_preemption import ByGang
 from optsched.solver.greedy.pipeline import GreedyOptions, run_greedy, turns_of
 from optsched.solver.portfolio import (
     IDEAL,
@@ -84,11 +84,11 @@ from optsched.solver.portfolio import (
     is_ideal,
     judge,
 )
-from optsched.solver.preemption.bound import bound_with_evictions
-from optsched.solver.preemption.solution import make_room_jointly
+from optsched.solver.preemption.joint.bound import bound_with_evictions
+from optsched.solver.preemption.joint.solution import make_room_jointly
+from optsched.solver.preemption.sequential.stage import Clearing, Means, count_victims, make_room
+from optsched.solver.preemption.sequential.trial import has_foreign
 from optsched.solver.shuffle import once_moved, shuffle
-from optsched.solver.victims.stage import Clearing, Means, count_victims, make_room
-from optsched.solver.victims.trial import has_foreign
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -104,7 +104,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
     from optsched.session.flaws import Flaw
     from optsched.session.ports import Clock, Incidents, Watch
-    from optsched.solver.cpsat.solver import Solver
+    from optsched.solver.cpsat.process import Solver
 
 
 _REACH = {

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from optsched.policy.policy import SolverKind
-from optsched.solver.cpsat.model import Limits
-from optsched.solver.cpsat.solver import WorkerProcess
+from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.cpsat.process import WorkerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,1 +1,1 @@
-"""Engines turn problems into decisions; all answer to the same verifier and the same levels."""
+"""Engines that turn problems into decisions: the greedy pipeline, CP-SAT models, preemption."""

@@ -20,10 +20,10 @@ from optsched.plugins.outcome import Outcome
 from optsched.problem.arrays import UNPLACED, frozen
 from optsched.problem.relations import TermKind, count_coming
 from optsched.solver.cpsat.pricing import TOO_MANY_ROOMS, TooManyRooms, useful_capacity
-from optsched.solver.encode import Goal, encode_configurations, encode_direct
 from optsched.solver.greedy.pipeline import ALLOCATE, BACKFILL, GreedyOptions, run_greedy
-from optsched.solver.masks import open_classes, rooms
-from optsched.solver.sound import solve_soundly
+from optsched.solver.model.encoding import Goal, encode_configurations, encode_direct
+from optsched.solver.model.node_masks import open_classes, rooms
+from optsched.solver.solution_check import solve_soundly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from optsched.problem.decisions import Decisions
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
-    from optsched.solver.cpsat.model import LevelUpdate, Limits, Step
-    from optsched.solver.cpsat.solver import Solved, Solver
-    from optsched.solver.encode import Encoding
+    from optsched.solver.cpsat.level_model import LevelUpdate, Limits, Step
+    from optsched.solver.cpsat.process import Solved, Solver
+    from optsched.solver.model.encoding import Encoding
 
 MOST_DIRECT = 3000
 """Pairs of task class and node up to which problems are solved node by node at all."""

@@ -23,9 +23,9 @@ from optsched.plugins.ledger import Ledger
 from optsched.plugins.ruleset import RuleSet
 from optsched.problem.compile import compile_problem
 from optsched.problem.running import running_tasks
-from optsched.solver.greedy.book import Lens
-from optsched.solver.greedy.faces import Faces
-from optsched.solver.greedy.placing import Placing
+from optsched.solver.greedy.nodes import Lens
+from optsched.solver.greedy.placement import Placing
+from optsched.solver.greedy.plugins import Faces
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

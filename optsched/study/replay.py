@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from optsched.formats.problems import ObjectProblem
     from optsched.policy.policy import Policy
     from optsched.session.ports import Clock
-    from optsched.solver.cpsat.solver import Solver
+    from optsched.solver.cpsat.process import Solver
     from optsched.study.chargeback import Chargeback
     from optsched.study.metrics import JobTimes, Metrics
     from optsched.study.story import Story

@@ -12,8 +12,8 @@ from optsched.formats.instances import read_instance
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
 from optsched.session.session import Surroundings, judge_actions, run_session
-from optsched.solver.cpsat.model import Limits
-from optsched.solver.cpsat.solver import InProcess
+from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.cpsat.process import InProcess
 from tests.support.shared import shared
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from optsched.cluster.snapshot import GangPhase, Queue
 from optsched.formats.instances import read_instance
 from optsched.policy.load import load_policy
 from optsched.session.session import Surroundings, run_session
-from optsched.solver.cpsat.model import Limits
-from optsched.solver.cpsat.solver import InProcess
+from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.cpsat.process import InProcess
 from tests.support.evictions import bounds_of
 from tests.support.shared import shared
 from tests.support.small import CPU, GPU, cluster, gang, node, running, shape

@@ -10,8 +10,8 @@ import optsched
 from optsched.cluster.decisions import Evict
 from optsched.policy.load import load_policy
 from optsched.session.session import Surroundings, run_session
-from optsched.solver.cpsat.model import Limits
-from optsched.solver.cpsat.solver import InProcess
+from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.cpsat.process import InProcess
 from optsched.study.simulation.record import Start, Stop
 from optsched.study.simulation.simulator import Options, Simulation
 from tests.support.replays import times

@@ -12,7 +12,7 @@ from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
 from optsched.session.session import Surroundings, run_session
 from optsched.session.solving import limits_of
-from optsched.solver.cpsat.solver import InProcess
+from optsched.solver.cpsat.process import InProcess
 from tests.support.shared import shared
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from optsched.cluster.decisions import Allocate, Evict, Nominate
 from optsched.plugins.verification.verify import verify_actions
 from optsched.session.session import Surroundings, run_session
 from optsched.session.status import gang_status, plan_by_gang
-from optsched.solver.cpsat.model import Limits
-from optsched.solver.cpsat.solver import InProcess
+from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.cpsat.process import InProcess
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

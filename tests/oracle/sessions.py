@@ -12,8 +12,8 @@ from optsched.formats.snapshot import assemble
 from optsched.policy.load import is_shipped, load_policy
 from optsched.policy.policy import SolverKind
 from optsched.session.session import Surroundings, judge_actions, run_session
-from optsched.solver.cpsat.model import Limits
-from optsched.solver.cpsat.solver import InProcess
+from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.cpsat.process import InProcess
 from tests.oracle.manifests import timestamp
 
 if TYPE_CHECKING:

@@ -38,8 +38,8 @@ from optsched.problem.decisions import Decisions
 from optsched.problem.tiers import priority_tiers
 from optsched.session.decompile import pending_of
 from optsched.session.session import without_gangs
-from optsched.solver.greedy.faces import Faces
-from optsched.solver.masks import allowed_nodes
+from optsched.solver.greedy.plugins import Faces
+from optsched.solver.model.node_masks import allowed_nodes
 from tests.support.contests import CONSTRAINTS, contests
 from tests.support.effort import EFFORT
 from tests.support.engines import Bench

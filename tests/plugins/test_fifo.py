@@ -25,8 +25,8 @@ from optsched.policy.load import parse_policy
 from optsched.session.decompile import pending_of
 from optsched.session.session import Surroundings, run_session
 from optsched.solver import portfolio
-from optsched.solver.cpsat.model import Limits
-from optsched.solver.cpsat.solver import InProcess
+from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.cpsat.process import InProcess
 from tests.support.effort import EFFORT
 from tests.support.engines import Bench, allocations, placed_by_gang, reason
 from tests.support.small import (

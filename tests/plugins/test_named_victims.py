@@ -15,7 +15,7 @@ from optsched.plugins.registry import PLUGINS
 from optsched.plugins.ruleset import RuleSet
 from optsched.problem.compile import compile_problem
 from optsched.problem.running import running_tasks
-from optsched.solver.greedy.faces import Faces
+from optsched.solver.greedy.plugins import Faces
 from tests.support.small import cluster, gang, node, running, shape
 
 if TYPE_CHECKING:

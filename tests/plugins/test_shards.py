@@ -15,8 +15,8 @@ from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.verification.verify import verify_actions
 from optsched.policy.load import parse_policy
 from optsched.session.session import Surroundings, run_session
-from optsched.solver.cpsat.model import Limits
-from optsched.solver.cpsat.solver import InProcess
+from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.cpsat.process import InProcess
 from tests.support.engines import reason
 from tests.support.small import cluster, gang, node, running, shape
 

@@ -13,7 +13,7 @@ from optsched.plugins.ordering.sla import Sla
 from optsched.plugins.registry import PLUGINS
 from optsched.plugins.ruleset import ActiveRule, RuleSet
 from optsched.problem.compile import compile_problem
-from optsched.solver.greedy.faces import Faces
+from optsched.solver.greedy.plugins import Faces
 from tests.support.engines import Bench
 from tests.support.small import CPU, cluster, gang, node, shape
 

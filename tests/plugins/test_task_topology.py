@@ -17,7 +17,7 @@ from optsched.plugins.registry import PLUGINS
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.topology.task_topology import TaskTopology, read_roles
 from optsched.problem.compile import compile_problem
-from optsched.solver.greedy.faces import Faces
+from optsched.solver.greedy.plugins import Faces
 from tests.support.engines import Bench
 from tests.support.small import cluster, gang, node, running, shape
 

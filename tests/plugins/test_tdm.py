@@ -16,7 +16,7 @@ from optsched.plugins.ruleset import RuleSet
 from optsched.policy.load import parse_policy
 from optsched.problem.compile import compile_problem
 from optsched.session.session import Surroundings, run_session
-from optsched.solver.greedy.faces import Faces
+from optsched.solver.greedy.plugins import Faces
 from optsched.units import Hours
 from tests.support.engines import Bench, reason
 from tests.support.small import cluster, gang, node, running, shape

@@ -12,8 +12,8 @@ from optsched.cluster.snapshot import Gang, GangPhase, Queue, Tolerance
 from optsched.formats.snapshot import assemble
 from optsched.policy.load import parse_policy
 from optsched.session.session import Surroundings, run_session
-from optsched.solver.cpsat.model import Limits
-from optsched.solver.cpsat.solver import InProcess
+from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.cpsat.process import InProcess
 from tests.support.small import CPU, cluster, gang, node, running, shape
 
 CONF = """

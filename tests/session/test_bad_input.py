@@ -19,8 +19,8 @@ from optsched.formats.text import write_yaml
 from optsched.policy import PolicyError
 from optsched.policy.load import load_policy
 from optsched.session.session import Surroundings, run_session
-from optsched.solver.cpsat.model import Limits
-from optsched.solver.cpsat.solver import InProcess
+from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.cpsat.process import InProcess
 from tests.formats.objects import (
     CSI,
     bound_claim,

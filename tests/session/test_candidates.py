@@ -15,10 +15,10 @@ from optsched.problem.decisions import Decisions
 from optsched.session import session as module
 from optsched.session.candidates import Candidate, Round, drop_gangs, rank_candidates
 from optsched.session.session import Surroundings, find_tiers, run_session
-from optsched.solver.cpsat.model import Limits
-from optsched.solver.cpsat.solver import InProcess
+from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.cpsat.process import InProcess
 from optsched.solver.portfolio import Answer
-from optsched.solver.victims.stage import Clearing
+from optsched.solver.preemption.sequential.stage import Clearing
 from tests.support.small import cluster, gang, node, running, shape
 
 if TYPE_CHECKING:

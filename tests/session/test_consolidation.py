@@ -18,8 +18,8 @@ from optsched.plugins.eviction.entitled import Entitled
 from optsched.plugins.verification.verify import verify_actions
 from optsched.policy.load import parse_policy
 from optsched.session.session import Surroundings, run_session
-from optsched.solver.cpsat.model import Limits
-from optsched.solver.cpsat.solver import InProcess
+from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.cpsat.process import InProcess
 from tests.support.effort import EFFORT
 from tests.support.small import GPU, HOST, cluster, gang, node, running, shape
 

@@ -14,7 +14,7 @@ from optsched.formats.instances import read_instance
 from optsched.formats.pods import DecodeOptions
 from optsched.policy.load import load_policy
 from optsched.session.session import Surroundings, run_session
-from optsched.solver.cpsat.solver import InProcess
+from optsched.solver.cpsat.process import InProcess
 from tests.plugins.test_device_claims import random_claims
 from tests.plugins.test_deviceshare import random_cards
 from tests.support.devices import random_parts, wrong_with_devices

@@ -21,18 +21,18 @@ from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions
 from optsched.problem.relations import Relations
 from optsched.session.session import Report, Surroundings, run_session
-from optsched.solver.cpsat import levels
-from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat import level_search as levels
+from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.pricing import Pricer, TooManyRooms
-from optsched.solver.cpsat.solver import InProcess
-from optsched.solver.greedy.book import Book
+from optsched.solver.cpsat.process import InProcess
+from optsched.solver.greedy.nodes import Book
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from optsched.problem.arrays import F64, I64
     from optsched.problem.problem import Problem
-    from optsched.solver.cpsat.exact import Effort, Result
+    from optsched.solver.cpsat.integer_program import Effort, Result
 
 RULES = load_policy("volcano-default", Path.read_text).rules
 

@@ -13,8 +13,8 @@ from optsched.cluster.snapshot import Gang, GangPhase, Queue
 from optsched.policy.load import parse_policy
 from optsched.policy.policy import without_solver
 from optsched.session.session import Surroundings, run_session
-from optsched.solver.cpsat.model import Limits
-from optsched.solver.cpsat.solver import InProcess
+from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.cpsat.process import InProcess
 from tests.support.small import GPU, cluster, gang, node, running, shape
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from optsched.policy.load import parse_policy
 from optsched.problem.compile import compile_problem
 from optsched.session.nearby import with_wants
 from optsched.session.session import Surroundings, run_session
-from optsched.solver.cpsat.model import Limits
-from optsched.solver.cpsat.solver import InProcess
+from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.cpsat.process import InProcess
 from tests.support.small import cluster, gang, node, running, shape
 
 if TYPE_CHECKING:

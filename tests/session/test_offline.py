@@ -24,8 +24,8 @@ from optsched.session.offline import (
     parameters_of,
     solve_offline,
 )
-from optsched.solver.cpsat.model import Limits
-from optsched.solver.cpsat.solver import InProcess, WorkerProcess
+from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.cpsat.process import InProcess, WorkerProcess
 from tests.support.small import cluster, gang, node, running, shape
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from optsched.plugins.topology.network_topology import NetworkTopology
 from optsched.policy.load import load_policy
 from optsched.policy.policy import SolverKind
 from optsched.session.session import Surroundings, run_session
-from optsched.solver.cpsat.model import Limits
-from optsched.solver.cpsat.solver import InProcess
+from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.cpsat.process import InProcess
 from tests.support.small import CPU, cluster, gang, node, running, shape
 
 EXACT = Limits(budget_ms=None, deterministic=10.0, num_workers=1)

@@ -9,8 +9,8 @@ import pytest
 
 from optsched.policy.load import load_policy
 from optsched.session.session import Surroundings, run_session
-from optsched.solver.cpsat.model import Limits
-from optsched.solver.cpsat.solver import InProcess
+from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.cpsat.process import InProcess
 from tests.support.small import cluster, gang, node, shape
 
 POLICY = load_policy("volcano-default", Path.read_text)

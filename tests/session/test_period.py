@@ -13,14 +13,14 @@ from optsched.cluster.decisions import Evict
 from optsched.policy.load import load_policy
 from optsched.session.question import period_for
 from optsched.session.session import Surroundings, run_session
-from optsched.solver.cpsat.model import Limits
-from optsched.solver.cpsat.solver import InProcess
+from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.cpsat.process import InProcess
 from tests.support.evictions import full_cluster
 
 if TYPE_CHECKING:
     from optsched.session.session import Report
-    from optsched.solver.cpsat.model import LevelModel
-    from optsched.solver.cpsat.solver import Solved, Tell
+    from optsched.solver.cpsat.level_model import LevelModel
+    from optsched.solver.cpsat.process import Solved, Tell
 
 SNAPSHOT = full_cluster(np.random.default_rng(2))
 POLICY = load_policy("volcano-default", Path.read_text)

@@ -16,8 +16,8 @@ from optsched.plugins.ruleset import ActiveRule, RuleSet
 from optsched.policy.load import load_policy
 from optsched.policy.policy import SolverKind
 from optsched.session.session import Surroundings, run_session
-from optsched.solver.cpsat.model import Limits
-from optsched.solver.cpsat.solver import InProcess
+from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.cpsat.process import InProcess
 from optsched.study.emulated import EmulatedCluster
 from optsched.testing import RuleContract
 from tests.support.jobs import documents

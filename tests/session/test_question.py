@@ -37,7 +37,7 @@ from optsched.session.question import (
     next_turn_ms,
 )
 from optsched.session.session import Surroundings, run_session
-from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.level_model import Limits
 from tests.support.changes import history
 from tests.support.effort import EFFORT
 from tests.support.small import cluster, gang, node, running, shape

@@ -15,8 +15,8 @@ from optsched.cluster.topology import TopologyRequest
 from optsched.policy.load import parse_policy
 from optsched.session.reserving import HOLD_MS, is_held
 from optsched.session.session import Surroundings
-from optsched.solver.cpsat.model import Limits
-from optsched.solver.cpsat.solver import InProcess
+from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.cpsat.process import InProcess
 from tests.support.effort import EFFORT
 from tests.support.small import GPU, gang, node, running, shape
 from tests.support.virtual import Virtual, lasting

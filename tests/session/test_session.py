@@ -19,10 +19,10 @@ from optsched.policy.policy import without_solver
 from optsched.session import session as module
 from optsched.session.guarantees import hold_guarantees
 from optsched.session.session import Surroundings, run_session
-from optsched.solver.cpsat.model import LevelUpdate, Limits
-from optsched.solver.cpsat.solver import DIED, OVER_TIME, InProcess, Solved, WorkerProcess
+from optsched.solver.cpsat.level_model import LevelUpdate, Limits
+from optsched.solver.cpsat.process import DIED, OVER_TIME, InProcess, Solved, WorkerProcess
 from optsched.solver.portfolio import DIRECT, GREEDY, IDEAL, NO_SOLVER
-from optsched.solver.sound import UNSOUND
+from optsched.solver.solution_check import UNSOUND
 from tests.support.changes import history
 from tests.support.effort import EFFORT
 from tests.support.small import CPU, cluster, gang, node, random_cluster, shape
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Snapshot
     from optsched.plugins.extension_points import Violation
     from optsched.problem.decisions import Decisions
-    from optsched.solver.cpsat.model import LevelModel
+    from optsched.solver.cpsat.level_model import LevelModel
 
 
 def policy_of(name: str):

@@ -12,8 +12,8 @@ from optsched.cluster.task import TaskShape
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
 from optsched.session.session import Surroundings, run_session
-from optsched.solver.cpsat.model import Limits
-from optsched.solver.cpsat.solver import InProcess
+from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.cpsat.process import InProcess
 from tests.support.shared import shared
 from tests.support.small import cluster, gang
 

@@ -15,8 +15,8 @@ from optsched.cluster.task import TaskStatus
 from optsched.cluster.topology import TopologyRequest
 from optsched.policy import SolverKind, load_policy
 from optsched.session.session import Surroundings, run_session
-from optsched.solver.cpsat.model import Limits
-from optsched.solver.cpsat.solver import InProcess
+from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.cpsat.process import InProcess
 from tests.support.effort import EFFORT
 from tests.support.small import cluster, gang, network, node, shape, with_network
 

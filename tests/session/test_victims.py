@@ -15,8 +15,8 @@ from optsched.cluster.snapshot import Budget, Claim, GangPhase, Queue
 from optsched.cluster.task import DeviceRequest, HostPort, PodTerm, SpreadTerm
 from optsched.policy.load import parse_policy
 from optsched.session.session import Surroundings, run_session
-from optsched.solver.cpsat.model import Limits
-from optsched.solver.cpsat.solver import InProcess
+from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.cpsat.process import InProcess
 from tests.support.small import GPU, HOST, ZONE, cluster, gang, node, running, shape
 
 if TYPE_CHECKING:

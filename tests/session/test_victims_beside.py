@@ -12,9 +12,9 @@ from optsched.cluster.decisions import Allocate, Evict, Nominate
 from optsched.policy.load import parse_policy
 from optsched.problem.compile import compile_problem
 from optsched.session.session import Surroundings, run_session
-from optsched.solver.cpsat.model import Limits
-from optsched.solver.cpsat.solver import InProcess
-from tests.solver.test_victims import (
+from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.cpsat.process import InProcess
+from tests.solver.preemption.sequential.test_victim_choice import (
     CARDS_GUARDED,
     CELLS_GUARDED,
     CLAIMS_GUARDED,

@@ -16,8 +16,8 @@ from optsched.plugins.faces import Face
 from optsched.plugins.ruleset import ActiveRule, RuleSet
 from optsched.policy.load import load_policy
 from optsched.session.session import Surroundings, run_session
-from optsched.solver.cpsat.model import Limits
-from optsched.solver.cpsat.solver import InProcess
+from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.cpsat.process import InProcess
 from tests.support.small import cluster, gang, node, running, shape
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from optsched.plugins.verification.verify import verify_actions
 from optsched.policy.load import parse_policy
 from optsched.session.session import Surroundings, run_session
 from optsched.session.solving import limits_of
-from optsched.solver.cpsat.solver import InProcess
+from optsched.solver.cpsat.process import InProcess
 from tests.support.small import CPU, GPU, cluster, gang, node, running, shape
 
 if TYPE_CHECKING:

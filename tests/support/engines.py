@@ -18,13 +18,13 @@ from optsched.problem.linear import Expression
 from optsched.problem.tiers import priority_tiers
 from optsched.session.decompile import actions_of, pending_of
 from optsched.solver import portfolio
-from optsched.solver.cpsat.exact import Answer as Found
-from optsched.solver.cpsat.exact import Effort, Task, maximize
-from optsched.solver.cpsat.levels import solve_levels
-from optsched.solver.cpsat.model import Limits, Objective
-from optsched.solver.cpsat.solver import InProcess
-from optsched.solver.encode import Goal, encode_configurations, encode_direct
+from optsched.solver.cpsat.integer_program import Answer as Found
+from optsched.solver.cpsat.integer_program import Effort, Task, maximize
+from optsched.solver.cpsat.level_model import Limits, Objective
+from optsched.solver.cpsat.level_search import solve_levels
+from optsched.solver.cpsat.process import InProcess
 from optsched.solver.greedy.pipeline import GreedyOptions, run_greedy
+from optsched.solver.model.encoding import Goal, encode_configurations, encode_direct
 from tests.support.small import best_values
 
 if TYPE_CHECKING:

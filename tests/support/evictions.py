@@ -15,11 +15,11 @@ from optsched.plugins.verification.verify import verify_actions
 from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions
 from optsched.session.session import find_tiers, judge_actions
-from optsched.solver.cpsat.model import Limits
-from optsched.solver.cpsat.solver import InProcess
-from optsched.solver.preemption.bound import bound_with_evictions
-from optsched.solver.preemption.solution import make_room_jointly
-from optsched.solver.victims.stage import Means, nominate_seats
+from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.cpsat.process import InProcess
+from optsched.solver.preemption.joint.bound import bound_with_evictions
+from optsched.solver.preemption.joint.solution import make_room_jointly
+from optsched.solver.preemption.sequential.stage import Means, nominate_seats
 from tests.support.small import CPU, GPU, cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from optsched.cluster.task import Task, TaskShape
     from optsched.plugins.extension_points import AnyLevel
     from optsched.policy.policy import Policy
-    from optsched.solver.preemption.bound import EvictionBounds
+    from optsched.solver.preemption.joint.bound import EvictionBounds
 
 REACH = frozenset({PREEMPT, RECLAIM})
 

@@ -44,7 +44,7 @@ from optsched.kube.serving.metrics_server import ServingAddresses, serve_process
 from optsched.plugins.devices.deviceshare import DeviceShare
 from optsched.plugins.storage.volumes import Volumes
 from optsched.policy.policy import SolverKind
-from optsched.solver.cpsat.solver import WorkerProcess
+from optsched.solver.cpsat.process import WorkerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
-from optsched.solver.cpsat.solver import Solver
+from optsched.solver.cpsat.process import Solver
 
 if TYPE_CHECKING:
     from optsched.kube.runtime.timing import Timing

@@ -1,4 +1,4 @@
-"""Room by moving: the fewest running tasks that start again elsewhere so that gangs can start.
+"""Consolidation: the fewest running tasks that restart elsewhere so that gangs can start.
 
 Mathematics: models/formulation/consolidation.md.
 """

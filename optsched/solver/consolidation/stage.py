@@ -19,12 +19,12 @@ from optsched.plugins.outcome import Outcome
 from optsched.problem.arrays import UNPLACED
 from optsched.problem.decisions import Decisions
 from optsched.problem.running import running_tasks
-from optsched.solver.consolidation.encode import MOVES, WhatIf, broken_entries, encode, form_of
-from optsched.solver.consolidation.movable import lay_out, movable_tasks, nearest, tied_tasks
-from optsched.solver.consolidation.read import read
-from optsched.solver.encode import incumbent_values
+from optsched.solver.consolidation.model import MOVES, WhatIf, broken_entries, encode, form_of
+from optsched.solver.consolidation.movable_tasks import lay_out, movable_tasks, nearest, tied_tasks
+from optsched.solver.consolidation.solution import read
+from optsched.solver.model.encoding import incumbent_values
 from optsched.solver.portfolio import promised_gangs, settle, tied_gangs
-from optsched.solver.sound import solve_soundly
+from optsched.solver.solution_check import solve_soundly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
-    from optsched.solver.consolidation.encode import Encoded
-    from optsched.solver.consolidation.movable import Movables
-    from optsched.solver.consolidation.read import Reading
-    from optsched.solver.cpsat.model import Limits
-    from optsched.solver.cpsat.solver import Solver
+    from optsched.solver.consolidation.model import Encoded
+    from optsched.solver.consolidation.movable_tasks import Movables
+    from optsched.solver.consolidation.solution import Reading
+    from optsched.solver.cpsat.level_model import Limits
+    from optsched.solver.cpsat.process import Solver
 
 _ABOVE = ("guarantee", "admission")
 """Levels that moves are worth; for what comes below nobody is disturbed."""

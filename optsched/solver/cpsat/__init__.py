@@ -1,1 +1,1 @@
-"""Exact levels by CP-SAT. The only room that loads OR-Tools, and only in a worker process."""
+"""Solve level models with CP-SAT. Only this package loads OR-Tools, in a worker process alone."""

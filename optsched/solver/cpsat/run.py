@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from optsched.solver.cpsat.exact import NumbersTooLarge
-from optsched.solver.cpsat.levels import solve_levels
+from optsched.solver.cpsat.integer_program import NumbersTooLarge
+from optsched.solver.cpsat.level_search import solve_levels
 from optsched.solver.cpsat.pricing import TOO_MANY_ROOMS, TooManyRooms
-from optsched.solver.cpsat.solver import DONE, hand_over
+from optsched.solver.cpsat.process import DONE, hand_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from optsched.solver.cpsat.model import LevelModel, LevelUpdate, Limits, Step
+    from optsched.solver.cpsat.level_model import LevelModel, LevelUpdate, Limits, Step
 
 
 def run_levels(

@@ -15,11 +15,11 @@ import time
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
+from optsched.solver.cpsat.process import DONE
 from optsched.solver.cpsat.run import run_levels
-from optsched.solver.cpsat.solver import DONE
 
 if TYPE_CHECKING:
-    from optsched.solver.cpsat.model import LevelUpdate
+    from optsched.solver.cpsat.level_model import LevelUpdate
 
 PARENT_CHECK_SECONDS = 1.0
 MOST_KEPT = 100

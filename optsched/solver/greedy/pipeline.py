@@ -19,14 +19,14 @@ from optsched.plugins.gangs.enqueueing import least_resources
 from optsched.plugins.ordering.fifo import NOBODY, FifoLines
 from optsched.problem.decisions import Decisions
 from optsched.problem.running import running_tasks
-from optsched.solver.greedy.bundles import Bundles, ByGang
-from optsched.solver.greedy.domains import Domains
-from optsched.solver.greedy.equivalence import GangClasses
-from optsched.solver.greedy.evicting import Evicting
-from optsched.solver.greedy.lines import Lines
-from optsched.solver.greedy.order import GangOrder
-from optsched.solver.greedy.placing import Placing
-from optsched.solver.greedy.proposing import Proposing
+from optsched.solver.greedy.custom_actions import Proposing
+from optsched.solver.greedy.gang_classes import GangClasses
+from optsched.solver.greedy.gang_order import GangOrder
+from optsched.solver.greedy.gang_preemption import Bundles, ByGang
+from optsched.solver.greedy.placement import Placing
+from optsched.solver.greedy.preemption import Evicting
+from optsched.solver.greedy.queue_order import Lines
+from optsched.solver.greedy.topology import Domains
 from optsched.units import PODS
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
     from optsched.problem.seats import Seats
-    from optsched.solver.greedy.book import Book
+    from optsched.solver.greedy.nodes import Book
 
 ENQUEUE, ALLOCATE, BACKFILL = "enqueue", "allocate", "backfill"
 

@@ -1,1 +1,5 @@
-"""Which gangs start, where, and which running tasks leave for them, as one model."""
+"""Preemption and reclaim: which running tasks are evicted so that gangs can start.
+
+`joint` decides all gangs of a session in one model; `sequential` decides one gang after the other.
+Mathematics: models/formulation/victims.md and entitled.md.
+"""

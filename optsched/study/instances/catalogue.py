@@ -18,7 +18,7 @@ from optsched.formats.plan import LEVEL, encode_level, parse_level
 from optsched.formats.problems import InstanceError
 from optsched.formats.single import read_single, unknown_paths
 from optsched.formats.text import line_of
-from optsched.solver.victims.encode import ENDED, VICTIMS
+from optsched.solver.preemption.sequential.model import ENDED, VICTIMS
 from optsched.study.instances.families import LICENCE, Recipe, RecipeError
 from optsched.units.plaintext import write_json
 

@@ -10,7 +10,7 @@ from optsched.cluster.decisions import LevelStatus, Sense
 from optsched.session.lending import LENT
 from optsched.session.session import Surroundings, run_session
 from optsched.session.solving import ENGINES
-from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.level_model import Limits
 from optsched.study.instances.catalogue import OVER_VICTIMS, Best, gap_of, wrong_with_level
 from optsched.study.instances.keeping import (
     bins_level,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from optsched.cluster.decisions import LevelResult
     from optsched.session.ports import Clock
-    from optsched.solver.cpsat.solver import WorkerProcess
+    from optsched.solver.cpsat.process import WorkerProcess
     from optsched.study.instances.catalogue import Entry
     from optsched.study.instances.families import Recipe
 

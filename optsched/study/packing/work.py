@@ -17,7 +17,7 @@ from optsched.study.packing.solve import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from optsched.solver.cpsat.solver import WorkerProcess
+    from optsched.solver.cpsat.process import WorkerProcess
     from optsched.study.packing.problem import VectorPacking
 
 NOT_READY: Final = "the solver process did not come up"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.solver.cpsat.solver import hand_over
+from optsched.solver.cpsat.process import hand_over
 from optsched.study.reassignment.problem import cost_of, wrong_with
 from optsched.study.reassignment.solve import (
     BOUND_MET,
@@ -25,7 +25,7 @@ from optsched.study.reassignment.solve import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from optsched.solver.cpsat.solver import WorkerProcess
+    from optsched.solver.cpsat.process import WorkerProcess
     from optsched.study.reassignment.problem import Reassignment
     from optsched.study.reassignment.solve import Stage
 

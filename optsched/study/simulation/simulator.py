@@ -22,7 +22,7 @@ from optsched.plugins.shares.past_usage import half_life_of
 from optsched.session.question import AT_LATEST_MS, next_turn_ms
 from optsched.session.session import Surroundings, run_session
 from optsched.session.usage import UsageKeeper
-from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.level_model import Limits
 from optsched.study.simulation import record, state
 from optsched.study.simulation.cluster import Held, Seat, SimulatedCluster
 from optsched.units import DurationError, parse_duration_ms
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
     from optsched.session.ports import Clock
     from optsched.session.session import Report
-    from optsched.solver.cpsat.solver import Solver
+    from optsched.solver.cpsat.process import Solver
     from optsched.study.simulation.cluster import Job
     from optsched.study.simulation.record import Event
 

@@ -26,8 +26,8 @@ from optsched.kube.scheduler.extender_client import MOST_BYTES, ExtenderClient
 from optsched.policy.load import parse_policy
 from optsched.policy.policy import SolverKind
 from optsched.session.session import Surroundings, run_session
-from optsched.solver.cpsat.model import Limits
-from optsched.solver.cpsat.solver import InProcess
+from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.cpsat.process import InProcess
 from tests.support.small import cluster, gang, node, running, shape
 
 EXACT = Limits(budget_ms=None, deterministic=10.0, num_workers=1)

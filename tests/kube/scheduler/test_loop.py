@@ -31,7 +31,7 @@ from optsched.policy.catalogue import Shelf
 from optsched.policy.reload import PolicyWatch
 from optsched.session.question import limits_for
 from optsched.session.session import run_session
-from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.level_model import Limits
 from tests.formats.objects import group, node, pod, queue
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting
 

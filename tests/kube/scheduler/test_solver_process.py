@@ -10,7 +10,7 @@ from optsched.kube.scheduler.solver_process import RETRY_S, SolverSupervisor
 from tests.kube.fakes import FakeClock, running, waiting
 
 if TYPE_CHECKING:
-    from optsched.solver.cpsat.model import Limits, Model, Solution
+    from optsched.solver.cpsat.level_model import Limits, Model, Solution
 
 
 class FakeSolver:

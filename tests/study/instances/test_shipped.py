@@ -12,7 +12,7 @@ import pytest
 from optsched.cluster.decisions import LevelStatus
 from optsched.formats.instances import read_instance
 from optsched.kube.runtime.clock import SystemClock
-from optsched.solver.cpsat.solver import WorkerProcess
+from optsched.solver.cpsat.process import WorkerProcess
 from optsched.study.instances.catalogue import FILE, read_catalogue
 from optsched.study.instances.keeping import entries_of, prove_plan, snapshot_of, verify_entry
 from optsched.study.instances.shipped import MOST_BYTES, PACKING, SHIPPED

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.solver.cpsat.solver import DIED, OVER_TIME, WorkerProcess
+from optsched.solver.cpsat.process import DIED, OVER_TIME, WorkerProcess
 from optsched.study.packing.problem import ItemKind, VectorPacking, wrong_with_bins
 from optsched.study.packing.solve import BOUND_MET, PackingResult, quick_packing
 from optsched.study.packing.work import NOT_READY, PackingWork, packings

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optsched.solver.cpsat.solver import WorkerProcess
+from optsched.solver.cpsat.process import WorkerProcess
 from optsched.study.reassignment.bounds import Prices, better_prices, bound_of, usual_prices
 from optsched.study.reassignment.cpsat_model import Spending, reassigned
 from optsched.study.reassignment.instance import Instance

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.solver.cpsat.solver import WorkerProcess
+from optsched.solver.cpsat.process import WorkerProcess
 from optsched.study.reassignment.problem import cost_of, wrong_with
 from optsched.study.reassignment.solve import (
     BOUND_MET,

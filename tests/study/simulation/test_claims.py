@@ -24,7 +24,7 @@ from optsched.cluster.task import TaskStatus
 from optsched.cluster.trace import Arrival, NodeChange, NodeEvent, Trace
 from optsched.policy.load import load_policy
 from optsched.session.session import Surroundings, run_session
-from optsched.solver.cpsat.solver import InProcess
+from optsched.solver.cpsat.process import InProcess
 from optsched.study.simulation.record import Finish, Start, Stop, lines
 from optsched.study.simulation.recorded import trace_of_record
 from optsched.study.simulation.simulator import Options, Simulation

@@ -17,7 +17,7 @@ from optsched.cluster.trace import Arrival, NodeChange, NodeEvent, Trace
 from optsched.policy.load import load_policy
 from optsched.policy.policy import Policy, without_solver
 from optsched.session.session import Surroundings, run_session
-from optsched.solver.cpsat.solver import InProcess
+from optsched.solver.cpsat.process import InProcess
 from optsched.study.chargeback import chargeback
 from optsched.study.metrics import measure
 from optsched.study.simulation.record import (

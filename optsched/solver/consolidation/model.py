@@ -1,0 +1,264 @@
+"""A what-if as a level model over node classes: who starts, and how few move for that.
+
+A task that may move is pending in the what-if, and a node on which it runs may keep it: "stay" is a
+task class of its own, which fits that node only, as often as such tasks run there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.decisions import Sense
+from optsched.problem.arrays import UNPLACED, row_groups
+from optsched.problem.formulation import Formulation, gang_classes
+from optsched.problem.linear import Expression
+from optsched.solver.cpsat.level_model import Configurations, LevelModel, Objective
+from optsched.solver.cpsat.pricing import useful_capacity
+from optsched.solver.model.domain_copies import copy_classes
+from optsched.solver.model.encoding import incumbent_values
+from optsched.solver.model.node_masks import allowed_nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from optsched.plugins.extension_points import GangLevel
+    from optsched.plugins.ruleset import RuleSet
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.decisions import Decisions
+    from optsched.problem.problem import Problem
+    from optsched.problem.tiers import Tiers
+    from optsched.solver.consolidation.movable_tasks import Movables
+    from optsched.solver.model.domain_copies import Copies
+
+MOVES = "moves"
+
+
+@dataclass(frozen=True, eq=False)
+class WhatIf:
+    """Movable tasks and gangs that ask, with what stands for sure.
+
+    Attributes
+    ----------
+    movables
+        Who may move.
+    problem
+        Its what-if, with the gangs settled that are not decided here.
+    base
+        Everything as it is, with what is placed without moving anybody; on the axes of `problem`.
+    asking
+        (G,) gangs that may start beyond those of `base`.
+    tiers
+        Of the gangs of `problem`.
+    priority
+        (G,) gangs that differ in it are not alike.
+
+    """
+
+    movables: Movables
+    problem: Problem
+    base: Decisions
+    asking: Bool
+    tiers: Tiers
+    priority: I64
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """A level model and what is needed to read its solutions.
+
+    Attributes
+    ----------
+    stay
+        (M,) variable that counts the tasks of a kind that stay.
+    class_of
+        (N,) node class.
+    num_gang_levels
+        Levels before that of the moves.
+    hint
+        Values of the variables as things stand.
+
+    """
+
+    form: Formulation
+    model: LevelModel
+    copies: Copies
+    stay: I64
+    class_of: I64
+    num_gang_levels: int
+    hint: I64
+
+
+def form_of(what: WhatIf, rules: RuleSet) -> Formulation:
+    """The aggregated model with the rows of all hard rules."""
+    problem = what.problem
+    apart = [m for a in rules.active if (m := a.rule.tells_apart(problem)) is not None]
+    alone = np.logical_or.reduce(apart) if apart else None
+    kinds = [k for r in rules.hard if (k := r.kinds(problem)) is not None]
+    kinds += [what.priority, what.asking.astype(np.int64)]
+    form = Formulation(problem, gang_classes(problem, what.tiers, alone, kinds))
+    for rule in rules.hard:
+        rule.encode(form)
+    return form
+
+
+def broken_entries(form: Formulation, hint: I64) -> Bool:
+    """(F,) entries that stand where a row does not allow it: they would not be taken in again.
+
+    Rows with variables of their own are left to the solver.
+    """
+    rows, known = form.model.rows, np.zeros(form.model.num_variables, np.bool_)
+    known[form.placed_variable] = True
+    known[form.start[form.start >= 0]] = True
+    unknown = np.zeros(len(rows.lower), np.bool_)
+    unknown[rows.row[~known[rows.variable]]] = True
+    unknown[form.supply] = True
+    activity = np.zeros(len(rows.lower), np.int64)
+    np.add.at(activity, rows.row, rows.coefficient * hint[rows.variable])
+    wrong = ((activity > rows.upper) | (activity < rows.lower)) & ~unknown
+    variables = np.unique(rows.variable[wrong[rows.row]])
+    found: Bool = np.isin(form.placed_variable, variables)
+    return found
+
+
+def encode(
+    what: WhatIf,
+    rules: RuleSet,
+    form: Formulation,
+    levels: Sequence[tuple[GangLevel, int]],
+    most_moves: int = 0,
+) -> Encoded:
+    """Write everything out; `levels` come with what `base` reaches.
+
+    No more tasks move than `most_moves`, where that is not 0.
+    """
+    for rule in rules.hard:
+        rule.encode_domains(form)
+    copies = copy_classes(form)
+    stay = _stay_rows(form, what.movables)
+    objectives = [Objective(lv.encode(form), lv.sense, known) for lv, known in levels]
+    total = int(what.movables.count.sum())
+    if most_moves:
+        form.model.add_rows(0, stay, 1, lower=max(total - most_moves, 0))
+    moves = Expression.of(stay, -np.ones_like(stay), total)
+    objectives.append(Objective(moves, Sense.MIN))
+    hint = incumbent_values(form, what.base)
+    hint[stay] = what.movables.count
+    _least_rows(form, what, hint)
+    lower, upper = _fixed(form, what, hint)
+    nodes, class_of = _nodes(what, rules, (form, copies), _stay_supply(form, stay))
+    kin = np.full(len(lower), -1, np.int64)
+    model = LevelModel(lower, upper, form.model.rows, tuple(objectives), hint, kin, nodes)
+    return Encoded(form, model, copies, stay, class_of, len(levels), hint)
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+
+def _stay_rows(form: Formulation, movables: Movables) -> I64:
+    """Tasks that stay are supplied; what of a gang moves is its surplus or all; budgets hold."""
+    stay = form.model.add_variables(0, movables.count)
+    form.model.add_entries(form.supply[movables.task_class], stay, -np.ones_like(stay))
+    count, add = movables.count, form.model.add_rows
+    for whole in movables.wholes:
+        (leaves,) = form.model.add_variables(0, int(whole.may_leave))
+        parts = [(whole.kinds, whole.held, whole.surplus), *whole.by_role]
+        for kinds, held, surplus in parts:
+            minus = np.append(-np.ones(len(kinds), np.int64), surplus - held)
+            most = surplus - int(count[kinds].sum())
+            add(0, np.append(stay[kinds], leaves), minus, upper=most)
+        ones = np.append(np.ones(len(whole.kinds), np.int64), whole.held)
+        most = int(count[whole.kinds].sum())
+        if whole.may_leave:
+            add(0, np.append(stay[whole.kinds], leaves), ones, upper=most)
+    for kinds, allowed in movables.budgets:
+        add(0, stay[kinds], 1, lower=max(int(count[kinds].sum()) - allowed, 0))
+    return stay
+
+
+def _stay_supply(form: Formulation, stay: I64) -> I64:
+    """A row a kind: what stays is no more than nodes keep."""
+    none = np.zeros(len(stay), np.int64)
+    return form.model.add_rows(np.arange(len(stay)), stay, 1, upper=none)
+
+
+def _least_rows(form: Formulation, what: WhatIf, hint: I64) -> None:
+    """Gangs that ask get their minimum, nobody moves for more."""
+    gangs = form.gangs
+    first = gangs.members[gangs.member_start[:-1]]
+    for h in np.flatnonzero(what.asking[first] & (form.start >= 0)).tolist():
+        entries = np.arange(int(gangs.start[h]), int(gangs.start[h + 1]))
+        if not form.is_flexible[entries].all():
+            continue
+        shape = what.problem.shapes.shapes[int(gangs.shape_of[h])]
+        need = max(shape.need, sum(n for _, n in shape.need_role))
+        placed, start = form.placed_variable[entries], int(form.start[h])
+        most = int(hint[placed].sum()) - need * int(hint[start])
+        factors = np.append(np.ones(len(placed), np.int64), -need)
+        form.model.add_rows(0, np.append(placed, start), factors, upper=most)
+
+
+def _fixed(form: Formulation, what: WhatIf, hint: I64) -> tuple[I64, I64]:
+    """Bounds: what stands stands, and nobody but those who ask gets more."""
+    lower, upper = form.model.bounds
+    gangs = form.gangs
+    first = gangs.members[gangs.member_start[:-1]]
+    starts = form.start >= 0
+    numbers = np.concatenate([form.start[starts], form.placed_variable])
+    asks = np.concatenate([what.asking[first][starts], what.asking[first][gangs.gang_class_of]])
+    lower[numbers] = np.maximum(lower[numbers], hint[numbers])
+    upper[numbers[~asks]] = hint[numbers[~asks]]
+    return lower, upper
+
+
+# --- nodes ---------------------------------------------------------------------------------------
+
+
+def _nodes(
+    what: WhatIf, rules: RuleSet, made: tuple[Formulation, Copies], stay_supply: I64
+) -> tuple[Configurations, I64]:
+    """Node classes by room, tasks that may come, and tasks that may stay; (N,) the class."""
+    problem, movables, copies = what.problem, what.movables, made[1]
+    num_kinds = len(movables.count)
+    here = movables.on_node(problem.num_nodes)
+    allowed = allowed_nodes(problem, rules)[copies.class_of] & copies.inside(problem)
+    capacity = useful_capacity(problem.idle, problem.classes.request)
+    columns = [*capacity.T, *np.packbits(allowed, axis=0), *here.T]
+    class_of, first = row_groups(columns)
+    request = problem.classes.request
+    comes = request[copies.class_of]
+    fits = (capacity[first][:, None, :] >= comes[None, :, :]).all(axis=2) & allowed[:, first].T
+    stays = request[movables.task_class]
+    slots = np.eye(num_kinds, dtype=np.int64)
+    none = np.zeros((len(comes), num_kinds), np.int64)
+    start = _in_use(what, made, class_of, here)
+    nodes = Configurations(
+        supply=np.concatenate([copies.supply, stay_supply]),
+        request=np.vstack([np.hstack([comes, none]), np.hstack([stays, slots])]),
+        capacity=np.hstack([capacity[first], here[first]]),
+        multiplicity=np.bincount(class_of, minlength=len(first)).astype(np.int64),
+        allowed=np.hstack([fits, here[first] > 0]),
+        start_class=start[0],
+        start_tasks=start[1],
+        start_uses=start[2],
+    )
+    return nodes, class_of
+
+
+def _in_use(
+    what: WhatIf, made: tuple[Formulation, Copies], class_of: I64, here: I64
+) -> tuple[I64, I64, I64]:
+    """Node class, tasks and number of nodes of every configuration as things stand."""
+    node_of = what.base.node_of.copy()
+    node_of[what.movables.at] = UNPLACED  # they are counted as staying
+    copy_of, num_copies = made[1].of_tasks(made[0], node_of)
+    table = np.zeros((what.problem.num_nodes, num_copies), np.int64)
+    placed = np.flatnonzero(node_of >= 0)
+    np.add.at(table, (node_of[placed], copy_of[placed]), 1)
+    both = np.hstack([table, here])
+    group, first = row_groups([class_of, *both.T])
+    uses = np.bincount(group, minlength=len(first)).astype(np.int64)
+    used = both[first].any(axis=1)
+    return class_of[first][used], both[first][used], uses[used]

@@ -1,0 +1,174 @@
+"""Solutions of a what-if → who moves where, and who starts where."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.problem.arrays import UNPLACED
+from optsched.problem.running import running_tasks
+from optsched.solver.model.assignment import deal
+from optsched.solver.preemption.sequential.running import lost_steps
+
+if TYPE_CHECKING:
+    from optsched.problem.arrays import I64
+    from optsched.problem.formulation import Formulation
+    from optsched.problem.problem import Problem
+    from optsched.solver.consolidation.model import Encoded, WhatIf
+    from optsched.solver.consolidation.movable_tasks import Movables
+    from optsched.solver.cpsat.level_model import LevelUpdate
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What a solution says.
+
+    Attributes
+    ----------
+    leaves
+        (k,) on axis V' of the movables: those that move.
+    to
+        (k,) where.
+    node_of
+        (T,) of the what-if's tasks; those that may move are UNPLACED.
+
+    """
+
+    leaves: I64
+    to: I64
+    node_of: I64
+
+
+def read(problem: Problem, what: WhatIf, encoded: Encoded, update: LevelUpdate) -> Reading:
+    """Read a solution; `problem` is that of the cluster as it is."""
+    assert update.solution is not None  # noqa: S101  the caller asks only then
+    num_kinds, movables = len(encoded.stay), what.movables
+    costs = _costs(problem, movables)
+    filled = _filled(encoded, update, (movables, costs))
+    kept = _within(movables, filled[:, -num_kinds:], update.solution[encoded.stay])
+    slots = encoded.copies.merged(filled[:, :-num_kinds])
+    leaves = _leaving(movables, costs, kept)
+    leaves = _stay_after_all(movables, leaves, slots)
+    node_of = _deal_others(what, encoded, update.solution, slots)
+    to = np.full(len(leaves), UNPLACED, np.int64)
+    classes = movables.task_class[movables.kind[leaves]]
+    for c in np.unique(classes).tolist():
+        mine = np.flatnonzero(classes == c)
+        taken = node_of[(what.problem.task_class == c) & (node_of >= 0)]
+        left = np.maximum(slots[:, c] - np.bincount(taken, minlength=len(slots)), 0)
+        to[mine] = np.repeat(np.arange(len(slots)), left)[: len(mine)]
+    return Reading(leaves, to, node_of)
+
+
+def _costs(problem: Problem, movables: Movables) -> I64:
+    """(V',) what it costs to move each task, as a rank: importance, lost work, age."""
+    running = running_tasks(problem)
+    tasks = movables.tasks
+    born = np.array([running.tasks[v].created_ms for v in tasks.tolist()], np.int64)
+    priority = problem.priority[running.gang_of[tasks]]
+    order = np.lexsort((tasks, -born, lost_steps(problem)[tasks], priority))
+    rank = np.empty(len(tasks), np.int64)
+    rank[order] = np.arange(len(tasks))
+    return rank
+
+
+def _filled(encoded: Encoded, update: LevelUpdate, known: tuple[Movables, I64]) -> I64:
+    """(N, C'') what every node gets: configurations go to the nodes of their class.
+
+    Those that keep the fewest tasks go to the nodes where these cost the least to move.
+    """
+    assert update.use_class is not None  # noqa: S101
+    assert update.use_tasks is not None  # noqa: S101
+    assert update.uses is not None  # noqa: S101
+    movables, costs = known
+    num_kinds = len(encoded.stay)
+    dearest = np.zeros(len(encoded.class_of), np.int64)
+    np.maximum.at(dearest, movables.node, costs)
+    filled = np.zeros((len(encoded.class_of), update.use_tasks.shape[1]), np.int64)
+    for k in np.unique(update.use_class).tolist():
+        mine = np.flatnonzero(update.use_class == k)
+        stays = update.use_tasks[mine][:, -num_kinds:].sum(axis=1)
+        mine = mine[np.argsort(stays, kind="stable")]
+        nodes = np.flatnonzero(encoded.class_of == k)
+        used = np.repeat(mine, update.uses[mine])
+        # Nodes without a configuration keep nobody, so they come first.
+        nodes = nodes[np.argsort(dearest[nodes], kind="stable")][len(nodes) - len(used) :]
+        filled[nodes] = update.use_tasks[used]
+    return filled
+
+
+def _within(movables: Movables, kept: I64, stay: I64) -> I64:
+    """(N, M) what nodes keep, of gangs that leave as a whole no more than was counted."""
+    kept = np.minimum(kept, movables.on_node(len(kept)))
+    for kind in {int(k) for whole in movables.wholes for k in whole.kinds}:
+        before = np.cumsum(kept[:, kind]) - kept[:, kind]
+        kept[:, kind] = np.clip(stay[kind] - before, 0, kept[:, kind])
+    return kept
+
+
+def _leaving(movables: Movables, costs: I64, kept: I64) -> I64:
+    """(k,) the tasks that leave: of those alike on a node, the ones that cost the least."""
+    order = np.lexsort((costs, movables.kind, movables.node))
+    node, kind = movables.node[order], movables.kind[order]
+    code = node * len(movables.count) + kind
+    rank = np.arange(len(order)) - np.searchsorted(code, code, side="left")
+    goes = movables.on_node(len(kept)) - kept
+    return np.sort(order[rank < goes[node, kind]])
+
+
+def _stay_after_all(movables: Movables, leaves: I64, slots: I64) -> I64:
+    """Those that leave, without tasks of their own that would come back to the node they are on."""
+    bound = np.zeros(len(movables.count), np.bool_)
+    for whole in movables.wholes:
+        bound[whole.kinds] = True
+    rest = []
+    for i in leaves.tolist():
+        kind = int(movables.kind[i])
+        at = (int(movables.node[i]), int(movables.task_class[kind]))
+        if not bound[kind] and slots[at] > 0:
+            slots[at] -= 1
+        else:
+            rest.append(i)
+    return np.array(rest, np.int64)
+
+
+def _deal_others(what: WhatIf, encoded: Encoded, solution: I64, slots: I64) -> I64:
+    """(T,) nodes of all tasks but those that may move."""
+    problem, movables = what.problem, what.movables
+    form, rest = _without_movables(encoded.form, movables, solution)
+    offered = [np.repeat(np.arange(len(slots)), slots[:, c]) for c in range(slots.shape[1])]
+    dealt = deal(form, rest, offered, what.base).node_of.copy()
+    movers = np.zeros(problem.num_gangs, np.bool_)
+    movers[problem.gang_of[movables.at]] = True
+    dealt[movers[problem.gang_of]] = UNPLACED
+    return dealt
+
+
+def _without_movables(
+    form: Formulation, movables: Movables, solution: I64
+) -> tuple[Formulation, I64]:
+    """The aggregated model and a solution of it without the gangs whose tasks may move."""
+    gangs, gang_of = form.gangs, form.problem.gang_of
+    movers = np.zeros(form.problem.num_gangs, np.bool_)
+    movers[gang_of[movables.at]] = True
+    class_of = np.repeat(np.arange(len(gangs.shape_of)), gangs.multiplicity)
+    stays = ~movers[gangs.members]
+    number = np.bincount(class_of[stays], minlength=len(gangs.shape_of)).astype(np.int64)
+    gone = gangs.multiplicity - number
+    rest = solution.copy()
+    starts = form.start >= 0
+    rest[form.start[starts]] -= gone[starts]
+    flexible = form.is_flexible
+    per_class = gone[gangs.gang_class_of] * gangs.per_gang
+    rest[form.placed_variable[flexible]] -= per_class[flexible]
+    smaller = copy(form)
+    smaller.gangs = replace(
+        gangs,
+        members=gangs.members[stays],
+        member_start=np.concatenate([[0], np.cumsum(number)]).astype(np.int64),
+        multiplicity=number,
+    )
+    return smaller, rest

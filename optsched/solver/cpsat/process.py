@@ -1,0 +1,232 @@
+"""The solver behind one port: in this process, or in one of its own that may die without harm.
+
+CP-SAT can abort its process on a failed check and can overrun its limit inside presolve. A live
+scheduler therefore talks to a worker process, waits no longer than half as long again as it was
+given, kills it if it must, and goes on with what it has.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any, Protocol
+
+from optsched.solver.cpsat.level_model import Step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+    from typing import TypeAlias
+
+    from optsched.solver.cpsat.level_model import LevelModel, LevelUpdate, Limits
+
+    Tell: TypeAlias = Callable[[Step], None] | None
+
+DONE = "all levels done"
+STOPPED = "interrupted"
+OVER_TIME = "solver killed: it ran over its time"
+DIED = "solver process died"
+GRACE = 1.5
+GRACE_SECONDS = 0.1
+LOOK_SECONDS = 0.1
+"""How often a solve that may be stopped looks whether it is."""
+
+START_SECONDS = 60.0
+
+
+@dataclass(frozen=True, eq=False)
+class Solved:
+    """What came of a model.
+
+    Attributes
+    ----------
+    updates
+        One a level, for the levels that were reached. The last one is of a level that is not done
+        where somebody watched and the solver was stopped.
+    stopped
+        Why no more came.
+
+    """
+
+    updates: tuple[LevelUpdate, ...]
+    stopped: str
+
+
+class Solver(Protocol):
+    """Solves level models."""
+
+    def solve(self, model: LevelModel, limits: Limits, tell: Tell = None) -> Solved:
+        """Solve a model within limits; never raises for what a solver may do.
+
+        `tell` is told of everything new on the way.
+        """
+
+    def close(self) -> None:
+        """Let go of whatever it holds."""
+
+
+class Work(Protocol):
+    """Something else that a worker does; it is pickled on its way there."""
+
+    def run(self, report: Callable[[object], None]) -> str:
+        """Do it, report what comes of it, and say why it ended."""
+
+
+class InProcess:
+    """Solves where it is called; for tests, studies and one-off solves."""
+
+    def solve(self, model: LevelModel, limits: Limits, tell: Tell = None) -> Solved:
+        """See `Solver`."""
+        # OR-Tools is loaded when it is first needed, so that greedy users never pay for it.
+        from optsched.solver.cpsat.run import run_levels
+
+        updates: list[LevelUpdate] = []
+        stopped = run_levels(model, limits, updates.append, tell)
+        return Solved(tuple(updates), stopped)
+
+    def close(self) -> None:
+        """See `Solver`."""
+
+
+class WorkerProcess:
+    """Solves in a process of its own, started when first needed and again after it died.
+
+    Parameters
+    ----------
+    is_stopped
+        Asked again and again during a solve, which ends with what it has once that is true; None
+        where nobody stops it.
+
+    """
+
+    def __init__(self, is_stopped: Callable[[], bool] | None = None) -> None:
+        self._is_stopped = is_stopped
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+
+    def start(self) -> None:
+        """Start the process now, so that the first solve need not wait for it."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self.close()
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "optsched.solver.cpsat.worker", str(theirs.fileno())]
+        self._process = subprocess.Popen(  # noqa: S603  our own module
+            command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+        )
+        theirs.close()
+        self._connection = Connection(ours.detach())
+
+    def wait_until_ready(self, seconds: float = START_SECONDS) -> bool:
+        """Wait until the process has loaded its solver; False when it does not come up."""
+        self.start()
+        assert self._connection is not None  # noqa: S101  start has just set it
+        try:
+            self._connection.send(None)
+            return self._connection.poll(seconds) and self._connection.recv() == DONE
+        except (EOFError, OSError):
+            return False
+
+    def solve(self, model: LevelModel, limits: Limits, tell: Tell = None) -> Solved:
+        """See `Solver`."""
+        updates: list[LevelUpdate] = []
+        steps: list[Step] = []
+        seconds = None if limits.budget_ms is None else limits.budget_ms / 1000
+        answers = self._answers((model, limits, tell is not None), seconds)
+        stopped = hand_over(answers, lambda message: _take(message, updates, steps, tell))
+        return Solved(_with_last(updates, steps), stopped)
+
+    def work(self, work: Work, seconds: float | None) -> Generator[Any, None, str]:
+        """What comes of some work as it comes, and at last why no more came.
+
+        Parameters
+        ----------
+        work
+            Has to end by itself.
+        seconds
+            When it should have ended; half as long again later the process is killed.
+
+        """
+        return self._answers(work, seconds)
+
+    def _answers(self, message: object, seconds: float | None) -> Generator[Any, None, str]:
+        if self._is_stopped is not None and self._is_stopped():
+            return STOPPED
+        self.start()
+        assert self._connection is not None  # noqa: S101  start has just set it
+        end = None if seconds is None else time.monotonic() + seconds * GRACE + GRACE_SECONDS
+        try:
+            self._connection.send(message)
+            while (why := self._wait(self._connection, end)) is None:
+                answer = self._connection.recv()
+                if isinstance(answer, str):
+                    return answer
+                yield answer
+        except (EOFError, OSError):
+            code = self._process.wait() if self._process is not None else None
+            why = f"{DIED} ({_how(code)})"
+        self.close()
+        return why
+
+    def _wait(self, connection: Connection, end: float | None) -> str | None:
+        """Wait for a message; says why where there will be none."""
+        while True:
+            left = None if end is None else max(end - time.monotonic(), 0.0)
+            if self._is_stopped is None:
+                return None if connection.poll(left) else OVER_TIME
+            if connection.poll(LOOK_SECONDS if left is None else min(left, LOOK_SECONDS)):
+                return None
+            if self._is_stopped():
+                return STOPPED
+            if left is not None and left <= LOOK_SECONDS:
+                return OVER_TIME
+
+    @property
+    def pid(self) -> int | None:
+        """The process's number while it runs."""
+        return None if self._process is None else self._process.pid
+
+    def close(self) -> None:
+        """See `Solver`: ends the process."""
+        if self._connection is not None:
+            self._connection.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._connection = self._process = None
+
+
+def hand_over(answers: Generator[Any, None, str], take: Callable[[Any], None]) -> str:
+    """Hand over every answer; the word at the end."""
+    while True:
+        try:
+            take(next(answers))
+        except StopIteration as end:
+            return str(end.value)
+
+
+def _take(
+    message: list[LevelUpdate] | Step, updates: list[LevelUpdate], steps: list[Step], tell: Tell
+) -> None:
+    """Sort a message: levels that are done, or something new on the way."""
+    if not isinstance(message, Step):
+        updates.extend(message)
+        return
+    if message.update.solution is not None:
+        steps.append(message)
+    if tell is not None:
+        tell(message)
+
+
+def _with_last(updates: Sequence[LevelUpdate], steps: Sequence[Step]) -> tuple[LevelUpdate, ...]:
+    """The updates, and how far the level has come that was not done."""
+    done = {update.level for update in updates}
+    last = [step.update for step in steps[-1:] if step.update.level not in done]
+    return (*updates, *last)
+
+
+def _how(code: int | None) -> str:
+    return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"

@@ -1,0 +1,230 @@
+"""Actions of a user in the pipeline: what they see, and what becomes of what they propose.
+
+A gang gets all that is proposed for it or nothing, as rules, queues and room allow, as if the
+pipeline had come to it by itself. Running tasks go by the votes of `preempt` and `reclaim`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.plugins.custom.proposals import Displace, Place, View
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from optsched.cluster.snapshot import Gang
+    from optsched.cluster.task import Task
+    from optsched.plugins.custom.proposals import Proposal
+    from optsched.problem.arrays import I64
+    from optsched.problem.problem import Problem
+    from optsched.problem.seats import Seats
+    from optsched.solver.greedy.placement import Placing
+    from optsched.solver.greedy.preemption import Evicting
+
+_NO_EVICTIONS = "displaces pods, which has no effect with a solver: it decides who is evicted"
+
+
+@dataclass(slots=True)
+class _Wish:
+    """What is proposed for one gang: tasks by index with their nodes, and running tasks that go."""
+
+    node_of: dict[int, int] = field(default_factory=dict)
+    victims: list[int] = field(default_factory=list)
+
+
+class Proposing:
+    """Shows a session to actions of a user, and carries out what they propose where it may be."""
+
+    def __init__(
+        self,
+        placing: Placing,
+        evicting: Evicting | None,
+        may_start: Callable[[int], bool],
+        object_to: Callable[[str], None],
+    ) -> None:
+        """`evicting` is None where nobody may be evicted here; `object_to` is told nonsense."""
+        self._placing = placing
+        self._problem: Problem = placing.problem
+        self._evicting = evicting
+        self._may_start = may_start
+        self._object_to = object_to
+
+    # --- what is seen ----------------------------------------------------------------------------
+
+    def view(self, gangs: Sequence[int]) -> View:
+        """The session as it stands, with gangs that may get something, who is next first."""
+        problem, placing = self._problem, self._placing
+        names = [node.name for node in problem.snapshot.nodes]
+        free = np.maximum(placing.book.idle, 0).tolist()
+        left = {gang: self._waiting(gang) for gang in gangs}
+        here = [problem.snapshot.gangs[gang] for gang in gangs]
+        return View(
+            snapshot=problem.snapshot,
+            gangs=tuple(here),
+            waiting=MappingProxyType({g.key: left[i] for i, g in zip(gangs, here, strict=True)}),
+            free=MappingProxyType(
+                {
+                    name: MappingProxyType(dict(zip(problem.resources, row, strict=True)))
+                    for node, name, row in zip(problem.snapshot.nodes, names, free, strict=True)
+                    if node.ready
+                }
+            ),
+            placed=self._names(placing.node_of),
+            promised=self._names(placing.nominated),
+            leaving=frozenset(self._leaving()),
+        )
+
+    def _names(self, node_of: I64) -> Mapping[str, str]:
+        tasks, nodes = self._problem.tasks, self._problem.snapshot.nodes
+        at = np.flatnonzero(node_of >= 0).tolist()
+        return MappingProxyType({tasks[t].key: nodes[node_of[t]].name for t in at})
+
+    def _waiting(self, gang: int) -> tuple[Task, ...]:
+        return tuple(self._problem.tasks[t] for t in self._free_tasks(gang))
+
+    def _free_tasks(self, gang: int) -> list[int]:
+        start = self._problem.task_start
+        mine = np.arange(start[gang], start[gang + 1])
+        taken = (self._placing.node_of[mine] >= 0) | (self._placing.nominated[mine] >= 0)
+        free: list[int] = mine[~taken].tolist()
+        return free
+
+    def _leaving(self) -> Iterator[str]:
+        if self._evicting is not None:
+            yield from (self._evicting.running.tasks[v].key for v in self._evicting.left)
+
+    # --- what is proposed ------------------------------------------------------------------------
+
+    def carry_out(self, name: str, gangs: Sequence[int], proposals: Iterable[Proposal]) -> None:
+        """Do what an action of a name proposes, gang by gang in the order in which they come."""
+        for gang, wish in self._wishes(gangs, proposals).items():
+            if wish.victims:
+                self._make_room(gang, wish, name)
+            else:
+                self._place(gang, wish)
+
+    def _wishes(self, gangs: Sequence[int], proposals: Iterable[Proposal]) -> dict[int, _Wish]:
+        reader = _Reader(self._problem, gangs, self._free_tasks, self._victims())
+        for proposal in proposals:
+            idle = isinstance(proposal, Displace) and self._evicting is None
+            if wrong := _NO_EVICTIONS if idle else reader.read(proposal):
+                self._object_to(wrong)
+        return {g: w for g, w in reader.wishes.items() if w.node_of}
+
+    def _victims(self) -> dict[str, int]:
+        if self._evicting is None:
+            return {}
+        return {t.key: v for v, t in enumerate(self._evicting.running.tasks)}
+
+    def _seats(self, gang: int, wish: _Wish) -> Seats:
+        problem = self._problem
+        number = int(problem.shape_of[gang])
+        first, entries = int(problem.shapes.start[number]), problem.shapes.shapes[number].entries
+        offsets = problem.shapes.offset[first : first + len(entries)]
+        counts: dict[tuple[int, int], int] = {}
+        for task, node in wish.node_of.items():
+            at = task - int(problem.task_start[gang])
+            seat = (int(np.searchsorted(offsets, at, side="right")) - 1, node)
+            counts[seat] = counts.get(seat, 0) + 1
+        return tuple((entry, node, k) for (entry, node), k in sorted(counts.items()))
+
+    def _is_open(self, gang: int) -> bool:
+        """Whether allocate would look at a gang."""
+        overused = self._placing.faces.is_overused(int(self._problem.queue_of[gang]))
+        return not overused and self._may_start(gang)
+
+    def _place(self, gang: int, wish: _Wish) -> None:
+        if self._is_open(gang):
+            self._placing.sit(gang, self._seats(gang, wish))
+
+    def _make_room(self, gang: int, wish: _Wish, name: str) -> None:
+        """Let running tasks go for a gang, and promise it its places; all of it or nothing."""
+        evicting = self._evicting
+        if evicting is None or evicting.has_lost(gang) or not evicting.starving([gang]):
+            return
+        seats = self._seats(gang, wish)
+        with evicting.looking_past():
+            if not self._may_go(evicting, gang, seats, wish.victims):
+                return
+            for v in wish.victims:
+                if not evicting.may_take(v, gang):
+                    evicting.take_back(gang)
+                    return
+                evicting.take(v)
+            if self._sits(evicting, gang, seats):
+                evicting.commit(gang, name)
+            else:
+                evicting.take_back(gang)
+
+    def _may_go(self, evicting: Evicting, gang: int, seats: Seats, victims: Sequence[int]) -> bool:
+        """Whether plugins vote for every victim, and its queue and gang may give it."""
+        faces, queue = evicting.faces, int(self._problem.queue_of[gang])
+        classes = {self._placing.class_of(gang, entry) for entry, _, _ in seats}
+        near, far = evicting.of_others(gang), evicting.of_other_queues(gang)
+        if any(far[victims]) and not all(faces.may_reclaim(queue, c) for c in classes):
+            return False
+        order = evicting.in_order(np.array(victims, np.int64), queue)
+        entitled: set[int] = set()
+        for task_class in classes:
+            entitled.update(faces.preemptable(gang, task_class, order[near[order]]).tolist())
+            entitled.update(faces.reclaimable(gang, task_class, order[far[order]]).tolist())
+        return entitled.issuperset(victims)
+
+    def _sits(self, evicting: Evicting, gang: int, seats: Seats) -> bool:
+        pairs = ((entry, node) for entry, node, number in seats for _ in range(number))
+        placed = all(
+            not evicting.is_barred(pair, pair[1]) and self._placing.promise_one(gang, *pair)
+            for pair in pairs
+        )
+        return placed and self._placing.cursor(gang).is_ready
+
+
+class _Reader:
+    """Proposals by gang, and what is wrong with those that make no sense."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        gangs: Sequence[int],
+        free_tasks: Callable[[int], Iterable[int]],
+        victims: Mapping[str, int],
+    ) -> None:
+        self.wishes: dict[int, _Wish] = {}
+        found: list[Gang] = [problem.snapshot.gangs[g] for g in gangs]
+        self._gang_by_key = {f.key: g for g, f in zip(gangs, found, strict=True)}
+        free = ((t, g) for g in gangs for t in free_tasks(g))
+        self._task_by_key = {problem.tasks[t].key: (t, g) for t, g in free}
+        nodes = problem.snapshot.nodes
+        self._node_by_name = {n.name: i for i, n in enumerate(nodes) if n.ready}
+        self._victims = victims
+
+    def read(self, proposal: Proposal) -> str:
+        """Take it in; a text where it makes no sense."""
+        return self._place(proposal) if isinstance(proposal, Place) else self._displace(proposal)
+
+    def _place(self, proposal: Place) -> str:
+        if proposal.task not in self._task_by_key:
+            return f"places {proposal.task}, which is no task of `waiting`"
+        if proposal.node not in self._node_by_name:
+            return f"places {proposal.task} on {proposal.node}, which is no node that is ready"
+        task, gang = self._task_by_key[proposal.task]
+        wish = self.wishes.setdefault(gang, _Wish())
+        if task in wish.node_of:
+            return f"places {proposal.task} twice"
+        wish.node_of[task] = self._node_by_name[proposal.node]
+        return ""
+
+    def _displace(self, proposal: Displace) -> str:
+        if proposal.gang not in self._gang_by_key:
+            return f"displaces {proposal.task} for {proposal.gang}, which is no gang of `gangs`"
+        if proposal.task not in self._victims:
+            return f"displaces {proposal.task}, which is no task that runs"
+        wish = self.wishes.setdefault(self._gang_by_key[proposal.gang], _Wish())
+        if self._victims[proposal.task] not in wish.victims:
+            wish.victims.append(self._victims[proposal.task])
+        return ""

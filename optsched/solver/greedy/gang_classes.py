@@ -1,0 +1,146 @@
+"""Gang classes: gangs that the pipeline treats equally, except for their age and name.
+
+What holds for one gang of a class holds for all, as long as nothing is placed or evicted for any of
+them. The pipeline therefore skips a gang if another gang of its class has just failed.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+import numpy as np
+
+from optsched.api.wellknown import RUNNING_ESTIMATE, USER
+from optsched.cluster.snapshot import derived_of
+from optsched.plugins.external.extender import Extender
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from optsched.cluster.snapshot import Gang
+    from optsched.plugins.ruleset import RuleSet
+    from optsched.problem.arrays import I64
+    from optsched.problem.problem import Problem
+    from optsched.solver.greedy.placement import Placing
+
+Value = TypeVar("Value")
+
+ALONE: Final = -1
+"""The class of gangs that share none."""
+
+_OF_ONE_GANG: Final = frozenset({RUNNING_ESTIMATE, USER})
+"""Annotations that neither rules on victims nor those on starts read."""
+
+
+class _Traits(NamedTuple):
+    """What rules read of a gang in addition to its shape."""
+
+    namespace: str
+    queue: str
+    priority: int
+    min_member: int
+    min_role: tuple[tuple[str, int], ...]
+    is_loose: bool
+    annotations: tuple[tuple[str, str], ...]
+
+
+class _Identity:
+    """Traits that are compared by identity, which is faster than value by value."""
+
+    def __init__(self, traits: _Traits) -> None:
+        self.traits = traits
+
+
+# A dropped entry costs speed only: equal gangs are then tried one by one.
+_identify = lru_cache(maxsize=65_536)(_Identity)
+
+
+def number_classes(problem: Problem) -> list[int]:
+    """(G,) numbers of classes; ALONE for gangs that hold something or can not be decided on."""
+    number: dict[tuple[_Identity, int], int] = {}
+    identities = derived_of(problem.snapshot.gangs, _identity_of)
+    shape_of, rows = problem.shape_of.tolist(), problem.rows
+    return [
+        ALONE
+        if shape < 0 or row.claimed or row.num_ready
+        else number.setdefault((identity, shape), len(number))
+        for identity, shape, row in zip(identities, shape_of, rows, strict=True)
+    ]
+
+
+def _identity_of(gang: Gang) -> _Identity:
+    annotations = (item for item in gang.annotations.items() if item[0] not in _OF_ONE_GANG)
+    traits = _Traits(
+        namespace=gang.namespace,
+        queue=gang.queue,
+        priority=gang.priority,
+        min_member=gang.min_member,
+        min_role=gang.min_role,
+        is_loose=gang.is_loose,
+        annotations=tuple(sorted(annotations)),
+    )
+    return _identify(traits)
+
+
+class GangClasses:
+    """The gang classes of a session, and which of them have failed.
+
+    Attributes
+    ----------
+    class_of
+        (G,) class of each gang at the start of the session; ALONE for all gangs if a custom plugin
+        or an extender is on.
+
+    """
+
+    def __init__(self, placing: Placing, rules: RuleSet) -> None:
+        problem = placing.problem
+        # A custom plugin or an extender may read anything of a gang: each gang is tried separately.
+        self.is_known = not any(a.origin or a.rule.name == Extender.name for a in rules.active)
+        self.class_of = (
+            problem.derived(number_classes) if self.is_known else [ALONE] * problem.num_gangs
+        )
+        self._numbers = np.array(self.class_of, np.int64)
+        self._placing = placing
+        self._touched = placing.ledger.touched
+        self._failed: dict[int, int] = {}
+        self._fails_together = not placing.faces.reads_labels
+
+    def class_now(self, gang: int) -> int:
+        """Return the class of a gang; ALONE once something is placed or evicted for it."""
+        return ALONE if gang in self._touched else self.class_of[gang]
+
+    def note_failure(self, gang: int) -> None:
+        """Record that a gang could not start now, and that nothing was nominated for it."""
+        number = self.class_now(gang)
+        if number != ALONE and self._fails_together:
+            self._failed[number] = self._placing.changes
+
+    def has_failed(self, gang: int) -> bool:
+        """Whether a gang of the class could not start, and nothing has changed since."""
+        number = self.class_of[gang]
+        if self._failed.get(number) != self._placing.changes:
+            return False
+        return number != ALONE and gang not in self._touched
+
+    def evaluate(self, gangs: I64, function: Callable[[int], Value]) -> list[Value]:
+        """Return (m,) values of gangs (m,); calls the function once for each class."""
+        numbers = self._numbers[gangs]
+        if self._touched:
+            numbers[np.isin(gangs, list(self._touched))] = ALONE
+        alone = numbers == ALONE
+        # Each gang that is alone gets a number of its own.
+        numbers[alone] = len(self._numbers) + np.arange(alone.sum())
+        _, first, which = np.unique(numbers, return_index=True, return_inverse=True)
+        values = [function(gang) for gang in gangs[first].tolist()]
+        return [values[i] for i in which.tolist()]
+
+    def representatives(self, gangs: I64) -> list[int] | None:
+        """A gang of each class of some gangs; None where one of them is alone."""
+        numbers, first = np.unique(self._numbers[gangs], return_index=True)
+        is_touched = bool(self._touched) and not self._touched.isdisjoint(gangs.tolist())
+        if is_touched or (len(numbers) and numbers[0] == ALONE):
+            return None
+        found: list[int] = gangs[first].tolist()
+        return found

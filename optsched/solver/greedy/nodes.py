@@ -1,0 +1,397 @@
+"""Nodes as the pipeline fills them: room and scores by task class, brought up to date when asked.
+
+Placing tasks touches a few nodes. Every class keeps its own vectors of fits and scores, each with a
+mark of how far it has read the log of touched nodes. A vector is brought up to date when it is next
+read, for those nodes only; scores of a class that finds no room are never made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.problem.arrays import UNLIMITED
+from optsched.solver.model.node_masks import spare_room, static_mask
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from optsched.plugins.extension_points import Rule, Scorer
+    from optsched.plugins.ruleset import RuleSet
+    from optsched.problem.arrays import F64, I64, Bool
+    from optsched.problem.problem import Problem
+
+NOWHERE = -np.inf
+_MANY = 256
+"""Nodes beyond which one sort is faster than searching for the best again and again."""
+
+
+@dataclass(eq=False, slots=True)
+class _View:
+    """What one class sees: (N,) tasks that fit and the score of the next one, NOWHERE if none.
+
+    `asked` and `parts` are (resource, amount) and (kind of spare room, amount) of one task.
+    """
+
+    allowed: Bool | None
+    asked: list[tuple[int, int]]
+    parts: list[tuple[int, int]]
+    fit: I64
+    fit_read: int
+    score: F64
+    score_read: int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Scored:
+    """What nodes are scored by for one class: (N,) what stays the same, and what load decides."""
+
+    base: F64 | None
+    scorers: list[Scorer]
+
+
+class _Fixed:
+    """What rules say of classes whatever is placed: all books of one problem share it."""
+
+    def __init__(self, problem: Problem, rules: RuleSet) -> None:
+        self._problem = problem
+        self._masking = rules.filters
+        self._scoring = rules.scorers
+        self._ties_nodes = rules.ties_nodes
+        self._tied: dict[int, bool] = {}
+        self._asked: dict[int, list[tuple[int, int]]] = {}
+        self._scored: dict[int, _Scored] = {}
+
+    def allowed(self, task_class: int) -> Bool | None:
+        """(N,) nodes that a class may use; None for all."""
+        return static_mask(self._problem, self._masking, task_class)
+
+    def is_tied(self, task_class: int) -> bool:
+        """Whether rules tie a class to what else stands on nodes."""
+        if task_class not in self._tied:
+            self._tied[task_class] = self._ties_nodes(self._problem, task_class)
+        return self._tied[task_class]
+
+    def asked(self, task_class: int) -> list[tuple[int, int]]:
+        """What one task of a class takes, as (resource, amount)."""
+        if task_class not in self._asked:
+            self._asked[task_class] = _amounts(self._problem.classes.request[task_class])
+        return self._asked[task_class]
+
+    def scored(self, task_class: int) -> _Scored:
+        """What scores nodes for a class."""
+        if task_class not in self._scored:
+            scorers = scorers_of(self._problem, self._scoring, task_class)
+            self._scored[task_class] = _Scored(self._base(task_class), scorers)
+        return self._scored[task_class]
+
+    def _base(self, task_class: int) -> F64 | None:
+        total: F64 | None = None
+        for rule in self._scoring:
+            score = rule.class_score(self._problem, task_class)
+            if score is not None:
+                total = score if total is None else total + score
+        return total
+
+
+def _fixed_of(problem: Problem, rules: RuleSet) -> _Fixed:
+    # The rules are kept with what they say: no other set of rules gets their number.
+    known = problem.derived(_nothing_known)
+    if id(rules) not in known:
+        known[id(rules)] = (rules, _Fixed(problem, rules))
+    return known[id(rules)][1]
+
+
+def _nothing_known(_: Problem) -> dict[int, tuple[RuleSet, _Fixed]]:
+    return {}
+
+
+class _Log:
+    """Nodes in the order in which they were touched, in one array that doubles as it fills.
+
+    `every` is all nodes: the very object that `since` returns where all may have changed.
+    """
+
+    def __init__(self, num_nodes: int) -> None:
+        self.every = np.arange(num_nodes, dtype=np.int64)
+        self._nodes = np.empty(64, np.int64)
+        self.length = 0
+
+    def append(self, nodes: I64) -> None:
+        """Note that nodes (m,) were touched."""
+        end = self.length + len(nodes)
+        if end > len(self._nodes):
+            grown = np.empty(max(2 * len(self._nodes), end), np.int64)
+            grown[: self.length] = self._nodes[: self.length]
+            self._nodes = grown
+        self._nodes[self.length : end] = nodes
+        self.length = end
+
+    def since(self, read: int) -> I64:
+        """Nodes touched since a reader had read so much; every node where it has read nothing.
+
+        Where most nodes were touched, one pass over all is cheaper than telling them apart.
+        """
+        if read < 0 or self.length - read >= len(self.every):
+            return self.every
+        return self._nodes[read : self.length]
+
+
+_UNREAD = -1
+
+_OUTDATED = 64
+"""Touched nodes after which the most that is free on any node is read again."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Lens:
+    """What a gang sees of the nodes: (N,) those that it may use, and what to add to scores."""
+
+    nodes: Bool | None = None
+    bonus: F64 | None = None
+
+    def seen(self, score: F64) -> F64:
+        """(N,) scores as the gang sees them; the very same where it sees all."""
+        if self.bonus is not None:
+            score = score + self.bonus
+        return score if self.nodes is None else np.where(self.nodes, score, NOWHERE)
+
+
+CLEAR = Lens()
+"""Sees all nodes as they are."""
+
+
+class Book:
+    """Room and scores of all nodes.
+
+    Attributes
+    ----------
+    idle, used
+        (N, R) free and taken, as things stand.
+    spare
+        (N, D) what is left of what rules add to resources, see `Rule.spare`.
+
+    """
+
+    def __init__(self, problem: Problem, rules: RuleSet, idle: I64) -> None:
+        self._problem = problem
+        self._rules = rules
+        self._fixed = _fixed_of(problem, rules)
+        self.idle = idle.copy()
+        self.used = problem.used.copy()
+        self.spare, self._spare_request = spare_room(problem, rules)
+        self._log = _Log(problem.num_nodes)
+        self._views: dict[int, _View] = {}
+        self._most: list[int] = []
+        self._most_read = _UNREAD
+
+    def mind(self, problem: Problem) -> None:
+        """Let masks be those of the problem as it looks when others have left, or have not."""
+        self._problem = problem
+        self._fixed = _fixed_of(problem, self._rules)
+        self._views.clear()
+
+    def fits(self, task_class: int) -> I64:
+        """(N,) how many tasks of a class each node could take on its own. Read only."""
+        return self._view(task_class).fit
+
+    def is_tied(self, task_class: int) -> bool:
+        """Whether rules tie a class to what else stands on nodes."""
+        return self._fixed.is_tied(task_class)
+
+    def may_fit(self, task_class: int) -> bool:
+        """Whether a task of a class asks for no more than the most of anything on a node.
+
+        A cheap question that most classes without room answer. What is free may have been counted
+        some tasks ago: it is never less than it is now.
+        """
+        if self._most_read < 0 or self._log.length - self._most_read > _OUTDATED:
+            self._most = self.idle.max(axis=0, initial=0).tolist()
+            self._most_read = self._log.length
+        most = self._most
+        return all(amount <= most[r] for r, amount in self._fixed.asked(task_class))
+
+    def scores(self, task_class: int) -> F64:
+        """(N,) score of the next task of a class; NOWHERE on nodes without room. Read only."""
+        return self._scored(task_class).score
+
+    def wishes(self, task_class: int) -> F64:
+        """(N,) score of the next task, room or not; NOWHERE where it may never be."""
+        problem, view = self._problem, self._view(task_class)
+        scored = self._fixed.scored(task_class)
+        score = _total(scored.scorers, self.used, problem.allocatable)
+        if scored.base is not None:
+            score += scored.base
+        if view.allowed is not None:
+            score[~view.allowed] = NOWHERE
+        return score
+
+    def take(self, task_class: int, nodes: I64, counts: I64) -> None:
+        """Put tasks of a class on nodes (m,), each node once; negative counts take them back."""
+        taken = counts[:, None] * self._problem.classes.request[task_class]
+        self.idle[nodes] -= taken
+        self.used[nodes] += taken
+        self.spare[nodes] -= counts[:, None] * self._spare_request[task_class]
+        self._log.append(nodes)
+        if (counts < 0).any():
+            self._most_read = _UNREAD
+
+    def reserve(self, nodes: I64, amounts: I64) -> None:
+        """Keep amounts (m, R) of nodes (m,) free from everybody."""
+        self.idle[nodes] -= amounts
+        self._log.append(nodes)
+        self._most_read = _UNREAD
+
+    def forgo(self, task_class: int, nodes: I64, counts: I64) -> None:
+        """Count tasks (m,) on nodes (m,) against what rules add to resources, and nothing else."""
+        self.spare[nodes] -= counts[:, None] * self._spare_request[task_class]
+        self._log.append(nodes)
+
+    def choose(self, task_class: int, number: int, lens: Lens = CLEAR) -> tuple[I64, I64]:
+        """The nodes that placing tasks one by one, best score first, would choose.
+
+        Returns
+        -------
+        tuple
+            Nodes in ascending order and the tasks on each; together fewer than `number` where
+            room ends. Nothing is taken yet.
+
+        """
+        view = self._scored(task_class)
+        best = _best(lens.seen(view.score), number)
+        if number == 1 or not len(best):
+            return best, np.ones(len(best), np.int64)
+        best.sort()
+        most = np.minimum(view.fit[best], number)
+        if most.max() == 1:
+            return best, most
+        ladder = self._ladder(task_class, view, best, most)
+        if lens.bonus is not None:
+            ladder = ladder + lens.bonus[best][:, None]
+        return _merge(best, ladder, number)
+
+    def _ladder(self, task_class: int, view: _View, nodes: I64, most: I64) -> F64:
+        """(m, J) score of the j-th further task on each node; NOWHERE beyond what fits."""
+        steps = int(most.max())
+        taken = np.arange(steps, dtype=np.int64)
+        request = self._problem.classes.request[task_class]
+        used = self.used[nodes][:, None, :] + taken[None, :, None] * request
+        offered = np.repeat(self._problem.allocatable[nodes], steps, axis=0)
+        scored = self._fixed.scored(task_class)
+        score = _total(scored.scorers, used.reshape(-1, used.shape[2]), offered)
+        if scored.base is not None:
+            score = score + np.repeat(scored.base[nodes], steps)
+        ladder = score.reshape(len(nodes), steps)
+        ladder[taken[None, :] >= most[:, None]] = NOWHERE
+        return ladder
+
+    def _view(self, task_class: int) -> _View:
+        """What a class sees, its fits up to date."""
+        view = self._views.get(task_class)
+        if view is None:
+            view = self._views[task_class] = self._open(task_class)
+        if view.fit_read < self._log.length:
+            self._refresh_fits(view, self._log.since(view.fit_read))
+            view.fit_read = self._log.length
+        return view
+
+    def _scored(self, task_class: int) -> _View:
+        """What a class sees, its fits and scores up to date."""
+        view = self._view(task_class)
+        if view.score_read < self._log.length:
+            scored = self._fixed.scored(task_class)
+            self._refresh_scores(view, scored, self._log.since(view.score_read))
+            view.score_read = self._log.length
+        return view
+
+    def _open(self, task_class: int) -> _View:
+        return _View(
+            allowed=self._fixed.allowed(task_class),
+            asked=self._fixed.asked(task_class),
+            parts=_amounts(self._spare_request[task_class]),
+            fit=np.zeros(self._problem.num_nodes, np.int64),
+            fit_read=_UNREAD,
+            score=np.full(self._problem.num_nodes, NOWHERE),
+            score_read=_UNREAD,
+        )
+
+    def _refresh_fits(self, view: _View, nodes: I64) -> None:
+        """Recompute fits of some nodes."""
+        every = nodes is self._log.every
+        fit = np.full(len(nodes), UNLIMITED)
+        # Dividing by one number is several times faster than by an array.
+        for room, amounts in ((self.idle, view.asked), (self.spare, view.parts)):
+            for r, amount in amounts:
+                left = room[:, r] if every else room[nodes, r]
+                np.minimum(fit, left // amount, out=fit)
+        np.maximum(fit, 0, out=fit)
+        if view.allowed is not None:
+            fit[~(view.allowed if every else view.allowed[nodes])] = 0
+        view.fit[nodes] = fit
+
+    def _refresh_scores(self, view: _View, scored: _Scored, nodes: I64) -> None:
+        """Recompute scores of some nodes, whose fits are up to date."""
+        view.score[nodes] = NOWHERE
+        nodes = nodes[view.fit[nodes] > 0]
+        if not len(nodes):
+            return
+        score = _total(scored.scorers, self.used[nodes], self._problem.allocatable[nodes])
+        if scored.base is not None:
+            score += scored.base[nodes]
+        view.score[nodes] = score
+
+
+def _amounts(request: I64) -> list[tuple[int, int]]:
+    """What one task takes, as (place, amount), without zeros."""
+    asked = np.flatnonzero(request)
+    return list(zip(asked.tolist(), request[asked].tolist(), strict=True))
+
+
+def scorers_of(problem: Problem, rules: Sequence[Rule], task_class: int) -> list[Scorer]:
+    """The scorers of all rules that score nodes for a class."""
+    found = (rule.scorer(problem, task_class) for rule in rules)
+    return [scorer for scorer in found if scorer is not None]
+
+
+def _total(scorers: list[Scorer], used: I64, offered: I64) -> F64:
+    """(m,) sum of scores of m nodes."""
+    total = np.zeros(len(used))
+    for scorer in scorers:
+        total += scorer(used, offered)
+    return total
+
+
+def _best(score: F64, number: int) -> I64:
+    """Up to `number` nodes with the highest scores, the first of equals first."""
+    if number > _MANY:
+        order = np.argsort(-score, kind="stable")[:number]
+        return order[score[order] > NOWHERE]
+    found: list[int] = []
+    kept: list[float] = []
+    while len(found) < number:
+        node = int(score.argmax()) if len(score) else -1
+        if node < 0 or score[node] == NOWHERE:
+            break
+        found.append(node)
+        kept.append(score[node])
+        score[node] = NOWHERE  # so that the next search passes it by
+    best = np.array(found, np.int64)
+    score[best] = kept
+    return best
+
+
+def _merge(nodes: I64, ladder: F64, number: int) -> tuple[I64, I64]:
+    """Take tasks one by one from the ladders, always the best next rung.
+
+    A rung can be reached only over the ones below it, so it counts as the lowest so far; sorted by
+    that, then by node, then by rung, the rungs come in the order in which one-by-one placement
+    takes them.
+    """
+    reach = np.minimum.accumulate(ladder, axis=1).ravel()
+    order = np.argsort(-reach, kind="stable")[:number]
+    order = order[reach[order] > NOWHERE]
+    counts = np.bincount(order // ladder.shape[1], minlength=len(nodes))
+    used = counts > 0
+    return nodes[used], counts[used].astype(np.int64)

@@ -1,0 +1,425 @@
+"""Putting the tasks of one gang on nodes, and taking them off again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.plugins.ledger import Ledger
+from optsched.problem.arrays import UNPLACED
+from optsched.problem.later import once_left
+from optsched.solver.greedy.nodes import CLEAR, NOWHERE, Book
+from optsched.solver.greedy.plugins import Faces
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from optsched.plugins.ruleset import RuleSet
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.problem import Problem
+    from optsched.problem.seats import Seats
+    from optsched.solver.greedy.nodes import Lens
+
+
+@dataclass(slots=True)
+class Cursor:
+    """How far a gang has come.
+
+    Attributes
+    ----------
+    sequence, runs
+        (entry, number) in task order, and [entry, tasks left] of them.
+    done
+        Tasks placed, by entry.
+    need, need_role
+        Tasks that must still start, in all and by role.
+    failed
+        Entries that found no room; they are not tried again.
+
+    """
+
+    sequence: Sequence[tuple[int, int]]
+    runs: list[list[int]]
+    done: list[int]
+    need: int
+    need_role: dict[str, int]
+    failed: set[int] = field(default_factory=set)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the minimum is reached."""
+        return self.need <= 0 and all(n <= 0 for n in self.need_role.values())
+
+    @property
+    def has_more(self) -> bool:
+        """Whether any task is left that may still be tried."""
+        return any(left and entry not in self.failed for entry, left in self.runs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One placement, kept so that it can be undone: in which book, and into which answer."""
+
+    entry: int
+    task_class: int
+    nodes: I64
+    counts: I64
+    first: int
+    book: Book
+    answer: I64
+
+
+class Placing:
+    """Tasks on nodes as the pipeline goes along.
+
+    Attributes
+    ----------
+    node_of, nominated
+        (T,) node of each task so far, and the node that it waits for.
+    ledger, faces
+        Totals and rules.
+    book
+        Nodes as they are now.
+    later
+        Nodes once everything that is leaving has left; None when nothing is.
+    changes
+        How often something was placed or promised for good.
+
+    """
+
+    def __init__(self, problem: Problem, rules: RuleSet) -> None:
+        self.problem = problem
+        self.ledger = Ledger(problem)
+        self.faces = Faces(problem, rules, self.ledger)
+        self.book = Book(problem, rules, problem.idle)
+        self.later: Book | None = None
+        # Below zero where a node is overfull: it needs part of what leaves for itself.
+        self._short: I64 = np.minimum(problem.allocatable - problem.used, 0)
+        if problem.releasing.any():
+            idle = self._short + problem.idle + problem.releasing
+            self.later = Book(once_left(problem), rules, idle)
+        self._releasing = problem.releasing.copy()
+        self.node_of = np.full(len(problem.tasks), UNPLACED, np.int64)
+        self.nominated = self.node_of.copy()
+        self._rules = rules
+        self.changes = 0
+        self._cursors: dict[int, Cursor] = {}
+        self._steps: list[_Step] = []
+        self._class_of: list[int] = problem.shapes.class_of.tolist()
+        self._start: list[int] = problem.shapes.start.tolist()
+        self._shape_of: list[int] = problem.shape_of.tolist()
+        self._task_start: list[int] = problem.task_start.tolist()
+        self._offset: list[int] = problem.shapes.offset.tolist()
+
+    def cursor(self, gang: int) -> Cursor:
+        """How far a gang has come."""
+        if gang not in self._cursors:
+            shape = self.problem.shapes.shapes[self._shape_of[gang]]
+            sequence = self.faces.task_runs(gang) or shape.sequence
+            self._cursors[gang] = Cursor(
+                sequence=sequence,
+                runs=[list(run) for run in sequence],
+                done=[0] * len(shape.entries),
+                need=shape.need,
+                need_role=dict(shape.need_role),
+            )
+        return self._cursors[gang]
+
+    def has_more(self, gang: int) -> bool:
+        """Whether any task of a gang is left that may still be tried."""
+        cursor = self._cursors.get(gang)
+        return cursor is None or cursor.has_more
+
+    def is_tried(self, gang: int) -> bool:
+        """Whether an entry of a gang has found no room, and that was not undone."""
+        cursor = self._cursors.get(gang)
+        return cursor is not None and bool(cursor.failed)
+
+    def class_of(self, gang: int, entry: int) -> int:
+        """Task class of an entry of a gang."""
+        return self._class_of[self._start[self._shape_of[gang]] + entry]
+
+    def could_start(self, gang: int) -> bool:
+        """Whether each class of a gang that starts whole has room for all its tasks by itself."""
+        shape = self.problem.shapes.shapes[self._shape_of[gang]]
+        if not shape.is_rigid:
+            return True
+        classes = [self.class_of(gang, e) for e in range(len(shape.entries))]
+        if not all(map(self.book.may_fit, classes)):
+            return False
+        return all(
+            int(self.book.fits(classes[e]).sum()) >= entry.count
+            for e, entry in enumerate(shape.entries)
+        )
+
+    def start(self, gang: int) -> None:
+        """Place tasks in order until the minimum is reached or room ends."""
+        self._start_in(gang, self.book, self.node_of)
+
+    def wait(self, gang: int, later: Book) -> None:
+        """After `start`: promise the rest of the minimum room that is about to be freed."""
+        self.cursor(gang).failed.clear()
+        self._start_in(gang, later, self.nominated)
+
+    def sit(self, gang: int, seats: Seats) -> bool:
+        """Place a gang on its seats now; False, with nothing placed, where that can not be."""
+        left = self._seat_all(gang, seats, ((self.book, self.node_of),))
+        if not left and self.cursor(gang).is_ready and self.faces.holds(gang):
+            self.keep()
+            return True
+        self.undo(gang)
+        return False
+
+    def reserve(self, gang: int, seats: Seats) -> bool:
+        """Keep the seats of a gang for it until they are free; False where they never will be.
+
+        A gang whose minimum sits now starts; only its other tasks wait.
+        """
+        if self.later is None:
+            return False
+        now = (self.book, self.node_of)
+        left = self._seat_all(gang, seats, (now,))
+        started = left != seats and self.cursor(gang).is_ready and self.faces.holds(gang)
+        if started:
+            self.keep()
+            seats = left
+        else:
+            self.undo(gang)
+        left = self._seat_all(gang, seats, (now, (self.later, self.nominated)))
+        if left != seats and self.cursor(gang).is_ready and self.faces.holds(gang):
+            self.hold(self.later)
+            return True
+        self.undo(gang)
+        return started
+
+    def _seat_all(self, gang: int, seats: Seats, places: Sequence[tuple[Book, I64]]) -> Seats:
+        """Place tasks on seats, in some places before others; returns those that found no room.
+
+        Some may sit only once others do, so that they are asked again while any more sit down.
+        """
+        left, placed, before = list(seats), 0, -1
+        while left and placed > before:
+            before = placed
+            for i, (entry, node, number) in enumerate(left):
+                for where in places:
+                    here = self._seat(gang, (entry, node, number), where)
+                    placed, number = placed + here, number - here
+                left[i] = (entry, node, number)
+            left = [seat for seat in left if seat[2]]
+        return tuple(left)
+
+    def _seat(self, gang: int, seat: tuple[int, int, int], where: tuple[Book, I64]) -> int:
+        """Place up to so many tasks of an entry on one node; returns how many found room."""
+        entry, node, number = seat
+        task_class, cursor = self.class_of(gang, entry), self.cursor(gang)
+        number = min(number, sum(left for e, left in cursor.runs if e == entry))
+        number = min(number, self.faces.room(self.ledger.queue_of[gang], task_class))
+        number = min(number, int(where[0].fits(task_class)[node]))
+        at, one = np.array([node], np.int64), np.ones(1, np.int64)
+        placed = 0
+        if not self._is_tied(task_class):
+            placed = self._put(gang, entry, (at, one * number), where) if number > 0 else 0
+        while self._is_tied(task_class) and placed < number:
+            if not self._is_allowed(task_class, node, where[0]):
+                break
+            placed += self._put(gang, entry, (at, one), where)
+        _use_up(cursor.runs, entry, placed)
+        return placed
+
+    @property
+    def future(self) -> Book:
+        """`later`, even where nothing is leaving yet."""
+        if self.later is None:
+            self.later = Book(self.problem, self._rules, self._short + self.book.idle)
+            self.later.used[:] = self.book.used
+            self.later.spare[:] = self.book.spare
+        return self.later
+
+    def frees(self, node: int, amounts: I64) -> None:
+        """A victim on a node gives back what it holds, once it has left."""
+        self._releasing[node] += amounts
+
+    def promise_one(self, gang: int, entry: int, node: int) -> bool:
+        """Keep room on a node for one task of an entry."""
+        return bool(self._seat(gang, (entry, node, 1), (self.future, self.nominated)))
+
+    def _mask(self, task_class: int, book: Book) -> Bool | None:
+        faces = self.faces
+        return (faces.later_mask if book is self.later else faces.live_mask)(task_class)
+
+    def _is_allowed(self, task_class: int, node: int, book: Book) -> bool:
+        allowed = self._mask(task_class, book)
+        return allowed is None or bool(allowed[node])
+
+    def hold(self, later: Book) -> None:
+        """What has been placed for a gang since the last `keep` is promised, not given.
+
+        Promises take what is leaving first; what they need beyond is kept free on the node.
+        """
+        for step in self._steps:
+            number = int(step.counts.sum())
+            tasks = slice(step.first, step.first + number)
+            self.faces.promised(step.task_class, step.nodes, step.counts)
+            if step.book is not later:
+                self.nominated[tasks] = self.node_of[tasks]
+                self.node_of[tasks] = UNPLACED
+                continue
+            asked = step.counts[:, None] * self.problem.classes.request[step.task_class]
+            leaving = np.minimum(self._releasing[step.nodes], asked)
+            self._releasing[step.nodes] -= leaving
+            self.ledger.promise(leaving.sum(axis=0).tolist())
+            self.book.reserve(step.nodes, asked - leaving)
+            self.book.forgo(step.task_class, step.nodes, step.counts)
+        self.keep()
+
+    def _start_in(self, gang: int, book: Book, answer: I64) -> None:
+        cursor = self.cursor(gang)
+        roles = [e.role for e in self.problem.shapes.shapes[self._shape_of[gang]].entries]
+        # First what roles need: room may end with the minimum of the gang.
+        for role in (*cursor.need_role, None):
+            for run in cursor.runs:
+                entry, left = run
+                need = cursor.need if role is None else cursor.need_role[role]
+                wanted = min(left, need) if role in (None, roles[entry]) else 0
+                if wanted > 0 and entry not in cursor.failed:
+                    self.place(gang, run, wanted, (book, answer))
+
+    def grow(self, gang: int, number: int) -> int:
+        """Place up to some more tasks in order; returns how many found room."""
+        placed = 0
+        cursor = self.cursor(gang)
+        for run in cursor.runs:
+            entry, left = run
+            if placed < number and left and entry not in cursor.failed:
+                here = (self.book, self.node_of)
+                placed += self.place(gang, run, min(left, number - placed), here)
+        return placed
+
+    def keep(self) -> None:
+        """What has been placed stays."""
+        self.changes += bool(self._steps)
+        self._steps.clear()
+
+    @property
+    def mark(self) -> int:
+        """How far things have come since the last `keep`."""
+        return len(self._steps)
+
+    def undo(self, gang: int) -> None:
+        """Take back everything that was placed for a gang since the last `keep`."""
+        self.back_to(gang, 0)
+
+    def back_to(self, gang: int, mark: int) -> None:
+        """Take back everything that was placed for a gang since a mark."""
+        cursor = self.cursor(gang)
+        for step in reversed(self._steps[mark:]):
+            number = int(step.counts.sum())
+            step.answer[step.first : step.first + number] = UNPLACED
+            self._record(gang, step, -1)
+            cursor.done[step.entry] -= number
+            self._count(cursor, gang, step.entry, -number)
+        for run, fresh in zip(cursor.runs, _fresh_runs(cursor), strict=True):
+            run[1] = fresh
+        del self._steps[mark:]
+        cursor.failed.clear()
+
+    def place(
+        self,
+        gang: int,
+        run: list[int],
+        wanted: int,
+        where: tuple[Book, I64],
+        lens: Lens = CLEAR,
+    ) -> int:
+        """Place tasks of one run in a book and an answer; returns how many found room."""
+        entry = run[0]
+        task_class = self.class_of(gang, entry)
+        number = min(wanted, self.faces.room(self.ledger.queue_of[gang], task_class))
+        placed = 0
+        if self._is_tied(task_class) or self.faces.live_scorers(gang, entry):
+            while placed < number:
+                chosen = self._choose_live(gang, entry, where[0], lens)
+                if not len(chosen[0]):
+                    break
+                placed += self._put(gang, entry, chosen, where)
+        elif number > 0:
+            placed = self._put(gang, entry, where[0].choose(task_class, number, lens), where)
+        run[1] -= placed
+        if placed < wanted:
+            self.cursor(gang).failed.add(entry)
+        return placed
+
+    def _put(self, gang: int, entry: int, chosen: tuple[I64, I64], where: tuple[Book, I64]) -> int:
+        nodes, counts = chosen
+        book, answer = where
+        placed = int(counts.sum())
+        if not placed:
+            return 0
+        cursor = self.cursor(gang)
+        offset = self._offset[self._start[self._shape_of[gang]] + entry]
+        first = self._task_start[gang] + offset + cursor.done[entry]
+        answer[first : first + placed] = np.repeat(nodes, counts)
+        step = _Step(entry, self.class_of(gang, entry), nodes, counts, first, book, answer)
+        self._steps.append(step)
+        self._record(gang, step, 1)
+        cursor.done[entry] += placed
+        self._count(cursor, gang, entry, placed)
+        return placed
+
+    def _choose_live(self, gang: int, entry: int, book: Book, lens: Lens) -> tuple[I64, I64]:
+        """The one best node for an entry whose nodes depend on what stands where."""
+        task_class = self.class_of(gang, entry)
+        score = lens.seen(book.scores(task_class))
+        allowed = self._mask(task_class, book)
+        if allowed is not None:
+            score = np.where(allowed, score, NOWHERE)
+        open_nodes = score > NOWHERE
+        for scorer in self.faces.live_scorers(gang, entry):
+            score = score + scorer(open_nodes)
+        node = int(score.argmax()) if len(score) else -1
+        found = node >= 0 and score[node] > NOWHERE
+        nodes = np.array([node] if found else [], np.int64)
+        return nodes, np.ones(len(nodes), np.int64)
+
+    def _record(self, gang: int, step: _Step, sign: int) -> None:
+        counts = step.counts * sign
+        step.book.take(step.task_class, step.nodes, counts)
+        if self.later is not None and step.book is self.book:
+            self.later.take(step.task_class, step.nodes, counts)
+        number = int(counts.sum())
+        self.ledger.place(gang, step.task_class, number)
+        if step.book is self.later:
+            self.ledger.gang_waiting[gang] += number
+        self.faces.placed(gang, step.task_class, step.nodes, counts)
+        self.faces.filled(gang, step.entry, step.nodes, counts)
+
+    def _count(self, cursor: Cursor, gang: int, entry: int, number: int) -> None:
+        cursor.need -= number
+        role = self.problem.shapes.shapes[self._shape_of[gang]].entries[entry].role
+        if role in cursor.need_role:
+            cursor.need_role[role] -= number
+
+    def _is_tied(self, task_class: int) -> bool:
+        return self.book.is_tied(task_class)
+
+
+def _fresh_runs(cursor: Cursor) -> list[int]:
+    """Tasks left in each run, given how many of each entry are placed."""
+    done = list(cursor.done)
+    left = []
+    for entry, number in cursor.sequence:
+        taken = min(done[entry], number)
+        done[entry] -= taken
+        left.append(number - taken)
+    return left
+
+
+def _use_up(runs: list[list[int]], entry: int, number: int) -> None:
+    """Count tasks of an entry as placed, in the order of its runs."""
+    for run in runs:
+        if run[0] == entry:
+            used = min(run[1], number)
+            run[1] -= used
+            number -= used

@@ -1,0 +1,628 @@
+"""The actions preempt and reclaim of a policy without a solver.
+
+Who is tried and in which order is Volcano's (`pkg/scheduler/actions/preempt`, `reclaim`): gang by
+gang, task by task, node by node, votes of plugins by tiers, all or nothing for a gang. Where
+Volcano leaves the order to chance, names end it. What evictions free is promised to the gang.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.decisions import Evict
+from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM
+from optsched.plugins.eviction.guaranteed_reclaim import Floors
+from optsched.plugins.eviction.victims import covers
+from optsched.plugins.faces import Face
+from optsched.plugins.nodes.shards import preferred_nodes
+from optsched.problem.later import once_left, without_gangs
+from optsched.problem.running import running_tasks
+from optsched.solver.greedy.gang_classes import ALONE
+from optsched.solver.greedy.gang_minimums import Wholeness
+from optsched.solver.greedy.nodes import NOWHERE
+from optsched.solver.greedy.queue_order import Line, line_up
+from optsched.units import PODS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from optsched.cluster.snapshot import Budget
+    from optsched.cluster.task import Task
+    from optsched.plugins.extension_points import Bar
+    from optsched.plugins.ruleset import RuleSet
+    from optsched.problem.arrays import I64, Bool
+    from optsched.solver.greedy.gang_classes import GangClasses
+    from optsched.solver.greedy.gang_order import GangOrder, Key
+    from optsched.solver.greedy.placement import Placing
+
+_Asking = tuple[int, int]
+"""A gang and an entry of it."""
+
+_LOWEST = 2**31
+"""What makes every priority count as more than nobody."""
+
+
+@dataclass(frozen=True)
+class _Keys:
+    """Negated keys of gangs and queues, for the order of victims, valid until something changes."""
+
+    of_gang: dict[int, Key] = field(default_factory=dict)
+    of_queue: dict[int, Key] = field(default_factory=dict)
+
+
+class Evicting:
+    """Evictions as the pipeline goes along.
+
+    Attributes
+    ----------
+    evictions
+        What has been decided.
+    placing, running, faces
+        What it works on.
+    left
+        Running tasks that leave, those that were taken included.
+    wholeness
+        Whether gangs that get something keep their minimum.
+    taken
+        Running tasks taken for the gang that is looked at, until that is decided.
+
+    """
+
+    def __init__(
+        self,
+        placing: Placing,
+        rules: RuleSet,
+        order: GangOrder,
+        gang_classes: GangClasses,
+        *,
+        weighs: bool = False,
+        is_late: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`weighs`: whether preempt looks at all nodes for those who cost least.
+
+        Once `is_late` no further gang is asked.
+        """
+        self.is_late = is_late
+        self.evictions: list[Evict] = []
+        self.placing = placing
+        self._problem = problem = placing.problem
+        self.faces = placing.faces
+        self._order = order
+        self._gang_classes = gang_classes
+        self.running = running_tasks(problem)
+        self._asking = [i for i, name in enumerate(problem.resources) if name != PODS]
+        self._idles = ~self.running.request[:, self._asking].any(axis=1)
+        self._reclaimable = np.array([q.reclaimable for q in problem.snapshot.queues], np.bool_)
+        self._owed: dict[tuple[int, tuple[int, ...]], Bool] = {}
+        self._rules = rules
+        self._weighs = weighs
+        self._bars: dict[int, list[Bar]] = {}
+        self._whole = any(rules.has(name, Face.JOB_PIPELINED) for name in ("gang", "tdm"))
+        self.wholeness = Wholeness(placing, rules)
+        self.taken: list[int] = []
+        self.left: set[int] = set()
+        self._budgets = {b: b.allowed for b in problem.snapshot.budgets}
+        self._holding: set[int] = set(self.running.gang_of.tolist())
+        self._refused: set[int] = set()
+        self._commits = 0
+        self._keys = _Keys()
+
+    @cached_property
+    def _spared(self) -> Bool:
+        return self._rules.spared(self._problem)
+
+    @cached_property
+    def free(self) -> Bool:
+        """(V,) running tasks that may still be evicted."""
+        return ~self._spared
+
+    @cached_property
+    def _floors(self) -> Floors:
+        return Floors(self._problem, self._rules)
+
+    @cached_property
+    def _due(self) -> I64 | None:
+        return self._rules.entitling(self._problem)[0]
+
+    # --- actions ---------------------------------------------------------------------------------
+
+    def preempt(self, gangs: Iterable[int]) -> None:
+        """Evict less important tasks of the same queue: of other gangs, then of the own gang.
+
+        Gangs that ask something of the network evict nobody, as in Volcano.
+        """
+        with self.looking_past():
+            self._preempt(gangs)
+
+    @contextmanager
+    def looking_past(self) -> Iterator[None]:
+        """While victims are looked for, what waits for room minds nobody who may have to leave."""
+        self.placing.future.mind(without_gangs(self._problem))
+        self._keys = _Keys()
+        try:
+            yield
+        finally:
+            self.placing.future.mind(once_left(self._problem))
+
+    def _preempt(self, gangs: Iterable[int]) -> None:
+        self._refused.clear()
+        bounds, shape = self._problem.topology.bounds, self._problem.shape_of
+        is_bound = [bool(bound.all) for bound in bounds]
+        starving = self.starving(
+            gangs if not any(is_bound) else (g for g in gangs if not is_bound[shape[g]])
+        )
+        is_vain = self._is_vain(starving, PREEMPT, self.of_others)
+        line = Line(self._order, [] if is_vain else self._order.sorted(starving))
+        while line and not self.is_late():
+            gang = line.pop()
+            if not self._is_refused(gang) and self._try(gang, PREEMPT, self.of_others):
+                line.rejoin(gang)
+        # A gang that holds nothing has no victims of its own.
+        for gang in sorted((g for g in starving if g in self._holding), key=self.order):
+            while self.faces.is_starving(gang) and self._try_one(gang, PREEMPT, self._of_its_own):
+                pass
+
+    def reclaim(self, gangs: Iterable[int], is_overused: Callable[[int], bool]) -> None:
+        """Evict tasks of other queues for gangs of queues that are due more."""
+        self._refused.clear()
+        with self.looking_past():
+            starving = self.starving(gangs)
+            if self._is_vain(starving, RECLAIM, self.of_other_queues):
+                return
+            self.by_queue(
+                starving,
+                is_overused,
+                lambda g: self._try(g, RECLAIM, self.of_other_queues),
+                self._is_refused,
+            )
+
+    def by_queue(
+        self,
+        starving: Sequence[int],
+        is_overused: Callable[[int], bool],
+        attempt: Callable[[int], bool],
+        is_refused: Callable[[int], bool] = lambda _: False,
+    ) -> None:
+        """Let gangs try in the order of queues; who gets something comes again.
+
+        Gangs that are refused when their turn comes lose it, and change the order of no queue.
+        """
+        lines = line_up(self._order, self._problem.queue_of.tolist(), starving)
+        queues = [(self.queue_order(q), q, self._commits) for q in lines]
+        heapq.heapify(queues)
+        while queues and not self.is_late():
+            _, queue, read = heapq.heappop(queues)
+            line = lines[queue]
+            if is_overused(queue) or not line:
+                continue
+            gang = line.pop()
+            while read == self._commits and line and is_refused(gang):
+                gang = line.pop()
+            if attempt(gang):
+                line.rejoin(gang)
+            heapq.heappush(queues, (self.queue_order(queue), queue, self._commits))
+
+    def _is_vain(self, gangs: Sequence[int], action: str, who: Callable[[int], Bool]) -> bool:
+        """Whether no gang class finds a node with enough victims for a task.
+
+        Then no gang changes anything, and their order does not matter.
+        """
+        if not (self._whole and self._gang_classes.is_known):
+            return False
+        asking = self._gang_classes.representatives(np.array(gangs, np.int64))
+        if asking is None:
+            return False
+        known: dict[tuple[int, int, int, tuple[int, ...]], bool] = {}
+        for gang in asking:
+            cursor = self.placing.cursor(gang)
+            if cursor.is_ready or cursor.failed:
+                return False
+            classes = tuple(self.placing.class_of(gang, e) for e in self.entries(gang))
+            queue, priority = int(self._problem.queue_of[gang]), int(self._problem.priority[gang])
+            reach = np.atleast_1d(self._reach(gang, action))
+            # Which victims are waived depends on the whole request of a gang.
+            shape = int(self._problem.shape_of[gang]) if reach.any() else -1
+            kind = (queue, priority, shape, classes)
+            if kind not in known:
+                reach = who(gang) & reach if reach.any() else np.zeros(len(self.running), np.bool_)
+                known[kind] = any(
+                    next(self._nodes(c, action, reach, takes_room=action == PREEMPT), -1) >= 0
+                    for c in classes
+                )
+            if known[kind]:
+                return False
+        return True
+
+    def _is_refused(self, gang: int) -> bool:
+        """Whether a gang of the same class found no victims, and nothing has changed since."""
+        return self._whole and self._gang_classes.class_now(gang) in self._refused
+
+    def starving(self, gangs: Iterable[int]) -> list[int]:
+        """Gangs that others may be evicted for."""
+        chosen = np.array(list(gangs), np.int64)
+        starve = self._gang_classes.evaluate(
+            chosen, lambda g: self.faces.is_starving(g) and bool(self.entries(g))
+        )
+        found: list[int] = chosen[np.array(starve, np.bool_)].tolist()
+        return found
+
+    def has_lost(self, gang: int) -> bool:
+        """Whether tasks of a gang leave: it gets nothing while they do."""
+        return self.placing.ledger.gang_evicted[gang] > 0
+
+    def order(self, gang: int) -> tuple[Key, int, int]:
+        """Order of gangs that ask for room."""
+        return self._order.entry(gang)
+
+    def queue_order(self, queue: int) -> tuple[Key, int, int]:
+        """Order of queues."""
+        born = int(self._problem.queues.created_ms[queue])
+        return (self.faces.queue_key(queue), born, queue)
+
+    # --- one gang --------------------------------------------------------------------------------
+
+    def _try(self, gang: int, action: str, who: Callable[[int], Bool]) -> bool:
+        """Make room for tasks of a gang while it starves; all is undone where it stays short."""
+        if self.has_lost(gang):
+            return False
+        number = self._asked_by(gang)
+        if number in self._refused:
+            return False
+        seated = False
+        for entry in self.entries(gang):
+            while self._left(gang, entry) and self.faces.is_starving(gang):
+                takes_room = action == PREEMPT
+                if not self._make_room((gang, entry), action, who(gang), takes_room=takes_room):
+                    break
+                seated = True
+        if self._whole and not self.placing.cursor(gang).is_ready:
+            self.take_back(gang)
+            if number != ALONE:
+                self._refused.add(number)
+            return False
+        self._refused.clear()
+        return self.commit(gang, action) and seated
+
+    def _asked_by(self, gang: int) -> int:
+        """The class of a gang that holds nothing; ALONE for a gang whose own tasks count."""
+        if not self._whole or gang in self._holding or self.placing.is_tried(gang):
+            return ALONE
+        return self._gang_classes.class_now(gang)
+
+    def _try_one(self, gang: int, action: str, who: Callable[[int], Bool]) -> bool:
+        """The same for one task, whether or not that is enough."""
+        for entry in self.entries(gang):
+            if self._left(gang, entry) and self._make_room((gang, entry), action, who(gang)):
+                return self.commit(gang, action)
+        return False
+
+    def entries(self, gang: int) -> list[int]:
+        """Entries for whose tasks others may be evicted, in the order of their first task."""
+        shapes, placing = self._problem.classes.shapes, self.placing
+        entries = dict.fromkeys(entry for entry, _ in placing.cursor(gang).runs)
+        return [e for e in entries if shapes[placing.class_of(gang, e)].preempts]
+
+    def _may_ask(self, gang: int) -> bool:
+        """Whether others may be evicted for every task that a gang gets."""
+        shapes, done = self._problem.classes.shapes, self.placing.cursor(gang).done
+        classes = [self.placing.class_of(gang, e) for e, number in enumerate(done) if number]
+        return all(shapes[c].preempts for c in classes)
+
+    def _left(self, gang: int, entry: int) -> bool:
+        return any(left for e, left in self.placing.cursor(gang).runs if e == entry)
+
+    def take_back(self, gang: int) -> None:
+        """Undo what has been done for a gang."""
+        self.give_back(len(self.taken))
+        self.placing.undo(gang)
+        self._keys = _Keys()
+
+    def commit(self, gang: int, action: str) -> bool:
+        """Evict; False, with all undone, where a rule would not hold then."""
+        entitled = not self.taken or self._may_ask(gang)
+        if not (entitled and self.faces.holds(gang) and self.wholeness.holds(gang)):
+            self.take_back(gang)
+            return False
+        key = self._problem.snapshot.gangs[gang].key
+        for v in self.taken:
+            task = self.running.tasks[v]
+            self.evictions.append(Evict(task.key, task.node, action, key))
+            self.placing.frees(int(self.running.node_of[v]), self.running.request[v])
+        self.taken.clear()
+        self._commits += 1
+        self.placing.hold(self.placing.future)
+        self._keys = _Keys()
+        return True
+
+    # --- who may go ------------------------------------------------------------------------------
+
+    def of_others(self, gang: int) -> Bool:
+        """(V,) tasks of other gangs of a gang's queue."""
+        running = self.running
+        same = self.free & (running.queue_of == self._problem.queue_of[gang])
+        others: Bool = same & (running.gang_of != gang)
+        return others
+
+    def _of_its_own(self, gang: int) -> Bool:
+        mine: Bool = self.free & (self.running.gang_of == gang)
+        return mine
+
+    def of_other_queues(self, gang: int) -> Bool:
+        """(V,) tasks of other queues that give back, and owe the gang's queue something."""
+        queue = self.running.queue_of
+        lends = np.append(self._reclaimable & self._owing(gang), False)
+        free = self.free | self._waived(gang)
+        others: Bool = free & lends[queue] & (queue != self._problem.queue_of[gang])
+        return others
+
+    def _waived(self, gang: int) -> Bool:
+        """(V,) tasks whose annotations do not protect them from a claim within a guarantee."""
+        if not self._floors.waivable.any():
+            return self._floors.waivable
+        shapes, classes = self._problem.classes, self.entries(gang)
+        cursor, ledger = self.placing.cursor(gang), self.placing.ledger
+        request = shapes.request[[self.placing.class_of(gang, entry) for entry in classes]]
+        if not len(request):
+            return np.zeros_like(self.free)
+        least = request.min(axis=0) * max(cursor.need, 1)
+        held = np.array(ledger.subtree_used, np.int64)
+        queue = int(self._problem.queue_of[gang])
+        waived = self._floors.waived(queue, request, least, held)
+        waived[list(self.left)] = False
+        return waived
+
+    def _owing(self, gang: int) -> Bool:
+        """(Q,) queues that owe something: it is due to the gang's queue, or to one above it alone.
+
+        Siblings of which only their parent deserves something owe each other nothing: else they
+        would evict each other in turns.
+        """
+        queue = int(self._problem.queue_of[gang])
+        classes = tuple(self.placing.class_of(gang, entry) for entry in self.entries(gang))
+        if (queue, classes) not in self._owed:
+            self._owed[queue, classes] = self._find_owing(queue, list(classes))
+        return self._owed[queue, classes]
+
+    def _find_owing(self, queue: int, classes: list[int]) -> Bool:
+        due, subtree = self._due, self._problem.queues.subtree
+        if due is None:
+            return np.ones(len(subtree), np.bool_)
+        asked = self._problem.classes.request[classes].any(axis=0)
+        claiming = np.flatnonzero(subtree[:, queue] & (due[:, asked] > 0).any(axis=1))
+        owing: Bool = np.logical_not(subtree[claiming].all(axis=0))
+        return owing
+
+    # --- one task --------------------------------------------------------------------------------
+
+    def _make_room(
+        self, asking: _Asking, action: str, candidates: Bool, *, takes_room: bool = False
+    ) -> bool:
+        """Evict on one node until a task fits there, and promise it the room.
+
+        With `takes_room` a node with room for the task is taken first (Volcano's preempt permits
+        no victims, `ValidateVictims`, and looks at the score alone).
+        """
+        gang, entry = asking
+        task_class = self.placing.class_of(gang, entry)
+        request = self._problem.classes.request[task_class]
+        queue = int(self._problem.queue_of[gang])
+        if action == RECLAIM and not self.faces.may_reclaim(queue, task_class):
+            return False
+        if not request[self._asking].any():
+            candidates = candidates & self._idles
+
+        may_go = np.flatnonzero(candidates)
+        may_go = may_go[np.argsort(self.running.node_of[may_go], kind="stable")]
+        on_node = self.running.node_of[may_go]
+
+        def clears(node: int) -> bool:
+            first, end = np.searchsorted(on_node, (node, node + 1)).tolist()
+            here = may_go[first:end]
+            votes = self.faces.preemptable if action == PREEMPT else self.faces.reclaimable
+            victims = votes(gang, task_class, self.in_order(here, queue, self._keys))
+            return (takes_room or len(victims) > 0) and self._clear(asking, node, victims)
+
+        nodes: Iterable[int] = self._nodes(
+            task_class, action, candidates & self._reach(gang, action), takes_room=takes_room
+        )
+        if action == PREEMPT and self._weighs:
+            nodes = self._by_cost(asking, nodes, clears)
+        has_room = any(map(clears, nodes))
+        if has_room or not (self._whole and self._gang_classes.is_known):
+            self._keys = _Keys()
+        return has_room
+
+    def _reach(self, gang: int, action: str) -> Bool | np.bool_:
+        """(V,) running tasks that plugins may vote for; a superset of all possible victims."""
+        faces = self.faces
+        reach = faces.preempt_reach if action == PREEMPT else faces.reclaim_reach
+        found = reach(gang) if self._gang_classes.is_known else None
+        return np.True_ if found is None else found
+
+    def _by_cost(
+        self, asking: _Asking, nodes: Iterable[int], clears: Callable[[int], bool]
+    ) -> list[int]:
+        """Nodes on which room can be made, by who would have to go there (`preempt.go`).
+
+        The least highest priority is best, then the least sum, the fewest, and those of the most
+        important who began last.
+        """
+        found: list[tuple[tuple[float, ...], int]] = []
+        first = preferred_nodes(self._problem)
+        for node in nodes:
+            before, mark = len(self.taken), self.placing.mark
+            if not clears(node):
+                continue
+            gone = [self.running.tasks[v] for v in self.taken[before:]]
+            is_later = first is not None and not first[node]
+            found.append(((float(is_later), *_cost(gone)), node))
+            self.placing.back_to(asking[0], mark)
+            self.give_back(len(self.taken) - before)
+        return [node for _, node in sorted(found)]
+
+    def _nodes(
+        self, task_class: int, action: str, candidates: Bool, *, takes_room: bool
+    ) -> Iterator[int]:
+        """Nodes where all candidates together would make room: by score, or by name to reclaim.
+
+        Nodes of our shard come first where that is wished for. With `takes_room`, nodes with room
+        for a task come before all others, and need no candidates.
+        """
+        problem, running = self._problem, self.running
+        later, request = self.placing.future, problem.classes.request[task_class]
+        asked = np.flatnonzero(request).tolist()
+        has_room = problem.ready & takes_room
+        for r in asked:
+            has_room &= later.idle[:, r] >= request[r]
+        fits = has_room
+        may_go = np.flatnonzero(candidates)
+        if len(may_go):
+            node_of = running.node_of[may_go]
+            fits = has_room.copy()
+            fits[node_of] = True
+            for r in asked:
+                gain = np.zeros(problem.num_nodes, np.int64)
+                np.add.at(gain, node_of, running.request[may_go, r])
+                fits &= later.idle[:, r] + gain >= request[r]
+        if not fits.any():
+            return
+        score = later.wishes(task_class)
+        order = np.argsort(-score, kind="stable") if action == PREEMPT else np.arange(len(score))
+        first = preferred_nodes(problem)
+        if first is not None:
+            order = order[np.argsort(~first[order], kind="stable")]
+        order = order[np.argsort(~has_room[order], kind="stable")]
+        yield from order[fits[order] & (score[order] > NOWHERE)].tolist()
+
+    def victim_order(
+        self, gang: int, claimer: int, keys: _Keys | None = None
+    ) -> tuple[object, ...]:
+        """Order of gangs of victims: last in the orders of queues and of gangs is first.
+
+        `keys`: those that are known; read if None.
+        """
+        keys = keys or _Keys()
+        lender = int(self._problem.queue_of[gang])
+        if gang not in keys.of_gang:
+            keys.of_gang[gang] = tuple(-part for part in self._order.key(gang))
+        if lender == claimer:
+            return ((), keys.of_gang[gang])
+        if lender not in keys.of_queue:
+            keys.of_queue[lender] = tuple(-part for part in self.faces.queue_key(lender))
+        first = (*self.faces.victim_queue_key(lender, claimer), *keys.of_queue[lender])
+        return (first, keys.of_gang[gang])
+
+    def in_order(self, victims: I64, claimer: int, keys: _Keys | None = None) -> I64:
+        """The least important first: last in the orders of queues, of gangs and of their tasks.
+
+        `keys`: those that are known; read if None.
+        """
+        running = self.running
+        known = keys or _Keys()
+
+        def rank(v: int) -> tuple[object, ...]:
+            gang, task = int(running.gang_of[v]), running.tasks[v]
+            key = (*self.victim_order(gang, claimer, known), task.priority)
+            turned = (-task.index, -task.created_ms, task.key)
+            return (key, -int(self._problem.created_ms[gang]), -gang, turned)
+
+        return np.array(sorted(victims.tolist(), key=rank), np.int64)
+
+    def _clear(self, asking: _Asking, node: int, victims: I64) -> bool:
+        gang, entry = asking
+        placing, before = self.placing, len(self.taken)
+        request = self._problem.classes.request[placing.class_of(gang, entry)]
+        asked = np.flatnonzero(request)
+        freed = self.running.request[victims].sum(axis=0)
+        room = placing.future.idle[node]
+        if (room + freed < request)[asked].any():
+            return False
+        for v in victims.tolist():
+            if self._promise_one(asking, node):
+                return self._let_stay(asking, node, before)
+            if self.may_take(v, gang):
+                self.take(v)
+        if self._promise_one(asking, node):
+            return self._let_stay(asking, node, before)
+        self.give_back(len(self.taken) - before)
+        return False
+
+    def _promise_one(self, asking: _Asking, node: int) -> bool:
+        return not self.is_barred(asking, node) and self.placing.promise_one(*asking, node)
+
+    def is_barred(self, asking: _Asking, node: int) -> bool:
+        """Whether a running task that stays keeps tasks of an entry off a node."""
+        task_class = self.placing.class_of(*asking)
+        if task_class not in self._bars:
+            rules, problem = self._rules.predicates, self._problem
+            self._bars[task_class] = [b for r in rules for b in r.bars(problem, task_class)]
+        return any(self._bars_node(bar, node) for bar in self._bars[task_class])
+
+    def _bars_node(self, bar: Bar, node: int) -> bool:
+        domain = bar.domain_of[node]
+        here = bar.tasks[bar.domain_of[self.running.node_of[bar.tasks]] == domain]
+        return bool(domain >= 0) and not self.left.issuperset(here.tolist())
+
+    def _let_stay(self, asking: _Asking, node: int, before: int) -> bool:
+        """Of those that were taken for a task that has its room let stay who is not in its way."""
+        for v in self.taken[before:-1][::-1]:
+            self.placing.back_to(asking[0], self.placing.mark - 1)
+            self.spare([v])
+            if not self._promise_one(asking, node):
+                self.take(v)
+                self._promise_one(asking, node)
+        return True
+
+    def may_take(self, v: int, gang: int) -> bool:
+        """Whether a running task may go for a gang, on top of those that were taken."""
+        if any(self._budgets[b] <= 0 for b in self._covering(v)):
+            return False
+        return int(self.running.gang_of[v]) == gang or self.wholeness.can_spare(v)
+
+    def _covering(self, v: int) -> list[Budget]:
+        task = self.running.tasks[v]
+        return [b for b in self._budgets if covers(b, task)]
+
+    def take(self, v: int) -> None:
+        """Let a running task go, until that is undone."""
+        self.taken.append(v)
+        self._count(v, 1)
+
+    def spare(self, victims: Iterable[int]) -> None:
+        """Let some of those that were taken stay after all."""
+        for v in victims:
+            self.taken.remove(v)
+            self._count(v, -1)
+
+    def give_back(self, number: int) -> None:
+        """Let the last so many victims stay after all."""
+        for _ in range(number):
+            self._count(self.taken.pop(), -1)
+
+    def _count(self, v: int, sign: int) -> None:
+        running = self.running
+        (self.left.add if sign > 0 else self.left.remove)(v)
+        self.free[v] = sign < 0 and not self._spared[v]
+        self.faces.leaves(v, sign)
+        self.placing.future.reserve(running.node_of[v : v + 1], -sign * running.request[v])
+        self.placing.ledger.evict(int(running.gang_of[v]), running.request[v].tolist(), sign)
+        self.wholeness.leaves(v, sign)
+        for budget in self._covering(v):
+            self._budgets[budget] -= sign
+
+
+def _cost(gone: Sequence[Task]) -> tuple[float, ...]:
+    """What it costs that some tasks go, less is better; nothing where nobody has to."""
+    if not gone:
+        return (-math.inf,)
+    highest = max(t.priority for t in gone)
+    total = sum(t.priority + _LOWEST for t in gone)
+    began_ms = min(t.started_ms for t in gone if t.priority == highest)
+    return (float(highest), float(total), float(len(gone)), -float(began_ms))

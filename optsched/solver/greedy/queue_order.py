@@ -1,0 +1,131 @@
+"""Gangs waiting in line: the best queue comes first, and in it the best gang."""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+from optsched.plugins.extension_points import KeyReach
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from optsched.problem.problem import Problem
+    from optsched.solver.greedy.gang_order import GangOrder, Key
+
+
+class Line:
+    """Gangs in their order, of which some come again.
+
+    `gangs` are in order. A key is read when a gang enters the line.
+    """
+
+    def __init__(self, order: GangOrder, gangs: Sequence[int]) -> None:
+        self._order = order
+        self._rest = list(gangs[::-1])  # the next one last
+        self._again: list[tuple[Key, int, int]] = []
+        self._head: tuple[Key, int, int] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._rest or self._again)
+
+    def pop(self) -> int:
+        """Take out the gang whose turn it is."""
+        if not self._again:
+            self._head = None
+            return self._rest.pop()
+        if self._rest:
+            if self._head is None:
+                self._head = self._order.entry_in_line(self._rest[-1])
+            if self._head < self._again[0]:
+                self._head = None
+                return self._rest.pop()
+        return heapq.heappop(self._again)[2]
+
+    def rejoin(self, gang: int) -> None:
+        """Let a gang line up again."""
+        heapq.heappush(self._again, self._order.entry(gang))
+
+
+def line_up(order: GangOrder, queue_of: Sequence[int], gangs: Sequence[int]) -> dict[int, Line]:
+    """Return a line for each queue of some gangs, by queue number."""
+    by_queue: dict[int, list[int]] = {}
+    for gang in order.sorted(gangs):
+        by_queue.setdefault(queue_of[gang], []).append(gang)
+    return {queue: Line(order, mine) for queue, mine in by_queue.items()}
+
+
+class Lines:
+    """One line a queue. A key is read when its owner enters the line or the queue comes back.
+
+    That is enough where in one session only its own tasks change a queue's or a gang's key. Keys of
+    queues that others' tasks change (`reach`) are read again before a turn is given.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        queue_key: Callable[[int], Key],
+        order: GangOrder,
+        reach: KeyReach = KeyReach.OWN,
+    ) -> None:
+        self._reach = reach
+        self._queue_key = queue_key
+        self._order = order
+        self._queue_of: list[int] = problem.queue_of.tolist()
+        self._queue_born: list[int] = problem.queues.created_ms.tolist()
+        self._line: dict[int, Line] = {}
+        self._queues: list[tuple[Key, int, int]] = []
+
+    def fill(self, gangs: Iterable[int]) -> None:
+        """Let gangs line up."""
+        self._line.update(line_up(self._order, self._queue_of, list(gangs)))
+        self._queues = [self._entry(queue) for queue in self._line]
+        heapq.heapify(self._queues)
+
+    def _entry(self, queue: int) -> tuple[Key, int, int]:
+        return (self._queue_key(queue), self._queue_born[queue], queue)
+
+    def turns(
+        self, is_closed: Callable[[int], bool], is_hopeless: Callable[[int], bool] | None = None
+    ) -> Iterator[int]:
+        """Gangs in the order of their turns; closed queues leave for good.
+
+        While a turn is taken, `rejoin` puts the gang back into its line. Gangs that are hopeless
+        when their turn comes lose it: that changes no key, so that their queue has the next turn.
+        """
+        while self._queues:
+            queue = self._next()
+            line = self._line[queue]
+            if is_closed(queue):
+                continue
+            gang = line.pop()
+            while is_hopeless is not None and is_hopeless(gang):
+                if not line:
+                    break
+                gang = line.pop()
+            else:
+                yield gang
+            if line:
+                heapq.heappush(self._queues, self._entry(queue))
+
+    def _next(self) -> int:
+        """Take out the queue whose turn it is."""
+        if self._reach is KeyReach.ANY:
+            self._queues = [self._entry(queue) for _, _, queue in self._queues]
+            heapq.heapify(self._queues)
+        entry = heapq.heappop(self._queues)
+        while self._reach is KeyReach.GROWING and self._queues:
+            fresh = self._entry(entry[2])
+            if fresh <= self._queues[0]:
+                break
+            entry = heapq.heapreplace(self._queues, fresh)
+        return entry[2]
+
+    def rejoin(self, gang: int) -> None:
+        """Line up again."""
+        self._line[self._queue_of[gang]].rejoin(gang)
+
+    def is_last(self, gang: int) -> bool:
+        """Whether nobody else is in any line."""
+        return not self._queues and not self._line[self._queue_of[gang]]

@@ -1,0 +1,353 @@
+"""When and where gangs that have waited for too long can start, and what must be free for it.
+
+The running tasks say when they are expected to end. For each gang in turn the pipeline itself is
+asked on the cluster of a later instant whether it could start, so that every rule has its say; the
+instants are the ends of tasks and of bookings made before. Nothing is kept from session to session:
+while nothing changes, the same bookings come out again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.booking import Booking, estimate_ms
+from optsched.plugins.devices.gpu_shares import shares_devices
+from optsched.plugins.ordering.reservation import NEVER, expected_ends
+from optsched.plugins.topology.preferences import find_wishes
+from optsched.problem.arrays import UNLIMITED, frozen
+from optsched.problem.running import running_tasks
+from optsched.solver.greedy.pipeline import start_alone
+from optsched.solver.model.node_masks import static_mask
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from optsched.cluster.amounts import Amounts
+    from optsched.plugins.ruleset import RuleSet
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.problem import Problem
+
+
+MOST_HOPELESS = 16
+"""Kinds of gangs without an answer after which no more are asked about in a session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """Who is to get bookings.
+
+    Attributes
+    ----------
+    gangs
+        Numbers of gangs, the first first.
+    may_hold
+        Those of them for which nodes may be kept although nobody says when they become free.
+    most
+        Bookings at most.
+
+    """
+
+    gangs: Sequence[int]
+    may_hold: frozenset[int]
+    most: int
+
+
+def make_bookings(problem: Problem, rules: RuleSet, wishes: Wishes) -> tuple[Booking, ...]:
+    """Bookings for gangs that wait, in their order; none for one that could never start.
+
+    At most one of them is open: its nodes are kept as they become free, without anybody knowing
+    when all of them are.
+    """
+    planner = _Planner(problem, rules)
+    made: list[Booking] = []
+    hopeless: set[tuple[int, int, bool]] = set()
+    for gang in wishes.gangs:
+        if len(made) == wishes.most or len(hopeless) == MOST_HOPELESS:
+            break
+        may_hold = gang in wishes.may_hold and not any(booking.is_open for booking in made)
+        alike = (int(problem.shape_of[gang]), int(problem.queue_of[gang]), may_hold)
+        booking = None if alike in hopeless else planner.book(gang, may_hold=may_hold)
+        if booking is None:
+            hopeless.add(alike)
+        else:
+            made.append(booking)
+    return tuple(made)
+
+
+@dataclass(frozen=True, eq=False)
+class _Held:
+    """What a booking made before takes of nodes (N, R) and of queues (Q, R), and until when."""
+
+    on_nodes: I64
+    of_queues: I64
+    end_ms: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Moment:
+    """An instant, and nodes (N,) that are emptied of tasks that do not say when they end."""
+
+    at_ms: int
+    emptied: Bool
+    queues_too: bool = False
+    """Whether such tasks count no more for queues either, wherever they run."""
+
+
+class _Planner:
+    def __init__(self, problem: Problem, rules: RuleSet) -> None:
+        self._problem = problem
+        self._rules = rules
+        self._running = running_tasks(problem)
+        self._ends = expected_ends(problem)
+        self._now = problem.snapshot.taken_ms
+        self._held: list[_Held] = []
+        self._promised = _promised(problem)
+        self._nobody = np.zeros(problem.num_nodes, np.bool_)
+
+    def book(self, gang: int, *, may_hold: bool) -> Booking | None:
+        """The earliest booking for a gang; None where it would never start."""
+        instants, alone = self._instants(), _alone(self._problem, gang)
+        found = self._earliest(alone, instants, self._nobody)
+        if found is not None:
+            return self._made(alone, *found)
+        return self._hold(alone, instants) if may_hold else None
+
+    def _instants(self) -> list[int]:
+        """Now, and whenever something that runs or is booked ends."""
+        ends = {int(e) for e in np.unique(self._ends).tolist() if e < NEVER}
+        ends |= {held.end_ms for held in self._held if held.end_ms < NEVER}
+        if self._problem.releasing.any():
+            ends.add(self._now + 1)
+        return [self._now, *sorted(e for e in ends if e > self._now)]
+
+    def _earliest(
+        self, alone: Problem, instants: Sequence[int], emptied: Bool
+    ) -> tuple[_Moment, I64] | None:
+        """The first instant at which a gang can start, and its nodes (T,)."""
+        room = self._room_check(alone)
+        first = bisect_left(instants, True, key=lambda at: room(_Moment(at, emptied)))
+        found = self._first(
+            len(instants) - first,
+            lambda i: self._start(alone, _Moment(instants[first + i], emptied)),
+        )
+        return None if found is None else (_Moment(instants[first + found[0]], emptied), found[1])
+
+    def _first(self, number: int, start: Callable[[int], I64 | None]) -> tuple[int, I64] | None:
+        """The first of so many ways that works, where all after one that works do; mostly the 0th.
+
+        A greedy start of unlike tasks may fail with more room; the answer works all the same.
+        """
+        known: dict[int, I64 | None] = {}
+
+        def works(i: int) -> bool:
+            if i not in known:
+                known[i] = start(i)
+            return known[i] is not None
+
+        if not number or not (works(0) or works(number - 1)):
+            return None
+        at = 0 if works(0) else bisect_left(range(number), True, key=works)
+        seats = known[at]
+        return None if seats is None else (at, seats)
+
+    def _room_check(self, alone: Problem) -> Callable[[_Moment], bool]:
+        """Whether nodes have room for each part of a gang by itself: quick, never too strict."""
+        problem, shapes = alone, alone.shapes
+        number = int(alone.shape_of[0])
+        shape, start = shapes.shapes[number], int(shapes.start[number])
+        need = max(shape.need, sum(n for _, n in shape.need_role), 1)
+        classes = [int(shapes.class_of[start + e]) for e in range(len(shape.entries))]
+        masks = [static_mask(problem, self._rules.filters, c) for c in classes]
+        counts = [entry.count for entry in shape.entries]
+
+        def has_room(moment: _Moment) -> bool:
+            free = np.maximum(problem.allocatable - self._used(moment), 0)
+            found = 0
+            for c, mask, count in zip(classes, masks, counts, strict=True):
+                request = problem.classes.request[c]
+                asked = np.flatnonzero(request)
+                fits = (free[:, asked] // request[asked]).min(axis=1, initial=int(UNLIMITED))
+                fits = np.minimum(fits if mask is None else fits[mask], count)
+                found += min(int(fits.sum()), count)
+            return found >= need
+
+        return has_room
+
+    def _start(self, alone: Problem, moment: _Moment) -> I64 | None:
+        """(T,) where a gang starts if it is alone at a moment."""
+        used, allocated = self._used(moment), self._allocated(moment)
+        releasing = np.zeros_like(alone.releasing)
+        frozen(used, allocated, releasing)
+        queues = replace(alone.queues, allocated=allocated)
+        then = replace(alone, used=used, releasing=releasing, queues=queues)
+        # These look at who stands where, not at amounts.
+        return start_alone(then.taking_over(alone, shares_devices, find_wishes), self._rules, 0)
+
+    def _gone(self, moment: _Moment) -> Bool:
+        """(V,) running tasks that hold nothing any more at a moment."""
+        emptied = moment.emptied[self._running.node_of]
+        gone: Bool = (self._ends <= moment.at_ms) | ((self._ends == NEVER) & emptied)
+        return gone
+
+    def _used(self, moment: _Moment) -> I64:
+        """(N, R) what is held at a moment, bookings and promises of room included."""
+        problem, gone = self._problem, self._gone(moment)
+        used: I64 = problem.used + self._promised
+        if moment.at_ms > self._now:
+            used -= problem.releasing
+        np.subtract.at(used, self._running.node_of[gone], self._running.request[gone])
+        for held in self._held:
+            if moment.at_ms < held.end_ms:
+                used += held.on_nodes
+        return used
+
+    def _allocated(self, moment: _Moment) -> I64:
+        """(Q, R) what queues hold at a moment."""
+        gone = self._gone(moment)
+        if moment.queues_too:
+            gone = gone | (self._ends == NEVER)
+        gone &= self._running.queue_of >= 0
+        allocated = self._problem.queues.allocated.copy()
+        np.subtract.at(allocated, self._running.queue_of[gone], self._running.request[gone])
+        for held in self._held:
+            if moment.at_ms < held.end_ms:
+                allocated += held.of_queues
+        return allocated
+
+    # --- nodes that nobody knows when they are free ----------------------------------------------
+
+    def _hold(self, alone: Problem, instants: Sequence[int]) -> Booking | None:
+        """The fewest nodes that must be emptied, those first on which the least runs."""
+        last = instants[-1]
+        if self._start(alone, _Moment(last, self._nobody, queues_too=True)) is not None:
+            return self._below_ceiling(alone, instants)
+        order = self._by_load()
+
+        def emptied(number: int) -> Bool:
+            nodes = self._nobody.copy()
+            nodes[order[:number]] = True
+            return nodes
+
+        room = self._room_check(alone)
+        numbers = range(len(order) + 1)
+        first = bisect_left(numbers, True, key=lambda n: room(_Moment(last, emptied(n))))
+        enough = self._first(
+            len(numbers) - first,
+            lambda i: self._start(alone, _Moment(last, emptied(first + i))),
+        )
+        if enough is None:
+            return None
+        found = self._earliest(alone, instants, emptied(first + enough[0]))
+        return None if found is None else self._made(alone, *found, is_open=True)
+
+    def _below_ceiling(self, alone: Problem, instants: Sequence[int]) -> Booking | None:
+        """Nodes are not what is short: a booking of the queue alone."""
+        for at in instants:
+            moment = _Moment(at, self._nobody, queues_too=True)
+            seats = self._start(alone, moment)
+            if seats is not None:
+                booking = self._made(alone, moment, seats, is_open=True)
+                return replace(booking, nodes=())
+        return None
+
+    def _by_load(self) -> I64:
+        """Nodes with tasks that do not say when they end, those on which these hold least first."""
+        problem = self._problem
+        load = np.zeros_like(problem.used)
+        stays = self._ends == NEVER
+        np.add.at(load, self._running.node_of[stays], self._running.request[stays])
+        share = (load / np.maximum(problem.allocatable, 1)).max(axis=1, initial=0.0)
+        nodes = np.flatnonzero(share > 0)
+        return nodes[np.lexsort((nodes, share[nodes]))]
+
+    # --- bookings --------------------------------------------------------------------------------
+
+    def _made(
+        self, alone: Problem, moment: _Moment, seats: I64, *, is_open: bool = False
+    ) -> Booking:
+        problem, (domain,) = alone, alone.snapshot.gangs
+        tasks = np.flatnonzero(seats >= 0)
+        request = problem.classes.request[problem.task_class[tasks]]
+        mine = np.zeros_like(problem.used)
+        np.add.at(mine, seats[tasks], request)
+        of_queues = np.zeros_like(problem.queues.allocated)
+        of_queues[problem.queue_of[0]] = request.sum(axis=0)
+        before = [held for held in self._held if held.end_ms > moment.at_ms]
+        kept = mine + sum(held.on_nodes for held in before)
+        names = [problem.snapshot.nodes[n].name for n in np.unique(seats[tasks]).tolist()]
+        rows = kept[np.unique(seats[tasks])]
+        length = _length_ms(alone)
+        end = NEVER if is_open or not length else moment.at_ms + length
+        self._held.append(_Held(mine, of_queues, end))
+        return Booking(
+            gang=domain.key,
+            priority=domain.priority,
+            start_ms=moment.at_ms,
+            is_open=is_open,
+            nodes=tuple((n, self._named(row)) for n, row in zip(names, rows, strict=True)),
+            queues=self._ceilings(
+                int(alone.queue_of[0]), of_queues + sum(held.of_queues for held in before)
+            ),
+        )
+
+    def _ceilings(self, queue: int, of_queues: I64) -> tuple[tuple[str, Amounts], ...]:
+        """What must be free below each ceiling of a queue and those above it."""
+        queues = self._problem.queues
+        above = np.flatnonzero(queues.subtree[:, queue]).tolist()
+        limited = queues.capability < UNLIMITED
+        kept = queues.summed_up(of_queues)
+        found = ((queues.names[q], self._named(np.where(limited[q], kept[q], 0))) for q in above)
+        return tuple(sorted((name, amounts) for name, amounts in found if amounts))
+
+    def _named(self, row: I64) -> Amounts:
+        pairs = zip(self._problem.resources, row.tolist(), strict=True)
+        return tuple(sorted((r, amount) for r, amount in pairs if amount))
+
+
+def _alone(problem: Problem, gang: int) -> Problem:
+    """The problem of one gang, as number 0; nodes and queues are full of what others hold."""
+    snapshot = problem.snapshot
+    one = slice(gang, gang + 1)
+    tasks = slice(int(problem.task_start[gang]), int(problem.task_start[gang + 1]))
+    number = tasks.stop - tasks.start
+    return replace(
+        problem,
+        snapshot=replace(snapshot, gangs=snapshot.gangs[one], bookings=()),
+        settled=problem.settled[one],
+        shape_of=problem.shape_of[one],
+        queue_of=problem.queue_of[one],
+        priority=problem.priority[one],
+        created_ms=problem.created_ms[one],
+        waiting_since_ms=problem.waiting_since_ms[one],
+        min_member=problem.min_member[one],
+        num_ready=problem.num_ready[one],
+        task_start=np.array([0, number], np.int64),
+        tasks=problem.tasks[tasks],
+        task_class=problem.task_class[tasks],
+        gang_of=np.zeros(number, np.int64),
+        blocked={},
+        rows=problem.rows[one],
+        plain_rows=problem.plain_rows[one],
+    )
+
+
+def _length_ms(alone: Problem) -> int:
+    """How long a gang will run once it has started; 0 where that is not known."""
+    (gang,) = alone.snapshot.gangs
+    said = [estimate_ms(task, gang) for task in alone.tasks]
+    return max(said) if all(said) else 0
+
+
+def _promised(problem: Problem) -> I64:
+    """(N, R) what tasks that have a nomination will take where they have it."""
+    promised = np.zeros_like(problem.used)
+    index_of = {n.name: i for i, n in enumerate(problem.snapshot.nodes) if n.ready}
+    for t, task in enumerate(problem.tasks):
+        if task.nominated_node in index_of:
+            row = problem.classes.request[problem.task_class[t]]
+            promised[index_of[task.nominated_node]] += row
+    return promised

@@ -1,0 +1,456 @@
+"""Gangs that stay together in the network, and gangs of smaller groups that start whole.
+
+Domains are tried by tier upwards; those of one tier that have room, counted for all of them at
+once, by score. The first that takes the minimum is it (Volcano `allocateForJob`). A gang that asks
+for nothing but has smaller groups is placed group by group, each with all its tasks or none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.plugins.faces import Face
+from optsched.plugins.gangs.sub_groups import SubGroups
+from optsched.plugins.topology.network_topology import NetworkTopology
+from optsched.problem.arrays import UNPLACED
+from optsched.problem.choices import candidates
+from optsched.problem.parts import NO_PART
+from optsched.problem.topology import NOWHERE
+from optsched.problem.units import entry_tasks, residents
+from optsched.solver.greedy.nodes import Lens
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from optsched.plugins.ruleset import RuleSet
+    from optsched.problem.arrays import F64, I64, Bool
+    from optsched.problem.problem import Problem
+    from optsched.problem.shapes import GangShape
+    from optsched.problem.topology import Bound, Bounds, Forest
+    from optsched.solver.greedy.nodes import Book
+    from optsched.solver.greedy.placement import Cursor, Placing
+
+MOST_TRIED = 128
+"""Domains of one tier that are tried; those with room for every class by itself mostly fit."""
+
+Where = tuple["Book", "I64"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Fence:
+    """A domain that tasks are kept in, as nodes (N,); all of them where `nodes` is None."""
+
+    bound: Bound | None = None
+    domain: int = NOWHERE
+    nodes: Bool | None = None
+
+
+_OPEN = _Fence()
+
+
+class Domains:
+    """Places the gangs that the pipeline can not place node by node alone."""
+
+    def __init__(self, placing: Placing, rules: RuleSet) -> None:
+        self._placing = placing
+        self._problem = placing.problem
+        topology, groups = rules.find(NetworkTopology.name), rules.find(SubGroups.name)
+        binding = topology is not None and topology.binds
+        rule = topology.rule if binding and topology is not None else None
+        self._rule = rule if isinstance(rule, NetworkTopology) else None
+        self._scores = topology is not None and Face.HYPERNODE_ORDER in topology.faces
+        self._nears = topology is not None and Face.NODE_ORDER in topology.faces
+        self._has_groups = groups is not None and groups.binds
+        self._guided = self._find_guided()
+
+    def _find_guided(self) -> frozenset[int]:
+        problem = self._problem
+        pairs = zip(problem.shapes.shapes, problem.topology.bounds, strict=True)
+        guided = [
+            bool(self._has_groups and s.parts) or bool(self._rule and b.all) for s, b in pairs
+        ]
+        gangs = problem.open_gangs
+        chosen = np.array([*guided, False], np.bool_)[problem.shape_of[gangs]]
+        return frozenset(gangs[chosen].tolist())
+
+    def guide(self, gang: int) -> bool:
+        """Whether a gang is placed here."""
+        return gang in self._guided
+
+    def has_groups(self, gang: int) -> bool:
+        """Whether a gang's minimum of smaller groups is reached, besides that of tasks."""
+        return gang not in self._guided or self._work(gang).has_groups
+
+    # --- starting --------------------------------------------------------------------------------
+
+    def start(self, gang: int) -> bool:
+        """Start a gang now, or promise it room that is being freed; False when it has to wait."""
+        placing = self._placing
+        now = (placing.book, placing.node_of)
+        for _ in self._ways(gang, [now]):
+            if placing.faces.holds(gang):
+                placing.keep()
+                return True
+            placing.undo(gang)
+        if placing.later is not None and self._promise(gang, placing.later):
+            placing.hold(placing.later)
+        return False
+
+    def promise(self, gang: int) -> bool:
+        """Find room for a gang that it gets now or once victims have left; it stands if found."""
+        return self._promise(gang, self._placing.future)
+
+    def _promise(self, gang: int, later: Book) -> bool:
+        placing = self._placing
+        stages = [(placing.book, placing.node_of), (later, placing.nominated)]
+        return any(placing.faces.holds(gang) for _ in self._ways(gang, stages))
+
+    def _ways(self, gang: int, stages: Sequence[Where]) -> Iterator[_Fence]:
+        """Each way to start a gang, while it stands; nothing stands in the end."""
+        work = self._work(gang)
+        for fence in work.fences(stages[-1][0]):
+            for where in stages:
+                work.cursor.failed.clear()
+                if not (work.cursor.is_ready and work.has_groups):
+                    work.fill(fence, where)
+            if work.cursor.is_ready and work.has_groups:
+                yield fence
+            if self._placing.mark:
+                self._placing.undo(gang)
+
+    # --- growing ---------------------------------------------------------------------------------
+
+    def grow(self, gang: int, number: int) -> int:
+        """Place up to some more tasks in order, or a group as a whole; how many found room."""
+        work = self._work(gang)
+        where = (self._placing.book, self._placing.node_of)
+        placed = 0
+        for run in work.cursor.runs:
+            entry, left = run
+            if placed >= number or not left or entry in work.cursor.failed:
+                continue
+            if work.is_waiting(work.part_of(entry)):
+                placed += work.open_part(work.part_of(entry), where)
+            if run[1] and placed < number and entry not in work.cursor.failed:
+                placed += work.extend(run, min(run[1], number - placed), where)
+        return placed
+
+    def _work(self, gang: int) -> _Work:
+        return _Work(self._placing, gang, self._rule, (self._scores, self._nears))
+
+
+class _Work:
+    """One gang while it is being placed."""
+
+    def __init__(
+        self,
+        placing: Placing,
+        gang: int,
+        rule: NetworkTopology | None,
+        asks: tuple[bool, bool],
+    ) -> None:
+        self._placing = placing
+        self._problem: Problem = placing.problem
+        self._gang = gang
+        self._rule = rule
+        self._scores, self._nears = asks
+        number = int(self._problem.shape_of[gang])
+        self._shape: GangShape = self._problem.shapes.shapes[number]
+        self._bounds: Bounds = self._problem.topology.bounds[number]
+        self.cursor: Cursor = placing.cursor(gang)
+
+    # --- how far it has come ---------------------------------------------------------------------
+
+    def part_of(self, entry: int) -> int:
+        """The part of an entry."""
+        return self._shape.entries[entry].part
+
+    def is_waiting(self, part: int) -> bool:
+        """Whether a part has to start whole still."""
+        return part != NO_PART and self._placed_in(part) < self._shape.parts[part].need
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether enough smaller groups have started."""
+        return all(
+            sum(not self.is_waiting(p) for p in self._parts_of(rule)) >= groups
+            for rule, groups in self._shape.need_groups
+        )
+
+    def _parts_of(self, rule: int) -> list[int]:
+        """The parts that a rule forms and that had to start when the session opened."""
+        parts = enumerate(self._shape.parts)
+        return [p for p, part in parts if part.rule == rule and part.need]
+
+    def _placed_in(self, part: int) -> int:
+        entries = enumerate(self._shape.entries)
+        return sum(self.cursor.done[e] for e, entry in entries if entry.part == part)
+
+    def _bound(self, part: int) -> Bound | None:
+        if self._rule is None:
+            return None
+        return self._bounds.whole if part == NO_PART else self._bounds.parts[part]
+
+    def _anchor(self, part: int, bound: Bound) -> int:
+        """The domain that a gang, or a part of it, lies in as things stand."""
+        forest = self._problem.topology.forest(bound)
+        domain = forest.holder(self._nodes_of(part))
+        if domain < 0 or bound.held < 0:
+            return max(domain, bound.held)
+        return forest.meet(domain, bound.held)
+
+    def _nodes_of(self, part: int) -> I64:
+        """Nodes that have been found for tasks of the gang, or of a part."""
+        found = [np.zeros(0, np.int64)]
+        for e, entry in enumerate(self._shape.entries):
+            if part in (NO_PART, entry.part) and self.cursor.done[e]:
+                first = entry_tasks(self._problem, self._gang, e).start
+                tasks = slice(first, first + self.cursor.done[e])
+                found += [self._placing.node_of[tasks], self._placing.nominated[tasks]]
+        nodes = np.concatenate(found)
+        known: I64 = nodes[nodes != UNPLACED]
+        return known
+
+    def _share(self, part: int) -> F64:
+        """(N,) share of the tasks of the gang, or of a part, on each node."""
+        there, number = residents(self._problem, self._gang, part)
+        nodes = np.concatenate([there, self._nodes_of(part)])
+        return np.bincount(nodes, minlength=self._problem.num_nodes) / number
+
+    # --- fences ----------------------------------------------------------------------------------
+
+    def fences(self, book: Book) -> Iterator[_Fence]:
+        """Where the whole gang may lie, the best domain first."""
+        bound = self._bound(NO_PART)
+        if bound is None:
+            yield _OPEN
+            return
+        need = max(self.cursor.need, sum(n for n in self.cursor.need_role.values() if n > 0))
+        entries = range(len(self._shape.entries))
+        yield from self._by_tier(bound, entries, max(need, 1), (book, _OPEN, NOWHERE))
+
+    def _by_tier(
+        self,
+        bound: Bound,
+        entries: Iterable[int],
+        need: int,
+        within: tuple[Book, _Fence, int],
+    ) -> Iterator[_Fence]:
+        """Domains with room for some tasks of entries, the lowest tier first, then by score.
+
+        `within` is the book, the fence around them, and a domain that they must hold.
+        """
+        book, fence, anchor = within
+        forest = self._problem.topology.forest(bound)
+        rooms = self._rooms(forest, book, list(entries), fence.nodes)
+        there = rooms.sum(axis=0)
+        open_ = (there >= need) & self._fits_whole(forest, book, fence, need)
+        domains = candidates(forest, bound)
+        if anchor >= 0:
+            domains = domains[(domains <= anchor) & (anchor < forest.end[domains])]
+        domains = domains[open_[domains]]
+        wanted = sum(self._left(e) for e in entries)
+        score = self._domain_scores(forest, book, list(entries))
+        known = self._recorded(forest)
+        order = np.lexsort(
+            (
+                forest.rank[domains],
+                -score[domains],
+                ~known[domains],
+                there[domains] < wanted,
+                forest.tier[domains],
+            )
+        )
+        tried: dict[int, int] = {}
+        for d in domains[order].tolist():
+            tier = int(forest.tier[d])
+            tried[tier] = tried.get(tier, 0) + 1
+            if tried[tier] <= MOST_TRIED:
+                yield self._fence(bound, d, fence)
+
+    def _fence(self, bound: Bound, domain: int, around: _Fence) -> _Fence:
+        nodes = self._problem.topology.forest(bound).inside(domain)
+        return _Fence(bound, domain, nodes if around.nodes is None else nodes & around.nodes)
+
+    def _left(self, entry: int) -> int:
+        return self._shape.entries[entry].count - self.cursor.done[entry]
+
+    def _rooms(self, forest: Forest, book: Book, entries: list[int], nodes: Bool | None) -> I64:
+        """(entries, D) tasks of each entry that each domain has room for, by themselves."""
+        rooms = np.zeros((len(entries), len(forest)), np.int64)
+        for row, entry in zip(rooms, entries, strict=True):
+            left = self._left(entry)
+            fits = np.minimum(book.fits(self._placing.class_of(self._gang, entry)), left)
+            if nodes is not None:
+                fits = np.where(nodes, fits, 0)
+            row[:] = np.minimum(forest.sums(fits), left)
+        return rooms
+
+    def _fits_whole(self, forest: Forest, book: Book, fence: _Fence, need: int) -> Bool:
+        """(D,) domains with enough of every resource for a gang that starts whole."""
+        if not self._shape.is_rigid or need < self._shape.num_tasks:
+            return np.ones(len(forest), np.bool_)
+        idle = book.idle if fence.nodes is None else np.where(fence.nodes[:, None], book.idle, 0)
+        asked = self._request(range(len(self._shape.entries)))
+        room = forest.sums(np.maximum(idle, 0))
+        enough: Bool = np.all(room >= asked, axis=1)
+        return enough
+
+    def _request(self, entries: Iterable[int]) -> I64:
+        """(R,) what is left of some entries asks for together."""
+        total = np.zeros(len(self._problem.resources), np.int64)
+        for e in entries:
+            request = self._problem.classes.request[self._placing.class_of(self._gang, e)]
+            total += request * self._left(e)
+        return total
+
+    def _domain_scores(self, forest: Forest, book: Book, entries: list[int]) -> F64:
+        if self._rule is None or not self._scores:
+            return np.zeros(len(forest))
+        request = self._request(entries)
+        return self._rule.domain_scores(self._problem, forest, book.used, request)
+
+    def _recorded(self, forest: Forest) -> Bool:
+        """(D,) domains around the one that the gang was in when it ran last."""
+        known = np.zeros(len(forest), np.bool_)
+        name = self._problem.snapshot.gangs[self._gang].recorded_hypernode
+        if name and not forest.label and name in forest.names:
+            known[list(forest.upwards(forest.names.index(name)))] = True
+        return known
+
+    # --- placing ---------------------------------------------------------------------------------
+
+    def fill(self, fence: _Fence, where: Where) -> None:
+        """Place what the minimum needs within a fence, as far as there is room."""
+        for rule, groups in self._shape.need_groups:
+            mine = self._parts_of(rule)
+            for part in mine:
+                started = sum(not self.is_waiting(p) for p in mine)
+                if started < groups and self.is_waiting(part):
+                    self._start_part(part, fence, where)
+        for run in self.cursor.runs:
+            part = self.part_of(run[0])
+            if self._wanted(run) > 0 and self.is_waiting(part):
+                self._start_part(part, fence, where)
+            wanted = self._wanted(run)
+            if wanted > 0 and run[0] not in self.cursor.failed and not self.is_waiting(part):
+                self._spread(run, wanted, where, fence)
+
+    def _wanted(self, run: list[int]) -> int:
+        role = self._shape.entries[run[0]].role
+        return min(run[1], max(self.cursor.need, self.cursor.need_role.get(role, 0)))
+
+    def _spread(self, run: list[int], wanted: int, where: Where, fence: _Fence) -> int:
+        """Place tasks of a run within a fence, those of a part where the part may lie."""
+        part = self.part_of(run[0])
+        own = self._bound(part) if part != NO_PART else None
+        if own is None:
+            return self._place(run, wanted, where, fence)
+        placed = 0
+        is_free = self._anchor(part, own) < 0
+        around = (where[0], fence, NOWHERE)
+        options = (
+            self._by_tier(own, [run[0]], 1, around) if is_free else self._chain(part, own, fence)
+        )
+        for each in options:
+            self.cursor.failed.discard(run[0])
+            placed += self._place(run, wanted - placed, where, each)
+            if placed == wanted or (is_free and placed):
+                break
+        return placed
+
+    def _chain(self, part: int, bound: Bound, fence: _Fence) -> Iterator[_Fence]:
+        """Fences around what there is of a gang or part already, the narrowest first."""
+        forest = self._problem.topology.forest(bound)
+        anchor = self._anchor(part, bound)
+        for d in forest.upwards(anchor):
+            if bound.allowed[d]:
+                yield self._fence(bound, d, fence)
+
+    def _start_part(self, part: int, fence: _Fence, where: Where) -> bool:
+        """Place as much of a part as must start together within a fence, or nothing."""
+        need = self._shape.parts[part].need - self._placed_in(part)
+        entries = [e for e, entry in enumerate(self._shape.entries) if entry.part == part]
+        bound = self._bound(part)
+        fences: Iterable[_Fence] = [fence]
+        if bound is not None:
+            anchor = self._anchor(part, bound)
+            fences = self._by_tier(bound, entries, need, (where[0], fence, anchor))
+        for each in fences:
+            mark, failed = self._placing.mark, set(self.cursor.failed)
+            left = need
+            for run in self.cursor.runs:
+                if run[0] in entries and run[1] and left:
+                    left -= self._place(run, min(run[1], left), where, each)
+            if not left:
+                return True
+            self._placing.back_to(self._gang, mark)
+            self.cursor.failed |= failed
+        self.cursor.failed.update(entries)
+        return False
+
+    def _place(self, run: list[int], wanted: int, where: Where, fence: _Fence) -> int:
+        """Place tasks of a run within a fence, near to what there is already."""
+        placed = 0
+        if wanted > 1 and self._is_wide(fence) and self._bonus(run, fence) is None:
+            placed = self._placing.place(self._gang, run, 1, where, Lens(fence.nodes))
+            if not placed:
+                return 0
+        lens = Lens(fence.nodes, self._bonus(run, fence))
+        return placed + self._placing.place(self._gang, run, wanted - placed, where, lens)
+
+    def _is_wide(self, fence: _Fence) -> bool:
+        """Whether there are smaller domains within a fence to keep to."""
+        if fence.bound is None:
+            return False
+        return int(self._problem.topology.forest(fence.bound).end[fence.domain]) > fence.domain + 1
+
+    def _bonus(self, run: list[int], fence: _Fence) -> F64 | None:
+        if self._rule is None or not self._nears or not self._is_wide(fence):
+            return None
+        part = self.part_of(run[0])
+        own = self._bound(part) if part != NO_PART else None
+        bound = own or self._bound(NO_PART)
+        if bound is None:
+            return None
+        whose = NO_PART if own is None else part
+        anchor = self._anchor(whose, bound)
+        if anchor < 0:
+            return None
+        forest = self._problem.topology.forest(bound)
+        return self._rule.nearness(forest, anchor, self._share(whose))
+
+    # --- growing ---------------------------------------------------------------------------------
+
+    def open_part(self, part: int, where: Where) -> int:
+        """Start another smaller group within what the gang may use; how many tasks were placed."""
+        before = self._placed_in(part)
+        for fence in self._reach(where[0]):
+            if self._start_part(part, fence, where):
+                return self._placed_in(part) - before
+        return 0
+
+    def extend(self, run: list[int], wanted: int, where: Where) -> int:
+        """Place more tasks of a run, as near to the others as there is room."""
+        placed = 0
+        bound = self._bound(NO_PART)
+        is_free = bound is not None and self._anchor(NO_PART, bound) < 0
+        for fence in self._reach(where[0]):
+            self.cursor.failed.discard(run[0])
+            placed += self._spread(run, wanted - placed, where, fence)
+            if placed == wanted or (is_free and placed):
+                break
+        return placed
+
+    def _reach(self, book: Book) -> Iterator[_Fence]:
+        """Fences around what there is of the gang, the narrowest first; else all good ones."""
+        bound = self._bound(NO_PART)
+        if bound is None:
+            yield _OPEN
+        elif self._anchor(NO_PART, bound) >= 0:
+            yield from self._chain(NO_PART, bound, _OPEN)
+        else:
+            yield from self.fences(book)

@@ -1,0 +1,92 @@
+"""Task classes told apart by the domain that their tasks are bound to, for configurations.
+
+Tasks of class c that are bound to domain d are a copy of the class which may come to the nodes of d
+only. A node does not care which copy it takes; the rows do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.problem.topology import CLUSTER
+from optsched.solver.model.assignment import task_domains
+
+if TYPE_CHECKING:
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.formulation import Formulation
+    from optsched.problem.problem import Problem
+    from optsched.problem.topology import Forest
+
+
+@dataclass(frozen=True, eq=False)
+class Copies:
+    """Axis C of task classes, followed by their copies.
+
+    Attributes
+    ----------
+    class_of, domain
+        (C',) task class and domain of each; classes themselves are bound to the cluster.
+    forests
+        (C',) forest of the domain, None for classes themselves.
+    supply
+        (C',) row of the model that counts what is placed of each.
+
+    """
+
+    class_of: I64
+    domain: I64
+    forests: tuple[Forest | None, ...]
+    supply: I64
+
+    def inside(self, problem: Problem) -> Bool:
+        """(C', N) the nodes of their domains."""
+        inside = np.ones((len(self.class_of), problem.num_nodes), np.bool_)
+        for row, forest, domain in zip(inside, self.forests, self.domain.tolist(), strict=True):
+            if forest is not None:
+                row[:] = forest.inside(domain)
+        return inside
+
+    def merged(self, tasks: I64) -> I64:
+        """(…, C) numbers of tasks by class from those by copy (…, C')."""
+        classes = int((self.domain == CLUSTER).sum())
+        total = np.zeros((*tasks.shape[:-1], classes), np.int64)
+        for copy, task_class in enumerate(self.class_of.tolist()):
+            total[..., task_class] += tasks[..., copy]
+        return total
+
+    def of_tasks(self, form: Formulation, node_of: I64) -> tuple[I64, int]:
+        """(T,) the copy that tasks on nodes (T,) count for, and how many copies there are."""
+        copy_of = form.problem.task_class.copy()
+        pairs = zip(self.class_of.tolist(), self.domain.tolist(), strict=True)
+        number = {pair: i for i, pair in enumerate(pairs)}
+        for demand in form.choices.demands:
+            task_class = int(form.gangs.class_of[demand.entry])
+            mine = [number[task_class, d] for d in demand.choice.domains.tolist()]
+            tasks, at = task_domains(form, demand, node_of)
+            copy_of[tasks[at >= 0]] = np.array(mine, np.int64)[at[at >= 0]]
+        return copy_of, len(self.class_of)
+
+
+def copy_classes(form: Formulation) -> Copies:
+    """Copies for everything that the choices of a formulation bind to domains, with their rows."""
+    classes = len(form.supply)
+    class_of, domains = list(range(classes)), [CLUSTER] * classes
+    forests: list[Forest | None] = [None] * classes
+    supply = [form.supply]
+    for task_class, forest, domain, variable, factor in form.choices.by_class():
+        form.model.add_entries(form.supply[task_class], variable, -factor)
+        found, at = np.unique(domain, return_inverse=True)
+        none = np.zeros(len(found), np.int64)
+        supply.append(form.model.add_rows(at, variable, factor, upper=none))
+        class_of += [task_class] * len(found)
+        domains += found.tolist()
+        forests += [forest] * len(found)
+    return Copies(
+        class_of=np.array(class_of, np.int64),
+        domain=np.array(domains, np.int64),
+        forests=tuple(forests),
+        supply=np.concatenate(supply),
+    )

@@ -1,0 +1,374 @@
+"""Problem → level model, node by node or by node classes, and the way back to decisions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from optsched.plugins.extension_points import is_domain_level, is_node_level
+from optsched.problem.arrays import ranges, row_groups
+from optsched.problem.formulation import Formulation, gang_classes
+from optsched.problem.linear import Expression
+from optsched.solver.cpsat.level_model import Configurations, LevelModel, Objective, Placement
+from optsched.solver.cpsat.pricing import check_rooms, useful_capacity
+from optsched.solver.model.assignment import deal, domains_taken
+from optsched.solver.model.domain_copies import copy_classes
+from optsched.solver.model.node_masks import allowed_nodes, open_classes, rooms, spare_room
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from optsched.plugins.extension_points import AnyLevel
+    from optsched.plugins.ruleset import RuleSet
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.decisions import Decisions
+    from optsched.problem.problem import Problem
+    from optsched.problem.tiers import Tiers
+    from optsched.solver.cpsat.level_model import LevelUpdate
+    from optsched.solver.model.domain_copies import Copies
+
+MOST_START = 64
+"""Configurations of the incumbent that column generation starts from: the most frequent ones."""
+
+MOST_START_CELLS = 4_000_000
+"""Entries of the table of configurations in use beyond which it is not worth making."""
+
+
+@dataclass(frozen=True, eq=False)
+class Goal:
+    """What is to be reached.
+
+    Attributes
+    ----------
+    levels
+        In order of importance.
+    known
+        The incumbent's value of each level.
+    bounds
+        What is known not to be beaten on each level with those above at `known`; None where
+        nothing is; nothing at all where nobody has searched before.
+
+    """
+
+    tiers: Tiers
+    levels: Sequence[AnyLevel]
+    known: Sequence[int]
+    bounds: Sequence[int | None] = ()
+
+    def objective(self, number: int, expression: Expression) -> Objective:
+        """The objective of a level."""
+        bound = self.bounds[number] if self.bounds else None
+        return Objective(expression, self.levels[number].sense, self.known[number], bound)
+
+
+class Encoding(Protocol):
+    """A level model and how to read its solutions."""
+
+    @property
+    def model(self) -> LevelModel:
+        """What the solver gets."""
+
+    @property
+    def level_of(self) -> list[int]:
+        """For each level of the model, the number of its level in the goal."""
+
+    def decode(self, update: LevelUpdate, base: Decisions) -> Decisions:
+        """The decisions of a solution; what the model does not know stays as in `base`."""
+
+
+# --- node by node --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Direct:
+    """One integer a task class and node: exact for every rule, for small problems only.
+
+    `supplied` is (C, N), -1 where a class may not be.
+    """
+
+    form: Formulation
+    model: LevelModel
+    level_of: list[int]
+    supplied: I64
+
+    def decode(self, update: LevelUpdate, base: Decisions) -> Decisions:
+        """See `Encoding`."""
+        assert update.solution is not None  # noqa: S101  the caller asks only then
+        slots = []
+        for row in self.supplied:
+            nodes = np.flatnonzero(row >= 0)
+            slots.append(np.repeat(nodes, update.solution[row[nodes]]))
+        return deal(self.form, update.solution, slots, base)
+
+
+def encode_direct(problem: Problem, rules: RuleSet, goal: Goal, incumbent: Decisions) -> Direct:
+    """x[c, n] tasks of class c on node n, every hard rule written out."""
+    form = _aggregated(problem, rules, goal)
+    on_node = np.zeros((len(problem.classes.shapes), problem.num_nodes), np.int64)
+    tasks = np.flatnonzero(incumbent.node_of >= 0)
+    np.add.at(on_node, (problem.task_class[tasks], incumbent.node_of[tasks]), 1)
+    most = np.minimum(rooms(problem, rules), problem.classes.num_pending[:, None])
+    final = _beside_promises(problem, rules, incumbent)
+    most[final] = np.minimum(most[final], on_node[final])
+    task_class, node = np.nonzero(most > 0)
+    supplied = np.full(most.shape, -1, np.int64)
+    variables = form.model.add_variables(0, most[task_class, node])
+    supplied[task_class, node] = variables
+    # What is supplied is placed, neither more nor less: other tasks look at where tasks stand.
+    form.model.add_entries(form.supply[task_class], variables, -1)
+    placed = form.gangs.class_of
+    balance = form.model.add_rows(
+        np.concatenate([placed, task_class]),
+        np.concatenate([form.placed_variable, variables]),
+        np.concatenate([form.placed_factor, -np.ones_like(variables)]),
+        lower=np.zeros(len(problem.classes.shapes), np.int64),
+    )
+    for rule in rules.hard:
+        rule.encode_nodes(form, supplied)
+    num_rules = form.model.num_rows
+    objectives = [
+        goal.objective(i, _expression(level, form, supplied)) for i, level in enumerate(goal.levels)
+    ]
+    hint = incumbent_values(form, incumbent)
+    hint[variables] = on_node[task_class, node]
+    model = _finish(form, objectives, hint)
+    linking = np.zeros(len(model.rows.lower), np.bool_)
+    linking[form.supply] = linking[balance] = True
+    node_of = np.full(len(model.lower), -1, np.int64)
+    node_of[variables] = node
+    stage = _stages(form, supplied, [o.expression for o in objectives], len(model.lower))
+    model = replace(model, placement=Placement(node_of, stage, linking, num_rules))
+    return Direct(form, model, list(range(len(objectives))), supplied)
+
+
+def _stages(
+    form: Formulation, supplied: I64, levels: Sequence[Expression], num_variables: int
+) -> I64:
+    """(variables,) the first level on which the gangs of a variable count; -1 without gangs."""
+    gangs, starts = form.gangs, form.start >= 0
+    classes = np.arange(len(gangs.shape_of), dtype=np.int64)
+    gang_of = np.full(num_variables, -1, np.int64)
+    gang_of[form.start[starts]] = classes[starts]
+    gang_of[form.placed_variable] = gangs.gang_class_of
+    stage_of = np.full(len(classes), len(levels), np.int64)
+    for level, expression in enumerate(levels):
+        counted = gang_of[expression.variables]
+        # Other variables may depend on any gang.
+        mine = counted if (counted >= 0).all() else classes
+        stage_of[mine] = np.minimum(stage_of[mine], level)
+    stage = np.where(gang_of >= 0, np.append(stage_of, 0)[gang_of], -1)
+    of_class = np.full(len(supplied), len(levels), np.int64)
+    np.minimum.at(of_class, gangs.class_of, stage_of[gangs.gang_class_of])
+    task_class, node = np.nonzero(supplied >= 0)
+    stage[supplied[task_class, node]] = of_class[task_class]
+    return stage
+
+
+def _beside_promises(problem: Problem, rules: RuleSet, incumbent: Decisions) -> Bool:
+    """(C, N) where no more tasks may come than the incumbent has there.
+
+    Rules that tie nodes know nothing of what has been promised: devices that are free now may be
+    meant for somebody who waits for others besides. With what the incumbent has there it fits.
+    """
+    ties = np.zeros(len(problem.classes.shapes), np.bool_)
+    promised = np.flatnonzero(incumbent.nominated >= 0)
+    if len(promised):
+        for c in range(len(ties)):
+            ties[c] = rules.ties_nodes(problem, c)
+    nodes = np.zeros(problem.num_nodes, np.bool_)
+    nodes[incumbent.nominated[promised[ties[problem.task_class[promised]]]]] = True
+    found: Bool = ties[:, None] & nodes
+    return found
+
+
+def _expression(level: AnyLevel, form: Formulation, supplied: I64) -> Expression:
+    if is_domain_level(level):
+        return level.encode_places(form, supplied)
+    if is_node_level(level):
+        task_class, node = np.nonzero(supplied >= 0)
+        values = level.node_values(form.problem)
+        return Expression.of(supplied[task_class, node], values[task_class, node])
+    return level.encode(form)
+
+
+# --- by node classes -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class ByConfigurations:
+    """Node classes filled by configurations: for many nodes with few distinct rooms.
+
+    Nodes of class k are `members[member_start[k]:member_start[k + 1]]`; `copies` says what tasks in
+    configurations are.
+    """
+
+    form: Formulation
+    model: LevelModel
+    level_of: list[int]
+    members: I64
+    member_start: I64
+    copies: Copies
+
+    def decode(self, update: LevelUpdate, base: Decisions) -> Decisions:
+        """See `Encoding`: configurations go to the nodes of their class in name order."""
+        assert update.solution is not None  # noqa: S101  the caller asks only then
+        assert update.use_class is not None  # noqa: S101
+        assert update.use_tasks is not None  # noqa: S101
+        assert update.uses is not None  # noqa: S101
+        order = np.argsort(update.use_class, kind="stable")
+        uses, node_class = update.uses[order], update.use_class[order]
+        before = np.cumsum(uses) - uses
+        first_of_class = before[np.searchsorted(node_class, node_class)]
+        start = self.member_start[node_class] + before - first_of_class
+        node = self.members[ranges(start, uses)]
+        tasks = np.repeat(self.copies.merged(update.use_tasks)[order], uses, axis=0)
+        by_name = np.argsort(node, kind="stable")
+        slots = [np.repeat(node[by_name], tasks[by_name, c]) for c in range(tasks.shape[1])]
+        return deal(self.form, update.solution, slots, base)
+
+
+def encode_configurations(
+    problem: Problem, rules: RuleSet, goal: Goal, incumbent: Decisions
+) -> ByConfigurations:
+    """z[k, p] nodes of class k with configuration p; levels over nodes and domains stay out.
+
+    Raises `TooManyRooms` where it is plain that configurations can not be priced.
+    """
+    spare = spare_room(problem, rules)
+    requests = np.concatenate([problem.classes.request, spare.request], axis=1)
+    useful = useful_capacity(problem.idle, problem.classes.request)
+    capacity = np.concatenate([useful, spare.capacity], axis=1)
+    allowed = allowed_nodes(problem, rules, open_classes(problem))
+    _, first = row_groups([*capacity.T, *np.packbits(allowed, axis=0)])
+    # Copies of classes only add to what there is to price.
+    may = _fitting(capacity[first], requests) & allowed[:, first].T
+    check_rooms(capacity[first], requests, may)
+    form = _aggregated(problem, rules, goal)
+    for rule in rules.hard:
+        rule.encode_domains(form)
+    copies = copy_classes(form)
+    request = requests[copies.class_of]
+    allowed = allowed[copies.class_of] & copies.inside(problem)
+    class_of, first = row_groups([*capacity.T, *np.packbits(allowed, axis=0)])
+    may = _fitting(capacity[first], request) & allowed[:, first].T
+    by_class = np.argsort(class_of, kind="stable")
+    size = np.bincount(class_of, minlength=len(first)).astype(np.int64)
+    start = _configurations_in_use(incumbent, class_of, copies.of_tasks(form, incumbent.node_of))
+    chosen: list[int] = []
+    objectives: list[Objective] = []
+    for i, level in enumerate(goal.levels):
+        if not is_node_level(level) and not is_domain_level(level):
+            chosen.append(i)
+            objectives.append(goal.objective(i, level.encode(form)))
+    nodes = Configurations(
+        supply=copies.supply,
+        request=request,
+        capacity=capacity[first],
+        multiplicity=size,
+        allowed=may,
+        start_class=start[0],
+        start_tasks=start[1],
+        start_uses=start[2],
+    )
+    model = _finish(form, objectives, incumbent_values(form, incumbent), nodes)
+    ends = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
+    return ByConfigurations(form, model, chosen, by_class, ends, copies)
+
+
+def _fitting(capacity: I64, request: I64) -> Bool:
+    """(K, C) whether one task of a class fits a node class; a resource counts where it is asked."""
+    fits = np.ones((len(capacity), len(request)), np.bool_)
+    for r in np.flatnonzero(request.any(axis=0)).tolist():
+        asking = np.flatnonzero(request[:, r])
+        fits[:, asking] &= capacity[:, r, None] >= request[asking, r]
+    return fits
+
+
+def _configurations_in_use(
+    incumbent: Decisions, class_of: I64, copies: tuple[I64, int]
+) -> tuple[I64, I64, I64]:
+    """Node class, tasks and number of nodes of every configuration of the incumbent.
+
+    `copies` are (T,) the class that each task counts for, and the number of all classes.
+    """
+    copy_of, num_classes = copies
+    tasks = np.flatnonzero(incumbent.node_of >= 0)
+    nodes, at = np.unique(incumbent.node_of[tasks], return_inverse=True)
+    none = np.empty(0, np.int64)
+    if not len(nodes) or len(nodes) * num_classes > MOST_START_CELLS:
+        return none, np.empty((0, num_classes), np.int64), none
+    table = np.zeros((len(nodes), num_classes), np.int64)
+    np.add.at(table, (at, copy_of[tasks]), 1)
+    group, first = row_groups([class_of[nodes], *table.T[table.any(axis=0)]])
+    uses = np.bincount(group, minlength=len(first)).astype(np.int64)
+    most = np.argsort(-uses, kind="stable")[:MOST_START]
+    return class_of[nodes[first]][most], table[first][most], uses[most]
+
+
+# --- shared --------------------------------------------------------------------------------------
+
+
+def _aggregated(problem: Problem, rules: RuleSet, goal: Goal) -> Formulation:
+    apart = [m for a in rules.active if (m := a.rule.tells_apart(problem)) is not None]
+    alone = np.logical_or.reduce(apart) if apart else None
+    kinds = [k for r in rules.hard if (k := r.kinds(problem)) is not None]
+    form = Formulation(problem, gang_classes(problem, goal.tiers, alone, kinds))
+    for rule in rules.hard:
+        rule.encode(form)
+    return form
+
+
+def incumbent_values(form: Formulation, incumbent: Decisions) -> I64:
+    """Gangs started and tasks placed by the incumbent; everything else at its lower bound."""
+    problem, gangs = form.problem, form.gangs
+    hint = form.model.bounds[0].copy()
+    placed = np.bincount(problem.gang_of[incumbent.node_of >= 0], minlength=problem.num_gangs)
+    class_of_member = np.repeat(np.arange(len(gangs.shape_of)), gangs.multiplicity)
+    started = np.bincount(
+        class_of_member, weights=placed[gangs.members] > 0, minlength=len(gangs.shape_of)
+    )
+    waits = form.start >= 0
+    hint[form.start[waits]] = started[waits].astype(np.int64)
+    for f in np.flatnonzero(form.is_flexible).tolist():
+        h = int(gangs.gang_class_of[f])
+        members = gangs.members[gangs.member_start[h] : gangs.member_start[h + 1]]
+        begin = problem.task_start[members] + problem.shapes.offset[gangs.entry_of[f]]
+        tasks = ranges(begin, np.full(len(members), gangs.per_gang[f]))
+        hint[form.placed_variable[f]] = int((incumbent.node_of[tasks] >= 0).sum())
+    for variables, numbers in domains_taken(form, incumbent):
+        hint[variables] = numbers
+    return hint
+
+
+def _finish(
+    form: Formulation,
+    objectives: Sequence[Objective],
+    hint: I64,
+    nodes: Configurations | None = None,
+) -> LevelModel:
+    lower, upper = form.model.bounds
+    padded = lower.copy()
+    padded[: len(hint)] = hint
+    kin = np.full(len(lower), -1, np.int64)
+    related = _kin(form)
+    kin[: len(related)] = related
+    return LevelModel(lower, upper, form.model.rows, tuple(objectives), padded, kin, nodes)
+
+
+def _kin(form: Formulation) -> I64:
+    """Gangs of one shape and tier in different queues, and tasks of their entries, are kin."""
+    gangs = form.gangs
+    kin = np.full(form.model.num_variables, -1, np.int64)
+    alike, _ = row_groups((gangs.shape_of, gangs.tier_of))
+    starts = form.start >= 0
+    kin[form.start[starts]] = alike[starts]
+    entry, _ = row_groups((gangs.entry_of, alike[gangs.gang_class_of]))
+    kin[form.placed_variable[form.is_flexible]] = len(alike) + entry[form.is_flexible]
+    for choice in form.choices.all:
+        # Where a gang goes is told by its class: none can take the place of another one.
+        h = choice.gang_class
+        kin[form.placed_variable[gangs.start[h] : gangs.start[h + 1]]] = -1
+        kin[form.start[h : h + 1][starts[h : h + 1]]] = -1
+    return kin

@@ -1,0 +1,202 @@
+"""Bounds that hold over all plans, with evictions and without."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.decisions import Sense
+from optsched.plugins.objectives.admission import ADMISSION, Placed, Started
+from optsched.plugins.objectives.weights import dominant_weights
+from optsched.plugins.shares.shortfall import Shortfall
+from optsched.problem.linear import Expression
+from optsched.solver.cpsat.level_model import LevelModel, Objective
+from optsched.solver.preemption.joint.model import count_whole_gangs, encode_joint
+from optsched.solver.solution_check import solve_soundly
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from optsched.plugins.extension_points import AnyLevel
+    from optsched.plugins.ruleset import RuleSet
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.linear import Rows
+    from optsched.problem.problem import Problem
+    from optsched.problem.tiers import Tiers
+    from optsched.solver.cpsat.level_model import Limits
+    from optsched.solver.cpsat.process import Solver
+    from optsched.solver.preemption.joint.model import Joint
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionBounds:
+    """What no plan that the policy allows beats, whatever it evicts.
+
+    Attributes
+    ----------
+    levels
+        One a level of the policy, with those above it at the values given; None where the joint
+        model does not have the level or time was short.
+    victims
+        The fewest evictions with all levels over gangs at the values given, in the same sense.
+    whole_gangs
+        The fewest gangs that leave whole with that many evictions at most.
+
+    """
+
+    levels: tuple[int | None, ...]
+    victims: int | None = None
+    whole_gangs: int | None = None
+
+
+def bound_with_evictions(
+    problem: Problem,
+    rules: RuleSet,
+    goal: tuple[Tiers, Sequence[AnyLevel]],
+    values: Sequence[int],
+    reach: frozenset[str],
+    solve: tuple[Solver, Limits, Callable[[], int | None]],
+) -> EvictionBounds | None:
+    """Return a bound of every level over all plans, those that evict included.
+
+    Each bound is a value that no plan exceeds (falls below, where less is better) among those whose
+    levels above are at least as good as `values`. The joint model leaves out what it can not say of
+    plans with evictions, so bounds may be loose; they are never wrong.
+
+    Parameters
+    ----------
+    problem, rules
+        The problem before any eviction, and the rules of the policy.
+    goal
+        Tiers and levels of that problem.
+    values
+        (levels,) what the plan at hand reaches on each, and how many tasks it evicts, if known.
+    reach
+        Actions of the policy that may empty nodes: preempt, reclaim, consolidate.
+    solve
+        Solver, limits of one solve, and the milliseconds that are left, None without a clock.
+
+    Returns
+    -------
+    EvictionBounds | None
+        None where the model is too large, or where it contradicts the values.
+
+    """
+    tiers, levels = goal
+    joint = encode_joint(problem, rules, tiers, reach)
+    if joint is None:
+        return None
+    bounds = _Bounds(joint, solve)
+    found: list[int | None] = []
+    for level, value in zip(levels, values[: len(levels)], strict=True):
+        expression = None
+        if isinstance(level, Started | Placed | Shortfall):
+            expression = _express(level, joint, tiers)
+        if expression is None:
+            found.append(None)
+            continue
+        known = value == level.ideal(problem) and not expression.constant
+        bound = value if known else bounds.find(expression, level.sense, value)
+        if bound is not None and _is_worse(bound, value, level.sense):
+            return None
+        found.append(bound)
+        bounds.hold(expression, level.sense, value)
+    evicted = Expression.of(joint.evict, np.ones_like(joint.evict))
+    victims = bounds.find(evicted, Sense.MIN, None)
+    whole_gangs = None
+    for number in values[len(levels) :]:
+        bounds.hold(evicted, Sense.MIN, number)
+        whole_gangs = bounds.find(count_whole_gangs(joint), Sense.MIN, None)
+    return EvictionBounds(tuple(found), victims, whole_gangs)
+
+
+def _express(level: Started | Placed | Shortfall, joint: Joint, tiers: Tiers) -> Expression | None:
+    """The level in the joint model, at its best where that can not tell; None where unknown."""
+    form = joint.form
+    # Victims still count as demand, so what is due to a queue does not fall with what leaves.
+    expression = level.encode(form)
+    if isinstance(level, Placed | Shortfall):
+        return expression
+    restarts = _find_restarts(joint) & (level.tier_of == level.tier)
+    if not restarts.any():
+        return expression
+    if not level.name.startswith(ADMISSION):
+        return None
+    gain = np.maximum(_restart_weights(joint) * tiers.factor - level.weight, 0)
+    return replace(expression, constant=expression.constant + int(gain[restarts].sum()))
+
+
+def _find_restarts(joint: Joint) -> Bool:
+    """(G,) gangs that could leave as a whole and start with the tasks that are pending."""
+    problem, running = joint.form.problem, joint.facts.running
+    candidates = np.bincount(running.gang_of[joint.groups.tasks], minlength=problem.num_gangs)
+    found: Bool = (candidates > 0) & (candidates >= joint.facts.held) & (problem.shape_of >= 0)
+    return found
+
+
+def _restart_weights(joint: Joint) -> I64:
+    """(G,) what the minimum of a gang weighs among its pending tasks, see `admission_levels`."""
+    problem = joint.form.problem
+    shapes, of_class = problem.shapes, problem.derived(dominant_weights).of_class
+    found = np.zeros(problem.num_gangs, np.int64)
+    for g in np.flatnonzero(_find_restarts(joint)).tolist():
+        gang, shape = problem.snapshot.gangs[g], int(problem.shape_of[g])
+        entries = slice(int(shapes.start[shape]), int(shapes.start[shape + 1]))
+        whole = int(shapes.count[entries] @ of_class[shapes.class_of[entries]])
+        need = max(gang.min_member, sum(n for _, n in gang.role_minimums), 1)
+        number = int(shapes.count[entries].sum())
+        found[g] = max(whole * need // number, 1) if need <= number else 0
+    return found
+
+
+def _is_worse(bound: int, value: int, sense: Sense) -> bool:
+    return bound < value if sense is Sense.MAX else bound > value
+
+
+class _Bounds:
+    """Solves the joint model for one level after the other."""
+
+    def __init__(
+        self, joint: Joint, solve: tuple[Solver, Limits, Callable[[], int | None]]
+    ) -> None:
+        self._joint = joint
+        self._solver, self._limits, self._left_ms = solve
+        self._held: list[tuple[Expression, int]] = []
+
+    def hold(self, expression: Expression, sense: Sense, value: int) -> None:
+        """Keep a level at least as good as a value from here on."""
+        if sense is Sense.MIN:
+            factors = -expression.coefficients
+            expression = Expression(expression.variables, factors, -expression.constant)
+            value = -value
+        self._held.append((expression, value))
+
+    def find(self, expression: Expression, sense: Sense, value: int | None) -> int | None:
+        """The bound of an expression; None where time is too short for one.
+
+        `value` is known to be reached.
+        """
+        left = self._left_ms()
+        if left is not None and left <= 0:
+            return None
+        limits = self._limits
+        if left is not None:
+            limits = replace(limits, budget_ms=min(left, limits.budget_ms or left))
+        model = self._joint.form.model
+        lower, upper = model.bounds
+        # One less than what is reached: a model that does not reach it is wrong, and shows.
+        worse = None if value is None else value - 1 if sense is Sense.MAX else value + 1
+        objective = Objective(expression, sense, worse)
+        rows = self._rows()
+        kin = np.full(len(lower), -1, np.int64)
+        level_model = LevelModel(lower, upper, rows, (objective,), lower.copy(), kin)
+        solved = solve_soundly(self._solver, level_model, limits)
+        return next((update.bound for update in solved.updates), None)
+
+    def _rows(self) -> Rows:
+        rows = self._joint.form.model.rows
+        for expression, value in self._held:
+            rows = rows.holding([(expression, value)])
+        return rows

@@ -1,0 +1,86 @@
+"""Candidate victims of a session: every running task that some plan may evict."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM
+
+if TYPE_CHECKING:
+    from optsched.problem.arrays import Bool
+    from optsched.solver.preemption.sequential.running import Facts
+
+
+class Candidates(NamedTuple):
+    """Running tasks that a plan may evict, axis V of `problem.running`.
+
+    Attributes
+    ----------
+    preempted
+        (V,) tasks for which a pending gang of their queue has a higher priority.
+    exchanged
+        (V,) tasks for which a pending task of their own gang has a higher priority.
+    reclaimed
+        (V,) tasks of reclaimable queues while a gang of another queue is pending.
+
+    """
+
+    preempted: Bool
+    exchanged: Bool
+    reclaimed: Bool
+
+    @property
+    def all(self) -> Bool:
+        """(V,) tasks that are candidates for any reason."""
+        found: Bool = self.preempted | self.exchanged | self.reclaimed
+        return found
+
+
+def find_candidates(facts: Facts, reach: frozenset[str], *, waives: bool = True) -> Candidates:
+    """Return all running tasks that some plan may evict, whatever else the plan does.
+
+    Parameters
+    ----------
+    facts
+        Running tasks and what is due to queues.
+    reach
+        Which of preempt and reclaim the policy allows.
+    waives
+        Whether tasks count that leave for claims within a guarantee alone, whatever they say: only
+        a bound may leave open for whom.
+
+    """
+    problem, running = facts.problem, facts.running
+    gangs = problem.open_gangs
+    free = ~facts.spared & (running.queue_of >= 0)
+    nobody = np.zeros(len(running), np.bool_)
+    preempted, exchanged, reclaimed = nobody, nobody, nobody
+    if PREEMPT in reach:
+        highest = np.full(len(problem.queues.names) + 1, np.iinfo(np.int64).min)
+        np.maximum.at(highest, problem.queue_of[gangs], problem.priority[gangs])
+        highest[-1] = np.iinfo(np.int64).min
+        preempted = free & (problem.priority[running.gang_of] < highest[running.queue_of])
+        exchanged = free & _may_exchange(facts)
+    if RECLAIM in reach and facts.due is not None:
+        pending = np.zeros(len(problem.queues.names), np.bool_)
+        pending[problem.queue_of[gangs]] = True
+        another = int(pending.sum()) - pending.astype(np.int64) > 0
+        lends = facts.reclaimable & another
+        can_go = free | facts.floors.waivable if waives else free
+        reclaimed = can_go & np.append(lends, False)[running.queue_of]
+    return Candidates(preempted, exchanged, reclaimed)
+
+
+def _may_exchange(facts: Facts) -> Bool:
+    """(V,) running tasks whose gang has a pending task of higher priority."""
+    problem, running = facts.problem, facts.running
+    highest: dict[int, int] = {}
+    for task, gang in zip(problem.tasks, problem.gang_of.tolist(), strict=True):
+        highest[gang] = max(task.priority, highest.get(gang, task.priority))
+    found = [
+        task.priority < highest.get(gang, task.priority)
+        for task, gang in zip(running.tasks, running.gang_of.tolist(), strict=True)
+    ]
+    return np.array(found, np.bool_)

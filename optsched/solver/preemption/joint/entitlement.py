@@ -1,0 +1,391 @@
+"""Rows of the joint model on who may be evicted for whom: `rules.entitled`, summed over gangs.
+
+A victim needs an admitted gang that may have it evicted, without saying which one. What a queue
+claims and what a lender gives back is kept for each pair of a kind of reclaimer and a lender.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from optsched.problem.arrays import row_groups
+from optsched.problem.linear import Expression
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.formulation import Formulation
+    from optsched.solver.preemption.sequential.eviction_problem import Groups
+    from optsched.solver.preemption.sequential.running import Facts
+
+MOST_PAIRS = 2_000
+"""Pairs of a kind of reclaimer and a lender beyond which a bound leaves out what queues claim."""
+MOST_EXACT_PAIRS = 200
+"""Pairs beyond which there is no exact model: each has rows for its queues and resources."""
+
+_LOWEST = -(2**62)
+_NOTHING = Expression.of([], [])
+
+
+def add_entitlement_rows(
+    form: Formulation,
+    facts: Facts,
+    groups: Groups,
+    evict: I64,
+    who: Sequence[Bool],
+    able: Able | None = None,
+) -> tuple[I64, list[Pair]] | None:
+    """Let only victims leave that an admitted gang is entitled to.
+
+    Parameters
+    ----------
+    form
+        The joint model.
+    facts
+        What is due to queues.
+    groups, evict
+        Axis K of candidate victims, and (K,) their variables.
+    who
+        (K,) each: preempted, exchanged and reclaimed as in `Candidates`.
+    able
+        Gang classes that may have tasks evicted. None for a bound: then every class may, and what
+        rows can not say exactly is left open. Otherwise it is forbidden.
+
+    Returns
+    -------
+    tuple | None
+        (K,) the variable of those that are reclaimed, -1 where none may be, and the pairs of a
+        kind of reclaimer and a lender. None where an exact model would have more than
+        `MOST_EXACT_PAIRS` of them.
+
+    """
+    preempted, exchanged, reclaimed = who
+    own = preempted | exchanged
+    model = form.model
+    reclaim = np.full(len(groups), -1, np.int64)
+    alone = reclaimed & ~own
+    reclaim[alone] = evict[alone]
+    both = np.flatnonzero(reclaimed & own)
+    reclaim[both] = model.add_variables(0, groups.count[both])
+    rows, ones = np.arange(len(both)), np.ones(len(both), np.int64)
+    model.add_rows(
+        np.append(rows, rows),
+        np.append(reclaim[both], evict[both]),
+        np.append(ones, -ones),
+        upper=np.zeros(len(both), np.int64),
+    )
+    threshold = np.where(exchanged, _LOWEST, groups.priority)
+    everybody = np.ones(len(form.gangs.shape_of), np.bool_)
+    preempts = everybody if able is None else able.preempt
+    _add_preempt_rows(form, groups, np.where(own, threshold, 0), (evict, reclaim, own), preempts)
+    if facts.due is None or not reclaimed.any():
+        return reclaim, []
+    reclaims = everybody if able is None else able.reclaim
+    rows_of = _Reclaiming(form, facts, groups, (evict, reclaim), reclaims)
+    is_exact = able is not None
+    due_to = rows_of.find_due_kinds()
+    if is_exact and sum(len(kinds) for kinds in due_to.values()) > MOST_EXACT_PAIRS:
+        return None
+    return reclaim, rows_of.add_rows(due_to, is_exact=is_exact)
+
+
+def _add_preempt_rows(
+    form: Formulation,
+    groups: Groups,
+    threshold: I64,
+    columns: tuple[I64, I64, Bool],
+    preempts: Bool,
+) -> None:
+    """Evicted less reclaimed ≤ count · (whether a gang above the threshold gains anything)."""
+    evict, reclaim, own = columns
+    mine = np.flatnonzero(own)
+    if not len(mine):
+        return
+    model, gangs = form.model, form.gangs
+    priority = form.problem.priority[gangs.members[gangs.member_start[:-1]]]
+    of, first = row_groups((groups.queue[mine], threshold[mine]))
+    gains = model.add_variables(0, np.ones(len(first), np.int64))
+    for gain, k in zip(gains.tolist(), mine[first].tolist(), strict=True):
+        able = (gangs.queue_of == groups.queue[k]) & (priority > threshold[k])
+        _bound_by_gain(form, gain, able & preempts)
+    rows = np.arange(len(mine))
+    split = np.flatnonzero(reclaim[mine] >= 0)
+    model.add_rows(
+        np.concatenate([rows, split, rows]),
+        np.concatenate([evict[mine], reclaim[mine[split]], gains[of]]),
+        np.concatenate([np.ones_like(mine), -np.ones_like(split), -groups.count[mine]]),
+        upper=np.zeros(len(mine), np.int64),
+    )
+
+
+def _bound_by_gain(form: Formulation, gain: int, classes: Bool) -> None:
+    """Gain ≤ tasks placed of some gang classes (H,)."""
+    use = form.placed(np.ones_like(form.placed_factor), classes[form.gangs.gang_class_of])
+    form.model.add_rows(0, np.append(use.variables, gain), np.append(use.coefficients, -1), lower=0)
+
+
+class Able(NamedTuple):
+    """(H,) gang classes that may preempt, and that may reclaim."""
+
+    preempt: Bool
+    reclaim: Bool
+
+
+class Kind(NamedTuple):
+    """Gang classes (H,) of one queue that ask for the same resources.
+
+    Attributes
+    ----------
+    always, sometimes
+        (R,) resources that every task of theirs asks for, and that any does.
+
+    """
+
+    queue: int
+    classes: Bool
+    always: Bool
+    sometimes: Bool
+
+
+class Pair(NamedTuple):
+    """A kind of reclaimer and a lender: `variable` is 1 where the one reclaims from the other."""
+
+    variable: int
+    kind: Kind
+    lender: int
+
+
+class _Reclaiming:
+    """Writes the rows on reclaiming; what they share is made once."""
+
+    def __init__(
+        self,
+        form: Formulation,
+        facts: Facts,
+        groups: Groups,
+        columns: tuple[I64, I64],
+        reclaims: Bool,
+    ) -> None:
+        assert facts.due is not None  # noqa: S101  the caller asks only then
+        assert facts.kept is not None  # noqa: S101
+        self._form, self._facts, self._groups = form, facts, groups
+        self._due, self._kept = facts.due, facts.kept
+        self._evict, self._reclaim = columns
+        self._reclaims = reclaims
+        self._within: dict[tuple[int, int], int] = {}
+        self._lines: dict[int, I64] = {}
+
+    def find_due_kinds(self) -> dict[int, list[Kind]]:
+        """Lenders, and the kinds of reclaimers that something of each lender may be due to."""
+        kinds = self._kinds()
+        due_lines = self._due_lines(kinds)
+        lenders = np.unique(self._groups.queue[self._reclaim >= 0]).tolist()
+        return {lender: self._find_due(kinds, due_lines, lender) for lender in lenders}
+
+    def add_rows(self, due_to: Mapping[int, list[Kind]], *, is_exact: bool) -> list[Pair]:
+        """Add all rows for lenders and the kinds that they owe; returns the pairs."""
+        groups, model = self._groups, self._form.model
+        claims = is_exact or sum(len(kinds) for kinds in due_to.values()) <= MOST_PAIRS
+        found: list[Pair] = []
+        for lender, able in due_to.items():
+            mine = np.flatnonzero((self._reclaim >= 0) & (groups.queue == lender))
+            pairs = model.add_variables(0, np.ones(len(able) if claims else 1, np.int64))
+            if claims:
+                mates = [
+                    Pair(v, kind, lender) for v, kind in zip(pairs.tolist(), able, strict=True)
+                ]
+                found += mates
+                for pair in mates:
+                    _bound_by_gain(self._form, pair.variable, pair.kind.classes)
+                    self._add_claim_rows(pair, is_exact=is_exact)
+            else:
+                some = np.zeros(len(self._form.start), np.bool_)
+                for kind in able:
+                    some |= kind.classes
+                _bound_by_gain(self._form, int(pairs[0]), some)
+            rows = np.arange(len(mine))
+            model.add_rows(
+                np.concatenate([rows, np.repeat(rows, len(pairs))]),
+                np.concatenate([self._reclaim[mine], np.tile(pairs, len(mine))]),
+                np.concatenate([np.ones_like(mine), -np.repeat(groups.count[mine], len(pairs))]),
+                upper=np.zeros(len(mine), np.int64),
+            )
+            if is_exact:
+                # One kind reclaims from a lender: then one gang can answer for all its victims.
+                model.add_rows(0, pairs, 1, upper=1)
+                for pair in found[len(found) - len(able) :]:
+                    self._add_lender_rows(lender, mine, [pair.kind], pair.variable)
+            elif able:
+                self._add_lender_rows(lender, mine, able)
+        return found
+
+    def _kinds(self) -> list[Kind]:
+        gangs, request = self._form.gangs, self._form.problem.classes.request
+        asks = request[gangs.class_of] > 0
+        always = np.ones((len(gangs.shape_of), asks.shape[1]), np.bool_)
+        sometimes = np.zeros_like(always)
+        np.logical_and.at(always, gangs.gang_class_of, asks)
+        np.logical_or.at(sometimes, gangs.gang_class_of, asks)
+        if not self._reclaims.any():
+            return []
+        of, first = row_groups((gangs.queue_of, *always.T, *sometimes.T, self._reclaims))
+        return [
+            Kind(int(gangs.queue_of[h]), of == i, always[h], sometimes[h])
+            for i, h in enumerate(first.tolist())
+            if self._reclaims[h]
+        ]
+
+    def _apart(self, queue: int, other: int) -> I64:
+        """A queue and its ancestors up to where the other queue is below them."""
+        line = self._line(queue)
+        apart: I64 = line[~self._facts.above[other, line]]
+        return apart
+
+    def _line(self, queue: int) -> I64:
+        """A queue and its ancestors, in ascending order: few, however many queues there are."""
+        if queue not in self._lines:
+            self._lines[queue] = np.flatnonzero(self._facts.above[queue])
+        return self._lines[queue]
+
+    def _due_lines(self, kinds: Sequence[Kind]) -> tuple[I64, I64]:
+        """Kinds, and queues above each that are due something that the kind asks for."""
+        pairs = [
+            (i, a)
+            for i, kind in enumerate(kinds)
+            for a in self._line(kind.queue).tolist()
+            if (self._due[a, kind.sometimes] > 0).any()
+        ]
+        number, queue = np.array(pairs, np.int64).reshape(-1, 2).T
+        return number, queue
+
+    def _find_due(
+        self, kinds: Sequence[Kind], due_lines: tuple[I64, I64], lender: int
+    ) -> list[Kind]:
+        """Kinds that are due something below the first queue above both them and a lender."""
+        number, queue = due_lines
+        found = np.unique(number[~self._facts.above[lender, queue]])
+        return [kinds[i] for i in found.tolist() if kinds[i].queue != lender]
+
+    def _add_claim_rows(self, pair: Pair, *, is_exact: bool) -> None:
+        """The claiming side ends within its due of everything that it asks for."""
+        asked = pair.kind.sometimes if is_exact else pair.kind.always
+        for a in self._apart(pair.kind.queue, pair.lender).tolist():
+            for r in np.flatnonzero(asked & (self._due[a] > 0)).tolist():
+                if (a, r) not in self._within:
+                    self._within[a, r] = self._add_within(a, r)
+                self._form.model.add_row([pair.variable, self._within[a, r]], [1, -1], upper=0)
+
+    def _add_within(self, queue: int, resource: int) -> int:
+        """Return a 0-1 variable that is 1 only where a queue ends within its due of a resource."""
+        form, model = self._form, self._form.model
+        problem = form.problem
+        below = problem.queues.subtree[queue]
+        use, gone = self._gain(queue, resource), form.evicted(resource, below)
+        held = int(problem.queues.allocated[below, resource].sum())
+        most = int(self._due[queue, resource]) - held
+        largest = min(
+            int(model.bounds[1][use.variables] @ use.coefficients),
+            int(problem.idle[:, resource].sum()),
+        )
+        slack = max(largest - most, 0)
+        (within,) = model.add_variables(0, 1).tolist()
+        model.add_rows(
+            0,
+            np.concatenate([use.variables, gone.variables, [within]]),
+            np.concatenate([use.coefficients, -gone.coefficients, [slack]]),
+            upper=most + slack,
+        )
+        return int(within)
+
+    def _gain(self, queue: int, resource: int) -> Expression:
+        """What is placed of a resource for a queue and those below it; lenders hold it, too."""
+        form, gangs = self._form, self._form.gangs
+        below = form.problem.queues.subtree[queue][gangs.queue_of[gangs.gang_class_of]]
+        return form.placed(form.problem.classes.request[gangs.class_of, resource], below)
+
+    def _add_lender_rows(
+        self, lender: int, mine: I64, able: Sequence[Kind], pair: int | None = None
+    ) -> None:
+        """A lender gives back only what it holds above its due, and keeps its guarantee.
+
+        `pair` is the variable of the only kind, None for a bound.
+        """
+        line = self._line(lender)
+        # Only the lender's line is read: rows of all queues are far longer.
+        claimers = np.array([kind.queue for kind in able], np.int64)
+        shared: Bool = np.any(self._facts.above[claimers[:, None], line], axis=0)
+        any_asks = np.logical_or.reduce([kind.sometimes for kind in able])
+        all_ask = np.logical_and.reduce([kind.always for kind in able])
+        queues, groups = self._form.problem.queues, self._groups
+        for a in line[~shared].tolist():
+            due = self._due[a] > 0
+            some, every = any_asks & due, all_ask & due
+            if pair is not None:
+                every = some
+            kept = mine[(groups.request[mine] * every).any(axis=1)]
+            counted = kept
+            if pair is not None:
+                below = queues.subtree[a][groups.queue]
+                counted = np.flatnonzero((self._reclaim >= 0) & below)
+            if self._facts.returns_by_use:
+                some = due
+                kept = mine[(groups.request[mine] * due).any(axis=1)]
+            # A claim within a guarantee may take whole gangs past what is due to their queue.
+            is_open = pair is None and any(
+                self._facts.floors.owed[self._line(kind.queue)].any() for kind in able
+            )
+            if len(kept) and not is_open:
+                self._add_return_rows(a, (kept, mine, counted), np.flatnonzero(some), pair)
+            for r in np.flatnonzero(queues.guarantee[a]).tolist():
+                left = int(queues.allocated[queues.subtree[a], r].sum() - queues.guarantee[a, r])
+                gain, leaves = self._gain(a, r), mine
+                if pair is not None:
+                    gain, leaves = _NOTHING, counted
+                self._form.model.add_rows(
+                    0,
+                    np.append(self._reclaim[leaves], gain.variables),
+                    np.append(groups.request[leaves, r], -gain.coefficients),
+                    upper=max(left, 0),
+                )
+
+    def _add_return_rows(
+        self, queue: int, victims: tuple[I64, I64, I64], named: I64, pair: int | None
+    ) -> None:
+        """Some resource is still held above what is due before the last victim leaves.
+
+        What is preempted in the queue may leave later, and counts for nobody. `victims` are groups
+        that are kept back, all of the lender, and those that leave no later.
+        """
+        model, groups, queues = self._form.model, self._groups, self._form.problem.queues
+        kept, mine, counted = victims
+        (lends,) = model.add_variables(0, 1)
+        ones = np.ones(len(kept), np.int64)
+        total = int(groups.count[kept].sum())
+        model.add_rows(0, np.append(self._reclaim[kept], lends), np.append(ones, -total), upper=0)
+        picks: list[int] = []
+        for r in named.tolist():
+            held = int(queues.allocated[queues.subtree[queue], r].sum())
+            # Queues that all grow by what they take from each other would only change places.
+            gain = self._gain(queue, r) if pair is None else _NOTHING
+            weights = groups.request[counted, r]
+            largest = int(weights @ groups.count[counted])
+            for size in np.unique(groups.request[mine, r]).tolist():
+                if not size:
+                    continue
+                most = held - int(self._kept[queue, r]) - 1 + size
+                slack = max(largest - most, 0)
+                (pick,) = model.add_variables(0, 1).tolist()
+                columns = np.concatenate([self._reclaim[counted], gain.variables, [pick]])
+                factors = np.concatenate([weights, -gain.coefficients, [slack]])
+                model.add_rows(0, columns, factors, upper=most + slack)
+                last = mine[groups.request[mine, r] >= size]
+                enough = np.append(np.ones(len(last), np.int64), -1)
+                model.add_rows(0, np.append(self._reclaim[last], pick), enough, lower=0)
+                picks.append(int(pick))
+        if pair is None:
+            model.add_rows(0, [*picks, lends], [*[1] * len(picks), -1], lower=0)
+        else:
+            model.add_rows(0, [*picks, lends, pair], [*[1] * len(picks), -1, -1], lower=-1)

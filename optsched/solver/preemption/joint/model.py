@@ -1,0 +1,419 @@
+"""The joint model: gangs that start, tasks on nodes, and running tasks that leave for them.
+
+Mathematics: models/formulation/entitled.md, "The joint model". The direct model of
+`solver.encode` gets one integer for each group of equal running tasks on a node: how many of them
+are evicted. Rules outside `_ENCODED` and `_MASKING` are left out, so its optimum is a bound over
+all plans that the policy allows, with evictions and without.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.plugins.custom.isolation import Contained
+from optsched.plugins.eviction.consolidation import CONSOLIDATE
+from optsched.plugins.gangs.gang import Gang
+from optsched.plugins.gangs.sub_groups import SubGroups
+from optsched.plugins.nodes.node_affinity import NodeAffinity
+from optsched.plugins.nodes.shards import Shards
+from optsched.plugins.nodes.taints import Taints
+from optsched.plugins.shares.capability import Capability
+from optsched.plugins.shares.guarantee import Guarantee
+from optsched.plugins.shares.leaf_queues import LeafQueues
+from optsched.plugins.topology.pod_affinity import PodAffinity
+from optsched.problem.arrays import frozen, row_groups
+from optsched.problem.formulation import Formulation, Victims, gang_classes
+from optsched.problem.later import without_gangs
+from optsched.problem.linear import Expression
+from optsched.solver.model.node_masks import static_mask
+from optsched.solver.preemption.joint.candidates import find_candidates
+from optsched.solver.preemption.joint.entitlement import Able, add_entitlement_rows
+from optsched.solver.preemption.sequential.eviction_problem import State
+from optsched.solver.preemption.sequential.limits import Limits
+from optsched.solver.preemption.sequential.model import add_whole_rows
+from optsched.solver.preemption.sequential.running import Facts
+from optsched.solver.preemption.sequential.victim_groups import Grouping
+
+if TYPE_CHECKING:
+    from optsched.plugins.ruleset import RuleSet
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.decisions import Decisions
+    from optsched.problem.problem import Problem
+    from optsched.problem.tiers import Tiers
+    from optsched.solver.preemption.joint.entitlement import Pair
+    from optsched.solver.preemption.sequential.eviction_problem import Groups
+
+MOST_VARIABLES = 40_000
+"""Integers beyond which no model is made."""
+
+MOST_SINGLE = 20_000
+"""Pairs of task class and node up to which every node is seen by itself."""
+
+_ENCODED = (Gang, SubGroups, LeafQueues, Capability, Guarantee)
+"""Rules whose rows hold in every plan with evictions once `Formulation.victims` is set."""
+
+_MASKING = (NodeAffinity, PodAffinity, Shards, Taints)
+"""Rules whose masks hold in every plan with evictions; residents of gangs are not looked at."""
+
+
+@dataclass(frozen=True, eq=False)
+class Joint:
+    """The joint model under construction.
+
+    Attributes
+    ----------
+    form
+        Gangs and queues.
+    facts
+        Running tasks and what is due to queues.
+    groups
+        Axis K: equal candidate victims on one node.
+    evict, whole
+        (K,) variable of each group; (J,) variable of each gang that leaves as a whole.
+    node_set
+        (N,) set of nodes that a node is seen as part of.
+    supplied
+        (C, M) variable for the tasks of a class on a set of nodes, -1 where none fits.
+    reclaim, pairs
+        (K,) variable of the tasks of a group that are reclaimed, -1 where none may be, and who
+        reclaims from which queue.
+    able
+        Gang classes that may have tasks evicted; None for a bound.
+
+    """
+
+    form: Formulation
+    facts: Facts
+    groups: Groups
+    evict: I64
+    whole: I64
+    node_set: I64
+    supplied: I64
+    reclaim: I64
+    pairs: list[Pair]
+    able: Able | None
+
+
+def encode_joint(
+    problem: Problem,
+    rules: RuleSet,
+    tiers: Tiers,
+    reach: frozenset[str],
+    asking: Asking | None = None,
+) -> Joint | None:
+    """Write the joint model of a session without its objective.
+
+    Parameters
+    ----------
+    problem, rules, tiers
+        What is decided before any eviction, under which rules, and who comes first.
+    reach
+        Which actions of the policy may empty nodes: preempt, reclaim, consolidate.
+    asking
+        Who may have tasks evicted, where every solution is to be a plan: what the model can not say
+        exactly is forbidden. None for a bound, which leaves it open.
+
+    Returns
+    -------
+    Joint | None
+        None where the model would have more than `MOST_VARIABLES` integers, or where an exact one
+        would have too many pairs of reclaimers and lenders or would have to see more of nodes than
+        their resources.
+
+    """
+    is_exact = asking is not None
+    if is_exact and is_tied(problem, rules):
+        return None
+    facts = Facts(problem, rules)
+    candidates = find_candidates(facts, reach, waives=not is_exact)
+    if is_exact:
+        candidates = candidates._replace(exchanged=np.zeros_like(candidates.exchanged))
+    gang_of = facts.running.gang_of
+    groups = Grouping(facts).groups(
+        -1,
+        np.flatnonzero(candidates.all),
+        candidates.reclaimed,
+        # Victims of gangs with pending tasks are told apart from all others.
+        (*candidates, np.where(problem.shape_of[gang_of] >= 0, gang_of, -1)),
+    )
+    moves = _moves(facts) if CONSOLIDATE in reach else None
+    full = _emptied_room(problem, groups, moves)
+    most = _most(problem, rules, full, is_exact=is_exact)
+    node_set = _node_sets(most)
+    size = int(node_set.max(initial=-1)) + 1
+    is_merged = size < int(most.any(axis=0).sum())
+    if len(groups) + len(most) * size > MOST_VARIABLES or (is_exact and is_merged):
+        return None
+    form = _formulation(problem, rules, tiers, full, asking)
+    evict = form.model.add_variables(0, groups.count)
+    form.victims = Victims(evict, groups.count, groups.queue, groups.request)
+    for rule in rules.hard:
+        if isinstance(rule, _ENCODED) or is_exact:
+            rule.encode(form)
+    supplied = _supply(form, most, node_set, size)
+    _add_room_rows(form, supplied, node_set, _Leavers(groups, evict, moves))
+    state = _undecided(problem, facts)
+    wholes = Grouping(facts).wholes(-1, groups, state)
+    whole = form.model.add_variables(0, np.array([int(w.may_leave) for w in wholes], np.int64))
+    add_whole_rows(form.model, (groups, wholes), evict, whole)
+    for limit in Limits(facts).budgets(groups, state):
+        form.model.add_rows(0, evict[limit.groups], limit.weights, upper=limit.most)
+    at = groups.tasks[np.unique(groups.of_task, return_index=True)[1]]
+    able = None
+    if asking is not None:
+        able = find_able(form, rules, asking)
+        _add_loser_rows(form, groups, gang_of[at], evict)
+    who = [mask[at] for mask in candidates]
+    entitled = add_entitlement_rows(form, facts, groups, evict, who, able)
+    if entitled is None:
+        return None
+    reclaim, pairs = entitled
+    if able is not None:
+        _add_presence_rows(form, _Leavers(groups, evict, None), supplied, node_set, able)
+    return Joint(form, facts, groups, evict, whole, node_set, supplied, reclaim, pairs, able)
+
+
+def _emptied_room(problem: Problem, groups: Groups, moves: _Moves | None) -> I64:
+    """(N, R) room on nodes once every pod that may leave has left."""
+    room = _room(problem)
+    np.add.at(room, groups.node, groups.count[:, None] * groups.request)
+    if moves is not None:
+        np.add.at(room, moves.node, moves.count[:, None] * moves.request)
+    return room
+
+
+def is_tied(problem: Problem, rules: RuleSet) -> bool:
+    """Whether some rule looks at more of nodes than their resources, or is a custom one."""
+    if any(isinstance(rule, Contained) for rule in rules.hard):
+        return True
+    if any((tied := r.ties_gangs(problem)) is not None and tied.any() for r in rules.hard):
+        return True
+    classes = range(len(problem.classes.shapes))
+    return any(rule.ties_nodes(problem, c) for rule in rules.hard for c in classes)
+
+
+@dataclass(frozen=True, eq=False)
+class Asking:
+    """(G,) gangs with tasks that find no room without evictions, and those that find some."""
+
+    lacks: Bool
+    gets: Bool
+
+
+def find_asking(problem: Problem, decisions: Decisions) -> Asking:
+    """Return who lacks and who gets room in decisions without evictions."""
+    placed = (decisions.node_of >= 0) | (decisions.nominated >= 0)
+    lacks, gets = (
+        np.bincount(problem.gang_of[tasks], minlength=problem.num_gangs) > 0
+        for tasks in (~placed, placed)
+    )
+    return Asking(lacks, gets)
+
+
+def find_able(form: Formulation, rules: RuleSet, asking: Asking) -> Able:
+    """Gang classes for which tasks may be evicted: those that lack room without that.
+
+    Those that have their minimum preempt only where the policy lets them.
+    """
+    gangs = form.gangs
+    preempts = np.array([shape.preempts for shape in form.problem.classes.shapes], np.bool_)
+    able = np.ones(len(gangs.shape_of), np.bool_)
+    np.logical_and.at(able, gangs.gang_class_of, preempts[gangs.class_of])
+    first = gangs.members[gangs.member_start[:-1]]
+    able &= asking.lacks[first]
+    lacking = (form.start >= 0) & ~asking.gets[first]
+    return Able(able & (lacking | rules.preempts_for_growth), able)
+
+
+def _add_presence_rows(
+    form: Formulation, who: _Leavers, supplied: I64, node_set: I64, able: Able
+) -> None:
+    """Tasks leave only where a gang comes that may have them evicted.
+
+    Otherwise a gang that sits elsewhere could clear nodes for queues which hold what is due to
+    them. A gang of victims that leaves whole needs that on one of its nodes. Whether a gang may
+    have a task evicted is told by its class of tasks alone here.
+    """
+    groups, gangs, model = who.groups, form.gangs, form.model
+    priority = form.problem.priority[gangs.members[gangs.member_start[:-1]]]
+    for k in range(len(groups)):
+        own = gangs.queue_of == groups.queue[k]
+        may = (own & able.preempt & (priority > groups.priority[k])) | (
+            able.reclaim & ~own & bool(groups.reclaimed[k])
+        )
+        classes = np.unique(gangs.class_of[may[gangs.gang_class_of]])
+        mine = groups.gang == groups.gang[k] if groups.gang[k] >= 0 else np.arange(len(groups)) == k
+        sets = np.unique(node_set[groups.node[mine]])
+        come = supplied[np.ix_(classes, sets[sets >= 0])]
+        come = come[come >= 0]
+        factors = np.append(np.full(len(come), -groups.count[k]), 1)
+        model.add_rows(0, np.append(come, who.evict[k]), factors, upper=0)
+
+
+def _add_loser_rows(form: Formulation, groups: Groups, gang_of: I64, evict: I64) -> None:
+    """A gang that loses tasks gets none.
+
+    `gang_of` is (K,) the gang of one task of each group.
+    """
+    gangs, model = form.gangs, form.model
+    class_of = np.full(form.problem.num_gangs, -1, np.int64)
+    class_of[gangs.members] = np.repeat(np.arange(len(gangs.shape_of)), gangs.multiplicity)
+    for h in np.unique(class_of[gang_of][class_of[gang_of] >= 0]).tolist():
+        mine = np.flatnonzero(class_of[gang_of] == h)
+        entries = np.arange(gangs.start[h], gangs.start[h + 1])
+        placed = np.unique(form.placed_variable[entries])
+        (gains,) = model.add_variables(0, 1)
+        most = int(model.bounds[1][placed].sum())
+        ones = np.ones(len(placed), np.int64)
+        model.add_rows(0, np.append(placed, gains), np.append(ones, -most), upper=0)
+        total = int(groups.count[mine].sum())
+        ones = np.ones(len(mine), np.int64)
+        model.add_rows(0, np.append(evict[mine], gains), np.append(ones, total), upper=total)
+
+
+@dataclass(frozen=True, eq=False)
+class _Moves:
+    """Running tasks that may be moved elsewhere: node, number and request of equal ones."""
+
+    node: I64
+    count: I64
+    request: I64
+
+
+@dataclass(frozen=True, eq=False)
+class _Leavers:
+    groups: Groups
+    evict: I64
+    moves: _Moves | None
+
+
+def _undecided(problem: Problem, facts: Facts) -> State:
+    return State(
+        room=_room(problem),
+        used=problem.queues.allocated.copy(),
+        evicted=np.zeros(len(facts.running), np.bool_),
+        spent=np.zeros(len(problem.snapshot.budgets), np.int64),
+    )
+
+
+def _room(problem: Problem) -> I64:
+    """(N, R) future idle; an overcommitted node offers nothing."""
+    room: I64 = np.maximum(problem.allocatable - problem.used + problem.releasing, 0)
+    return room
+
+
+def _moves(facts: Facts) -> _Moves:
+    running = facts.running
+    free = np.flatnonzero(~facts.spared)
+    if not len(free):
+        empty = np.empty(0, np.int64)
+        return _Moves(empty, empty, running.request[:0])
+    of, first = row_groups([running.node_of[free], *running.request[free].T])
+    at = free[first]
+    return _Moves(running.node_of[at], np.bincount(of).astype(np.int64), running.request[at])
+
+
+def _most(problem: Problem, rules: RuleSet, full: I64, *, is_exact: bool) -> I64:
+    """(C, N) the most tasks of a class that a node holds with every candidate gone."""
+    alone = without_gangs(problem)
+    masking = [rule for rule in rules.masking if is_exact or isinstance(rule, _MASKING)]
+    if is_exact:
+        room = problem.allocatable - problem.used + problem.releasing
+        full = full * np.expand_dims((room >= 0).all(axis=1), 1)
+    most = np.zeros((len(problem.classes.shapes), problem.num_nodes), np.int64)
+    for c, request in enumerate(problem.classes.request):
+        asked = np.flatnonzero(request)
+        fits = (full[:, asked] // request[asked]).min(axis=1, initial=2**40)
+        mask = static_mask(alone, masking, c)
+        most[c] = fits if mask is None else np.where(mask, fits, 0)
+    return np.minimum(most, problem.classes.num_pending[:, None])
+
+
+def _node_sets(most: I64) -> I64:
+    """(N,) the set of each node: its own, or that of all nodes which the same classes may use."""
+    useful = most.any(axis=0)
+    found = np.full(most.shape[1], -1, np.int64)
+    if int((most > 0).sum()) <= MOST_SINGLE:
+        found[useful] = np.arange(int(useful.sum()))
+    elif useful.any():
+        found[useful] = row_groups(list(np.packbits(most[:, useful] > 0, axis=0)))[0]
+    return found
+
+
+def _formulation(
+    problem: Problem, rules: RuleSet, tiers: Tiers, full: I64, asking: Asking | None
+) -> Formulation:
+    """Gang classes, in the problem in which every candidate has left its node."""
+    apart = [m for a in rules.active if (m := a.rule.tells_apart(problem)) is not None]
+    kinds = [k for r in rules.hard if (k := r.kinds(problem)) is not None]
+    if asking is not None:
+        kinds += [asking.lacks.astype(np.int64), asking.gets.astype(np.int64)]
+    alone = np.logical_or.reduce(apart) if apart else None
+    used = problem.allocatable - full
+    releasing = np.zeros_like(problem.releasing)
+    frozen(used, releasing)
+    emptied = replace(problem, used=used, releasing=releasing)
+    return Formulation(emptied, gang_classes(problem, tiers, alone, [*kinds, problem.priority]))
+
+
+def _supply(form: Formulation, most: I64, node_set: I64, size: int) -> I64:
+    """(C, M) variables for the tasks of a class on a set of nodes; what is placed is supplied."""
+    by_set = np.zeros((len(most), size), np.int64)
+    useful = node_set >= 0
+    for c, row in enumerate(most):
+        np.add.at(by_set[c], node_set[useful], row[useful])
+    by_set = np.minimum(by_set, form.problem.classes.num_pending[:, None])
+    task_class, at = np.nonzero(by_set)
+    supplied = np.full(by_set.shape, -1, np.int64)
+    variables = form.model.add_variables(0, by_set[task_class, at])
+    supplied[task_class, at] = variables
+    form.model.add_entries(form.supply[task_class], variables, -1)
+    return supplied
+
+
+def _add_room_rows(form: Formulation, supplied: I64, node_set: I64, who: _Leavers) -> None:
+    """Σ request·x ≤ future idle + Σ request·evicted, by set of nodes and resource."""
+    problem, model, groups = form.problem, form.model, who.groups
+    base = problem.allocatable - problem.used
+    np.subtract.at(base, groups.node, groups.count[:, None] * groups.request)
+    here = np.flatnonzero(node_set[groups.node] >= 0)
+    moved, moves = np.empty(0, np.int64), who.moves
+    if moves is not None:
+        np.subtract.at(base, moves.node, moves.count[:, None] * moves.request)
+        moved = model.add_variables(0, moves.count)
+    useful = node_set >= 0
+    room = np.zeros((supplied.shape[1], base.shape[1]), np.int64)
+    np.add.at(room, node_set[useful], base[useful])
+    task_class, at = np.nonzero(supplied >= 0)
+    placed, request = supplied[task_class, at], problem.classes.request[task_class]
+    for r in np.flatnonzero(request.any(axis=0)).tolist():
+        rows, variables = [at, node_set[groups.node[here]]], [placed, who.evict[here]]
+        factors = [request[:, r], -groups.request[here, r]]
+        if moves is not None:
+            known = np.flatnonzero(node_set[moves.node] >= 0)
+            rows.append(node_set[moves.node[known]])
+            variables.append(moved[known])
+            factors.append(-moves.request[known, r])
+            # A task that moves takes room elsewhere.
+            model.add_rows(
+                0,
+                np.concatenate([placed, who.evict]),
+                np.concatenate([request[:, r], -groups.request[:, r]]),
+                upper=int(base[:, r].sum()),
+            )
+        model.add_rows(
+            np.concatenate(rows),
+            np.concatenate(variables),
+            np.concatenate(factors),
+            upper=room[:, r],
+        )
+
+
+def count_whole_gangs(joint: Joint) -> Expression:
+    """Return the number of gangs that leave whole, gangs of one task included."""
+    alone = joint.groups.gang < 0
+    ends = np.concatenate([joint.evict[alone], joint.whole])
+    return Expression.of(ends, np.ones(len(ends), np.int64))

@@ -1,0 +1,384 @@
+"""Victims for all gangs of a session together, as a solution of the joint model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.decisions import Evict, Sense
+from optsched.cluster.snapshot import Entitlement
+from optsched.plugins.eviction.consolidation import CONSOLIDATE
+from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM
+from optsched.plugins.extension_points import is_node_level
+from optsched.plugins.objectives.admission import Placed, Started
+from optsched.plugins.shares.shortfall import Shortfall
+from optsched.plugins.verification.verify import verify_actions
+from optsched.problem.arrays import UNPLACED
+from optsched.problem.decisions import Decisions
+from optsched.problem.linear import Expression
+from optsched.solver.cpsat.level_model import LevelModel, Objective
+from optsched.solver.model.assignment import deal
+from optsched.solver.model.encoding import incumbent_values
+from optsched.solver.portfolio import settle
+from optsched.solver.preemption.joint.model import count_whole_gangs, encode_joint, find_asking
+from optsched.solver.preemption.sequential.stage import Clearing, count_victims, nominate_seats
+from optsched.solver.solution_check import solve_soundly
+from optsched.units import PODS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from optsched.cluster.decisions import Action
+    from optsched.plugins.extension_points import AnyLevel
+    from optsched.plugins.ruleset import RuleSet
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.problem import Problem
+    from optsched.problem.seats import Seats
+    from optsched.problem.tiers import Tiers
+    from optsched.solver.preemption.joint.entitlement import Pair
+    from optsched.solver.preemption.joint.model import Joint
+    from optsched.solver.preemption.sequential.stage import Means
+
+
+def make_room_jointly(
+    problem: Problem,
+    rules: RuleSet,
+    goal: tuple[Tiers, Sequence[AnyLevel]],
+    decisions: Decisions,
+    reach: frozenset[str],
+    means: Means,
+) -> Clearing | None:
+    """Return victims and seats for all gangs of a session, chosen together.
+
+    The levels over gangs come first, in their order, then the fewest victims, the fewest gangs that
+    leave whole, less important, less lost work and smaller victims; then tasks beyond the minimum
+    of gangs, and scores of nodes.
+
+    Parameters
+    ----------
+    problem, rules
+        The problem before any eviction, and the rules of the policy.
+    goal
+        Tiers and levels of that problem.
+    decisions
+        What is placed without evictions: what the search starts from.
+    reach
+        Which of preempt and reclaim the policy allows.
+    means
+        Solver and time.
+
+    Gangs that come to nodes nominated to them keep these, and only those have tasks evicted that
+    lack room in `decisions`: otherwise they would make room for others.
+
+    Returns
+    -------
+    Clearing | None
+        None where the model is too large or does not see all that rules ask of nodes, where time is
+        short, where nothing is evicted, or where the verifier refuses the solution.
+
+    """
+    tiers, levels = goal
+    left = means.left_ms()
+    if means.solver is None or not reach or (left is not None and left <= 0):
+        return None
+    seated = _find_seated(problem, decisions)
+    if seated.any():
+        mine = seated[problem.gang_of]
+        problem = settle(problem, decisions, seated)
+        node_of = np.where(mine, UNPLACED, decisions.node_of)
+        nominated = np.where(mine, UNPLACED, decisions.nominated)
+        decisions = replace(decisions, node_of=node_of, nominated=nominated)
+    asking = find_asking(problem, decisions)
+    joint = encode_joint(problem, rules, tiers, reach - {CONSOLIDATE}, asking)
+    if joint is None:
+        return None
+    limits = means.limits
+    if left is not None:
+        limits = replace(limits, budget_ms=min(left, limits.budget_ms or left))
+    solved = solve_soundly(means.solver, _level_model(joint, levels, decisions), limits)
+    last = next((u for u in reversed(solved.updates) if u.solution is not None), None)
+    if last is None or last.solution is None or not last.solution[joint.evict].any():
+        return None
+    return _read(joint, rules, tiers, last.solution)
+
+
+def _find_seated(problem: Problem, decisions: Decisions) -> Bool:
+    """(G,) gangs of which decisions put a task on the node that is nominated to it."""
+    names = [node.name for node in problem.snapshot.nodes]
+    at = np.maximum(decisions.node_of, decisions.nominated)
+    seated = np.zeros(problem.num_gangs, np.bool_)
+    for i, task in enumerate(problem.tasks):
+        if task.nominated_node and at[i] >= 0 and names[int(at[i])] == task.nominated_node:
+            seated[problem.gang_of[i]] = True
+    return seated
+
+
+def _level_model(joint: Joint, levels: Sequence[AnyLevel], decisions: Decisions) -> LevelModel:
+    form, groups = joint.form, joint.groups
+    objectives = [
+        Objective(level.encode(form), level.sense)
+        for level in levels
+        if isinstance(level, Started | Shortfall)
+    ]
+    ones = np.ones(len(groups), np.int64)
+    objectives.append(Objective(Expression.of(joint.evict, ones), Sense.MIN))
+    objectives.append(Objective(count_whole_gangs(joint), Sense.MIN))
+    costs = (groups.priority - groups.priority.min(initial=0), groups.lost, groups.size)
+    objectives += [
+        Objective(Expression.of(joint.evict, cost), Sense.MIN)
+        for cost in costs
+        if len(np.unique(cost)) > 1
+    ]
+    task_class, at = np.nonzero(joint.supplied >= 0)
+    supplied = joint.supplied[task_class, at]
+    node = np.flatnonzero(joint.node_set >= 0)
+    for level in levels:
+        if isinstance(level, Placed):
+            objectives.append(Objective(level.encode(form), level.sense))
+        elif is_node_level(level):
+            values = level.node_values(form.problem)[task_class, node[at]]
+            objectives.append(Objective(Expression.of(supplied, values), level.sense))
+    lower, upper = form.model.bounds
+    known = incumbent_values(form, decisions)
+    hint = lower.copy()
+    hint[: len(known)] = known
+    on_node = np.zeros((len(joint.supplied), len(joint.node_set)), np.int64)
+    tasks = np.flatnonzero(decisions.node_of >= 0)
+    np.add.at(on_node, (form.problem.task_class[tasks], decisions.node_of[tasks]), 1)
+    hint[supplied] = on_node[task_class, node[at]]
+    kin = np.full(len(lower), -1, np.int64)
+    return LevelModel(lower, upper, form.model.rows, tuple(objectives), hint, kin)
+
+
+def _read(joint: Joint, rules: RuleSet, tiers: Tiers, solution: I64) -> Clearing | None:
+    """The evictions and seats of a solution; None where the verifier refuses them."""
+    problem = joint.form.problem
+    node = np.flatnonzero(joint.node_set >= 0)
+    slots = []
+    for row in joint.supplied:
+        at = np.flatnonzero(row >= 0)
+        slots.append(np.repeat(node[at], solution[row[at]]))
+    node_of = deal(joint.form, solution, slots, Decisions.nothing(problem)).node_of
+    victims, reclaimed = _choose_victims(joint, solution)
+    pairs = [pair for pair in joint.pairs if solution[pair.variable]]
+    namer = _Preemptors(joint, tiers, node_of)
+    evictions = namer.name(victims, reclaimed, pairs)
+    if evictions is None:
+        return None
+    seats = _find_seats(problem, namer.node_of, namer.order)
+    actions: list[Action] = [*evictions]
+    for gang, mine in seats.items():
+        actions += nominate_seats(problem, gang, mine)
+    if verify_actions(problem.snapshot, actions, rules):
+        return None
+    results = count_victims(problem.snapshot, evictions)
+    entitlements = _entitle(joint, evictions)
+    return Clearing(tuple(evictions), seats, results, entitlements=entitlements)
+
+
+def _find_seats(problem: Problem, node_of: I64, gangs: Sequence[int]) -> dict[int, Seats]:
+    """Seats of some gangs, in their order."""
+    found: dict[int, Seats] = {}
+    for gang in gangs:
+        first = int(problem.shapes.start[problem.shape_of[gang]])
+        last = int(problem.shapes.start[problem.shape_of[gang] + 1])
+        begin, end = int(problem.task_start[gang]), int(problem.task_start[gang + 1])
+        entry = np.repeat(np.arange(last - first), problem.shapes.count[first:last])
+        mine = node_of[begin:end]
+        pairs, count = np.unique(np.stack([entry, mine])[:, mine >= 0], axis=1, return_counts=True)
+        found[gang] = tuple(zip(*pairs.tolist(), count.tolist(), strict=True))
+    return found
+
+
+def _choose_victims(joint: Joint, solution: I64) -> tuple[I64, Bool]:
+    """Of equal running tasks those leave that were created last."""
+    groups, running = joint.groups, joint.facts.running
+    left = solution[joint.evict].copy()
+    reclaims = np.where(joint.reclaim >= 0, solution[np.maximum(joint.reclaim, 0)], 0)
+    born = np.array([running.tasks[int(v)].created_ms for v in groups.tasks], np.int64)
+    chosen, reclaimed = [], []
+    for i in np.lexsort((groups.tasks, -born)).tolist():
+        k = int(groups.of_task[i])
+        if left[k] > 0:
+            chosen.append(int(groups.tasks[i]))
+            reclaimed.append(left[k] <= reclaims[k])
+            left[k] -= 1
+    return np.array(chosen, np.int64), np.array(reclaimed, np.bool_)
+
+
+class _Preemptors:
+    """Names a gang for each victim that is entitled to it and takes its room.
+
+    A gang takes the room of victims on a node as far as its tasks there ask for it; of a gang that
+    leaves whole it takes that of one victim. Equal tasks may change places for that: no row tells
+    them apart.
+    """
+
+    def __init__(self, joint: Joint, tiers: Tiers, node_of: I64) -> None:
+        problem, gangs = joint.form.problem, joint.form.gangs
+        self._problem, self._running = problem, joint.facts.running
+        self._able = joint.able
+        self.node_of = node_of.copy()
+        served = np.unique(problem.gang_of[node_of >= 0]).tolist()
+        age = problem.created_ms
+        self.order: list[int] = sorted(served, key=lambda g: (int(tiers.of[g]), int(age[g]), g))
+        self._class_of = np.full(problem.num_gangs, -1, np.int64)
+        classes = np.arange(len(gangs.shape_of))
+        self._class_of[gangs.members] = np.repeat(classes, gangs.multiplicity)
+        self._given: dict[tuple[int, int], I64] = {}
+
+    def name(self, victims: I64, reclaimed: Bool, pairs: Sequence[Pair]) -> list[Evict] | None:
+        """Evictions, reclaims first; None where some victim finds no gang.
+
+        Of each lender the largest victim leaves last, and with it all victims of the same gang.
+        """
+        problem, running, found = self._problem, self._running, []
+        blocks = self._find_blocks(victims)
+        for pair in pairs:
+            mine = victims[reclaimed & (running.queue_of[victims] == pair.lender)]
+            askers = [
+                g
+                for g in self.order
+                if pair.kind.classes[self._class_of[g]]
+                and (self._able is None or self._able.reclaim[self._class_of[g]])
+            ]
+            named = self._share(mine, blocks, partial(_same_for_all, askers))
+            if named is None:
+                return None
+            by_gang = self._with_largest_last(mine, named)
+            found += [self._evict(v, gang, RECLAIM) for v, gang in by_gang]
+
+        def preemptors(lost: int) -> list[int]:
+            return [
+                g
+                for g in self.order
+                if (self._able is None or self._able.preempt[self._class_of[g]])
+                and problem.queue_of[g] == problem.queue_of[lost]
+                and problem.priority[g] > problem.priority[lost]
+            ]
+
+        named = self._share(victims[~reclaimed], blocks, preemptors)
+        if named is None:
+            return None
+        return [*found, *(self._evict(v, named[v], PREEMPT) for v in victims[~reclaimed].tolist())]
+
+    def _with_largest_last(self, victims: I64, named: Mapping[int, int]) -> list[tuple[int, int]]:
+        """Victims and their gangs, gang by gang, that of the largest victim last."""
+        by_size = sorted(victims.tolist(), key=lambda v: tuple(self._running.request[v].tolist()))
+        pairs = [(v, named[v]) for v in by_size]
+        return sorted(pairs, key=lambda pair: (pair[1] == pairs[-1][1], pair[1]))
+
+    def _evict(self, victim: int, gang: int, action: str) -> Evict:
+        task = self._running.tasks[victim]
+        return Evict(task.key, task.node, action, self._problem.snapshot.gangs[gang].key)
+
+    def _find_blocks(self, victims: I64) -> set[int]:
+        """Gangs that can not keep a single victim of theirs: they leave whole, or in groups."""
+        running, gangs = self._running, self._problem.snapshot.gangs
+        found = set()
+        lost, number = np.unique(running.gang_of[victims], return_counts=True)
+        for g, leaving in zip(lost.tolist(), number.tolist(), strict=True):
+            held = sum(task.status.counts_as_ready for task in gangs[g].tasks)
+            tied = gangs[g].role_minimums or gangs[g].sub_groups
+            if tied or held - leaving + 1 < gangs[g].min_member:
+                found.add(g)
+        return found
+
+    def _share(
+        self, victims: I64, blocks: set[int], askers_of: Callable[[int], Sequence[int]]
+    ) -> dict[int, int] | None:
+        """The gang of each victim, those of gangs that leave whole first; None without one."""
+        running, found = self._running, dict[int, int]()
+        lost_of = running.gang_of
+        for lost in sorted(blocks & set(lost_of[victims].tolist())):
+            mine = victims[lost_of[victims] == lost]
+            gang = self._bring(askers_of(lost), mine)
+            if gang is None:
+                return None
+            for victim in mine.tolist():
+                self._give(gang, victim)
+                found[victim] = gang
+        largest_first = np.argsort(-running.request[victims].sum(axis=1), kind="stable")
+        for victim in victims[largest_first].tolist():
+            if victim not in found:
+                gang = self._bring(askers_of(int(lost_of[victim])), np.array([victim]))
+                if gang is None:
+                    return None
+                self._give(gang, victim)
+                found[victim] = gang
+        return found
+
+    def _give(self, gang: int, victim: int) -> None:
+        request = self._running.request[victim]
+        at = gang, int(self._running.node_of[victim])
+        self._given[at] = self._given.get(at, np.zeros_like(request)) + request
+
+    def _bring(self, askers: Sequence[int], victims: I64) -> int | None:
+        """The first of some gangs that takes the room of a victim, or that can move to do so."""
+        for gang in askers:
+            if any(self._takes(gang, v) for v in victims.tolist()):
+                return gang
+        for gang in askers:
+            if self._swap(gang, np.unique(self._running.node_of[victims])):
+                return gang
+        return None
+
+    def _takes(self, gang: int, victim: int) -> bool:
+        """Whether a gang asks for more on a victim's node than other victims there give to it."""
+        problem, node = self._problem, int(self._running.node_of[victim])
+        first, end = problem.task_start[gang : gang + 2].tolist()
+        mine = first + np.flatnonzero(self.node_of[first:end] == node)
+        if not len(mine):
+            return False
+        asked = problem.classes.request[problem.task_class[mine]].sum(axis=0)
+        given = self._given.get((gang, node), np.zeros_like(asked))
+        gives = self._running.request[victim] > 0
+        gives[problem.index(PODS)] = False
+        return bool((gives & (given < asked)).any())
+
+    def _swap(self, gang: int, nodes: I64) -> bool:
+        """Let a task of a gang change places with an equal one that takes no victim's room."""
+        problem = self._problem
+        first, end = problem.task_start[gang : gang + 2].tolist()
+        for task in (first + np.flatnonzero(self.node_of[first:end] >= 0)).tolist():
+            here = int(self.node_of[task])
+            if (gang, here) in self._given or here in nodes:
+                continue
+            same = problem.task_class == problem.task_class[task]
+            for other in np.flatnonzero(same & np.isin(self.node_of, nodes)).tolist():
+                at = int(problem.gang_of[other]), int(self.node_of[other])
+                if at not in self._given and at[0] != gang:
+                    self.node_of[[task, other]] = self.node_of[[other, task]]
+                    return True
+        return False
+
+
+def _same_for_all(askers: Sequence[int], lost: int) -> Sequence[int]:
+    """Askers that may have tasks of any gang evicted."""
+    return askers
+
+
+def _entitle(joint: Joint, evictions: Sequence[Evict]) -> tuple[Entitlement, ...]:
+    """What queues that reclaim may hold once all is placed, see `rules.entitlement`."""
+    problem, facts = joint.form.problem, joint.facts
+    if facts.due is None:
+        return ()
+    number = {gang.key: g for g, gang in enumerate(problem.snapshot.gangs)}
+    queue_of = {
+        t.key: int(q) for t, q in zip(facts.running.tasks, facts.running.queue_of, strict=True)
+    }
+    found: dict[tuple[int, int], int] = {}
+    for eviction in evictions:
+        if eviction.action == RECLAIM:
+            gang = number[eviction.preemptor]
+            queue, lender = int(problem.queue_of[gang]), queue_of[eviction.task]
+            asked = np.flatnonzero(facts.request_of(gang).any(axis=0)).tolist()
+            for a in np.flatnonzero(facts.above[queue] & ~facts.above[lender]).tolist():
+                found |= {(a, r): int(facts.due[a, r]) for r in asked if facts.due[a, r] > 0}
+    names, resources = problem.queues.names, problem.resources
+    return tuple(
+        Entitlement(names[q], resources[r], most) for (q, r), most in sorted(found.items())
+    )

@@ -1,0 +1,199 @@
+"""Running tasks that keep others off nodes, and tasks of one gang that keep apart."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.plugins.extension_points import Bar, Exits
+from optsched.problem.arrays import row_groups
+from optsched.problem.later import once_gone, without_gangs
+from optsched.solver.preemption.sequential.eviction_problem import Barred, Beside
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.linear import LinearModel
+    from optsched.problem.problem import Problem
+    from optsched.solver.preemption.sequential.eviction_problem import Bid, Groups, State
+    from optsched.solver.preemption.sequential.running import Facts
+
+
+class Bars:
+    """What stands in the way of a bid's entries other than room.
+
+    Attributes
+    ----------
+    alone
+        The problem in which nobody minds those who may have to leave.
+
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._rules = facts.rules
+        self.alone = without_gangs(facts.problem)
+        self._tied: dict[int, bool] = {}
+        self._stakes: dict[int, list[I64]] = {}
+        self._known: tuple[bytes, Problem] = (b"", facts.problem)
+
+    def in_the_way(
+        self, task_class: I64, state: State, candidates: Bool, allowed: Bool
+    ) -> list[tuple[int, Bar]]:
+        """Candidates in the way of a class; takes nodes from `allowed` where others are."""
+        found = []
+        for c in np.unique(task_class).tolist():
+            for rule in self._rules.masking:
+                for bar in rule.bars(self._facts.problem, c):
+                    may_go = candidates[bar.tasks]
+                    stays = bar.tasks[~may_go & ~state.evicted[bar.tasks]]
+                    shut = np.isin(bar.domain_of, self._domains(bar, stays)) & (bar.domain_of >= 0)
+                    allowed[task_class == c] &= ~shut
+                    if may_go.any():
+                        found.append((c, Bar(bar.tasks[may_go], bar.domain_of)))
+        return found
+
+    def _domains(self, bar: Bar, tasks: I64) -> I64:
+        """(B,) domain of a bar in which each running task stands."""
+        domains: I64 = bar.domain_of[self._facts.running.node_of[tasks]]
+        return domains
+
+    def barred(
+        self, task_class: I64, allowed: Bool, groups: Groups, bars: Sequence[tuple[int, Bar]]
+    ) -> Iterator[Barred]:
+        """The same by domain and group, for the model."""
+        group_of = dict(zip(groups.tasks.tolist(), groups.of_task.tolist(), strict=True))
+        for c, bar in bars:
+            entries = np.flatnonzero(task_class == c)
+            open_nodes = np.logical_or.reduce(allowed[entries])
+            domains = self._domains(bar, bar.tasks)
+            for domain in np.unique(domains[domains >= 0]).tolist():
+                nodes = np.flatnonzero(open_nodes & (bar.domain_of == domain))
+                here = [group_of[v] for v in bar.tasks[domains == domain].tolist() if v in group_of]
+                if len(nodes):
+                    yield Barred(entries, nodes, np.unique(np.array(here, np.int64)))
+
+    def is_tied(self, task_class: int) -> bool:
+        """Whether tasks of a class look at what else stands on nodes."""
+        if task_class not in self._tied:
+            self._tied[task_class] = any(
+                r.ties_nodes(self._facts.problem, task_class) for r in self._rules.hard
+            )
+        return self._tied[task_class]
+
+    def stakes(self, task_class: int) -> list[I64]:
+        """(V,) each, what running tasks have that matters to a class; see `Rule.stakes`."""
+        if task_class not in self._stakes:
+            found = (r.stakes(self._facts.problem, task_class) for r in self._rules.hard)
+            self._stakes[task_class] = [stakes for stakes in found if stakes is not None]
+        return self._stakes[task_class]
+
+    # --- those beside ----------------------------------------------------------------------------
+
+    def beside(self, looking: Sequence[int], state: State, tasks: Bool) -> Beside | None:
+        """What those see beside them who look: classes of a bid, or others who have their places.
+
+        None where there is nobody who looks, and nobody who has to look at any of some running
+        tasks (V,) that may leave.
+        """
+        task_class, node, number = self._decided(state)
+        others = np.unique(task_class).tolist()
+        if not looking and not any(self._minds(c, tasks) for c in others):
+            return None
+        domains = self._domains_of(looking)
+        return Beside(task_class, node, number, self._once_gone(state), domains)
+
+    def _domains_of(self, task_classes: Sequence[int]) -> I64:
+        """(N,) one number for each combination of domains of the terms that classes carry."""
+        problem = self._facts.problem
+        relations, shapes = problem.relations, problem.classes.shapes
+        terms = sorted({m for c in task_classes for m in relations.carried_by(shapes[c])})
+        # Where each node is a domain of its own there is nothing to choose.
+        wide = [m for m in terms if relations.num_domains[m] < problem.num_nodes]
+        if not wide:
+            return np.zeros(problem.num_nodes, np.int64)
+        return row_groups(list(relations.domain_of[wide]))[0]
+
+    def _minds(self, task_class: int, tasks: Bool) -> bool:
+        """Whether tasks of a class may want any of some running tasks (V,) to stay."""
+        problem = self._facts.problem
+        found = (r.stakes(problem, task_class) for r in self._rules.hard if r.leaving_hurts)
+        return any(bool((s[tasks] >= 0).any()) for s in found if s is not None)
+
+    def _decided(self, state: State) -> tuple[I64, I64, I64]:
+        """Tasks (m,) of a class on a node, as far as they look at what else stands there."""
+        none = np.empty(0, np.int64)
+        parts = [np.concatenate(each) for each in zip(*state.came, strict=True)]
+        task_class, node, number = parts or (none, none, none)
+        tied = [c for c in np.unique(task_class).tolist() if self.is_tied(c)]
+        mine = np.isin(task_class, tied)
+        pair = task_class[mine] * self._facts.problem.num_nodes + node[mine]
+        pairs, at = np.unique(pair, return_inverse=True)
+        total = np.bincount(at, weights=number[mine], minlength=len(pairs)).astype(np.int64)
+        c, n = np.divmod(pairs, max(self._facts.problem.num_nodes, 1))
+        return c, n, total
+
+    def _once_gone(self, state: State) -> Problem:
+        key = state.evicted.tobytes()
+        if key != self._known[0]:
+            tasks = self._facts.running.tasks
+            gone = {tasks[v].key for v in np.flatnonzero(state.evicted).tolist()}
+            self._known = key, once_gone(self._facts.problem, gone)
+        return self._known[1]
+
+    def relate(self, bid: Bid, model: LinearModel, supplied: I64, leave: I64) -> None:
+        """Rows on what may stand together once everybody has left who is to leave.
+
+        `supplied` is (E, N) variables of the bid's entries, -1 where none may be; `leave` is (K,)
+        those of its groups.
+        """
+        beside = bid.beside
+        assert beside is not None  # noqa: S101  the caller has looked
+        shape = (len(self._facts.problem.classes.shapes), self._facts.problem.num_nodes)
+        by_class = np.full(shape, -1, np.int64)
+        for c in np.unique(bid.task_class[bid.is_tied]).tolist():
+            mine = supplied[bid.task_class == c]
+            by_class[c] = mine[0] if len(mine) == 1 else _summed(model, mine)
+        _add_decided(model, by_class, beside)
+        groups = bid.groups
+        exits = Exits(groups.tasks, groups.of_task, groups.node, leave, groups.count)
+        for rule in self._rules.hard:
+            rule.encode_apart(self.alone, model, by_class)
+            rule.encode_evicting(beside.problem, model, by_class, exits)
+
+
+def _add_decided(model: LinearModel, by_class: I64, beside: Beside) -> None:
+    """Count what others get among the tasks of its classes."""
+    at = (beside.task_class, beside.node)
+    own = by_class[at]
+    most = np.where(own >= 0, model.bounds[1][own], 0) if len(own) else own
+    total = model.add_variables(beside.number, beside.number + most)
+    mixed = np.flatnonzero(own >= 0)
+    rows, ones = np.arange(len(mixed)), np.ones(len(mixed), np.int64)
+    if len(mixed):
+        variables = np.concatenate([total[mixed], own[mixed]])
+        factors = np.concatenate([ones, -ones])
+        number = beside.number[mixed]
+        model.add_rows(np.append(rows, rows), variables, factors, lower=number, upper=number)
+    by_class[at] = total
+
+
+def _summed(model: LinearModel, variables: I64) -> I64:
+    """(N,) variables that are the sums of those (m, N) that there are, -1 where there is none."""
+    found = variables >= 0
+    open_nodes = np.flatnonzero(found.any(axis=0))
+    most = np.where(found, model.bounds[1][variables], 0).sum(axis=0)[open_nodes]
+    sums = np.full(variables.shape[1], -1, np.int64)
+    sums[open_nodes] = model.add_variables(0, most)
+    at = np.cumsum(found.any(axis=0)) - 1
+    _, node = np.nonzero(found)
+    model.add_rows(
+        np.concatenate([at[node], np.arange(len(open_nodes))]),
+        np.concatenate([variables[found], sums[open_nodes]]),
+        np.concatenate([np.ones(len(node), np.int64), -np.ones(len(open_nodes), np.int64)]),
+        lower=np.zeros(len(open_nodes), np.int64),
+        upper=0,
+    )
+    return sums

@@ -1,0 +1,370 @@
+"""Bids: who may go for a gang that stays out, and within which limits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from optsched.plugins.nodes.shards import preferred_nodes
+from optsched.solver.model.node_masks import static_mask
+from optsched.solver.preemption.sequential.blockers import Bars
+from optsched.solver.preemption.sequential.eviction_problem import Bid, claims
+from optsched.solver.preemption.sequential.limits import Limits
+from optsched.solver.preemption.sequential.running import Facts
+from optsched.solver.preemption.sequential.victim_groups import Grouping
+from optsched.units import PODS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from optsched.plugins.extension_points import Bar
+    from optsched.plugins.ruleset import RuleSet
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.problem import Problem
+    from optsched.solver.preemption.sequential.eviction_problem import Reserve, State
+
+
+class _Candidates(NamedTuple):
+    """(V,) who may go, (V,) who would be reclaimed, and what the claiming side may hold."""
+
+    leave: Bool
+    reclaimed: Bool
+    claims: list[tuple[int, int, int]]
+
+
+class Bidding:
+    """Makes bids; what is the same for all of them is computed once.
+
+    Attributes
+    ----------
+    reach
+        Names of the actions that may evict: preempt, reclaim.
+
+    """
+
+    def __init__(self, problem: Problem, rules: RuleSet, reach: frozenset[str]) -> None:
+        self.problem = problem
+        self.facts = Facts(problem, rules)
+        self.running = self.facts.running
+        self.bars = Bars(self.facts)
+        self._grouping = Grouping(self.facts)
+        self._limits = Limits(self.facts)
+        self.rules = self._rules = rules
+        self._reach = reach
+        self._preempts_for_growth = rules.preempts_for_growth
+        first = preferred_nodes(problem)
+        self._second = np.zeros(problem.num_nodes, np.bool_) if first is None else ~first
+
+    # --- one bid ---------------------------------------------------------------------------------
+
+    def fences(self, gang: int) -> tuple[list[Bool | None], bool]:
+        """Sets of nodes to make room for a gang in, each by itself, and whether that is all."""
+        found: list[Bool | None] = [None]
+        are_all = True
+        for rule in self._rules.hard:
+            fences = rule.fences(self.problem, gang)
+            if fences is not None:
+                found = [m if f is None else f & m for f in found for m in fences.masks]
+                are_all &= fences.are_all
+        return found, are_all
+
+    def bid(self, gang: int, state: State, within: Bool | None = None) -> Bid | None:
+        """What a gang may have evicted for its minimum on some nodes.
+
+        None where nothing could help it, or where it has its minimum.
+        """
+        if not self.has_minimum(gang):
+            return None
+        candidates = self._candidates(gang, state, grows=False)
+        return self._bid(gang, state, within, candidates, self.facts.counts_of(gang))
+
+    def bid_within_guarantee(
+        self, gang: int, state: State, within: Bool | None = None
+    ) -> Bid | None:
+        """What a gang may have reclaimed within a guarantee, of all that lenders hold above theirs.
+
+        A gang that leaves as a whole may then hold more than its queue holds above its due. None
+        where nothing that the gang requests is guaranteed to its queue, or to one above it.
+        """
+        if not self.problem.queues.guarantee.any() or not self.has_minimum(gang):
+            return None
+        least, request = self._least(gang, grows=False), self.facts.request_of(gang)
+        held = self.problem.queues.summed_up(state.used)
+        queue = int(self.problem.queue_of[gang])
+        covered = self.facts.floors.covered(queue, request, least, held)
+        if not covered.any():
+            return None
+        leave, reclaimed, claims = self._candidates(gang, state, grows=False)
+        who = _Candidates(leave & covered & reclaimed, reclaimed & covered, claims)
+        bid = self._bid(gang, state, within, who, self.facts.counts_of(gang))
+        return None if bid is None else replace(bid, lendings=())
+
+    def bid_growth(
+        self, gang: int, state: State, rest: I64, within: Bool | None = None
+    ) -> Bid | None:
+        """What a gang that has its minimum may have evicted for more, up to (E,) `rest` tasks.
+
+        Its queue claims back what is due to it; others of its queue leave only where the policy
+        lets gangs beyond their minimum preempt.
+        """
+        candidates = self._candidates(gang, state, grows=True)
+        return self._bid(gang, state, within, candidates, rest, grows=True)
+
+    def has_minimum(self, gang: int) -> bool:
+        """Whether tasks of a gang must come together: not once it runs with its minimum."""
+        return not self.problem.shapes.is_started[self.problem.shape_of[gang]]
+
+    def bid_inside(self, gang: int, state: State, within: Bool | None = None) -> Bid | None:
+        """What the most important tasks of a gang may have evicted of the gang's own surplus."""
+        problem, running = self.problem, self.running
+        shape = int(problem.shape_of[gang])
+        if "preempt" not in self._reach or not problem.shapes.is_started[shape]:
+            return None
+        counts = self.facts.counts_of(gang)
+        mine = problem.tasks[problem.task_start[gang] : problem.task_start[gang + 1]]
+        by_entry = np.repeat(np.arange(len(counts)), counts)
+        priority = np.array([t.priority for t in mine], np.int64)
+        top = np.array([priority[by_entry == e].min() for e in range(len(counts))], np.int64)
+        own = np.flatnonzero(running.gang_of == gang)
+        lower = [v for v in own.tolist() if running.tasks[v].priority < top.max()]
+        leaves = np.zeros(len(running), np.bool_)
+        leaves[lower] = True
+        leaves &= ~self.facts.spared & ~state.evicted
+        return self._bid(
+            gang,
+            state,
+            within,
+            _Candidates(leaves, np.zeros_like(leaves), []),
+            np.where(top == top.max(), counts, 0),
+            grows=True,
+        )
+
+    def _bid(
+        self,
+        gang: int,
+        state: State,
+        within: Bool | None,
+        who: _Candidates,
+        most: I64,
+        *,
+        grows: bool = False,
+    ) -> Bid | None:
+        problem = self.problem
+        shape = problem.shapes.shapes[int(problem.shape_of[gang])]
+        tasks = problem.tasks[problem.task_start[gang] : problem.task_start[gang + 1]]
+        candidates, reclaimed, claims = who
+        if not candidates.any() or not all(t.preempts for t in tasks):
+            return None
+        task_class = self.facts.classes_of(gang)
+        request = problem.classes.request[task_class]
+        roles = [e.role for e in shape.entries]
+        names = sorted(set(roles))
+        allowed = self._allowed(task_class, state)
+        if within is not None:
+            allowed &= within
+        need_role = tuple((names.index(r), n) for r, n in shape.need_role if r in names)
+        least = max(shape.need, sum(n for _, n in need_role))
+        serves_all = grows or bool(shape.parts) or self._preempts_for_growth
+        bars = self.bars.in_the_way(task_class, state, candidates, allowed)
+        ceilings = self._limits.ceilings(gang, state)
+        reserves = tuple(self._limits.reserves(gang, state, request))
+        helps = self._in_the_way(allowed, request, bars)
+        is_tied = np.array([self.bars.is_tied(c) for c in task_class.tolist()], np.bool_)
+        looking = np.unique(task_class[is_tied]).tolist()
+        for stakes in (s for c in looking for s in self.bars.stakes(c)):
+            helps |= stakes >= 0
+        helps |= self._relieves(most @ request, (*ceilings, *claims), reserves)
+        useful = self._with_kin(candidates, helps)
+        if not useful.any():
+            return None
+        beside = self.bars.beside(looking, state, useful)
+        numbers = np.arange(len(self.running))
+        apart: list[I64 | Bool] = [np.isin(numbers, bar.tasks) for _, bar in bars]
+        if beside is not None:
+            looking = sorted({*looking, *beside.task_class.tolist()})
+            apart += (s for c in looking for s in self.bars.stakes(c))
+        groups = self._grouping.groups(gang, np.flatnonzero(useful), reclaimed, apart)
+        return Bid(
+            gang=gang,
+            is_started=grows,
+            task_class=task_class,
+            most=most,
+            role=np.array([names.index(r) for r in roles], np.int64),
+            need=0 if grows else shape.need,
+            need_role=() if grows else need_role,
+            most_in_all=int(most.sum()) if serves_all else least,
+            request=request,
+            allowed=allowed,
+            room=np.maximum(state.room, 0),
+            second=self._second,
+            groups=groups,
+            wholes=self._grouping.wholes(gang, groups, state),
+            limits=(
+                *self._limits.gain_limits(groups, ceilings),
+                *self._limits.gain_limits(groups, claims, is_claim=True),
+                *self._limits.floors(gang, groups, state),
+                *self._limits.budgets(groups, state),
+            ),
+            lendings=tuple(self._limits.lendings(gang, groups, state, request)),
+            reserves=reserves,
+            barred=tuple(self.bars.barred(task_class, allowed, groups, bars)),
+            is_tied=is_tied,
+            beside=beside,
+        )
+
+    def _allowed(self, task_class: I64, state: State) -> Bool:
+        problem = self.problem
+        sound: Bool = np.logical_and((state.room >= 0).all(axis=1), problem.ready)
+        allowed = np.tile(sound, (len(task_class), 1))
+        for e, c in enumerate(task_class.tolist()):
+            mask = static_mask(self.bars.alone, self._rules.masking, c)
+            if mask is not None:
+                allowed[e] &= mask
+        return allowed
+
+    def _in_the_way(self, allowed: Bool, request: I64, bars: Sequence[tuple[int, Bar]]) -> Bool:
+        """(V,) tasks that take room on nodes that help, or that keep the gang off them."""
+        running = self.running
+        open_nodes = np.logical_or.reduce(allowed)
+        takes = (running.request[:, request.any(axis=0)] > 0).any(axis=1)
+        helps: Bool = np.logical_and(takes, open_nodes[running.node_of])
+        for _, bar in bars:
+            helps[bar.tasks] = True
+        return helps
+
+    def _relieves(
+        self, gain: I64, rows: Sequence[tuple[int, int, int]], reserves: Sequence[Reserve]
+    ) -> Bool:
+        """(V,) tasks whose queues have to get smaller for a gang that takes (R,) `gain`."""
+        running = self.running
+        helps = np.zeros(len(running), np.bool_)
+        for a, r, room in rows:
+            if gain[r] > room:
+                below = self.problem.queues.subtree[a][running.queue_of]
+                helps |= below & (running.request[:, r] > 0)
+        for reserve in reserves:
+            used = reserve.used.copy()
+            used[reserve.queue] += gain[reserve.resource]
+            if int(claims(reserve, used)[reserve.parent_of < 0].sum()) > reserve.pool:
+                helps |= running.request[:, reserve.resource] > 0
+        return helps
+
+    def _with_kin(self, candidates: Bool, helps: Bool) -> Bool:
+        """(V,) candidates that help, and all others of their gangs."""
+        running = self.running
+        gangs = np.zeros(self.problem.num_gangs, np.bool_)
+        gangs[running.gang_of[candidates & helps]] = True
+        together: Bool = candidates & gangs[running.gang_of]
+        return together
+
+    # --- who may go ------------------------------------------------------------------------------
+
+    def _candidates(self, gang: int, state: State, *, grows: bool) -> _Candidates:
+        problem, running = self.problem, self.running
+        queue = int(problem.queue_of[gang])
+        others = (
+            ~state.evicted
+            & (running.gang_of != gang)
+            & ~np.isin(running.gang_of, list(state.bidders))
+            & (running.queue_of >= 0)
+        )
+        free = others & ~self.facts.spared
+        own = running.queue_of == queue
+        found = np.zeros(len(running), np.bool_)
+        if "preempt" in self._reach and (self._preempts_for_growth or not grows):
+            found |= free & own & (problem.priority[running.gang_of] < problem.priority[gang])
+        reclaimed = np.zeros(len(running), np.bool_)
+        claims: dict[tuple[int, int], int] = {}
+        if "reclaim" in self._reach and self.facts.due is not None:
+            asked = np.flatnonzero(self.facts.request_of(gang).any(axis=0))
+            # Which tasks come is open: what entitles them is what all of them ask for.
+            always = np.flatnonzero((self.facts.request_of(gang) > 0).all(axis=0))
+            least = self._least(gang, grows=grows)
+            gone = running.request[found].sum(axis=0)
+            lent = (free | others & self._waived(gang, least, state)) & ~own
+            if self.facts.returns_by_use:
+                shared = always[always != problem.index(PODS)]
+                lent &= (running.request[:, shared] > 0).any(axis=1)
+            for lender in np.unique(running.queue_of[lent]).tolist():
+                rows = self._claim(queue, lender, state, asked)
+                is_due = bool(self._claim(queue, lender, state, always))
+                # What is preempted in the gang's own queue makes room for its claim, too.
+                if self.facts.reclaimable[lender] and is_due and self._within(rows, least - gone):
+                    reclaimed |= lent & (running.queue_of == lender)
+                    claims |= {(a, r): most for a, r, most in rows}
+        rows = [(a, r, most) for (a, r), most in sorted(claims.items())]
+        return _Candidates(found | reclaimed, reclaimed, rows)
+
+    def _waived(self, gang: int, least: I64, state: State) -> Bool:
+        """(V,) running tasks whose marks do not hold against a claim within a guarantee."""
+        held = self.problem.queues.summed_up(state.used)
+        queue, request = int(self.problem.queue_of[gang]), self.facts.request_of(gang)
+        return self.facts.floors.waived(queue, request, least, held)
+
+    def may_leave(self, gang: int, state: State) -> Bool:
+        """(V,) running tasks that may be asked to leave for a gang."""
+        return self._candidates(gang, state, grows=not self.has_minimum(gang)).leave
+
+    def entitled(self, gang: int, lenders: I64) -> dict[tuple[int, int], int]:
+        """By (queue, resource), what queues may hold once a gang has reclaimed from lenders."""
+        due, queue = self.facts.due, int(self.problem.queue_of[gang])
+        asked = np.flatnonzero(self.facts.request_of(gang).any(axis=0)).tolist()
+        if due is None:
+            return {}
+        return {
+            (a, r): int(due[a, r])
+            for lender in np.unique(lenders).tolist()
+            for a in np.flatnonzero(self.facts.above[queue] & ~self.facts.above[lender]).tolist()
+            for r in asked
+            if due[a, r] > 0
+        }
+
+    def keepers(self, gang: int, state: State) -> Iterator[tuple[int, int, int, int]]:
+        """Queues that would have to give something back to a gang, were they reclaimable.
+
+        (queue, resource, held, due).
+        """
+        if "reclaim" not in self._reach or self.facts.due is None:
+            return
+        least = self._least(gang, grows=not self.has_minimum(gang))
+        asked, queue = np.flatnonzero(least), int(self.problem.queue_of[gang])
+        for other in np.flatnonzero(~self.facts.reclaimable & ~self.facts.above[queue]).tolist():
+            rows = self._claim(queue, other, state, asked)
+            if rows and self._within(rows, least):
+                for r in {r for _, r, _ in rows}:
+                    held, due = int(state.used[other, r]), int(self.facts.due[other, r])
+                    if held > due:
+                        yield other, r, held, due
+
+    def _least(self, gang: int, *, grows: bool) -> I64:
+        """(R,) what the least that is worth having takes."""
+        problem = self.problem
+        request = self.facts.request_of(gang)
+        shape = problem.shapes.shapes[int(problem.shape_of[gang])]
+        if shape.is_rigid and not grows:
+            total: I64 = self.facts.counts_of(gang) @ request
+            return total
+        smallest: I64 = request.min(axis=0) * (1 if grows else max(shape.need, 1))
+        return smallest
+
+    def _claim(
+        self, queue: int, lender: int, state: State, asked: I64
+    ) -> list[tuple[int, int, int]]:
+        """What the claimer and those above it may gain, up to where the two queues meet.
+
+        (queue, resource, amount); empty where nothing that is asked for is due.
+        """
+        assert self.facts.due is not None  # noqa: S101  the caller has looked
+        apart = self.facts.above[queue] & ~self.facts.above[lender]
+        return [
+            (a, r, int(self.facts.due[a, r]) - self.facts.used(a, r, state))
+            for a in np.flatnonzero(apart).tolist()
+            for r in asked.tolist()
+            if self.facts.due[a, r] > 0
+        ]
+
+    @staticmethod
+    def _within(rows: Sequence[tuple[int, int, int]], least: I64) -> bool:
+        return all(least[r] <= most for _, r, most in rows)

@@ -1,0 +1,150 @@
+"""What queues and disruption budgets allow a bid."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.plugins.shares.capability import Capability
+from optsched.plugins.shares.guarantee import Guarantee
+from optsched.problem.arrays import UNLIMITED
+from optsched.solver.preemption.sequential.eviction_problem import Lending, Limit, Reserve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from optsched.problem.arrays import I64, Bool
+    from optsched.solver.preemption.sequential.eviction_problem import Groups, State
+    from optsched.solver.preemption.sequential.running import Facts
+
+
+class Limits:
+    """Rows that a bid has to keep beside room."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._problem = facts.problem
+
+    def ceilings(self, gang: int, state: State) -> list[tuple[int, int, int]]:
+        """(queue, resource, room) below the ceilings of a gang's queue and those above it.
+
+        What earlier bids of these queues reclaimed ends at what is due to them.
+        """
+        problem = self._problem
+        queue = int(problem.queue_of[gang])
+        ceiling = problem.queues.capability
+        lines = np.flatnonzero(self._facts.above[queue]).tolist()
+        found = [
+            (a, r, int(ceiling[a, r]) - self._facts.used(a, r, state))
+            for a in (lines if self._binds(Capability.name) else ())
+            for r in np.flatnonzero(ceiling[a] < UNLIMITED).tolist()
+        ]
+        found += [
+            (a, r, most - self._facts.used(a, r, state))
+            for (a, r), most in sorted(state.entitled.items())
+            if self._facts.above[queue][a]
+        ]
+        shares = self._facts.rules.find("proportion")
+        if shares is not None and shares.binds and self._facts.due is not None:
+            due = self._facts.due[queue]
+            found += [
+                (queue, r, int(due[r]) - self._facts.used(queue, r, state))
+                for r in np.flatnonzero(due > 0).tolist()
+            ]
+        return [(a, r, most) for a, r, most in found if self._asks(gang, r)]
+
+    def _binds(self, rule: str) -> bool:
+        """Whether the policy has a rule on queues: bids evict nobody for rules that it lacks."""
+        found = self._facts.rules.find(rule)
+        return found is not None and found.binds
+
+    def _asks(self, gang: int, resource: int) -> bool:
+        return bool(self._facts.request_of(gang)[:, resource].any())
+
+    def gain_limits(
+        self, groups: Groups, rows: Sequence[tuple[int, int, int]], *, is_claim: bool = False
+    ) -> list[Limit]:
+        """What queues and those below may hold once the gang has come, as rows over groups."""
+        subtree = self._problem.queues.subtree
+        found = []
+        for a, r, most in rows:
+            below = np.flatnonzero(subtree[a][groups.queue])
+            found.append(Limit(below, -groups.request[below, r], most, r, is_claim))
+        return found
+
+    def floors(self, gang: int, groups: Groups, state: State) -> list[Limit]:
+        """A lender keeps what is guaranteed to it and to those above it."""
+        queues = self._problem.queues
+        mine = self._facts.above[int(self._problem.queue_of[gang])]
+        lenders = np.unique(groups.queue[groups.reclaimed])
+        found = []
+        apart = self._facts.above[lenders].any(axis=0) & ~mine
+        for a in np.flatnonzero(apart).tolist():
+            below = np.flatnonzero(queues.subtree[a][groups.queue])
+            for r in np.flatnonzero(queues.guarantee[a]).tolist():
+                most = self._facts.used(a, r, state) - int(queues.guarantee[a, r])
+                found.append(Limit(below, groups.request[below, r], max(most, 0)))
+        return found
+
+    def reserves(self, gang: int, state: State, request: I64) -> Iterator[Reserve]:
+        """What is kept for guarantees, by resource that is asked for."""
+        problem, queues = self._problem, self._problem.queues
+        asked = queues.guarantee.any(axis=0) & request.any(axis=0)
+        for r in np.flatnonzero(asked).tolist() if self._binds(Guarantee.name) else ():
+            pool = int(problem.total[r] - problem.foreign[problem.ready, r].sum())
+            floor, used = queues.guarantee[:, r], state.used[:, r]
+            yield Reserve(r, floor, used, queues.parent_of, pool, int(problem.queue_of[gang]))
+
+    def budgets(self, groups: Groups, state: State) -> list[Limit]:
+        """What disruption budgets still pay for."""
+        found = []
+        for b, budget in enumerate(self._problem.snapshot.budgets):
+            covered = self._facts.cover[b, groups.tasks]
+            mine = np.unique(groups.of_task[covered])
+            if len(mine):
+                most = max(budget.allowed - int(state.spent[b]), 0)
+                found.append(Limit(mine, np.ones(len(mine), np.int64), most))
+        return found
+
+    def lendings(self, gang: int, groups: Groups, state: State, request: I64) -> list[Lending]:
+        """How much each queue that lends gives back."""
+        if self._facts.due is None or self._facts.kept is None:
+            return []
+        mine = self._facts.above[int(self._problem.queue_of[gang])]
+        asked = request.any(axis=0)
+        found = []
+        for lender in np.unique(groups.queue[groups.reclaimed]).tolist():
+            theirs = np.flatnonzero(groups.reclaimed & (groups.queue == lender))
+            for a in np.flatnonzero(self._facts.above[lender] & ~mine).tolist():
+                due = self._facts.due[a] > 0
+                if not self._facts.returns_by_use:
+                    kept = theirs[groups.request[theirs][:, due & asked].any(axis=1)]
+                    # Which tasks come is open: the queue is above its due of what all ask for.
+                    parts = [(due & (request > 0).all(axis=0), kept)] if len(kept) else []
+                else:
+                    parts = _by_use(groups, theirs, due)
+                for named, kept in parts:
+                    found.append(self._lending(a, np.flatnonzero(named), kept, groups, state))
+        return found
+
+    def _lending(self, queue: int, named: I64, kept: I64, groups: Groups, state: State) -> Lending:
+        """What a queue gives back of some resources by some groups; nothing without options."""
+        assert self._facts.kept is not None  # noqa: S101  the caller has looked
+        keeps = self._facts.kept[queue]
+        below = np.flatnonzero(self._problem.queues.subtree[queue][groups.queue])
+        options = tuple(
+            (r, size, below, self._facts.used(queue, r, state) - int(keeps[r]) - 1 + size)
+            for r in named.tolist()
+            for size in np.unique(groups.request[kept, r]).tolist()
+            if size > 0
+        )
+        return Lending(queue, tuple((r, int(keeps[r])) for r in named.tolist()), kept, options)
+
+
+def _by_use(groups: Groups, some: I64, due: Bool) -> list[tuple[Bool, I64]]:
+    """Groups by the resources that they use of those that are due, none that use none of them."""
+    uses = (groups.request[some] > 0) & due
+    kinds, kind_of = np.unique(uses, axis=0, return_inverse=True)
+    parts = ((kind, some[kind_of.reshape(-1) == i]) for i, kind in enumerate(kinds))
+    return [(kind, members) for kind, members in parts if kind.any()]

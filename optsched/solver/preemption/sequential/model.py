@@ -1,0 +1,373 @@
+"""A bid as a level model: start, tasks, victims, their importance and lost work, then nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.decisions import Sense
+from optsched.problem.linear import Expression, LinearModel
+from optsched.solver.cpsat.level_model import LevelModel, Objective
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from optsched.problem.arrays import I64
+    from optsched.solver.preemption.sequential.blockers import Bars
+    from optsched.solver.preemption.sequential.eviction_problem import (
+        Bid,
+        Groups,
+        Lending,
+        Reserve,
+        Whole,
+    )
+    from optsched.solver.preemption.sequential.heuristic import Packed
+
+START, TASKS, VICTIMS = "start", "tasks", "victims"
+ENDED = "gangs that leave whole"
+PATIENCE, QUEUES = "victims of queues without a limit", "importance of queues"
+IMPORTANCE, LOST, SIZE = "importance", "lost work", "size of victims"
+OUTSIDE = "outside the shard"
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """A level model and where in its solutions the answer stands.
+
+    Attributes
+    ----------
+    levels
+        Names of the objectives.
+    evict, whole
+        (K,) variable of each group of victims, and (J,) of each gang that leaves as a whole.
+    entry, node, place
+        (X,) parallel: variable `place` counts tasks of an entry on a node.
+
+    """
+
+    model: LevelModel
+    levels: tuple[str, ...]
+    evict: I64
+    whole: I64
+    entry: I64
+    node: I64
+    place: I64
+
+
+def encode_bid(bid: Bid, packed: Packed | None, bars: Bars) -> Encoded:
+    """Write a bid as a model; `packed` is a known answer to start from."""
+    model, groups = LinearModel(), bid.groups
+    evict = model.add_variables(0, groups.count)
+    entry, node, most = _places(bid)
+    place = model.add_variables(0, most)
+    (start,) = model.add_variables(0, 1)
+    whole = model.add_variables(0, np.array([int(w.may_leave) for w in bid.wholes], np.int64))
+    _room_rows(model, bid, evict, (entry, node, place))
+    _start_rows(model, bid, int(start), (entry, place))
+    add_whole_rows(model, (groups, bid.wholes), evict, whole)
+    _limit_rows(model, bid, int(start), evict, (entry, place))
+    _barred_rows(model, bid, evict, (entry, node, place))
+    _use_rows(model, bid, (evict, whole), (node, place))
+    if bid.beside is not None:
+        supplied = np.full(bid.allowed.shape, -1, np.int64)
+        supplied[entry, node] = place
+        bars.relate(bid, model, supplied, evict)
+    for reserve in bid.reserves:
+        _reserve_rows(model, bid, reserve, evict, (entry, place))
+    for lending in bid.lendings:
+        _lending_rows(model, bid, evict, lending)
+    levels, objectives = _objectives(bid, int(start), (evict, whole), (node, place))
+    lower, upper = model.bounds
+    hint = lower.copy()
+    if packed is not None:
+        hint[evict], hint[place], hint[start] = packed.evicted, packed.placed[entry, node], 1
+        hint[whole] = packed.left
+    kin = np.full(len(lower), -1, np.int64)
+    levels_of = LevelModel(lower, upper, model.rows, tuple(objectives), hint, kin)
+    return Encoded(levels_of, tuple(levels), evict, whole, entry, node, place)
+
+
+def _places(bid: Bid) -> tuple[I64, I64, I64]:
+    """Entries, nodes and the most tasks there could be with every victim gone."""
+    groups = bid.groups
+    room = bid.room.copy()
+    np.add.at(room, groups.node, groups.count[:, None] * groups.request)
+    most = np.zeros(bid.allowed.shape, np.int64)
+    for e, request in enumerate(bid.request):
+        asked = np.flatnonzero(request)
+        fits = (room[:, asked] // request[asked]).min(axis=1, initial=2**40)
+        most[e] = np.where(bid.allowed[e], np.minimum(fits, bid.most[e]), 0)
+    entry, node = np.nonzero(most > 0)
+    return entry, node, most[entry, node]
+
+
+def _room_rows(model: LinearModel, bid: Bid, evict: I64, places: tuple[I64, I64, I64]) -> None:
+    """Σ request·x − Σ request·evicted ≤ room, by node and resource."""
+    entry, node, place = places
+    groups = bid.groups
+    used = np.unique(node)
+    at = np.full(bid.room.shape[0], -1, np.int64)
+    at[used] = np.arange(len(used))
+    here = np.flatnonzero(at[groups.node] >= 0)
+    for r in np.flatnonzero(bid.request.any(axis=0)).tolist():
+        takes = np.flatnonzero(bid.request[entry, r])
+        gives = here[groups.request[here, r] > 0]
+        model.add_rows(
+            np.concatenate([at[node[takes]], at[groups.node[gives]]]),
+            np.concatenate([place[takes], evict[gives]]),
+            np.concatenate([bid.request[entry[takes], r], -groups.request[gives, r]]),
+            upper=bid.room[used, r],
+        )
+
+
+def _barred_rows(model: LinearModel, bid: Bid, evict: I64, places: tuple[I64, I64, I64]) -> None:
+    """Where any of some groups stays, barred entries do not come."""
+    entry, node, place = places
+    _, most = model.bounds
+    for entries, nodes, groups in bid.barred:
+        mine = place[np.isin(entry, entries) & np.isin(node, nodes)]
+        (cleared,) = model.add_variables(0, 1)
+        total = int(most[mine].sum())
+        model.add_rows(0, np.append(mine, cleared), np.append(np.ones_like(mine), -total), upper=0)
+        rows, minus = np.arange(len(groups)), -np.ones(len(groups), np.int64)
+        model.add_rows(
+            np.concatenate([rows, rows]),
+            np.concatenate([np.full(len(groups), cleared), evict[groups]]),
+            np.concatenate([bid.groups.count[groups], minus]),
+            upper=np.zeros(len(groups), np.int64),
+        )
+
+
+def _use_rows(
+    model: LinearModel, bid: Bid, leaving: tuple[I64, I64], places: tuple[I64, I64]
+) -> None:
+    """Pods of the gang's own queue make room for its claim only where the gang comes to their node.
+
+    Those of a gang that leaves whole come with one that does; see `Entitled`. What other rules say
+    of pods near the gang may need an eviction elsewhere: then nothing is demanded.
+    """
+    groups, (evict, whole), (node, place) = bid.groups, leaving, places
+    claimed = [limit.groups for limit in bid.limits if limit.is_claim]
+    counted = np.unique(np.concatenate([*claimed, np.zeros(0, np.int64)]))
+    own = counted[~groups.reclaimed[counted]]
+    if not len(own) or bid.barred or bid.beside is not None:
+        return
+    coming: dict[int, list[int]] = {}
+    for at, variable in zip(node.tolist(), place.tolist(), strict=True):
+        coming.setdefault(at, []).append(variable)
+    homes: dict[int, set[int]] = {}
+    for k in own.tolist():
+        here, count = coming.get(int(groups.node[k]), []), int(groups.count[k])
+        j = int(groups.gang[k])
+        leaves = [int(whole[j])] if j >= 0 else []
+        homes.setdefault(j, set()).update(here)
+        used = [*here, *leaves]
+        model.add_row([int(evict[k]), *used], [1, *[-count] * len(used)], upper=0)
+    for j, here_of in homes.items():
+        if j >= 0:
+            used = sorted(here_of)
+            model.add_row([int(whole[j]), *used], [1, *[-1] * len(used)], upper=0)
+
+
+def _start_rows(model: LinearModel, bid: Bid, start: int, places: tuple[I64, I64]) -> None:
+    """Σ x ≤ most·y by entry and in all; Σ x ≥ need·y in all and by role."""
+    entry, place = places
+    if bid.most_in_all < int(bid.most.sum()):
+        ones = np.ones_like(place)
+        model.add_rows(0, np.append(place, start), np.append(ones, -bid.most_in_all), upper=0)
+    for e, most in enumerate(bid.most.tolist()):
+        mine = place[entry == e]
+        model.add_rows(0, np.append(mine, start), np.append(np.ones_like(mine), -most), upper=0)
+    needs = [(np.ones(len(entry), np.bool_), bid.need)]
+    needs += [(bid.role[entry] == role, least) for role, least in bid.need_role]
+    for chosen, least in needs:
+        if least:
+            mine = place[chosen]
+            factors = np.append(np.ones_like(mine), -least)
+            model.add_rows(0, np.append(mine, start), factors, lower=0)
+
+
+def add_whole_rows(
+    model: LinearModel, victims: tuple[Groups, Sequence[Whole]], evict: I64, whole: I64
+) -> None:
+    """Keep each gang of victims at its minimum unless it leaves as a whole.
+
+    `evict` are (K,) variables of the groups, `whole` (J,) those of gangs that leave.
+    """
+    groups, wholes = victims
+    by_gang = np.argsort(groups.gang, kind="stable")
+    start = np.searchsorted(groups.gang[by_gang], np.arange(len(wholes) + 1)).tolist()
+    for j, (gang, leaves) in enumerate(zip(wholes, whole.tolist(), strict=True)):
+        mine = by_gang[start[j] : start[j + 1]]
+        variables, ones = [*evict[mine].tolist(), leaves], [1] * len(mine)
+        rest = gang.held - gang.surplus
+        model.add_row(variables, [*ones, -rest], upper=gang.surplus)
+        if gang.may_leave:
+            model.add_row(variables, [*ones, -gang.held], lower=0)
+        for role, held, surplus in gang.by_role:
+            some = evict[mine[groups.role[mine] == role]].tolist()
+            model.add_row([*some, leaves], [*[1] * len(some), surplus - held], upper=surplus)
+        if gang.parts or gang.spare_parts:
+            by_part = [evict[mine[groups.part[mine] == p]] for p in range(len(gang.parts))]
+            _part_rows(model, gang, by_part, leaves)
+
+
+def _part_rows(model: LinearModel, gang: Whole, evict: list[I64], whole: int) -> None:
+    """A smaller group gives up to its surplus, or everything; enough of them stay."""
+    gone = model.add_variables(0, np.array([int(p.may_leave) for p in gang.parts], np.int64))
+    for part, mine, leaves in zip(gang.parts, evict, gone.tolist(), strict=True):
+        ones = np.ones(len(mine), np.int64)
+        variables = np.append(mine, leaves)
+        model.add_rows(0, variables, np.append(ones, part.surplus - part.held), upper=part.surplus)
+        if part.may_leave:
+            model.add_rows(0, variables, np.append(ones, -part.held), lower=0)
+    for policy, spare in gang.spare_parts:
+        # Groups below their size do not count, so losing them costs nothing.
+        counts = [p.policy == policy and p.surplus < p.held for p in gang.parts]
+        some = gone[np.array(counts, np.bool_)]
+        factors = np.append(np.ones(len(some), np.int64), -len(some))
+        model.add_rows(0, np.append(some, whole), factors, upper=spare)
+
+
+def _limit_rows(
+    model: LinearModel, bid: Bid, start: int, evict: I64, places: tuple[I64, I64]
+) -> None:
+    """Σ weight·evicted + Σ request·x ≤ most, once the gang starts, or once it reclaims anything."""
+    entry, place = places
+    groups = bid.groups
+    reclaimed = np.flatnonzero(groups.reclaimed)
+    (reclaims,) = model.add_variables(0, 1)
+    total = int(groups.count[reclaimed].sum())
+    ones = np.ones(len(reclaimed), np.int64)
+    model.add_rows(0, np.append(evict[reclaimed], reclaims), np.append(ones, -total), upper=0)
+    for limit in bid.limits:
+        variables, factors = evict[limit.groups], limit.weights
+        largest = int(np.maximum(limit.weights, 0) @ groups.count[limit.groups])
+        if limit.resource >= 0:
+            variables = np.concatenate([variables, place])
+            factors = np.concatenate([factors, bid.request[entry, limit.resource]])
+            largest += int(bid.request[:, limit.resource] @ bid.most)
+        slack = max(largest - limit.most, 0)
+        # Where nothing has to hold yet, the switch lets everything pass.
+        switch = int(reclaims) if limit.is_claim else start
+        if limit.is_claim or limit.most < 0:
+            variables, factors = np.append(variables, switch), np.append(factors, slack)
+            most = limit.most + slack
+        else:
+            most = limit.most
+        model.add_rows(0, variables, factors, upper=most)
+
+
+def _reserve_rows(
+    model: LinearModel, bid: Bid, reserve: Reserve, evict: I64, places: tuple[I64, I64]
+) -> None:
+    """What the gang gains is due to its own line, or the claims of all still fit the pool.
+
+    c[q] are the claims without the gang, s[a] what a queue on its line leaves unused of its floor,
+    d what the gang's gain adds to the claims. See models/formulation/guarantee.md.
+    """
+    groups, r = bid.groups, reserve.resource
+    floor, parent_of = reserve.floor, reserve.parent_of
+    most = int(floor.sum() + reserve.used.sum() + reserve.pool)
+    claim = model.add_variables(floor, most)
+    line = _line(reserve)
+    unused = model.add_variables(0, floor[line])
+    leaves = model.add_variables(0, np.ones(len(line), np.int64))
+    (grows,) = model.add_variables(0, most)
+    (may_grow,) = model.add_variables(0, 1)
+    for q in range(len(claim)):
+        below = claim[parent_of == q]
+        mine = np.flatnonzero((groups.queue == q) & (groups.request[:, r] > 0))
+        held, minus = groups.request[mine, r], -np.ones(len(below), np.int64)
+        need = (np.concatenate([below, evict[mine]]), np.concatenate([minus, held]))
+        used = int(reserve.used[q])
+        model.add_rows(0, np.append(need[0], claim[q]), np.append(need[1], 1), lower=used)
+        if q in line:
+            i = line.index(q)
+            # unused ≤ floor − need where `leaves`, else 0
+            model.add_rows(
+                0,
+                np.concatenate([need[0], unused[[i]], leaves[[i]]]),
+                np.concatenate([-need[1], [1, most]]),
+                upper=int(floor[q]) - used + most,
+            )
+            model.add_rows(0, [unused[i], leaves[i]], [1, -most], upper=0)
+    entry, place = places
+    takes = np.flatnonzero(bid.request[entry, r])
+    model.add_rows(
+        0,
+        np.concatenate([place[takes], unused, [grows]]),
+        np.concatenate([bid.request[entry[takes], r], -np.ones(len(line) + 1, np.int64)]),
+        upper=0,
+    )
+    top = claim[parent_of < 0]
+    ones = np.ones(len(top) + 1, np.int64)
+    joint = np.concatenate([top, [grows, may_grow]])
+    model.add_rows(0, joint, np.append(ones, len(top) * most), upper=reserve.pool + len(top) * most)
+    model.add_rows(0, [grows, may_grow], [1, -most], upper=0)
+
+
+def _line(reserve: Reserve) -> list[int]:
+    """The queue of the gang and those above it."""
+    line = [reserve.queue]
+    while reserve.parent_of[line[-1]] >= 0:
+        line.append(int(reserve.parent_of[line[-1]]))
+    return line
+
+
+def _lending_rows(model: LinearModel, bid: Bid, evict: I64, lending: Lending) -> None:
+    """Some resource is still held above what is due before the last victim goes."""
+    groups = bid.groups
+    if len(lending.options) == 1 and np.isin(lending.options[0][2], lending.groups).all():
+        r, _, below, most = lending.options[0]
+        model.add_rows(0, evict[below], groups.request[below, r], upper=max(most, 0))
+        return
+    (lends,) = model.add_variables(0, 1)
+    total = int(groups.count[lending.groups].sum())
+    ones = np.ones(len(lending.groups), np.int64)
+    model.add_rows(0, np.append(evict[lending.groups], lends), np.append(ones, -total), upper=0)
+    chosen = model.add_variables(0, np.ones(len(lending.options), np.int64))
+    picks = np.append(np.ones(len(chosen), np.int64), -1)
+    model.add_rows(0, np.append(chosen, lends), picks, lower=0)
+    for pick, (r, size, below, most) in zip(chosen.tolist(), lending.options, strict=True):
+        weights = groups.request[below, r]
+        largest = int((weights * groups.count[below]).sum())
+        slack = max(largest - most, 0)
+        model.add_rows(
+            0, np.append(evict[below], pick), np.append(weights, slack), upper=most + slack
+        )
+        last = lending.groups[groups.request[lending.groups, r] >= size]
+        enough = np.append(np.ones(len(last), np.int64), -1)
+        model.add_rows(0, np.append(evict[last], pick), enough, lower=0)
+
+
+def _objectives(
+    bid: Bid, start: int, leaving: tuple[I64, I64], places: tuple[I64, I64]
+) -> tuple[list[str], list[Objective]]:
+    groups, (evict, whole), (node, place) = bid.groups, leaving, places
+    found: list[tuple[str, Objective]] = []
+    if not bid.is_started:
+        found.append((START, Objective(Expression.of([start], [1]), Sense.MAX)))
+    if bid.is_started or bid.need < bid.most_in_all:
+        found.append((TASKS, Objective(Expression.of(place, np.ones_like(place)), Sense.MAX)))
+    costs = [
+        (VICTIMS, np.ones(len(groups), np.int64)),
+        (PATIENCE, groups.returned_last.astype(np.int64)),
+        (QUEUES, groups.queue_priority),
+        (IMPORTANCE, groups.priority - groups.priority.min(initial=0)),
+        (LOST, groups.lost),
+        (SIZE, groups.size),
+    ]
+    for name, cost in costs:
+        if name == VICTIMS or len(np.unique(cost)) > 1:
+            found.append((name, Objective(Expression.of(evict, cost), Sense.MIN)))
+        if name == VICTIMS and bid.wholes:
+            single = evict[groups.gang < 0]
+            ended = np.concatenate([single, whole])
+            found.append((ENDED, Objective(Expression.of(ended, np.ones_like(ended)), Sense.MIN)))
+    away = bid.second[node].astype(np.int64)
+    if len(np.unique(away)) > 1:
+        found.append((OUTSIDE, Objective(Expression.of(place, away), Sense.MIN)))
+    return [name for name, _ in found], [objective for _, objective in found]

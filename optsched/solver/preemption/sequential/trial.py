@@ -1,0 +1,234 @@
+"""Victims where a rule of a user's own is in the way, of which no model knows: tried out.
+
+Tasks of the gang come one by one to the node where the fewest have to leave, as far as the
+verifiers of rules say; in the end those stay who leave for nothing. What is found is sound, for
+verifiers judge all of it; how few could do nobody knows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from optsched.cluster.decisions import Evict, Nominate
+from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM
+from optsched.plugins.verification.verify import verify_actions
+from optsched.plugins.verification.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from optsched.cluster.decisions import Action
+    from optsched.plugins.ruleset import RuleSet
+    from optsched.problem.arrays import I64
+    from optsched.problem.seats import Seats
+    from optsched.solver.preemption.sequential.compile import Bidding
+    from optsched.solver.preemption.sequential.eviction_problem import State
+
+MOST_TRIALS = 256
+MOST_NODES = 16
+MOST_UNITS = 8
+"""How often verifiers are asked for a gang, on how many nodes, and how many leave each at most."""
+
+_ROOMS = frozenset({"fits", "gpu-shares"})
+
+
+class Tried(NamedTuple):
+    """(v,) running tasks that leave, and where the gang goes."""
+
+    victims: I64
+    seats: Seats
+
+
+def has_foreign(rules: RuleSet) -> bool:
+    """Whether rules of users have a say in where tasks may be."""
+    return any(active.origin and active.binds for active in rules.active)
+
+
+def try_out(
+    bidding: Bidding,
+    gang: int,
+    state: State,
+    before: Sequence[Action],
+    is_over: Callable[[], bool],
+) -> Tried | None:
+    """Victims and seats for a gang, judged beside what has been decided before; None without.
+
+    `is_over` says that no time is left.
+    """
+    return _Trial(bidding, gang, state, before, is_over).run()
+
+
+class _Trial:
+    def __init__(
+        self,
+        bidding: Bidding,
+        gang: int,
+        state: State,
+        before: Sequence[Action],
+        is_over: Callable[[], bool],
+    ) -> None:
+        self._problem = problem = bidding.problem
+        self._running, self._facts, self._rules = bidding.running, bidding.facts, bidding.rules
+        self._gang, self._state, self._before = gang, state, before
+        self._key = problem.snapshot.gangs[gang].key
+        self._may_go = bidding.may_leave(gang, state)
+        self._room = state.room.copy()
+        self._seats: list[tuple[int, int, int]] = []
+        self._units: list[list[int]] = []
+        self._left = MOST_TRIALS
+        self._is_over = is_over
+
+    def run(self) -> Tried | None:
+        first, last = self._problem.task_start[self._gang : self._gang + 2].tolist()
+        tasks = self._problem.tasks[first:last]
+        if not self._may_go.any() or not all(task.preempts for task in tasks):
+            return None
+        if not all(self._seat(first + t, entry) for t, entry in self._wanted()):
+            return None
+        if not self._units or not self._holds():
+            return None
+        for unit in reversed(list(self._units)):
+            if self._is_over():
+                break
+            self._units.remove(unit)
+            if not self._holds():
+                self._units.append(unit)
+        if not self._units:
+            return None
+        return Tried(np.sort(np.array(self._victims, np.int64)), self._joined())
+
+    def _wanted(self) -> Iterator[tuple[int, int]]:
+        """(task within the gang, entry) of those that have to come: the minimum, or one more."""
+        counts = self._facts.counts_of(self._gang).tolist()
+        shape = self._problem.shapes.shapes[int(self._problem.shape_of[self._gang])]
+        number = sum(counts) if shape.need_role else max(shape.need, 1)
+        all_tasks = ((e, k) for e, count in enumerate(counts) for k in range(count))
+        offsets = np.concatenate([[0], np.cumsum(counts)]).tolist()
+        for (entry, k), _ in zip(all_tasks, range(number), strict=False):
+            yield offsets[entry] + k, entry
+
+    # --- one task --------------------------------------------------------------------------------
+
+    def _seat(self, task: int, entry: int) -> bool:
+        """Put one task where the fewest more have to leave for it."""
+        best: tuple[list[list[int]], int] | None = None
+        request = self._problem.classes.request[self._problem.task_class[task]]
+        for node in self._nodes():
+            most = MOST_UNITS if best is None else len(best[0]) - 1
+            units = self._fewest(task, node, request, most)
+            if units is not None:
+                best = (units, node)
+            if best is not None and len(best[0]) <= 1:
+                break
+        if best is None:
+            return False
+        self._take(best[0])
+        self._room[best[1]] -= request
+        self._seats.append((task, entry, best[1]))
+        return True
+
+    def _nodes(self) -> list[int]:
+        """Nodes that somebody may leave, the emptiest first, and those where it has a seat."""
+        count = np.bincount(self._running.node_of[self._may_go], minlength=self._problem.num_nodes)
+        open_nodes = np.flatnonzero(self._problem.ready & (count > 0))
+        order = open_nodes[np.argsort(count[open_nodes], kind="stable")].tolist()
+        mine = [node for *_, node in self._seats]
+        return list(dict.fromkeys([*mine, *order]))[:MOST_NODES]
+
+    def _fewest(self, task: int, node: int, request: I64, most: int) -> list[list[int]] | None:
+        """Who has to leave besides so that a task may come to a node; None for too many."""
+        units: list[list[int]] = []
+        waiting = self._leavers(node)
+        while len(units) <= most:
+            freed = sum(
+                (self._running.request[unit].sum(axis=0) for unit in self._on(units, node)),
+                np.zeros_like(request),
+            )
+            if (self._room[node] + freed >= request).all() and self._suits(task, node, units):
+                return units
+            unit = next(waiting, None)
+            if unit is None:
+                return None
+            units.append(unit)
+        return None
+
+    def _on(self, units: Sequence[Sequence[int]], node: int) -> Iterator[list[int]]:
+        for unit in units:
+            yield [v for v in unit if self._running.node_of[v] == node]
+
+    def _leavers(self, node: int) -> Iterator[list[int]]:
+        """Tasks of a node that may leave, the least important and cheapest first, by what goes."""
+        running, gone = self._running, set(self._victims)
+        here = np.flatnonzero(self._may_go & (running.node_of == node))
+        priority = self._problem.priority[running.gang_of[here]]
+        order = here[np.lexsort((here, self._facts.lost[here], priority))]
+        for v in order.tolist():
+            if v in gone:
+                continue
+            unit = self._unit(v, gone)
+            if unit:
+                gone.update(unit)
+                yield unit
+
+    def _unit(self, v: int, gone: set[int]) -> list[int]:
+        """Who leaves with a task: nobody, or all of its gang; empty where that may not be."""
+        number = int(self._running.gang_of[v])
+        gang = self._problem.snapshot.gangs[number]
+        mine = np.flatnonzero(self._running.gang_of == number).tolist()
+        stays = [u for u in mine if u not in gone and not self._state.evicted[u]]
+        is_plain = not gang.sub_groups and not gang.role_minimums
+        if is_plain and len(stays) > gang.min_member:
+            return [v]
+        return stays if all(self._may_go[u] for u in stays) else []
+
+    def _take(self, units: Sequence[list[int]]) -> None:
+        for unit in units:
+            self._units.append(unit)
+            np.add.at(self._room, self._running.node_of[unit], self._running.request[unit])
+
+    # --- judging ---------------------------------------------------------------------------------
+
+    @property
+    def _victims(self) -> list[int]:
+        return [v for unit in self._units for v in unit]
+
+    def _actions(self, victims: Sequence[int], seats: Sequence[tuple[int, int]]) -> list[Action]:
+        running, problem = self._running, self._problem
+        queue = problem.queue_of[self._gang]
+        evictions = (
+            Evict(t.key, t.node, PREEMPT if running.queue_of[v] == queue else RECLAIM, self._key)
+            for v, t in ((v, running.tasks[v]) for v in victims)
+        )
+        nodes = problem.snapshot.nodes
+        come = (Nominate(problem.tasks[t].key, nodes[n].name, self._key) for t, n in seats)
+        return [*self._before, *evictions, *come]
+
+    def _suits(self, task: int, node: int, units: Sequence[Sequence[int]]) -> bool:
+        """Whether no rule on places is against a task on a node once some more have left."""
+        if self._left <= 0 or self._is_over():
+            return False
+        self._left -= 1
+        victims = [*self._victims, *(v for unit in units for v in unit)]
+        seats = [*((t, n) for t, _, n in self._seats), (task, node)]
+        after = World(self._problem.snapshot, self._actions(victims, seats)).after
+        rooms = (rule for rule in self._rules.hard if rule.name in _ROOMS)
+        places = self._rules.predicates
+        return not any(
+            next(iter(rule.verify(world)), None) is not None
+            for rules, world in ((rooms, after), (places, after.at_last))
+            for rule in rules
+        )
+
+    def _holds(self) -> bool:
+        """Whether all rules hold with everything that has been decided."""
+        actions = self._actions(self._victims, [(t, n) for t, _, n in self._seats])
+        return not verify_actions(self._problem.snapshot, actions, self._rules)
+
+    def _joined(self) -> Seats:
+        """Seats by entry and node."""
+        found: dict[tuple[int, int], int] = {}
+        for _, entry, node in self._seats:
+            found[entry, node] = found.get((entry, node), 0) + 1
+        return tuple((entry, node, number) for (entry, node), number in sorted(found.items()))

@@ -1,0 +1,147 @@
+"""Alike victims as groups, and what their gangs can do without."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.topology import sub_group_of
+from optsched.problem.arrays import row_groups
+from optsched.solver.preemption.sequential.eviction_problem import Groups, Part, Whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from optsched.cluster.snapshot import Gang
+    from optsched.problem.arrays import I64, Bool
+    from optsched.solver.preemption.sequential.eviction_problem import State
+    from optsched.solver.preemption.sequential.running import Facts
+
+
+class Grouping:
+    """Makes groups."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._problem, self._running = facts.problem, facts.running
+
+    def groups(
+        self, bidder: int, tasks: I64, reclaimed: Bool, apart: Iterable[I64 | Bool]
+    ) -> Groups:
+        """Group running tasks so that those of a group are alike to the bidder's model.
+
+        `apart` is (V,) each; those that differ in any of them are not alike.
+        """
+        running, problem = self._running, self._problem
+        gang_of = running.gang_of[tasks]
+        single = (self._facts.held[gang_of] == 1) & (gang_of != bidder)
+        members = np.unique(gang_of[~single])
+        gang = np.where(single, -1, np.searchsorted(members, gang_of))
+        role, part = np.zeros(len(tasks), np.int64), np.full(len(tasks), -1, np.int64)
+        for i in np.flatnonzero(~single).tolist():
+            task = running.tasks[int(tasks[i])]
+            victim = problem.snapshot.gangs[int(gang_of[i])]
+            minimums = [r for r, _ in victim.role_minimums]
+            role[i] = minimums.index(task.role) + 1 if task.role in minimums else 0
+            if victim.sub_groups:
+                found = sub_group_of(victim.sub_groups, task.labels)
+                part[i] = -1 if found is None else _named_parts(victim).index(found)
+        priority = problem.priority[gang_of]
+        for i in np.flatnonzero(gang_of == bidder).tolist():
+            priority[i] = running.tasks[int(tasks[i])].priority
+        columns = [
+            running.node_of[tasks],
+            gang,
+            running.queue_of[tasks],
+            role,
+            part,
+            priority,
+            self._facts.lost[tasks],
+            *running.request[tasks].T,
+            *self._facts.cover[:, tasks],
+            *(each[tasks] for each in apart),
+        ]
+        of_task, first = row_groups(columns)
+        at = tasks[first]
+        importance = problem.queues.priority[running.queue_of[at]]
+        least = problem.queues.priority.min(initial=0)
+        return Groups(
+            of_task=of_task,
+            tasks=tasks,
+            node=running.node_of[at],
+            queue=running.queue_of[at],
+            priority=priority[first],
+            lost=self._facts.lost[at],
+            size=self._facts.size[at],
+            count=np.bincount(of_task, minlength=len(first)).astype(np.int64),
+            gang=gang[first],
+            role=role[first],
+            part=part[first],
+            reclaimed=reclaimed[at],
+            returned_last=reclaimed[at] & ~self._facts.returns_first[running.queue_of[at]],
+            queue_priority=np.where(reclaimed[at], importance - least, 0),
+            request=running.request[at],
+        )
+
+    def wholes(self, bidder: int, groups: Groups, state: State) -> tuple[Whole, ...]:
+        """What gangs of victims still hold once those that were chosen before have left."""
+        problem, running = self._problem, self._running
+        found = []
+        by_gang = np.argsort(groups.gang, kind="stable")
+        num_gangs = int(groups.gang.max(initial=-1)) + 1
+        start = np.searchsorted(groups.gang[by_gang], np.arange(num_gangs + 1)).tolist()
+        first_task = groups.tasks[np.unique(groups.of_task, return_index=True)[1]]
+        have_lost = set(running.gang_of[state.evicted].tolist())
+        for j in range(num_gangs):
+            mine = by_gang[start[j] : start[j + 1]]
+            number = int(running.gang_of[first_task[mine[0]]])
+            gang = problem.snapshot.gangs[number]
+            gone = []
+            if number in have_lost:
+                gone = np.flatnonzero(state.evicted & (running.gang_of == number)).tolist()
+            held = int(self._facts.held[number]) - len(gone)
+            ready = int(problem.num_ready[number]) - len(gone)
+            # A gang of victims that loses all it has leaves whole, whatever its minimum.
+            most = held if number == bidder else held - 1
+            surplus = min(max(ready - gang.min_member, 0), most)
+            by_role = []
+            for i, (role, least) in enumerate(gang.role_minimums, start=1):
+                runs = [t for t in gang.tasks if t.status.counts_as_ready and t.role == role]
+                less = sum(running.tasks[v].role == role for v in gone)
+                here = sum(t.status.holds_resources for t in runs) - less
+                by_role.append((i, here, min(max(len(runs) - less - least, 0), here)))
+            leaves = number != bidder and int(groups.count[mine].sum()) == held
+            whole = Whole(number, held, surplus, tuple(by_role), leaves)
+            found.append(self._with_parts(whole, groups, mine, gone) if gang.sub_groups else whole)
+        return tuple(found)
+
+    def _with_parts(self, whole: Whole, groups: Groups, mine: I64, gone: list[int]) -> Whole:
+        gang = self._problem.snapshot.gangs[whole.gang]
+        left = {self._running.tasks[v].key for v in gone}
+        ready: Counter[tuple[int, tuple[str, ...]] | None] = Counter()
+        held = ready.copy()
+        for task in gang.tasks:
+            if task.status.counts_as_ready and task.key not in left:
+                name = sub_group_of(gang.sub_groups, task.labels)
+                ready[name] += 1
+                held[name] += task.status.is_standing
+        parts, spare = [], {r: -rule.min_groups for r, rule in enumerate(gang.sub_groups)}
+        for p, name in enumerate(_named_parts(gang)):
+            policy, there = name[0], held[name]
+            size = gang.sub_groups[policy].size
+            is_whole = ready[name] >= size
+            spare[policy] += is_whole
+            surplus = min(ready[name] - size, there) if is_whole else there
+            leaves = int(groups.count[mine[groups.part[mine] == p]].sum()) == there
+            parts.append(Part(policy, there, surplus, leaves))
+        more = tuple((r, max(n, 0)) for r, n in spare.items() if gang.sub_groups[r].min_groups)
+        return replace(whole, parts=tuple(parts), spare_parts=more)
+
+
+def _named_parts(gang: Gang) -> list[tuple[int, tuple[str, ...]]]:
+    """The smaller groups of a gang's tasks, in order."""
+    found = {sub_group_of(gang.sub_groups, t.labels) for t in gang.tasks}
+    return sorted(name for name in found if name is not None)
