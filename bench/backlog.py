@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 from bench.simulate import MODEL, settle, yardstick_cpu
 from optsched.policy.load import load_policy
+from optsched.study.generators.synthetic_traces import GavelTrace
 from optsched.study.simulation.record import Finish
 from optsched.study.simulation.simulator import Options, Simulation
-from optsched.study.synthetic import GavelTrace
 
 if TYPE_CHECKING:
     from optsched.cluster.trace import Trace

@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING
 from optsched.kube.runtime.clock import SystemClock
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
+from optsched.study.comparison.executors import local_cluster
 from optsched.study.comparison.grid import cells_of, read_traces
-from optsched.study.comparison.places import local_cluster
 from optsched.study.simulation.simulator import Options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from optsched.study.comparison.executors import OnDask
     from optsched.study.comparison.grid import Cell
-    from optsched.study.comparison.places import OnDask
 
 MODELS = ("volcano-compatible", "shortest-remaining")
 TARGET = 0.85

@@ -18,11 +18,11 @@ from pathlib import Path
 from optsched import __version__
 from optsched.kube.runtime.clock import SystemClock
 from optsched.solver.cpsat.process import WorkerProcess
-from optsched.study.instances.catalogue import FILE, catalogue_text, gap_of, read_catalogue
-from optsched.study.instances.keeping import entries_of, verify_entry
-from optsched.study.instances.shipped import SHIPPED
-from optsched.study.instances.solving import Solving, judged, kept, solve_recipe
-from optsched.study.instances.table import with_table
+from optsched.study.instances.instance_catalogue import FILE, catalogue_text, gap_of, read_catalogue
+from optsched.study.instances.instance_folder import entries_of, verify_entry
+from optsched.study.instances.instance_table import with_table
+from optsched.study.instances.shipped_instances import SHIPPED
+from optsched.study.instances.solve_again import Solving, judged, kept, solve_recipe
 
 FOLDER = Path(__file__).parents[1] / "instances"
 CATALOGUE = FOLDER / FILE

@@ -14,7 +14,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from optsched.study.packing.solve import solve_packing
+from optsched.study.packing.solve_packing import solve_packing
 from tests.support.packing import Case, published
 from tests.support.shared import shared
 

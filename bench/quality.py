@@ -28,7 +28,7 @@ from optsched.session.question import period_for
 from optsched.session.session import Surroundings, judge_actions, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import WorkerProcess
-from optsched.study.generate_mixed import MixedCluster
+from optsched.study.generators.mixed_clusters import MixedCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -21,8 +21,7 @@ import time
 from bench.conftest import yardstick
 from bench.memory import forget_peak, peak_mib
 from optsched.policy.load import load_policy
-from optsched.study.metrics import Measuring
-from optsched.study.replay import Tally
+from optsched.study.generators.synthetic_traces import GavelTrace
 from optsched.study.simulation.record import (
     Bind,
     Finish,
@@ -33,8 +32,9 @@ from optsched.study.simulation.record import (
     Stop,
     lines,
 )
+from optsched.study.simulation.replay_trace import Tally
+from optsched.study.simulation.simulation_metrics import Measuring
 from optsched.study.simulation.simulator import Options, Simulation
-from optsched.study.synthetic import GavelTrace
 
 MODEL = "volcano-compatible"
 TARGET_JOBS_A_SECOND = 170

@@ -45,13 +45,13 @@ from optsched.session.offline import (
 )
 from optsched.session.session import Surroundings, run_session
 from optsched.session.solving import limits_of, solver_of
+from optsched.study.comparison.comparison_table import Comparison
+from optsched.study.comparison.executors import Here, PlaceError, local_cluster
 from optsched.study.comparison.grid import cells_of, read_traces
-from optsched.study.comparison.places import Here, PlaceError, local_cluster
-from optsched.study.comparison.table import Comparison
-from optsched.study.metrics import JobTimes
-from optsched.study.replay import Given, Played, play, read_given
+from optsched.study.generators.synthetic_traces import SyntheticError
+from optsched.study.simulation.replay_trace import Given, Played, play, read_given
+from optsched.study.simulation.simulation_metrics import JobTimes
 from optsched.study.simulation.simulator import Options
-from optsched.study.synthetic import SyntheticError
 from optsched.units import DurationError, parse_duration_ms, parse_resource_list
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ if TYPE_CHECKING:
 
     from optsched.cluster.amounts import Amounts
     from optsched.formats.solveresult import InstanceIdentity
+    from optsched.study.comparison.executors import Place
     from optsched.study.comparison.grid import Cell
-    from optsched.study.comparison.places import Place
 
 __all__ = [
     "Comparison",

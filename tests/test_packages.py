@@ -41,7 +41,7 @@ def test_every_kind_of_data_is_there() -> None:
 def test_the_scheduler_leaves_ortools_to_its_solver_process() -> None:
     """Loading it takes a second, in which a scheduler that begins again binds nothing."""
     code = (
-        "import sys; import optsched.cli.scheduler, optsched.kube.scheduler.process; "
+        "import sys; import optsched.cli.services.scheduler, optsched.kube.scheduler.process; "
         "assert not {'ortools', 'pandas', 'scipy'} & {*sys.modules}"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

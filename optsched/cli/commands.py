@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from optsched.cli import legacy
-from optsched.cli.benchmarks import BENCHMARKS
-from optsched.cli.cluster import Exit
-from optsched.cli.endings import BAD_INPUT, NO_PLAN, NOT_KEPT, STOPPED
+from optsched.cli.base.connection import Exit
+from optsched.cli.base.console import echo
+from optsched.cli.base.exit_codes import BAD_INPUT, NO_PLAN, NOT_KEPT, STOPPED
+from optsched.cli.base.parameters import current_names
 from optsched.cli.main import main
-from optsched.cli.parameters import current_names
-from optsched.cli.screen import echo
+from optsched.cli.offline.benchmark_instances import BENCHMARKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.cli.screen import echo
+from optsched.cli.base.console import echo
 from optsched.formats.text import Document, read_yaml
 from optsched.local.files import shipped
 

@@ -13,16 +13,29 @@ import click
 
 from optsched import __version__
 from optsched.api.kinds import JOB, QUEUE, Ref
-from optsched.cli.cluster import ask, cluster_options, listed, read
-from optsched.cli.columns import OLD_QUEUES
-from optsched.cli.endings import EndingCommand
-from optsched.cli.jobs import ABORT, RESUME, order, remove, show_job, show_jobs, submit
-from optsched.cli.manifests import AMOUNTS, DEFAULT_AMOUNTS, JobFlags, job_manifest
-from optsched.cli.names import Target, check_name, names_of, only
-from optsched.cli.output import output_option, show_list
+from optsched.cli.base.connection import ask, cluster_options, listed, read
+from optsched.cli.base.exit_codes import EndingCommand
+from optsched.cli.base.output_formats import output_option, show_list
+from optsched.cli.objects.job_actions import (
+    ABORT,
+    RESUME,
+    order,
+    remove,
+    show_job,
+    show_jobs,
+    submit,
+)
+from optsched.cli.objects.manifests_from_flags import (
+    AMOUNTS,
+    DEFAULT_AMOUNTS,
+    JobFlags,
+    job_manifest,
+)
+from optsched.cli.objects.table_columns import OLD_QUEUES
+from optsched.cli.objects.target_names import Target, check_name, names_of, only
 
 if TYPE_CHECKING:
-    from optsched.cli.cluster import Command, Place
+    from optsched.cli.base.connection import Command, Place
 
 NAMESPACE_VARIABLE: Final = "VOLCANO_DEFAULT_JOB_NAMESPACE"
 IMAGE_VARIABLE: Final = "VOLCANO_DEFAULT_IMAGE"

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 import click
 
 from optsched import __version__
-from optsched.cli.endings import EndingCommand
-from optsched.cli.groups import Group
+from optsched.cli.base.command_group import Group
+from optsched.cli.base.exit_codes import EndingCommand
 
 
 class Entry(NamedTuple):
@@ -21,7 +21,7 @@ class Entry(NamedTuple):
 
 COMMANDS: Final = {
     "compare": Entry(
-        "optsched.cli.compare",
+        "optsched.cli.replays.compare_command",
         "Compare models on TRACES.",
     ),
     "completion": Entry(
@@ -29,55 +29,55 @@ COMMANDS: Final = {
         "Print a shell completion script.",
     ),
     "controllers": Entry(
-        "optsched.cli.controllers",
+        "optsched.cli.services.controllers",
         "Run the controllers of queues, jobs and PodGroups.",
     ),
     "demo": Entry(
-        "optsched.cli.demo",
+        "optsched.cli.trial.demo_command",
         "Run the gang experiment: 1, 2 and 5 jobs of 6 tasks on 4 nodes of 4 CPU.",
     ),
     "gpu-hours": Entry(
-        "optsched.cli.gpu_hours",
+        "optsched.cli.replays.gpu_hours_command",
         "Report the GPU hours of FOLDER by queue and user.",
     ),
     "job": Entry(
-        "optsched.cli.job",
+        "optsched.cli.objects.job_commands",
         "Run, list, view, watch, suspend, resume and delete batch jobs.",
     ),
     "jobflow": Entry(
-        "optsched.cli.flows",
+        "optsched.cli.objects.jobflow_commands",
         "Manage JobFlows: jobs that follow one another.",
     ),
     "jobtemplate": Entry(
-        "optsched.cli.flows",
+        "optsched.cli.objects.jobflow_commands",
         "Manage JobTemplates, the jobs of JobFlows.",
     ),
     "local": Entry(
-        "optsched.cli.local",
+        "optsched.cli.trial.local_command",
         "Run a Kubernetes control plane on this machine, with emulated nodes.",
     ),
     "pod": Entry(
-        "optsched.cli.pod",
+        "optsched.cli.objects.pod_commands",
         "List the pods of jobs and queues.",
     ),
     "queue": Entry(
-        "optsched.cli.queue",
+        "optsched.cli.objects.queue_commands",
         "List, show, create, open, close, change and delete queues.",
     ),
     "scheduler": Entry(
-        "optsched.cli.scheduler",
+        "optsched.cli.services.scheduler",
         "Run the scheduler for the pods that name it, next to kube-scheduler.",
     ),
     "simulate": Entry(
-        "optsched.cli.simulate",
+        "optsched.cli.replays.simulate_command",
         "Replay TRACE in virtual time with the sessions of the live scheduler.",
     ),
     "snapshot": Entry(
-        "optsched.cli.snapshot",
+        "optsched.cli.inspect.snapshot_command",
         "Write the objects of a cluster that decide about its pods.",
     ),
     "solve": Entry(
-        "optsched.cli.solve",
+        "optsched.cli.offline.solve_command",
         "Decide the cluster in INSTANCE: manifests, a folder of them, or openb CSVs.",
     ),
     "version": Entry(
@@ -85,11 +85,11 @@ COMMANDS: Final = {
         "Print the version, and the versions of the API that it reads.",
     ),
     "webhook": Entry(
-        "optsched.cli.webhook",
+        "optsched.cli.services.webhook",
         "Run the admission webhook, which reviews objects before they are stored.",
     ),
     "what-if": Entry(
-        "optsched.cli.what_if",
+        "optsched.cli.inspect.what_if_command",
         "Predict whether a job would start now, where, and which pods it would evict.",
     ),
 }

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from optsched.cli.controllers import CONFIG, GRAMMAR
-from optsched.cli.flags import translate
 from optsched.cli.main import main
+from optsched.cli.services.controllers import CONFIG, GRAMMAR
+from optsched.cli.services.go_flags import translate
 from optsched.controllers import hypernode
 from optsched.kube.controllers import process as controlling
 from optsched.kube.runtime.leader_election import Election, LeaseTimes

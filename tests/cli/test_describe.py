@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from optsched.cli.columns import span
-from optsched.cli.describe import block, event_rows, title
-from optsched.cli.output import lines_of
+from optsched.cli.base.output_formats import lines_of
+from optsched.cli.objects.describe import block, event_rows, title
+from optsched.cli.objects.table_columns import span
 
 S, M, H, D = 1000, 60_000, 3_600_000, 86_400_000
 

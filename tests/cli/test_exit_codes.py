@@ -13,7 +13,7 @@ from optsched.api.kinds import JOB_FLOW, JOB_TEMPLATE
 from optsched.cli import legacy
 from optsched.cli.commands import CODES, MEANINGS, codes_of
 from optsched.cli.main import main
-from optsched.cli.solving import solve_one
+from optsched.cli.offline.solve_model import solve_one
 from optsched.kube.client.errors import Conflict, Forbidden, KubeError, NotFound, ServerFault
 from optsched.session.session import NOTHING
 from tests.cli.clusters import CONTEXT, FakeCluster, job, pod, queue
@@ -435,7 +435,7 @@ def test_ctrl_c_ends_every_command_with_130(
         work.close()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("optsched.cli.cluster.asyncio.run", interrupted)
+    monkeypatch.setattr("optsched.cli.base.connection.asyncio.run", interrupted)
     for line in ("queue list", "vjobs", "what-if -f {Job}"):
         result = run(line, tmp_path)
         assert (result.exit_code, result.stdout) == (130, "")
@@ -452,8 +452,8 @@ def test_processes_of_a_cluster_end_with_1_without_one(tmp_path: Path, name: str
 
 
 def test_a_demo_that_goes_wrong_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("optsched.cli.demo._as_expected", lambda *_: False)
-    monkeypatch.setattr("optsched.cli.demo.JOBS", (1,))
+    monkeypatch.setattr("optsched.cli.trial.demo_command._as_expected", lambda *_: False)
+    monkeypatch.setattr("optsched.cli.trial.demo_command.JOBS", (1,))
     result = CliRunner().invoke(main, ["demo", "--emulated"])
     assert result.exit_code == 1
     assert result.stderr.startswith("not as expected: with gangs every job finishes")
@@ -466,7 +466,7 @@ def test_solve_ends_with_3_where_no_plan_keeps_every_rule(monkeypatch: pytest.Mo
         plan = replace(found.report.plan, certificate=certificate)
         return replace(found, report=replace(found.report, plan=plan))
 
-    monkeypatch.setattr("optsched.cli.solve.solve_one", refused)
+    monkeypatch.setattr("optsched.cli.offline.solve_command.solve_one", refused)
     example = ROOT / "instances" / "examples" / "packing.yaml"
     arguments = ["solve", str(example), "--model", "volcano-compatible", "--solver", "none"]
     assert CliRunner().invoke(main, arguments).exit_code == 3

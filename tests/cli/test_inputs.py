@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
+from optsched.cli.base.console import output, remarks
 from optsched.cli.main import main
-from optsched.cli.screen import output, remarks
 
 if TYPE_CHECKING:
     from click.testing import Result
@@ -133,7 +133,7 @@ def test_progress_is_a_line_now_and_then_where_no_terminal_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = iter([0.0, 1.0, 61.0, 61.0, 62.0])
-    monkeypatch.setattr("optsched.cli.screen.time.monotonic", lambda: next(now))
+    monkeypatch.setattr("optsched.cli.base.console.time.monotonic", lambda: next(now))
     with remarks().status("playing") as status:
         for number in (1, 2, 3):
             status.update(f"played {number}")

@@ -10,9 +10,9 @@ import click
 import pytest
 
 from optsched.api.kinds import JOB_FLOW
+from optsched.cli.base.output_formats import FORMATS
+from optsched.cli.base.parameters import current_names
 from optsched.cli.commands import SHORT_FORMS, VOLCANO_FORMS, all_commands
-from optsched.cli.output import FORMATS
-from optsched.cli.parameters import current_names
 from tests.cli.clusters import FakeCluster, job, optsched, queue
 from tests.cli.test_flows import obj
 from tests.support.pages import ROOT

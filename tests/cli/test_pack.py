@@ -12,9 +12,9 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from optsched.cli import pack
 from optsched.cli.main import main
-from optsched.study.packing.solve import quick_packing
+from optsched.cli.offline import packing_command as pack
+from optsched.study.packing.solve_packing import quick_packing
 from tests.support.disk import fill_for
 
 if TYPE_CHECKING:

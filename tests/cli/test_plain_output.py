@@ -15,9 +15,9 @@ from click.testing import CliRunner
 
 from optsched.api.kinds import JOB, JOB_FLOW, JOB_TEMPLATE
 from optsched.cli import legacy
-from optsched.cli.errors import show_crash
-from optsched.cli.logs import set_up_logging
+from optsched.cli.base.plain_errors import show_crash
 from optsched.cli.main import main
+from optsched.cli.services.log_options import set_up_logging
 from optsched.formats.text import read_yaml, write_yaml
 from optsched.kube.client.errors import Rejected
 from optsched.units.plaintext import is_plain, printable, write_json
@@ -41,10 +41,10 @@ PRINTS: Final = frozenset(
     | {"Console", "rich.print", "pprint.pprint", "logging.basicConfig", "warnings.warn"}
 )
 ALLOWED: Final = {
-    ("cli/screen.py", "click.echo"),
-    ("cli/screen.py", "Console"),
-    ("cli/errors.py", "sys.stderr"),
-    ("cli/logs.py", "sys.stderr"),
+    ("cli/base/console.py", "click.echo"),
+    ("cli/base/console.py", "Console"),
+    ("cli/base/plain_errors.py", "sys.stderr"),
+    ("cli/services/log_options.py", "sys.stderr"),
     ("study/fgd/__main__.py", "sys.stdout"),
     ("study/fgd/__main__.py", "sys.stderr"),
 }

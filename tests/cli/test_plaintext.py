@@ -10,8 +10,8 @@ from rich.table import Table
 
 from optsched.api.events import EventType
 from optsched.api.kinds import POD, Ref
-from optsched.cli.logs import PlainFormatter
-from optsched.cli.screen import PlainConsole, echo
+from optsched.cli.base.console import PlainConsole, echo
+from optsched.cli.services.log_options import PlainFormatter
 from optsched.kube.runtime.events import Note, build_event
 from optsched.units.plaintext import printable
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from click.testing import CliRunner
 
-from optsched.cli import reassign
 from optsched.cli.main import main
-from optsched.study.reassignment.problem import cost_of, wrong_with
+from optsched.cli.offline import reassignment_command as reassign
+from optsched.study.reassignment.reassignment_problem import cost_of, wrong_with
 from optsched.study.reassignment.roadef import read_reassignment
-from optsched.study.reassignment.solve import quick_reassignment
+from optsched.study.reassignment.solve_reassignment import quick_reassignment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import pytest
 
+from optsched.cli.base.output_formats import FORMATS
 from optsched.cli.main import main
-from optsched.cli.output import FORMATS
 from tests.cli.clusters import CONTEXT, FakeCluster, answer, job, optsched, pod, queue, values
 
 if TYPE_CHECKING:

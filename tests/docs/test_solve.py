@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from optsched.cli.solve import solve
+from optsched.cli.offline.solve_command import solve
 from optsched.cluster.progress import Ending
 from optsched.formats.solveresult import SCHEMA
 from tests.support.pages import ROOT

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from optsched.cli.solve import solve
+from optsched.cli.offline.solve_command import solve
 from tests.kube.scheduler.test_extender_client import Service
 from tests.support.api import until
 from tests.support.pages import ROOT

@@ -12,7 +12,7 @@ from optsched.formats.encode import encode, write_bundle
 from optsched.formats.instances import read_instance
 from optsched.formats.openb import read_openb
 from optsched.formats.snapshot import assemble
-from optsched.study.generate import GpuCluster
+from optsched.study.generators.gpu_clusters import GpuCluster
 from tests.formats.objects import node, pod
 from tests.support.effort import EFFORT
 from tests.support.strategies import snapshots

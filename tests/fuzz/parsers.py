@@ -57,7 +57,7 @@ from optsched.formats.usage import read_usage
 from optsched.formats.volumes import parse_csi_node
 from optsched.policy import parse_policy
 from optsched.policy.problem import PolicyError
-from optsched.study.instances.catalogue import read_catalogue
+from optsched.study.instances.instance_catalogue import read_catalogue
 from optsched.study.packing.vbp import parse_vbp
 from optsched.study.reassignment.roadef import parse_reassignment
 from optsched.units import (

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.study.reports.comparison import comparison_page
+from optsched.study.reports.comparison_report import comparison_page
 from optsched.study.reports.page import write_page
-from optsched.study.reports.simulation import simulation_page
-from optsched.study.reports.solving import solve_page
+from optsched.study.reports.simulation_report import simulation_page
+from optsched.study.reports.solve_report import solve_page
 from tests.support.browser import MISSING, Browser, programs
 from tests.support.pages import ROOT
 from tests.support.stories import (
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from optsched.study.story import Story
+    from optsched.study.simulation.timeline import Story
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

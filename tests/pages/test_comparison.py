@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.study.comparison.figures import FIGURES
-from optsched.study.reports.comparison import comparison_page
+from optsched.study.comparison.compared_metrics import FIGURES
+from optsched.study.reports.comparison_report import comparison_page
 from optsched.study.reports.page import write_page
 from tests.support.stories import compared
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from optsched.study.comparison.table import Comparison
+    from optsched.study.comparison.comparison_table import Comparison
     from tests.support.browser import Browser
 
 pytestmark = [pytest.mark.pages, pytest.mark.xdist_group("pages")]

@@ -15,7 +15,7 @@ from tests.support.stories import HARM
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from optsched.study.story import Story
+    from optsched.study.simulation.timeline import Story
     from tests.support.browser import Browser
 
 pytestmark = [pytest.mark.pages, pytest.mark.xdist_group("pages")]

@@ -8,7 +8,7 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from optsched.study.reports.page import write_page
-from optsched.study.reports.solving import solve_page
+from optsched.study.reports.solve_report import solve_page
 from tests.support.stories import base, solved
 
 if TYPE_CHECKING:

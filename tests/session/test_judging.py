@@ -11,7 +11,7 @@ from optsched.formats.snapshot import assemble
 from optsched.formats.text import read_yaml
 from optsched.policy.load import load_policy
 from optsched.session.session import Surroundings, judge_actions, run_session
-from optsched.study.instances.families import Recipe
+from optsched.study.instances.instance_families import Recipe
 
 POLICY = load_policy("volcano-default", lambda _: "")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from optsched.cli.plugins import shelf_of
+from optsched.cli.base.custom_plugins import shelf_of
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.snapshot import GangPhase
 from optsched.plugin import Face, Greedy, Rule, Violation, running_tasks
@@ -18,7 +18,7 @@ from optsched.policy.policy import SolverKind
 from optsched.session.session import Surroundings, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
-from optsched.study.emulated import EmulatedCluster
+from optsched.study.emulation.emulated_cluster import EmulatedCluster
 from optsched.testing import RuleContract
 from tests.support.jobs import documents
 from tests.support.pages import ROOT, fences

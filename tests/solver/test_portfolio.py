@@ -13,8 +13,8 @@ from optsched.solver.cpsat.level_model import LevelModel, Limits, Objective
 from optsched.solver.cpsat.level_search import solve_levels
 from optsched.solver.cpsat.process import InProcess
 from optsched.solver.portfolio import News, Search, improve, judge
-from optsched.study.instances.families import Recipe
-from optsched.study.instances.keeping import snapshot_of
+from optsched.study.instances.instance_families import Recipe
+from optsched.study.instances.instance_folder import snapshot_of
 from tests.support.engines import Bench
 
 VOLCANO = load_policy("volcano-default", lambda _: "").rules

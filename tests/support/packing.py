@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from optsched.study.packing.vbp import parse_vbp
 
 if TYPE_CHECKING:
-    from optsched.study.packing.problem import VectorPacking
+    from optsched.study.packing.packing_problem import VectorPacking
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 
-from optsched.study.reassignment.problem import (
+from optsched.study.reassignment.reassignment_problem import (
     Balance,
     Machine,
     Process,

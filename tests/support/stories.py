@@ -19,17 +19,17 @@ from optsched.session.offline import (
     solve_offline,
 )
 from optsched.session.solving import limits_of, solver_of
-from optsched.study.chargeback import Charging
-from optsched.study.comparison.table import Comparison, Row
-from optsched.study.definitions import definition
-from optsched.study.metrics import Measuring
-from optsched.study.planmeasures import measure_plan
-from optsched.study.replay import Played, Tally, as_result, read_given
-from optsched.study.reports.solving import Answer
-from optsched.study.series import series_of
+from optsched.study.accounting.chargeback import Charging
+from optsched.study.comparison.comparison_table import Comparison, Row
+from optsched.study.comparison.model_definitions import definition
+from optsched.study.comparison.plan_measures import measure_plan
+from optsched.study.reports.solve_report import Answer
 from optsched.study.simulation.record import lines
+from optsched.study.simulation.replay_trace import Played, Tally, as_result, read_given
+from optsched.study.simulation.simulation_metrics import Measuring
 from optsched.study.simulation.simulator import Options, Simulation
-from optsched.study.story import DONE, Job, Lanes, Run, Stay, Story, Telling
+from optsched.study.simulation.time_series import series_of
+from optsched.study.simulation.timeline import DONE, Job, Lanes, Run, Stay, Story, Telling
 from tests.support.pages import ROOT
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from optsched.cluster.snapshot import Snapshot
     from optsched.policy.policy import Policy
-    from optsched.study.replay import Given
+    from optsched.study.simulation.replay_trace import Given
 
 FAILURES = ROOT / "instances" / "traces" / "failures.yaml"
 HARM = '</script><img src=x onerror="window.harmed=1">\'&amp;{{7*7}}'

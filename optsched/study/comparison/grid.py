@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from optsched import __version__
 from optsched.session.solving import solver_of
-from optsched.study.comparison.common import columns_of
-from optsched.study.replay import SYNTHETIC, as_result, fingerprint, play, read_given
-from optsched.study.series import series_of
+from optsched.study.comparison.common_jobs import columns_of
+from optsched.study.simulation.replay_trace import (
+    SYNTHETIC,
+    as_result,
+    fingerprint,
+    play,
+    read_given,
+)
+from optsched.study.simulation.time_series import series_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,7 +25,7 @@ if TYPE_CHECKING:
 
     from optsched.policy.policy import Policy
     from optsched.session.ports import Clock
-    from optsched.study.replay import Given
+    from optsched.study.simulation.replay_trace import Given
     from optsched.study.simulation.simulator import Options
 
 

@@ -12,7 +12,7 @@ from optsched.cluster.amounts import amount_of
 from optsched.formats.openb import GPU, NODE_LIST, read_openb_rows
 from optsched.formats.problems import InstanceError
 from optsched.study.fgd.gorandom import GoRandom
-from optsched.study.gpu_packing.pool import WHOLE, Asked
+from optsched.study.gpu_packing.node_pool import WHOLE, Asked
 from optsched.units import CPU, MEMORY
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from optsched.problem.arrays import I64
-    from optsched.study.gpu_packing.pool import Layout, Pool
+    from optsched.study.gpu_packing.node_pool import Layout, Pool
 
 _Var: TypeAlias = cp_model.IntVar
 

@@ -16,13 +16,13 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 from scipy.sparse import csr_array, eye_array, hstack, vstack
 
-from optsched.study.gpu_packing.pool import WHOLE, node_kinds
+from optsched.study.gpu_packing.node_pool import WHOLE, node_kinds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from optsched.problem.arrays import F64, I64
-    from optsched.study.gpu_packing.pool import Nodes, Pool
+    from optsched.study.gpu_packing.node_pool import Nodes, Pool
 
 MOST_PATTERNS: Final = 50_000
 """Patterns of shared devices beyond which they are not enumerated."""

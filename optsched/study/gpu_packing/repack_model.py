@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from ortools.sat.python import cp_model
 
-from optsched.study.gpu_packing.pool import WHOLE, Layout
+from optsched.study.gpu_packing.node_pool import WHOLE, Layout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from optsched.problem.arrays import I64
-    from optsched.study.gpu_packing.pool import Pool
+    from optsched.study.gpu_packing.node_pool import Pool
 
 _Var: TypeAlias = cp_model.IntVar
 

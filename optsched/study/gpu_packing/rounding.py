@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.study.gpu_packing.pool import empty_layout
+from optsched.study.gpu_packing.node_pool import empty_layout
 from optsched.study.gpu_packing.program import program_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from optsched.problem.arrays import F64, I64
-    from optsched.study.gpu_packing.pool import Layout, Pool
+    from optsched.study.gpu_packing.node_pool import Layout, Pool
 
 
 @dataclass(frozen=True, eq=False, slots=True)

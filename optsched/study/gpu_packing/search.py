@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from optsched.study.gpu_packing.bound import Bound, allocation_bound
-from optsched.study.gpu_packing.pool import Layout, empty_layout
+from optsched.study.gpu_packing.allocation_bound import Bound, allocation_bound
+from optsched.study.gpu_packing.node_pool import Layout, empty_layout
 from optsched.study.gpu_packing.rounding import rounded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from optsched.problem.arrays import I64
-    from optsched.study.gpu_packing.pool import Pool
+    from optsched.study.gpu_packing.node_pool import Pool
 
 _FOR_ROUNDING: Final = 0.5
 

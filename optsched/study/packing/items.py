@@ -9,7 +9,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from optsched.problem.arrays import F64, I64, Bool
-    from optsched.study.packing.problem import Bin, VectorPacking
+    from optsched.study.packing.packing_problem import Bin, VectorPacking
 
 
 @dataclass(frozen=True, eq=False, slots=True)

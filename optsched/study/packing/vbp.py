@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from optsched.formats.numbers import Numbers, text_of
 from optsched.formats.problems import InstanceError
-from optsched.study.packing.problem import ItemKind, VectorPacking
+from optsched.study.packing.packing_problem import ItemKind, VectorPacking
 from optsched.units.unreadable import why_unreadable
 
 if TYPE_CHECKING:

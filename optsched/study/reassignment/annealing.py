@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from optsched.study.reassignment.state import State
+from optsched.study.reassignment.assignment_state import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable

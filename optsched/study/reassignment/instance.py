@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from optsched.problem.arrays import F64, I64
-    from optsched.study.reassignment.problem import Reassignment
+    from optsched.study.reassignment.reassignment_problem import Reassignment
 
 EXACT: Final = float(2**53)
 """Whole numbers below are exact."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
-from optsched.study.reassignment.state import State
+from optsched.study.reassignment.assignment_state import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from optsched.formats.numbers import Numbers, text_of
 from optsched.formats.problems import InstanceError
-from optsched.study.reassignment.problem import (
+from optsched.study.reassignment.reassignment_problem import (
     Balance,
     Machine,
     Process,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from markupsafe import Markup
 
-from optsched.study.reports.words import wrapped
+from optsched.study.reports.number_text import wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -23,8 +23,8 @@ from optsched.session.question import AT_LATEST_MS, next_turn_ms
 from optsched.session.session import Surroundings, run_session
 from optsched.session.usage import UsageKeeper
 from optsched.solver.cpsat.level_model import Limits
-from optsched.study.simulation import record, state
-from optsched.study.simulation.cluster import Held, Seat, SimulatedCluster
+from optsched.study.simulation import record, saved_state
+from optsched.study.simulation.simulated_cluster import Held, Seat, SimulatedCluster
 from optsched.units import DurationError, parse_duration_ms
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from optsched.session.ports import Clock
     from optsched.session.session import Report
     from optsched.solver.cpsat.process import Solver
-    from optsched.study.simulation.cluster import Job
     from optsched.study.simulation.record import Event
+    from optsched.study.simulation.simulated_cluster import Job
 
 NODE: Final = "node"
 """The cause of what a failure does to gangs."""
@@ -135,7 +135,7 @@ class Simulation:
     def state(self) -> dict[str, Any]:
         """Where it stands, as plain JSON; only between steps."""
         return {
-            "version": state.VERSION,
+            "version": saved_state.VERSION,
             "now": self.now_ms,
             "held": self._held_ms,
             "asks": self._asks_at_ms,
@@ -145,13 +145,13 @@ class Simulation:
             "sessions": self.num_sessions,
             "faults": self.faults,
             "shuffled": self._shuffled_ms,
-            "usage": state.write_usage(self._snapshot().usage),
-            "cluster": state.write_cluster(self.cluster),
+            "usage": saved_state.write_usage(self._snapshot().usage),
+            "cluster": saved_state.write_cluster(self.cluster),
         }
 
     def restore(self, given: Mapping[str, Any]) -> None:
         """Go on from a state of the same trace, policy and options; only before the first step."""
-        state.read_cluster(self.cluster, given["cluster"])
+        saved_state.read_cluster(self.cluster, given["cluster"])
         self.now_ms, self._held_ms = given["now"], given["held"]
         self._asks_at_ms, self._times = given["asks"], given["times"]
         self._next_arrival, self._next_node_event = given["arrivals"], given["node_events"]
@@ -163,7 +163,7 @@ class Simulation:
             if job.since_ms is not None:
                 self._plan_turn(job, job.since_ms)
         if self._half_life_ms:
-            usage = state.read_usage(given["usage"])
+            usage = saved_state.read_usage(given["usage"])
             snapshot = replace(self.cluster.snapshot(self.now_ms), usage=usage)
             self._usage.noted(snapshot, self._half_life_ms)
 

@@ -21,7 +21,7 @@ from optsched.api.kinds import (
     SERVICE,
     Ref,
 )
-from optsched.cli.controllers import CONFIG, LOCK_NAME
+from optsched.cli.services.controllers import CONFIG, LOCK_NAME
 from optsched.controllers.job.reconcile import Options as JobOptions
 from optsched.controllers.manifests import owner_reference
 from optsched.controllers.registry import Options, all_controllers

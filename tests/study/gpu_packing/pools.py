@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from hypothesis import strategies as st
 
-from optsched.study.gpu_packing.pool import Nodes, Pool
+from optsched.study.gpu_packing.node_pool import Nodes, Pool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from optsched.study.gpu_packing.pool import Layout
+    from optsched.study.gpu_packing.node_pool import Layout
 
 Row = tuple[int, ...]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from optsched.study.gpu_packing.pool import Layout, Pool, empty_layout
+from optsched.study.gpu_packing.node_pool import Layout, Pool, empty_layout
 from optsched.study.gpu_packing.rounding import rounded
 from optsched.study.gpu_packing.search import Effort, allocate
 from tests.study.gpu_packing.pools import most_by_trying, pool, pools, wrong_with

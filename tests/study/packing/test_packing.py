@@ -9,12 +9,17 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
-from optsched.study.packing.filling import packings, usual_scores
+from optsched.study.packing.greedy_filling import packings, usual_scores
 from optsched.study.packing.items import Items, as_bin
-from optsched.study.packing.pool import every_bin, full_bins
-from optsched.study.packing.pricing import best_bins
-from optsched.study.packing.problem import ItemKind, VectorPacking, wrong_with_bins
-from optsched.study.packing.solve import BOUND_MET, OUT_OF_TIME, quick_packing, solve_packing
+from optsched.study.packing.packing_problem import ItemKind, VectorPacking, wrong_with_bins
+from optsched.study.packing.pattern_pool import every_bin, full_bins
+from optsched.study.packing.pattern_pricing import best_bins
+from optsched.study.packing.solve_packing import (
+    BOUND_MET,
+    OUT_OF_TIME,
+    quick_packing,
+    solve_packing,
+)
 from tests.support.effort import EFFORT
 from tests.support.packing import Case, published
 from tests.support.research import RESEARCH

@@ -10,20 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optsched.solver.cpsat.process import WorkerProcess
-from optsched.study.reassignment.bounds import Prices, better_prices, bound_of, usual_prices
+from optsched.study.reassignment.assignment_state import State
+from optsched.study.reassignment.cost_bounds import Prices, better_prices, bound_of, usual_prices
 from optsched.study.reassignment.cpsat_model import Spending, reassigned
 from optsched.study.reassignment.instance import Instance
-from optsched.study.reassignment.problem import cost_of, wrong_with
+from optsched.study.reassignment.reassignment_problem import cost_of, wrong_with
+from optsched.study.reassignment.reassignment_process import reassignments
 from optsched.study.reassignment.roadef import read_reassignment
-from optsched.study.reassignment.solve import (
+from optsched.study.reassignment.solve_reassignment import (
     BOUND_MET,
     OUT_OF_TIME,
     Effort,
     quick_reassignment,
     solve_reassignment,
 )
-from optsched.study.reassignment.state import State
-from optsched.study.reassignment.work import reassignments
 from tests.support.effort import EFFORT
 from tests.support.reassignment import least_cost, some_reassignment
 from tests.support.research import RESEARCH

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optsched.study.reports.gangcells import GANG_COLOURS, gang_colours
-from optsched.study.reports.waiting import quantile
-from optsched.study.reports.words import fitted, text_width, time_ticks, time_unit, wrapped
+from optsched.study.reports.gang_cells import GANG_COLOURS, gang_colours
+from optsched.study.reports.number_text import fitted, text_width, time_ticks, time_unit, wrapped
+from optsched.study.reports.waiting_view import quantile
 
 NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc", "Zl", "Zp")), max_size=90)
 

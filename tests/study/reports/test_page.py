@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optsched.study.reports.page import Cell, Page, Section, Table, as_data, render, write_page
-from optsched.study.reports.simulation import simulation_page
+from optsched.study.reports.simulation_report import simulation_page
 from tests.support.disk import full
 from tests.support.stories import base, failures, harmful, large
 

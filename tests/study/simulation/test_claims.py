@@ -25,8 +25,8 @@ from optsched.cluster.trace import Arrival, NodeChange, NodeEvent, Trace
 from optsched.policy.load import load_policy
 from optsched.session.session import Surroundings, run_session
 from optsched.solver.cpsat.process import InProcess
+from optsched.study.simulation.observed_trace import trace_of_record
 from optsched.study.simulation.record import Finish, Start, Stop, lines
-from optsched.study.simulation.recorded import trace_of_record
 from optsched.study.simulation.simulator import Options, Simulation
 from optsched.study.simulation.traces import trace_of
 from tests.support.devices import wrong_with_devices

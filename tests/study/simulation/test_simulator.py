@@ -18,8 +18,8 @@ from optsched.policy.load import load_policy
 from optsched.policy.policy import Policy, without_solver
 from optsched.session.session import Surroundings, run_session
 from optsched.solver.cpsat.process import InProcess
-from optsched.study.chargeback import chargeback
-from optsched.study.metrics import measure
+from optsched.study.accounting.chargeback import chargeback
+from optsched.study.generators.synthetic_traces import GavelTrace
 from optsched.study.simulation.record import (
     Event,
     Finish,
@@ -32,9 +32,9 @@ from optsched.study.simulation.record import (
     line_of,
     lines,
 )
+from optsched.study.simulation.simulation_metrics import measure
 from optsched.study.simulation.simulator import Options, Simulation
 from optsched.study.simulation.traces import trace_of
-from optsched.study.synthetic import GavelTrace
 from tests.support.replays import record_in_parts, times
 from tests.support.small import gang, node, random_cluster, shape
 

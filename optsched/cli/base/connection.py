@@ -1,0 +1,205 @@
+"""Commands that talk to a cluster: how they find it, and what they end with when it says no."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from optsched.api.kinds import NAMESPACE, Ref
+from optsched.cli.base.console import remarks, say
+from optsched.cli.base.parameters import ServerAddress
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from optsched.api.kinds import Kind
+    from optsched.kube.client.client import Client
+    from optsched.kube.client.errors import KubeError
+    from optsched.kube.client.interfaces import Raw
+
+_BY_WEBHOOK: Final = "denied the request"
+"""In the message for what a webhook refuses, which has the code of what a user may not do."""
+
+T = TypeVar("T")
+Command = TypeVar("Command", bound="Callable[..., Any]")
+
+
+class Exit(IntEnum):
+    """What commands end with; 2 is also what click gives for flags that do not exist."""
+
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    CONFLICT = 4
+    DENIED = 5
+    UNREACHABLE = 6
+    TIMEOUT = 7
+    WAITS = 8
+    NEVER = 9
+
+
+class Failure(click.ClickException):
+    """A command that did not do what it was meant to; the message goes to the standard error."""
+
+    def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
+        super().__init__(message)
+        self.exit_code = code.value  # type: ignore[misc]  # one class for all codes
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How to reach a cluster. master: the server's address, if not the kubeconfig's."""
+
+    kubeconfig: str = ""
+    master: str = ""
+
+
+def cluster_options(command: Command) -> Command:
+    """Adds `--kubeconfig` and `--master`, which come as one `place`."""
+
+    @click.option(
+        "-k",
+        "--kubeconfig",
+        default="",
+        show_default="KUBECONFIG, else the pod's service account, else ~/.kube/config",
+        help="How to reach the cluster.",
+    )
+    @click.option(
+        "-s", "--master", type=ServerAddress(), default="", help="Address of the API server."
+    )
+    @functools.wraps(command)
+    def wrapped(*arguments: Any, kubeconfig: str, master: str, **flags: Any) -> Any:  # noqa: ANN401
+        return command(*arguments, place=Place(kubeconfig, master), **flags)
+
+    return wrapped  # type: ignore[return-value]  # with two flags instead of one argument
+
+
+def ask(place: Place, work: Callable[[Client], Awaitable[T]]) -> T:
+    """What comes of some work with a client; `Failure` for all that a cluster may refuse."""
+    # Kubernetes' client takes half a second to load; --help does without.
+    from optsched.kube.client import client
+    from optsched.kube.client.client import ConfigError
+    from optsched.kube.client.errors import KubeError, Unreachable
+
+    async def asked() -> T:
+        async with client.connect(place.kubeconfig, place.master, _warn) as connected:
+            return await work(connected)
+
+    try:
+        return asyncio.run(asked())
+    except ConfigError as e:
+        raise Failure(str(e), Exit.UNREACHABLE) from e
+    except Unreachable as e:
+        raise Failure(f"the cluster can not be reached: {e}", Exit.UNREACHABLE) from e
+    except KubeError as e:
+        raise Failure(str(e), code_of(e)) from e
+
+
+def _warn(warning: str) -> None:
+    say(remarks(), f"Warning: {warning}", "yellow")
+
+
+def code_of(error: KubeError) -> Exit:
+    """The exit code for an answer."""
+    from optsched.kube.client import errors
+
+    if isinstance(error, errors.Forbidden) and _BY_WEBHOOK in error.message:
+        return Exit.FAILED
+    codes: tuple[tuple[type[KubeError], Exit], ...] = (
+        (errors.NotFound, Exit.NOT_FOUND),
+        (errors.Conflict, Exit.CONFLICT),
+        (errors.Unauthorized, Exit.DENIED),
+        (errors.Forbidden, Exit.DENIED),
+        (errors.Unreachable, Exit.UNREACHABLE),
+    )
+    return next((code for kind, code in codes if isinstance(error, kind)), Exit.FAILED)
+
+
+async def read(client: Client, ref: Ref) -> Raw:
+    """An object; `Failure` with a sentence where there is none."""
+    from optsched.kube.client.errors import NotFound
+
+    try:
+        return await client.read(ref)
+    except NotFound as e:
+        raise absent(ref, e) from e
+
+
+def absent(ref: Ref, error: KubeError | None = None) -> Failure:
+    """That an object is not there, or that the cluster has no objects of its kind at all."""
+    if error is not None and f'"{ref.name}"' not in str(error):
+        return Failure(unknown_kind(ref.kind), Exit.NOT_FOUND)
+    inside = f" in namespace {ref.namespace}" if ref.namespace else ""
+    return Failure(f"{ref.kind.singular} {ref.name} does not exist{inside}", Exit.NOT_FOUND)
+
+
+def unknown_kind(kind: Kind) -> str:
+    """That a kind is not installed, and what to do."""
+    definition = f"{kind.plural}.{kind.group}" if kind.group else kind.plural
+    return f"the cluster has no {definition}: its resource definition is not installed there"
+
+
+async def listed(client: Client, kind: Kind, namespace: str = "", **query: str) -> list[Raw]:
+    """The objects of a kind in a namespace, or in all; query: labels and fields."""
+    from optsched.kube.client.errors import NotFound
+    from optsched.kube.client.selection import Selection, select
+
+    try:
+        return await select(client, kind, Selection(namespace, **query))
+    except NotFound as e:
+        raise Failure(unknown_kind(kind), Exit.NOT_FOUND) from e
+
+
+async def listed_in(client: Client, kind: Kind, namespace: str | None, **query: str) -> list[Raw]:
+    """The objects of a kind in the namespace that a user names.
+
+    namespace: empty for that of the current context, None for all. `Failure` where a namespace
+    that is named does not exist: an empty list would hide the mistake.
+    """
+    inside = "" if namespace is None else namespace or client.namespace
+    found = await listed(client, kind, inside, **query)
+    if not found and namespace and await if_allowed(_is_absent(client, namespace), otherwise=False):
+        raise Failure(f"namespace {namespace} does not exist", Exit.NOT_FOUND)
+    return found
+
+
+async def _is_absent(client: Client, namespace: str) -> bool:
+    from optsched.kube.client.errors import NotFound
+
+    try:
+        await client.read(Ref(NAMESPACE, "", namespace))
+    except NotFound:
+        return True
+    return False
+
+
+async def if_allowed(work: Awaitable[T], otherwise: T) -> T:
+    """What comes of some work; a remark, and something else, where it is not allowed."""
+    from optsched.kube.client.errors import Forbidden
+
+    try:
+        return await work
+    except Forbidden as e:
+        say(remarks(), f"not shown: {e.message}", "dim")
+        return otherwise
+
+
+async def create(client: Client, ref: Ref, body: Raw) -> Raw:
+    """Create an object; `Failure` with its name where it exists already."""
+    from optsched.kube.client.errors import AlreadyExists, NotFound
+
+    try:
+        return await client.create(ref, body)
+    except AlreadyExists as e:
+        inside = f" in namespace {ref.namespace}" if ref.namespace else ""
+        text = f"{ref.kind.singular} {ref.name} exists already{inside}"
+        raise Failure(text, Exit.CONFLICT) from e
+    except NotFound as e:
+        gone = f'namespaces "{ref.namespace}"' in str(e)
+        text = f"namespace {ref.namespace} does not exist" if gone else unknown_kind(ref.kind)
+        raise Failure(text, Exit.NOT_FOUND) from e

@@ -1,0 +1,65 @@
+"""Files that a command is to keep, and what it says where it can not."""
+
+from __future__ import annotations
+
+from tempfile import NamedTemporaryFile
+from typing import TYPE_CHECKING
+
+from optsched.cli.base.console import echo, say
+from optsched.cli.base.path_arguments import is_standard
+from optsched.formats.whole import write_whole
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import Console
+
+
+class KeepError(Exception):
+    """A file that could not be written; says which, why, and what is there instead."""
+
+
+def keep_text(path: Path, text: str) -> None:
+    """Write a whole file, or leave what was there before.
+
+    Raises
+    ------
+    KeepError
+        The folder can not be written to, or the disk is full.
+
+    """
+    if is_standard(path):
+        echo(text, nl=False)
+        return
+    try:
+        write_whole(path, text)
+    except OSError as e:
+        there = "the file that was there is kept" if path.is_file() else "nothing is there"
+        raise KeepError(f"{path}: can not be written: {e.strerror or e}; {there}") from e
+
+
+def has_kept(screen: Console, path: Path, text: str, note: str = "") -> bool:
+    """Write a whole file and say so, or say why not; whether it is there."""
+    try:
+        keep_text(path, text)
+    except KeepError as e:
+        say(screen, str(e), "red")
+        return False
+    if not is_standard(path):
+        say(screen, f"wrote {path}{note}", "dim")
+    return True
+
+
+def check_writable(path: Path) -> None:
+    """Raise `KeepError` now where a file could not be written later."""
+    if is_standard(path):
+        return
+    if path.is_dir():
+        raise KeepError(f"{path}: is a folder; name a file")
+    if path.exists() and not path.is_file():
+        return
+    try:
+        with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
+            pass
+    except OSError as e:
+        raise KeepError(f"{path}: can not be written: {e.strerror or e}") from e

@@ -1,0 +1,172 @@
+"""Paths on the command line: pipes and `-` as inputs, `-` as an output, and inputs that stay.
+
+A command may read its input more than once (objects, then checksums), and a pipe gives its bytes
+once: `-`, pipes and process substitutions are copied to a temporary file first.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from optsched.cli.base.exit_codes import BAD_INPUT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+STANDARD: Final = "-"
+"""The standard input where something is read, the standard output where something is written."""
+
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_JSON_STARTS: Final = (b"{", b"[")
+_NUL: Final = "\0"
+
+
+class BadInput(click.ClickException):
+    """An input that can not be read; the message is one sentence, without usage."""
+
+    exit_code = BAD_INPUT
+
+
+class Source(click.ParamType[Path]):
+    """A file, a folder, a pipe or `-` that is there to be read.
+
+    Parameters
+    ----------
+    is_file
+        Whether a folder is refused.
+
+    """
+
+    name = "path"
+
+    def __init__(self, *, is_file: bool = False) -> None:
+        self._is_file = is_file
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Path:
+        """See `click.ParamType`."""
+        text = str(value)
+        check_no_url(text)
+        if text == STANDARD:
+            return copy_to_file(sys.stdin.buffer.read(), "standard-input", ctx)
+        path = Path(text)
+        try:
+            exists = _NUL not in text and path.exists()
+        except OSError as e:
+            raise BadInput(f"{text}: can not be read: {e.strerror}") from e
+        if not exists:
+            raise BadInput(f"{text}: there is no such file or folder")
+        if path.is_dir():
+            if self._is_file:
+                raise BadInput(f"{text}: is a folder: name a file")
+            return path
+        if not os.access(path, os.R_OK):
+            raise BadInput(f"{text}: can not be read: Permission denied")
+        if path.is_file():
+            return path
+        try:
+            return copy_to_file(path.read_bytes(), f"pipe-{path.name}", ctx)
+        except OSError as e:
+            raise BadInput(f"{text}: can not be read: {e.strerror}") from e
+
+
+def check_no_url(text: str) -> None:
+    """Refuse what is no path of a file."""
+    if _URL.match(text):
+        raise BadInput(f"{text}: is a URL: download it, and name the file")
+
+
+class ModelSource(click.ParamType[str]):
+    """The name of a model or its file; a pipe or `-` is copied to a file."""
+
+    name = "text"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """See `click.ParamType`."""
+        text = str(value)
+        is_special = text == STANDARD or Path(text).is_fifo()
+        return str(Source(is_file=True).convert(text, param, ctx)) if is_special else text
+
+
+class TraceSource(click.ParamType[str]):
+    """A trace as `read_given` takes it: `gavel:…` or a path."""
+
+    name = "text"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """See `click.ParamType`."""
+        text = str(value)
+        return text if text.startswith("gavel:") else str(Source().convert(text, param, ctx))
+
+
+def copy_to_file(data: bytes, name: str, ctx: click.Context | None) -> Path:
+    """Write bytes to a temporary file, named by what they look like, until the command ends."""
+    folder = Path(mkdtemp(prefix="optsched-"))
+    if ctx is not None:
+        ctx.call_on_close(lambda: shutil.rmtree(folder, ignore_errors=True))
+    suffix = ".json" if data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(_JSON_STARTS) else ".yaml"
+    path = folder / f"{name}{suffix}"
+    path.write_bytes(data)
+    return path
+
+
+def is_standard(path: Path | None) -> bool:
+    """Whether a path means the standard output."""
+    return path is not None and str(path) == STANDARD
+
+
+def check_outputs(outputs: Mapping[str, Iterable[Path]], inputs: Iterable[Path]) -> None:
+    """Refuse outputs that are inputs, or that two options share.
+
+    Parameters
+    ----------
+    outputs
+        By option, the files that will be written.
+    inputs
+        Files that the command reads.
+
+    Raises
+    ------
+    click.UsageError
+        Names the option and the file.
+
+    """
+    read, taken = list(inputs), dict[str, str]()
+    for option, paths in outputs.items():
+        for path in paths:
+            if not is_standard(path) and any(_is_same(path, each) for each in read):
+                raise click.UsageError(
+                    f"{option} {path}: is read by this command and would be overwritten: "
+                    "name another file"
+                )
+            key = STANDARD if is_standard(path) else str(path.resolve())
+            if key in taken and taken[key] != option:
+                what = "the standard output" if key == STANDARD else f"the file {path}"
+                raise click.UsageError(f"{taken[key]} and {option} both write to {what}")
+            taken[key] = option
+
+
+def check_folder(option: str, folder: Path | None) -> None:
+    """Refuse `-` where a folder is written."""
+    if is_standard(folder):
+        raise click.UsageError(f"{option} -: several files are written: name a folder")
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:
+        return one.resolve() == other.resolve()

@@ -1,0 +1,54 @@
+"""What commands have in common that write reports for people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from optsched.cli.base.console import echo, say
+from optsched.cli.base.path_arguments import is_standard
+from optsched.policy.load import load_policy
+from optsched.study.comparison.model_definitions import definition
+from optsched.study.reports.page import render, write_page
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from optsched.study.reports.page import Page
+
+BASE: Final = "volcano-default"
+"""The model that a single one is held against."""
+
+report_option = click.option(
+    "--report",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write a page for people to this file: one HTML file that needs nothing else.",
+)
+
+
+def check_report(target: Path | None) -> None:
+    """Say before any work begins that a report can not be written there."""
+    if is_standard(target):
+        return
+    if target is not None and not target.absolute().parent.is_dir():
+        raise click.ClickException(f"{target}: there is no folder {target.parent}")
+
+
+def base_definition() -> dict[str, Any]:
+    """Of the model that a single one is held against."""
+    return definition(load_policy(BASE, lambda path: path.read_text()))
+
+
+def write_report(screen: Console, page: Page, target: Path) -> None:
+    """Write a page and say so; a ClickException where it can not be written."""
+    if is_standard(target):
+        echo(render(page))
+        return
+    try:
+        write_page(page, target)
+    except OSError as e:
+        message = f"{target}: {e.strerror}; nothing of the report is kept"
+        raise click.ClickException(message) from e
+    say(screen, f"wrote {target}", "dim")

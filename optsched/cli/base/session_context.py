@@ -1,0 +1,59 @@
+"""What commands have in common that decide: a policy, limits, and a session with its solver."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from optsched.cli.base.console import say
+from optsched.cli.base.custom_plugins import shelf_of
+from optsched.cli.base.exit_codes import BAD_INPUT
+from optsched.kube.runtime.clock import SystemClock
+from optsched.policy.load import load_policy
+from optsched.policy.policy import with_solver
+from optsched.policy.problem import PolicyError
+from optsched.session.session import Surroundings
+from optsched.session.solving import solver_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from optsched.policy.catalogue import Shelf
+    from optsched.policy.policy import Policy
+    from optsched.solver.cpsat.level_model import Limits
+
+
+def policy_of(screen: Console, model: str, solver: str | None, plugins_dir: Path | None) -> Policy:
+    """The policy of a model's name or file; ends with 2 where it has mistakes."""
+    return policy_from(
+        screen,
+        solver,
+        plugins_dir,
+        lambda shelf: load_policy(model, lambda p: p.read_text(), shelf),
+    )
+
+
+def policy_from(
+    screen: Console, solver: str | None, plugins_dir: Path | None, load: Callable[[Shelf], Policy]
+) -> Policy:
+    """The same from wherever it comes."""
+    try:
+        policy = load(shelf_of(plugins_dir))
+    except PolicyError as e:
+        say(screen, str(e), "red")
+        sys.exit(BAD_INPUT)
+    for warning in policy.warnings:
+        say(screen, str(warning), "yellow")
+    return with_solver(policy, solver)
+
+
+@contextmanager
+def surroundings(policy: Policy, limits: Limits, *, deterministic: bool) -> Iterator[Surroundings]:
+    """What sessions may use: a solver in a process of its own, where the policy has one."""
+    clock = None if deterministic else SystemClock()
+    with solver_of(policy) as solver:
+        yield Surroundings(clock, solver, limits=limits if solver else None)

@@ -1,0 +1,114 @@
+"""A cluster as commands look at it that decide nothing: its objects, and the policy that counts."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api.kinds import CONFIG_MAP, PRIORITY_CLASS, Ref
+from optsched.cli.base.connection import Exit, Failure, ask
+from optsched.cli.base.console import remarks, say
+from optsched.cli.base.session_context import policy_from, policy_of
+from optsched.formats.instances import read_objects
+from optsched.formats.pods import DEFAULT_NAMESPACE
+from optsched.formats.problems import InstanceError
+from optsched.policy.load import parse_policy
+from optsched.units.errors import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from optsched.cli.base.connection import Place
+    from optsched.kube.client.client import Client
+    from optsched.kube.client.interfaces import Raw
+    from optsched.policy.policy import Policy
+
+CONFIGURATION: Final = Ref(CONFIG_MAP, "volcano-system", "volcano-scheduler-configmap")
+"""Where installed schedulers have their policy."""
+CONFIGURATION_FILE: Final = "volcano-scheduler.conf"
+MODEL: Final = "volcano-default"
+_NO_OBJECT: Final = "is no object: it needs apiVersion, kind and metadata"
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What is there.
+
+    Attributes
+    ----------
+    namespace
+        Of the current context.
+    configuration
+        Of its scheduler; empty where it is not known.
+
+    """
+
+    objects: Sequence[Raw]
+    namespace: str = DEFAULT_NAMESPACE
+    configuration: str = ""
+
+
+def from_file(path: Path) -> Cluster:
+    """A picture of a cluster; `Failure` where there is none."""
+    try:
+        objects, problems = read_objects(path)
+    except InstanceError as e:
+        raise Failure(str(e), Exit.USAGE) from e
+    for problem in problems:
+        say(remarks(), str(problem), "yellow")
+    strange = next((obj for obj in objects if not _is_object(obj)), None)
+    if strange is not None or not objects:
+        what = "there is no object in it" if strange is None else f"{shown(strange)} {_NO_OBJECT}"
+        raise Failure(f"{path}: {what}", Exit.USAGE)
+    return Cluster([dict(obj) for obj in objects])
+
+
+def _is_object(obj: object) -> bool:
+    if not isinstance(obj, dict) or not isinstance(obj.get("metadata"), dict):
+        return False
+    return all(isinstance(obj.get(field), str) for field in ("apiVersion", "kind"))
+
+
+def live(place: Place) -> Cluster:
+    """The cluster as it is now."""
+    return ask(place, taken)
+
+
+async def taken(client: Client) -> Cluster:
+    """The same, where a client is there."""
+    from optsched.kube.client.capture import capture
+    from optsched.kube.runtime.clock import SystemClock
+
+    captured = capture(client, SystemClock().now_ms())
+    objects, text = await asyncio.gather(captured, _configuration(client))
+    return Cluster(objects, client.namespace, text)
+
+
+async def _configuration(client: Client) -> str:
+    """The policy of the cluster's scheduler; empty where there is none to be seen."""
+    from optsched.kube.client.errors import Forbidden, NotFound
+
+    try:
+        found = await client.read(CONFIGURATION)
+    except (Forbidden, NotFound):
+        return ""
+    return str((found.get("data") or {}).get(CONFIGURATION_FILE) or "")
+
+
+def policy_for(
+    cluster: Cluster, model: str = "", solver: str | None = None, plugins_dir: Path | None = None
+) -> Policy:
+    """The policy that a model names; without one that of the cluster, or the default."""
+    screen, text = remarks(), cluster.configuration
+    if model or not text:
+        return policy_of(screen, model or MODEL, solver, plugins_dir)
+    source = f"{CONFIGURATION.namespace}/{CONFIGURATION.name}"
+    return policy_from(screen, solver, plugins_dir, lambda shelf: parse_policy(text, source, shelf))
+
+
+def classes_in(objects: Iterable[Any]) -> dict[str, Raw]:
+    """PriorityClasses by name."""
+    kind = PRIORITY_CLASS.kind
+    return {obj["metadata"]["name"]: obj for obj in objects if obj.get("kind") == kind}

@@ -1,0 +1,179 @@
+"""Why a job waits: what the scheduler says, its place in the line, and when it could start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from optsched.api.job import JobPhase, parse_job
+from optsched.api.kinds import JOB, Ref
+from optsched.cli.base.connection import Exit, ask, if_allowed, read
+from optsched.cli.base.console import echo
+from optsched.cli.base.output_formats import JSON, NAME, YAML, typed_name, written
+from optsched.cli.inspect.cluster_state import classes_in, policy_for, taken
+from optsched.cli.objects.refused_pods import UNMADE, refused_pods, why_unmade
+from optsched.cli.objects.table_columns import name_of, namespace_of, span
+from optsched.cluster.reasons import ReasonCode
+from optsched.controllers.job.expand import expand_job
+from optsched.controllers.job.names import group_name
+from optsched.formats.pods import SCHEDULER_NAMES, DecodeOptions
+from optsched.session.session import Surroundings
+from optsched.study.prediction.object_keys import Means
+from optsched.study.prediction.queue_position import Standing, standings, waiting
+from optsched.units import format_time
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from optsched.api.job import Job
+    from optsched.cli.base.connection import Place
+    from optsched.cli.inspect.cluster_state import Cluster
+    from optsched.cli.objects.target_names import Target
+    from optsched.kube.client.client import Client
+    from optsched.study.prediction.queue_position import Waiting
+
+    Raw = Mapping[str, Any]
+
+MOST_AHEAD: Final = 5
+"""How many of those before it are named in a sentence; programs get all of them."""
+
+_UNKNOWN: Final = "not known"
+_OPEN: Final = "pods are in the way that do not say when they end"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the scheduler says of a gang; empty where it says nothing."""
+
+    code: str = ""
+    message: str = ""
+
+
+def explain_job(place: Place, form: str, target: Target) -> None:
+    """Print why a job waits; ends with 8 if it does, and with 9 if it could never start."""
+
+    async def seen(client: Client) -> tuple[Raw, Cluster, list[Raw]]:
+        obj = await read(client, Ref(JOB, target.inside(client), target.name))
+        events = refused_pods(client, target.inside(client), target.name)
+        return obj, await taken(client), await if_allowed(events, [])
+
+    obj, cluster, events = ask(place, seen)
+    job, _ = parse_job(obj)
+    assert job is not None, "a stored object has a name"  # noqa: S101
+    key = f"{job.meta.namespace}/{group_name(job)}"
+    told, found = _told(cluster.objects, key), _waiting(obj, job, key, cluster)
+    is_waiting = job.status.phase is JobPhase.PENDING or job.status.phase is JobPhase.RESTARTING
+    told = told if is_waiting else Told()
+    if refusal := why_unmade(job, events):
+        told = Told(UNMADE, refusal)
+    facts = document(job, told, found)
+    if form in (JSON, YAML):
+        echo(written(facts, form), nl=False)
+    elif form == NAME:
+        echo(typed_name(JOB, obj))
+    else:
+        for line in sentences(facts, found):
+            echo(line)
+    if is_waiting:
+        is_hopeless = told.code == ReasonCode.IMPOSSIBLE
+        raise click.exceptions.Exit(Exit.NEVER if is_hopeless else Exit.WAITS)
+
+
+def positions(cluster: Cluster, jobs: Sequence[Raw]) -> dict[tuple[str, str], str]:
+    """The places of jobs in the lines of their queues, as `2/5`, by namespace and name."""
+    found = standings(cluster.objects, _means(cluster, jobs))
+    places = {}
+    for obj in jobs:
+        job, _ = parse_job(obj)
+        stand = found.get(f"{job.meta.namespace}/{group_name(job)}") if job else None
+        if stand is not None:
+            places[namespace_of(obj), name_of(obj)] = f"{stand.position}/{stand.num_waiting}"
+    return places
+
+
+def _means(cluster: Cluster, jobs: Sequence[Raw]) -> Means:
+    parsed = (parse_job(obj)[0] for obj in jobs)
+    named = {job.spec.scheduler_name for job in parsed if job is not None}
+    names = tuple(sorted({*SCHEDULER_NAMES, *named}))
+    return Means(policy_for(cluster), Surroundings(), DecodeOptions(names))
+
+
+def _waiting(obj: Raw, job: Job, key: str, cluster: Cluster) -> Waiting | None:
+    if job.status.phase not in (JobPhase.PENDING, JobPhase.RESTARTING):
+        return None
+    expanded, _ = expand_job(obj, classes_in(cluster.objects))
+    pods = () if expanded is None else expanded.pods
+    return waiting(cluster.objects, key, pods, _means(cluster, [obj]))
+
+
+def _told(objects: Sequence[Raw], key: str) -> Told:
+    for obj in objects:
+        if obj.get("kind") == "PodGroup" and f"{namespace_of(obj)}/{name_of(obj)}" == key:
+            for each in (obj.get("status") or {}).get("conditions") or ():
+                if each.get("type") == "Unschedulable" and each.get("status") == "True":
+                    return Told(str(each.get("reason") or ""), str(each.get("message") or ""))
+    return Told()
+
+
+# --- what is printed -----------------------------------------------------------------------------
+
+
+def document(job: Job, told: Told, found: Waiting | None) -> dict[str, Any]:
+    """The facts for programs; docs/pending.md describes the fields."""
+    stand: Standing | None = None if found is None else found.standing
+    booking = None if found is None else found.expected
+    return {
+        "apiVersion": "optsched.io/v1alpha1",
+        "kind": "Explanation",
+        "name": job.meta.name,
+        "namespace": job.meta.namespace,
+        "phase": job.status.phase.value,
+        "queue": job.spec.queue,
+        "pods": job.spec.num_pods,
+        "running": job.status.running,
+        "minAvailable": job.spec.min_available,
+        "reason": {"code": told.code, "message": told.message} if told.code else None,
+        "waitingSince": format_time(found.since_ms) if found and stand else None,
+        "position": stand.position if stand else None,
+        "numWaiting": stand.num_waiting if stand else None,
+        "ahead": list(stand.ahead) if stand else [],
+        "expectedStart": format_time(booking.start_ms) if booking else None,
+        "isEarliest": booking is not None and booking.is_open,
+    }
+
+
+def sentences(facts: Raw, found: Waiting | None) -> list[str]:
+    """The facts for people."""
+    head = f"{facts['namespace']}/{facts['name']} is {facts['phase'] or 'new'}"
+    lines = [f"{head}: {facts['running']} of {facts['pods']} pods run, {_least(facts)}"]
+    if facts["reason"]:
+        lines.append(f"Reason:    {facts['reason']['code']}: {facts['reason']['message']}")
+    elif found is not None:
+        lines.append("Reason:    the scheduler has said nothing about it yet")
+    if found is not None and facts["position"] is not None:
+        lines.append(f"Waiting:   for {span(found.now_ms - found.since_ms)}")
+        lines.append(f"Position:  {_position(facts)}")
+        lines.append(f"Expected:  {_expected(facts)}")
+    return lines
+
+
+def _least(facts: Raw) -> str:
+    return f"{facts['minAvailable']} have to start together"
+
+
+def _position(facts: Raw) -> str:
+    text = f"{facts['position']} of {facts['numWaiting']} that wait in queue {facts['queue']}"
+    ahead = facts["ahead"][-MOST_AHEAD:]
+    if not ahead:
+        return text
+    more = "… " if len(ahead) < len(facts["ahead"]) else ""
+    return f"{text}, behind {more}{', '.join(ahead)}"
+
+
+def _expected(facts: Raw) -> str:
+    start = facts["expectedStart"]
+    if start is None:
+        return _UNKNOWN
+    return f"not before {start}; {_OPEN}" if facts["isEarliest"] else str(start)

@@ -1,0 +1,109 @@
+"""`optsched snapshot`: a live cluster as manifests that `optsched solve` reads."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from optsched.cli.base.connection import ask, cluster_options
+from optsched.cli.base.console import remarks, say
+from optsched.cli.base.options import Seconds
+from optsched.cli.base.path_arguments import check_folder, is_standard
+from optsched.formats.encode import bundle_writer, yaml_bundle
+from optsched.formats.whole import write_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from optsched.cli.base.connection import Place
+    from optsched.kube.client.interfaces import Raw
+
+
+@click.command()
+@cluster_options
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write to this file, in YAML or JSON by its ending, and not to the standard output.",
+)
+@click.option(
+    "--record",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write one picture after the other into this folder, for `optsched simulate`.",
+)
+@click.option(
+    "--every",
+    type=Seconds(more_than_zero=True),
+    default=10.0,
+    show_default=True,
+    help="Seconds between two pictures of --record.",
+)
+@click.option("--times", type=click.IntRange(min=1), help="Pictures of --record; without end.")
+def snapshot(
+    place: Place, out: Path | None, folder: Path | None, every: float, times: int | None
+) -> None:
+    """Write the objects of a cluster that decide about its pods.
+
+    Nothing is changed. Secrets are not read, and what containers run is left out. With --record
+    a picture is taken again and again, until it is interrupted.
+    """
+    check_folder("--record", folder)
+    out = None if is_standard(out) else out
+    if folder is not None:
+        if out is not None:
+            raise click.UsageError("--out is for one picture, --record for many: give one of them")
+        _record(place, folder, every, times)
+        return
+    try:
+        write = yaml_bundle if out is None else bundle_writer(out)
+    except ValueError as e:
+        raise click.BadParameter(str(e), param_hint="--out") from e
+    objects = _captured(place)
+    try:
+        with click.open_file("-" if out is None else str(out), "w", encoding="utf-8") as file:
+            file.writelines(write(objects))
+    except OSError as e:
+        raise click.ClickException(f"{out or 'standard output'}: {e.strerror}") from e
+    say(remarks(), f"{out or 'written'}: {_counts(objects)}", "dim")
+
+
+def _record(place: Place, folder: Path, every_s: float, times: int | None) -> None:
+    """Take pictures; each is there as a whole or not at all."""
+    taken = 0
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        before = len(list(folder.glob("snapshot-*.yaml")))
+        for taken in count(1) if times is None else range(1, times + 1):
+            objects = _captured(place)
+            target = folder / f"snapshot-{before + taken:06d}.yaml"
+            write_whole(target, "".join(yaml_bundle(objects)))
+            say(remarks(), f"{target}: {_counts(objects)}", "dim")
+            if taken != times:
+                time.sleep(every_s)
+    except OSError as e:
+        raise click.ClickException(f"{e.filename or folder}: {e.strerror}") from e
+    except KeyboardInterrupt:
+        say(remarks(), f"stopped after {taken} pictures in {folder}", "dim")
+
+
+def _captured(place: Place) -> list[Raw]:
+    # Kubernetes' client takes half a second to load; other commands and --help do without.
+    from optsched.kube.client.capture import capture
+    from optsched.kube.runtime.clock import SystemClock
+
+    return ask(place, lambda client: capture(client, SystemClock().now_ms()))
+
+
+def _counts(objects: Iterable[Raw]) -> str:
+    numbers = Counter(obj["kind"] for obj in objects)
+    return ", ".join(f"{number} {kind}" for kind, number in sorted(numbers.items()))
+
+
+if __name__ == "__main__":
+    snapshot()

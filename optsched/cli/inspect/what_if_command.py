@@ -1,0 +1,361 @@
+"""`optsched what-if`: what would become of jobs that are not in the cluster."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from optsched.api.kinds import JOB, find_kind
+from optsched.cli.base.connection import Exit, Failure, Place, ask, cluster_options
+from optsched.cli.base.console import echo, remarks, say
+from optsched.cli.base.options import Seconds, form_option, solver_option
+from optsched.cli.base.output_formats import JSON, TABLE, WIDE, YAML, show_rows, written
+from optsched.cli.base.path_arguments import Source
+from optsched.cli.base.session_context import surroundings
+from optsched.cli.inspect.cluster_state import MODEL, classes_in, from_file, live, policy_for
+from optsched.cli.inspect.dry_run import Usage, create_dry_run, quotas_in
+from optsched.cli.objects.manifest_files import file_option, read_parts
+from optsched.cli.objects.table_columns import name_of, namespace_of
+from optsched.cli.objects.target_names import namespace_option
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.controllers.job.expand import expand_job
+from optsched.formats.index import READ_KINDS
+from optsched.formats.pods import SCHEDULER_NAMES, DecodeOptions
+from optsched.session.solving import DEFAULT_SECONDS, limits_of
+from optsched.study.prediction.hypothetical_jobs import Added, Answer, Clash, Start
+from optsched.study.prediction.hypothetical_jobs import what_if as answers_of
+from optsched.study.prediction.object_keys import Means
+from optsched.units import format_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from optsched.cli.inspect.cluster_state import Cluster
+    from optsched.cli.inspect.dry_run import Rehearsed
+    from optsched.cli.objects.manifest_files import Part
+    from optsched.cluster.booking import Booking
+    from optsched.kube.client.client import Client
+    from optsched.kube.client.interfaces import Raw
+    from optsched.policy.policy import Policy
+    from optsched.study.prediction.hypothetical_jobs import Answers
+
+UID: Final = "what-if"
+"""Of jobs that nobody has made."""
+
+_NONE: Final = "<none>"
+_HEADINGS: Final = ("Name", "Starts", "Pods", "Nodes", "Evicts", "Expected", "Reason")
+_WORDS: Final = {
+    Start.NOW: "now",
+    Start.SOON: "soon",
+    Start.LATER: "later",
+    Start.NEVER: "never",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line asks for; see the help of `what-if`."""
+
+    files: tuple[str, ...]
+    namespace: str
+    snapshot: Path | None
+    model: str
+    solver: str | None
+    time_limit: float | None
+    deterministic: bool
+    names: tuple[str, ...]
+    plugins_dir: Path | None
+
+
+@click.command("what-if")
+@cluster_options
+@file_option(
+    "A file with jobs, PodGroups, pods or others; - for the standard input. Again for more.",
+    "files",
+    multiple=True,
+    required=True,
+)
+@namespace_option()
+@click.option(
+    "--snapshot",
+    type=Source(),
+    help="A file of `optsched snapshot`, or a folder of manifests, in the place of the cluster.",
+)
+@click.option("--model", default="", show_default=f"the cluster's, else {MODEL}")
+@solver_option
+@click.option(
+    "--time-limit",
+    type=Seconds(),
+    help=f"Seconds for the solver; {DEFAULT_SECONDS:g} unless said otherwise.",
+)
+@click.option("--deterministic", is_flag=True, help="The same answer every time: reads no clock.")
+@click.option(
+    "--scheduler-name",
+    "names",
+    multiple=True,
+    default=SCHEDULER_NAMES,
+    show_default=True,
+    help="Whose pods are decided; may be given again.",
+)
+@click.option(
+    "--plugins-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Python files in this folder are plugins that the model may name.",
+)
+@form_option((TABLE, WIDE, JSON, YAML))
+def what_if(place: Place, form: str, **given: Any) -> None:  # noqa: ANN401  click checks them
+    """Predict whether a job would start now, where, and which pods it would evict.
+
+    Nothing is made: the cluster is read once, and a session is held on a copy that has what the
+    files say. Ends with 0 if all would start, 8 if some would wait, 9 if one could never start.
+    """
+    options = Options(**given)
+    parts = [part for path in options.files for part in read_parts(path)]
+    cluster = from_file(options.snapshot) if options.snapshot else live(place)
+    policy = policy_for(cluster, options.model, options.solver, options.plugins_dir)
+    asked = _asked(parts, cluster, options.namespace)
+    if not options.snapshot:
+        asked = _rehearsed(place, asked)
+    later = {job.gang: job.later for job in asked.jobs}
+    found = _decided(cluster.objects, asked, policy, options)
+    if form in (JSON, YAML):
+        echo(written(document(found, policy.name, later), form), nl=False)
+    else:
+        _show(found, later, wide=form == WIDE)
+    starts = {answer.start for answer in found.asked}
+    if Start.NEVER in starts:
+        raise click.exceptions.Exit(Exit.NEVER)
+    if Start.LATER in starts:
+        raise click.exceptions.Exit(Exit.WAITS)
+
+
+# --- what is added -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A job that is asked about; see `Expanded` and `Rehearsed`."""
+
+    obj: Raw
+    group: Raw
+    pods: Sequence[Raw]
+    later: tuple[str, ...]
+    refusal: str = ""
+    quota: str = ""
+
+    @property
+    def gang(self) -> str:
+        """The key of its PodGroup."""
+        return f"{namespace_of(self.group)}/{name_of(self.group)}"
+
+    @property
+    def minimum(self) -> Sequence[Raw]:
+        """As many of its pods as start together."""
+        return self.pods[: self.group["spec"]["minMember"]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is to be there besides."""
+
+    jobs: tuple[_Job, ...]
+    objects: tuple[Raw, ...]
+
+    @property
+    def added(self) -> Added:
+        """All but jobs that the API server would refuse."""
+        taken = [job for job in self.jobs if not job.refusal]
+        groups = [job.group for job in taken]
+        return Added([*self.objects, *groups], {job.gang: job.pods for job in taken})
+
+
+def _asked(parts: Sequence[Part], cluster: Cluster, namespace: str) -> _Asked:
+    classes = classes_in([*cluster.objects, *(part.value for part in parts)])
+    inside = namespace or cluster.namespace
+    objects: list[Raw] = []
+    jobs: list[_Job] = []
+    problems: list[str] = []
+    for part in parts:
+        obj = _placed(part.value, inside)
+        kind = find_kind(obj["apiVersion"], obj["kind"])
+        if kind == JOB:
+            expanded, errors = expand_job(obj, classes)
+            problems += part.told(f"Job {obj['metadata']['name']}", errors)
+            if expanded is not None:
+                jobs.append(_Job(obj, expanded.group, expanded.pods, expanded.later))
+        elif kind in READ_KINDS:
+            objects.append(obj)
+        else:
+            said = f"{part.where()}: {obj['kind']} {obj['metadata']['name']} is left out"
+            say(remarks(), f"{said}: no scheduler looks at it", "yellow")
+    if problems:
+        raise Failure("\n".join(problems), Exit.USAGE)
+    return _Asked(tuple(jobs), tuple(objects))
+
+
+def _rehearsed(place: Place, asked: _Asked) -> _Asked:
+    """The jobs as the API server would take them, with what admission adds to their pods."""
+
+    async def each(client: Client) -> list[Rehearsed]:
+        return [await create_dry_run(client, job.obj, job.pods) for job in asked.jobs]
+
+    jobs = []
+    for job, found in zip(asked.jobs, ask(place, each) if asked.jobs else (), strict=True):
+        if found.remark:
+            say(remarks(), f"admission of pods was not asked: {found.remark}", "yellow")
+        heard = replace(job, refusal=found.refusal, quota=found.quota, pods=found.pods)
+        jobs.append(heard)
+    return replace(asked, jobs=tuple(jobs))
+
+
+def _placed(obj: Raw, namespace: str) -> Raw:
+    """An object with a namespace if its kind has such; jobs get a UID."""
+    kind = find_kind(obj["apiVersion"], obj["kind"])
+    meta = obj["metadata"]
+    if kind is not None and kind.namespaced:
+        meta = {**meta, "namespace": meta.get("namespace") or namespace}
+    if kind == JOB:
+        meta = {**meta, "uid": UID}
+    return {**obj, "metadata": meta}
+
+
+# --- answers -------------------------------------------------------------------------------------
+
+
+def _decided(objects: Sequence[Raw], asked: _Asked, policy: Policy, options: Options) -> Answers:
+    limits = limits_of(policy, options.time_limit, deterministic=options.deterministic)
+    screen = remarks()
+    with (
+        screen.status(f"deciding with {policy.name}"),
+        surroundings(policy, limits, deterministic=options.deterministic) as around,
+    ):
+        try:
+            means = Means(policy, around, DecodeOptions(options.names))
+            found = answers_of(objects, asked.added, means)
+        except Clash as e:
+            text = f"{e}: give the job another name, or leave it out"
+            raise Failure(text, Exit.CONFLICT) from e
+    for problem in found.problems:
+        say(screen, str(problem), "yellow")
+    refused = [
+        Answer(
+            job.gang,
+            Start.NEVER,
+            len(job.pods),
+            {},
+            reason=Reason(ReasonCode.REFUSED, job.refusal),
+        )
+        for job in asked.jobs
+        if job.refusal
+    ]
+    return _within_quotas(replace(found, asked=(*found.asked, *refused)), objects, asked)
+
+
+def _within_quotas(found: Answers, objects: Sequence[Raw], asked: _Asked) -> Answers:
+    """The answers, of which those wait whose pods a ResourceQuota would not let be made."""
+    usage = Usage(quotas_in([*objects, *asked.objects]))
+    over: dict[str, tuple[Reason, bool]] = {}
+    for job in asked.jobs:
+        if job.refusal:
+            continue
+        if too_much := usage.add(namespace_of(job.group), job.minimum):
+            over[job.gang] = too_much
+        elif job.quota:
+            over[job.gang] = Reason(ReasonCode.QUOTA, job.quota), False
+    answers = []
+    for answer in found.asked:
+        if answer.gang in over and answer.start is not Start.NEVER:
+            reason, never = over[answer.gang]
+            start = Start.NEVER if never else Start.LATER
+            answer = Answer(answer.gang, start, answer.num_pods, {}, reason=reason)
+        answers.append(answer)
+    return replace(found, asked=tuple(answers))
+
+
+def document(found: Answers, policy: str, later: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Answers for programs; docs/what-if.md describes the fields."""
+    return {
+        "apiVersion": "optsched.io/v1alpha1",
+        "kind": "WhatIf",
+        "takenAt": format_time(found.taken_ms),
+        "policy": policy,
+        "proved": found.certificate.is_proved,
+        "asked": [_entry(answer, later.get(answer.gang, ())) for answer in found.asked],
+        "startsNoMore": list(found.starts_no_more),
+        "startsToo": list(found.starts_too),
+    }
+
+
+def _entry(answer: Answer, later: Sequence[str]) -> dict[str, Any]:
+    reason, expected = answer.reason, answer.expected
+    return {
+        "name": shown(answer.gang),
+        "starts": answer.start.value,
+        "pods": answer.num_pods,
+        "places": dict(answer.places),
+        "evictions": [
+            {"pod": v.pod, "node": v.node, "of": v.gang, "action": v.action} for v in answer.victims
+        ],
+        "reason": None
+        if reason is None
+        else {"code": reason.code.value, "message": reason.message},
+        "expectedStart": None if expected is None else format_time(expected.start_ms),
+        "isEarliest": expected is not None and expected.is_open,
+        "laterTasks": list(later),
+    }
+
+
+def shown(gang: str) -> str:
+    """A gang by the name of its job, as users know it."""
+    return gang.removesuffix(f"-{UID}")
+
+
+def _show(found: Answers, later: Mapping[str, Sequence[str]], *, wide: bool) -> None:
+    if found.asked:
+        show_rows(_HEADINGS, [_row(answer, wide=wide) for answer in found.asked])
+    for answer in found.asked:
+        if tasks := later.get(answer.gang):
+            echo(f"{shown(answer.gang)}: pods of {', '.join(tasks)} come when others run")
+    for keys, what in ((found.starts_no_more, "no more"), (found.starts_too, "too")):
+        if keys:
+            echo(f"would start {what}: {', '.join(keys)}")
+    if not (found.asked or found.starts_no_more or found.starts_too):
+        echo("nothing would change")
+
+
+def _row(answer: Answer, *, wide: bool) -> tuple[str, ...]:
+    victims = _pods_by_gang(answer) if not wide else [v.pod for v in answer.victims]
+    nodes = [f"{pod}={node}" for pod, node in sorted(answer.places.items())] if wide else None
+    return (
+        shown(answer.gang),
+        _WORDS[answer.start],
+        f"{len(answer.places)}/{answer.num_pods}",
+        ", ".join(_counted(answer.places.values()) if nodes is None else nodes) or _NONE,
+        ", ".join(victims) or _NONE,
+        _when(answer.expected),
+        str(answer.reason) if answer.reason is not None else _NONE,
+    )
+
+
+def _pods_by_gang(answer: Answer) -> list[str]:
+    return _counted(victim.gang or victim.pod for victim in answer.victims)
+
+
+def _counted(names: Iterable[str]) -> list[str]:
+    counts = sorted(Counter(names).items())
+    return [f"{name} ×{number}" if number > 1 else name for name, number in counts]
+
+
+def _when(expected: Booking | None) -> str:
+    if expected is None:
+        return _NONE
+    text = format_time(expected.start_ms)
+    return f"after {text}" if expected.is_open else text
+
+
+if __name__ == "__main__":
+    what_if()

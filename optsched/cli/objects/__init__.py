@@ -1,0 +1,1 @@
+"""Commands on jobs, JobFlows, pods and queues, and what they print."""

@@ -1,0 +1,155 @@
+"""One object as `kubectl describe` tells it, with its events."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.cli.objects.table_columns import NOTHING, span
+from optsched.units import TimestampError, parse_time_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    Raw = Mapping[str, Any]
+
+_META: Final = ("creationTimestamp", "deletionTimestamp", "generation", "ownerReferences")
+_META_ENDS: Final = ("resourceVersion", "uid")
+_WORDS: Final = re.compile(r"[a-z]+|[A-Z][a-z]+|[A-Z]+(?![a-z])|\d+")
+_NAME: Final = re.compile(r"[a-z][A-Za-z0-9]*")
+_LONG: Final = {"uid": "UID", "apiVersion": "API Version"}
+_AS_THEY_ARE: Final = frozenset(
+    {
+        *("labels", "annotations", "matchLabels", "nodeSelector", "plugins", "limits", "requests"),
+        *("capability", "deserved", "allocated", "resource", "controlledResources"),
+        *("taskStatusCount", "phase"),
+    }
+)
+"""Fields below which keys are names of users, not of the API."""
+
+
+def description(obj: Raw, more: Raw) -> Iterator[str]:
+    """The lines of an object; more: what is known besides, at the end of the head."""
+    meta = obj["metadata"]
+    head = {
+        "name": meta["name"],
+        **({"namespace": meta["namespace"]} if meta.get("namespace") else {}),
+        "labels": meta.get("labels") or NOTHING,
+        "annotations": meta.get("annotations") or NOTHING,
+        "apiVersion": obj["apiVersion"],
+        "kind": obj["kind"],
+        **more,
+    }
+    yield from block(head)
+    known = {key: meta[key] for key in (*_META, *_META_ENDS) if key in meta}
+    yield from block({"metadata": known})
+    yield from block({key: obj[key] for key in ("spec", "status") if obj.get(key)})
+
+
+def block(fields: Raw, indent: int = 0, *, are_words: bool = True) -> Iterator[str]:
+    """Lines of a mapping: short values beside their names in one column, long ones below.
+
+    `name` comes first, so that items of a list begin with it.
+    """
+    blanks = " " * indent
+    fields = dict(sorted(fields.items(), key=lambda item: item[0] != "name"))
+    titles = {key: f"{title(key) if are_words else key}:" for key in fields}
+    flat = [len(titles[key]) for key, value in fields.items() if not _is_deep(value)]
+    width = max(flat, default=0) + 2
+    for key, value in fields.items():
+        if _is_deep(value):
+            yield f"{blanks}{titles[key]}"
+            yield from _below(value, indent + 2, are_words=are_words and key not in _AS_THEY_ARE)
+        else:
+            yield from _beside(f"{blanks}{titles[key]:{width}}", value)
+
+
+def _is_deep(value: object) -> bool:
+    return isinstance(value, dict | list) and bool(value)
+
+
+def _below(value: Any, indent: int, *, are_words: bool) -> Iterator[str]:  # noqa: ANN401  JSON
+    if isinstance(value, dict):
+        yield from block(value, indent, are_words=are_words)
+        return
+    for item in value:
+        if not _is_deep(item):
+            yield from _beside(" " * indent, item)
+            continue
+        first, *rest = _below(item, indent + 2, are_words=are_words)
+        yield f"{' ' * indent}- {first.lstrip()}"
+        yield from rest
+
+
+def _beside(head: str, value: object) -> Iterator[str]:
+    """A value behind its name; the lines of a text stay in one column."""
+    first, *rest = _plain(value).splitlines() or [""]
+    yield (head + first).rstrip()
+    yield from (" " * len(head) + line for line in rest)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return NOTHING if value is None or value in ({}, []) else str(value)
+
+
+def title(key: str) -> str:
+    """The name of a field in words: minAvailable as Min Available."""
+    if key in _LONG:
+        return _LONG[key]
+    if not _NAME.fullmatch(key):
+        return key
+    return " ".join(word if word.isupper() else word.capitalize() for word in _WORDS.findall(key))
+
+
+# --- events --------------------------------------------------------------------------------------
+
+EVENT_HEADINGS: Final = ("Type", "Reason", "Age", "From", "Message")
+
+
+def event_rows(events: Sequence[Raw], now_ms: int) -> list[list[str]]:
+    """Rows of events, the oldest first."""
+    return [_event_row(event, now_ms) for event in sorted(events, key=last_ms)]
+
+
+def _event_row(event: Raw, now_ms: int) -> list[str]:
+    source = event.get("source") or {}
+    where = [source.get("component") or event.get("reportingComponent"), source.get("host")]
+    cells = [
+        event.get("type"),
+        event.get("reason"),
+        _when(event, now_ms),
+        ", ".join(str(part) for part in where if part),
+        " ".join(str(event.get("message") or "").split()),
+    ]
+    return [str(cell or NOTHING) for cell in cells]
+
+
+def _when(event: Raw, now_ms: int) -> str:
+    series = event.get("series") or {}
+    number = int(event.get("count") or series.get("count") or 1)
+    last = span(now_ms - last_ms(event))
+    if number == 1:
+        return last
+    return f"{last} (x{number} over {span(now_ms - _first_ms(event))})"
+
+
+def last_ms(event: Raw) -> int:
+    """When an event was seen last, in ms since 1970; 0 where it does not say."""
+    series = event.get("series") or {}
+    return _time_ms(event.get("lastTimestamp"), series.get("lastObservedTime")) or _first_ms(event)
+
+
+def _first_ms(event: Raw) -> int:
+    created = event["metadata"].get("creationTimestamp")
+    return _time_ms(event.get("firstTimestamp"), event.get("eventTime"), created)
+
+
+def _time_ms(*texts: object) -> int:
+    for text in texts:
+        try:
+            return parse_time_ms(text)
+        except TimestampError:
+            continue
+    return 0

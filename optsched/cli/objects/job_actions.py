@@ -1,0 +1,312 @@
+"""What commands do with jobs: create, list, describe, follow, order, delete."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api.job import JobPhase, parse_job
+from optsched.api.kinds import COMMAND, EVENT, JOB, POD_GROUP, Ref
+from optsched.cli.base.connection import (
+    Exit,
+    Failure,
+    absent,
+    ask,
+    create,
+    if_allowed,
+    listed,
+    listed_in,
+    read,
+)
+from optsched.cli.base.console import echo, remarks, say
+from optsched.cli.base.output_formats import (
+    JSON,
+    NAME,
+    TABLE,
+    WIDE,
+    YAML,
+    as_stored,
+    show_done,
+    show_list,
+    show_rows,
+    show_stored,
+    with_namespace,
+    written,
+)
+from optsched.cli.objects.describe import EVENT_HEADINGS, description, event_rows
+from optsched.cli.objects.manifests_from_flags import command_manifest
+from optsched.cli.objects.refused_pods import UNMADE, refused_pods, why_unmade
+from optsched.cli.objects.table_columns import JOBS, Table, name_of, namespace_of, with_positions
+from optsched.units.plaintext import write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from optsched.api.job import Job
+    from optsched.cli.base.connection import Place
+    from optsched.cli.inspect.cluster_state import Cluster
+    from optsched.cli.objects.target_names import Target
+    from optsched.kube.client.client import Client
+    from optsched.kube.client.errors import KubeError
+
+    Raw = Mapping[str, Any]
+
+ABORT: Final = "AbortJob"
+RESUME: Final = "ResumeJob"
+ENDS: Final = (JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.TERMINATED, JobPhase.ABORTED)
+"""Phases in which nothing goes on by itself."""
+
+_FINISHED: Final = ENDS[:3]
+_WORDS: Final = {ABORT: "suspend", RESUME: "resume"}
+
+
+def submit(place: Place, form: str, jobs: Sequence[Raw], namespace: str = "") -> None:
+    """Create jobs and say so, one line each."""
+
+    async def made(client: Client) -> None:
+        for obj in jobs:
+            inside = namespace or namespace_of(obj) or client.namespace
+            body = {**obj, "metadata": {**obj["metadata"], "namespace": inside}}
+            kept = await create(client, Ref(JOB, inside, name_of(obj)), body)
+            show_done(JOB, kept, form, f"run job {name_of(kept)} successfully")
+
+    ask(place, made)
+
+
+def show_jobs(place: Place, form: str, namespace: str | None, which: Mapping[str, str]) -> None:
+    """Print jobs. namespace: None for all. which: queue, scheduler, selector and labels."""
+
+    async def found(client: Client) -> list[Any]:
+        jobs = await _listed_jobs(client, namespace, which)
+        if form != WIDE:
+            return jobs
+        events = refused_pods(client, _inside(client, namespace))
+        return _with_refusals(jobs, await if_allowed(events, []))
+
+    jobs = [obj for obj in ask(place, found) if is_meant(obj, which)]
+    show_list(JOB, jobs, form, with_namespace(JOBS) if namespace is None else None)
+
+
+def show_standing_jobs(
+    place: Place, form: str, namespace: str | None, which: Mapping[str, str]
+) -> None:
+    """The same with their places in the lines of their queues, for which the cluster is read."""
+    from optsched.cli.inspect.cluster_state import taken
+    from optsched.cli.inspect.explain_job import positions
+
+    async def found(client: Client) -> tuple[list[Any], Cluster]:
+        return await _listed_jobs(client, namespace, which), await taken(client)
+
+    jobs, cluster = ask(place, found)
+    meant = [obj for obj in jobs if is_meant(obj, which)]
+    table = with_positions(JOBS, positions(cluster, meant))
+    show_list(JOB, meant, form, with_namespace(table) if namespace is None else table)
+
+
+async def _listed_jobs(
+    client: Client, namespace: str | None, which: Mapping[str, str]
+) -> list[Any]:
+    return await listed_in(client, JOB, namespace, labels=which.get("labels", ""))
+
+
+def _inside(client: Client, namespace: str | None) -> str:
+    return "" if namespace is None else namespace or client.namespace
+
+
+def _with_refusals(jobs: Sequence[Raw], events: Sequence[Raw]) -> list[Any]:
+    """The jobs with the reason of those whose pods the API server refuses."""
+    found: list[Any] = []
+    for obj in jobs:
+        job, _ = parse_job(obj)
+        refusal = why_unmade(job, events) if job is not None else ""
+        state = {"reason": UNMADE, "message": refusal} if refusal else {}
+        status = obj.get("status") or {}
+        found.append({**obj, "status": {**status, "state": {**status.get("state", {}), **state}}})
+    return found
+
+
+def is_meant(obj: Raw, which: Mapping[str, str]) -> bool:
+    """Whether a job is in the queue, of the scheduler and of the name that are asked for."""
+    parsed, _ = parse_job(obj)
+    if parsed is None:
+        return False
+    queue, scheduler = which.get("queue", ""), which.get("scheduler", "")
+    return (
+        queue in ("", parsed.spec.queue)
+        and scheduler in ("", parsed.spec.scheduler_name)
+        and which.get("selector", "") in parsed.meta.name
+    )
+
+
+def show_job(place: Place, form: str, target: Target) -> None:
+    """Print a job: its description and events, or as it is stored."""
+    wants_all = form in (TABLE, WIDE)
+
+    async def seen(client: Client) -> tuple[Raw, Sequence[Raw], str]:
+        obj = await read(client, Ref(JOB, target.inside(client), target.name))
+        if not wants_all:
+            return obj, (), ""
+        events = await if_allowed(_events(client, obj), [])
+        return obj, events, await if_allowed(_why_pending(client, obj, events), "")
+
+    obj, events, why = ask(place, seen)
+    if wants_all:
+        _show_description(as_stored(JOB, obj), events, why)
+    else:
+        show_stored(JOB, obj, form)
+
+
+async def _events(client: Client, obj: Raw) -> list[Any]:
+    about = {"kind": JOB.kind, "name": name_of(obj), "uid": obj["metadata"]["uid"]}
+    fields = ",".join(f"involvedObject.{name}={value}" for name, value in about.items())
+    return await listed(client, EVENT, namespace_of(obj), fields=fields)
+
+
+async def _why_pending(client: Client, obj: Raw, events: Sequence[Raw]) -> str:
+    """What keeps pods of a job from being made, or from being placed; empty where nothing does."""
+    from optsched.kube.client.errors import NotFound
+
+    parsed = _parsed(obj)
+    if refusal := why_unmade(parsed, events):
+        return f"{UNMADE}: {refusal}"
+    if parsed.status.phase is not JobPhase.PENDING:
+        return ""
+    name = f"{parsed.meta.name}-{parsed.meta.uid}"
+    try:
+        group = await client.read(Ref(POD_GROUP, parsed.meta.namespace, name))
+    except NotFound:
+        return ""
+    return why_waits(group)
+
+
+def why_waits(group: Raw) -> str:
+    """What the condition Unschedulable of a PodGroup says."""
+    for condition in (group.get("status") or {}).get("conditions") or ():
+        if condition.get("type") == "Unschedulable" and condition.get("status") == "True":
+            return f"{condition.get('reason', '')}: {condition.get('message', '')}"
+    return ""
+
+
+def _show_description(obj: Raw, events: Sequence[Raw], why: str) -> None:
+    from optsched.kube.runtime.clock import SystemClock
+
+    for line in description(obj, {"waitsBecause": why} if why else {}):
+        echo(line)
+    if not events:
+        echo("Events:  <none>")
+        return
+    echo("Events:")
+    show_rows(EVENT_HEADINGS, event_rows(events, SystemClock().now_ms()))
+
+
+def _parsed(obj: Raw) -> Job:
+    found, _ = parse_job(obj)
+    assert found is not None, "a stored object has a name"  # noqa: S101
+    return found
+
+
+def order(place: Place, form: str, target: Target, action: str) -> None:
+    """Ask for an action on a job, which the job controller carries out."""
+
+    async def ordered(client: Client) -> Raw:
+        inside = target.inside(client)
+        obj = await read(client, Ref(JOB, inside, target.name))
+        phase = _parsed(obj).status.phase
+        if phase in _FINISHED:
+            text = f"job {target.name} is {phase}: there is nothing to {_WORDS[action]}"
+            raise Failure(text, Exit.CONFLICT)
+        manifest = command_manifest(JOB, obj, action, inside)
+        return await create(client, Ref(COMMAND, inside, ""), manifest)
+
+    sentence = f"{_WORDS[action]} job {target.name} successfully"
+    show_done(COMMAND, ask(place, ordered), form, sentence)
+
+
+def remove(place: Place, form: str, target: Target, word: str) -> None:
+    """Delete a job, and say so with a word."""
+
+    async def removed(client: Client) -> Raw:
+        ref = Ref(JOB, target.inside(client), target.name)
+        obj = await read(client, ref)
+        await client.delete(ref, obj["metadata"]["uid"])
+        return obj
+
+    show_done(JOB, ask(place, removed), form, f"{word} job {target.name} successfully")
+
+
+# --- watch ---------------------------------------------------------------------------------------
+
+_CHANGES: Final = ("Name", "Phase", "Pending", "Running", "Succeeded", "Failed", "RetryCount")
+_WIDTHS: Final = (12, 10, 10, 12, 9, 10)
+"""Of the columns after the name: rows are printed one by one, so no column can wait for others."""
+
+
+def watch_job(place: Place, form: str, target: Target, timeout_ms: int | None) -> None:
+    """Print each change of a job until it ends; `Failure` unless it has completed."""
+    timeout_s = None if timeout_ms is None else timeout_ms / 1000
+
+    async def watched(client: Client) -> JobPhase:
+        ref = Ref(JOB, target.inside(client), target.name)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await _until_the_end(client, ref, form)
+        except TimeoutError as e:
+            raise Failure(f"job {target.name} has not ended in time", Exit.TIMEOUT) from e
+
+    phase = ask(place, watched)
+    if phase is not JobPhase.COMPLETED:
+        raise Failure(f"job {target.name} is {phase}")
+
+
+async def _until_the_end(client: Client, ref: Ref, form: str) -> JobPhase:
+    from optsched.kube.reflector.selected import watch_object
+
+    # A server that was never there ends it; one that goes away for a moment does not.
+    await read(client, ref)
+    last: list[str] = []
+    async for state in watch_object(client, ref, _passing):
+        if state is None:
+            raise _gone(ref, last)
+        phase = _parsed(state).status.phase
+        cells = change_of(state)
+        if cells != last:
+            _show_change(form, state, cells, is_first=not last)
+            last = cells
+        if phase in ENDS:
+            if form == NAME:
+                show_stored(JOB, state, NAME)
+            return phase
+    raise absent(ref)
+
+
+def _gone(ref: Ref, last: Sequence[str]) -> Failure:
+    if not last:
+        return absent(ref)
+    return Failure(f"job {ref.name} was deleted while it was {last[1]}", Exit.NOT_FOUND)
+
+
+def _passing(error: KubeError) -> None:
+    say(remarks(), f"{error}; trying again", "dim")
+
+
+def change_of(obj: Raw) -> list[str]:
+    """What is shown of a job each time that it changes."""
+    shown = tuple(c for c in JOBS.columns if c.heading in _CHANGES)
+    return Table(JOBS.read, shown).row(obj, 0, wide=False)
+
+
+def _show_change(form: str, state: Raw, cells: Sequence[str], *, is_first: bool) -> None:
+    if form in (TABLE, WIDE):
+        if is_first:
+            echo(change_line(_CHANGES, len(cells[0])))
+        echo(change_line(cells, len(cells[0])))
+    elif form == JSON:
+        echo(write_json(as_stored(JOB, state), sort_keys=True))
+    elif form == YAML:
+        echo(f"---\n{written(as_stored(JOB, state), form)}", nl=False)
+
+
+def change_line(cells: Sequence[str], name_width: int) -> str:
+    """A line of `watch`."""
+    widths = (max(name_width, len(_CHANGES[0])) + 3, *_WIDTHS)
+    return "".join(f"{cell:{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()

@@ -1,0 +1,192 @@
+"""`optsched jobflow` and `optsched jobtemplate`: jobs that follow one another, and patterns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from optsched.api.kinds import JOB_FLOW, JOB_TEMPLATE, Ref
+from optsched.cli.base.command_group import Group
+from optsched.cli.base.connection import (
+    Exit,
+    Failure,
+    ask,
+    cluster_options,
+    create,
+    listed_in,
+    read,
+)
+from optsched.cli.base.console import echo, remarks, say
+from optsched.cli.base.output_formats import (
+    YAML,
+    output_option,
+    show_done,
+    show_list,
+    show_one,
+)
+from optsched.cli.objects.manifest_files import check_manifests, file_option, read_manifests
+from optsched.cli.objects.table_columns import name_of, namespace_of
+from optsched.cli.objects.target_names import Target, namespace_option, only, target_options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from optsched.api.kinds import Kind
+    from optsched.cli.base.connection import Place
+    from optsched.cli.objects.manifest_files import Manifest
+    from optsched.kube.client.client import Client
+
+    Raw = Mapping[str, Any]
+
+SEPARATOR: Final = "---------------------------------"
+
+
+def group_of(kind: Kind, help_text: str) -> click.Group:
+    """The commands for a kind of which objects come from files."""
+    group = Group(kind.singular, help=help_text)
+    for command in (_create(kind), _list(kind), _get(kind), _delete(kind), _describe(kind)):
+        group.add_command(command)
+    return group
+
+
+def _create(kind: Kind) -> click.Command:
+    @click.command("create", help=f"Create every {kind} of a file.")
+    @cluster_options
+    @output_option()
+    @file_option("The file; - for the standard input.", "path", required=True)
+    @namespace_option("the file's, else the context's")
+    def command(place: Place, form: str, path: str, namespace: str) -> None:
+        manifests = _manifests(path, kind, namespace)
+
+        async def made(client: Client) -> list[Failure]:
+            return [e for m in manifests if (e := await one(client, m)) is not None]
+
+        async def one(client: Client, manifest: Manifest) -> Failure | None:
+            inside = namespace or manifest.namespace or client.namespace
+            body = {**manifest.obj, "metadata": {**manifest.obj["metadata"], "namespace": inside}}
+            try:
+                kept = await create(client, Ref(kind, inside, manifest.name), body)
+            except Failure as e:
+                return e
+            show_done(kind, kept, form, f"Created {kind}: {inside}/{manifest.name}")
+            return None
+
+        _raise_all(ask(place, made))
+
+    return command
+
+
+def _manifests(path: str, kind: Kind, namespace: str) -> tuple[Manifest, ...]:
+    manifests = read_manifests(path, kind)
+    check_manifests(manifests, namespace)
+    for remark in (remark for manifest in manifests for remark in manifest.remarks):
+        say(remarks(), f"Warning: {remark}", "yellow")
+    return manifests
+
+
+def _raise_all(failures: Sequence[Failure]) -> None:
+    """One `Failure` for several; its code is the first one's."""
+    if failures:
+        text = "\n".join(failure.message for failure in failures)
+        raise Failure(text, Exit(failures[0].exit_code))
+
+
+def _list(kind: Kind) -> click.Command:
+    @click.command("list", help=f"List every {kind} of a namespace.")
+    @cluster_options
+    @output_option()
+    @namespace_option()
+    @click.option("-A", "--all-namespaces", is_flag=True, help="Those of all namespaces.")
+    def command(place: Place, form: str, namespace: str, *, all_namespaces: bool) -> None:
+        async def found(client: Client) -> list[Any]:
+            return await listed_in(client, kind, None if all_namespaces else namespace)
+
+        show_list(kind, ask(place, found), form)
+
+    return command
+
+
+def _get(kind: Kind) -> click.Command:
+    @click.command("get", help=f"Show one {kind} as a line.")
+    @cluster_options
+    @output_option()
+    @target_options(kind)
+    def command(place: Place, form: str, target: Target) -> None:
+        show_one(kind, ask(place, _reader(kind, target)), form)
+
+    return command
+
+
+def _reader(kind: Kind, target: Target) -> Any:  # noqa: ANN401  what `ask` takes
+    async def one(client: Client) -> Raw:
+        return await read(client, Ref(kind, target.inside(client), target.name))
+
+    return one
+
+
+def _describe(kind: Kind) -> click.Command:
+    @click.command("describe", help=f"Show one {kind} as it is stored, or all of a namespace.")
+    @cluster_options
+    @output_option(YAML)
+    @target_options(kind, is_needed=False)
+    def command(place: Place, form: str, target: Target) -> None:
+        async def all_(client: Client) -> list[Any]:
+            return await listed_in(client, kind, namespace)
+
+        namespace = only((target.short, target.namespace), "namespaces")
+        one = _reader(kind, target)
+        found = [ask(place, one)] if target.name else ask(place, all_)
+        for i, obj in enumerate(found):
+            if i:
+                echo(SEPARATOR)
+            show_one(kind, obj, form)
+
+    return command
+
+
+def _delete(kind: Kind) -> click.Command:
+    @click.command("delete", help=f"Delete a {kind}, or every one that is in a file.")
+    @cluster_options
+    @output_option()
+    @file_option("The file; - for the standard input.", "path", default="")
+    @target_options(kind, is_needed=False)
+    def command(place: Place, form: str, path: str, target: Target) -> None:
+        targets = _meant(kind, path, target)
+
+        async def deleted(client: Client) -> list[Failure]:
+            return [e for t in targets if (e := await one(client, t)) is not None]
+
+        async def one(client: Client, each: Target) -> Failure | None:
+            ref = Ref(kind, each.inside(client), each.name)
+            try:
+                obj = await read(client, ref)
+                await client.delete(ref, obj["metadata"]["uid"])
+            except Failure as e:
+                return e
+            show_done(kind, obj, form, f"Deleted {kind}: {namespace_of(obj)}/{name_of(obj)}")
+            return None
+
+        _raise_all(ask(place, deleted))
+
+    return command
+
+
+def _meant(kind: Kind, path: str, target: Target) -> list[Target]:
+    """What is to be deleted: what a file names, or one object, also by `-n`."""
+    if not path:
+        name = target.name or target.short
+        if not name:
+            raise click.UsageError(
+                "a name is missing: write it behind the command, or give -f FILE"
+            )
+        return [Target(name, target.namespace)]
+    if target.name:
+        raise click.UsageError(f"either a file or a name: {path} and {target.name}")
+    namespace = only((target.short, target.namespace), "namespaces")
+    manifests = _manifests(path, kind, namespace)
+    return [Target(m.name, namespace or m.namespace) for m in manifests]
+
+
+jobflow: Final = group_of(JOB_FLOW, "Manage JobFlows: jobs that follow one another.")
+jobtemplate: Final = group_of(JOB_TEMPLATE, "Manage JobTemplates, the jobs of JobFlows.")

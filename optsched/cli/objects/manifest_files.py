@@ -1,0 +1,199 @@
+"""Manifests from files: every mistake with file, line, field and value, before anything is done."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from optsched.api.job import parse_job
+from optsched.api.jobflow import parse_jobflow
+from optsched.api.jobtemplate import parse_jobtemplate
+from optsched.api.kinds import JOB, JOB_FLOW, JOB_TEMPLATE
+from optsched.api.unknown import unknown_fields
+from optsched.cli.base.connection import Exit, Failure
+from optsched.cli.base.path_arguments import check_no_url
+from optsched.formats.text import Document, TextError, line_of, read_yaml
+from optsched.units import FieldError
+from optsched.units.errors import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from optsched.api.kinds import Kind
+
+Command = TypeVar("Command", bound="Callable[..., Any]")
+
+STDIN: Final = "-"
+_PARSERS: Final = {JOB: parse_job, JOB_FLOW: parse_jobflow, JOB_TEMPLATE: parse_jobtemplate}
+_LIST: Final = "List"
+_NO_OBJECT: Final = "is no object: it needs apiVersion, kind and metadata.name"
+
+
+def file_option(help_text: str, name: str, **options: Any) -> Callable[[Command], Command]:  # noqa: ANN401  click's
+    """Add `-f`, `--filename` as kubectl has it, `--file` as Volcano's flows have it.
+
+    name: of the argument of the command. options: see `click.option`.
+    """
+    return click.option("-f", "--filename", "--file", name, help=help_text, **options)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """An object of a file. where: `file:line`. remarks: fields that have no meaning."""
+
+    obj: dict[str, Any]
+    where: str
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that it names; empty for none."""
+        return str(self.obj["metadata"].get("namespace") or "")
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return str(self.obj["metadata"]["name"])
+
+
+def read_manifests(path: str, kind: Kind) -> tuple[Manifest, ...]:
+    """The objects of a kind in a file; path: `-` for the standard input.
+
+    `Failure` with all that is wrong, each with `file:line`: a file that can not be read is wrong
+    usage, and so is what is in it.
+    """
+    text, name = _text(path)
+    problems: list[str] = []
+    found = [_manifest(kind, part, problems) for part in _parts(text, name, problems)]
+    if not found and not problems:
+        problems.append(f"{name}: there is no {kind} in it")
+    if problems:
+        raise Failure("\n".join(problems), Exit.USAGE)
+    return tuple(each for each in found if each is not None)
+
+
+def read_parts(path: str) -> tuple[Part, ...]:
+    """All objects of a file, whatever their kinds; path: `-` for the standard input.
+
+    `Failure` where the file can not be read, or something in it is no object with a name.
+    """
+    text, name = _text(path)
+    problems: list[str] = []
+    found = tuple(_parts(text, name, problems))
+    problems += [f"{part.where()}: {_NO_OBJECT}" for part in found if not _is_object(part.value)]
+    if not found and not problems:
+        problems.append(f"{name}: there is no object in it")
+    if problems:
+        raise Failure("\n".join(problems), Exit.USAGE)
+    return found
+
+
+def _is_object(value: object) -> bool:
+    if not isinstance(value, dict) or not isinstance(value.get("metadata"), dict):
+        return False
+    named = isinstance(value["metadata"].get("name"), str)
+    return named and all(isinstance(value.get(field), str) for field in ("apiVersion", "kind"))
+
+
+def check_manifests(manifests: Sequence[Manifest], namespace: str) -> None:
+    """`Failure` where a manifest names another namespace than the one that is asked for."""
+    wrong = [m for m in manifests if namespace and m.namespace not in ("", namespace)]
+    if wrong:
+        told = (
+            f"{m.where}: metadata.namespace: {m.namespace} is not {namespace}, as -n says"
+            for m in wrong
+        )
+        raise Failure("\n".join(told), Exit.USAGE)
+
+
+def _text(path: str) -> tuple[str, str]:
+    name = "standard input" if path == STDIN else path
+    check_no_url(path)
+    try:
+        data = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
+        return data.decode("utf-8-sig"), name
+    except IsADirectoryError as e:
+        raise Failure(f"{path}: is a folder: name a file in it", Exit.USAGE) from e
+    except FileNotFoundError as e:
+        raise Failure(f"{path}: there is no such file", Exit.USAGE) from e
+    except OSError as e:
+        raise Failure(f"{path}: can not be read: {e.strerror}", Exit.USAGE) from e
+    except UnicodeDecodeError as e:
+        raise Failure(f"{name}: is not a text in UTF-8", Exit.USAGE) from e
+    except ValueError as e:
+        raise Failure(f"{path!r}: is no path: it holds a NUL", Exit.USAGE) from e
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A document of a file, or an item of a List in it, which the prefix leads to."""
+
+    value: Any
+    file: str
+    text: str
+    document: Document
+    prefix: str = ""
+
+    def where(self, path: str = "") -> str:
+        """`file:line` of a field."""
+        return f"{self.file}:{self.line(path)}"
+
+    def line(self, path: str) -> int:
+        """The line of a field."""
+        whole = ".".join(part for part in (self.prefix, path) if part)
+        return line_of(self.text, self.document, whole)
+
+    def told(self, head: str, errors: Iterable[FieldError]) -> list[str]:
+        """A line for each error, in the order of the file."""
+        placed = sorted((self.line(error.path), str(error)) for error in errors)
+        return [f"{self.file}:{line}: {head}: {text}" for line, text in placed]
+
+
+def _parts(text: str, file: str, problems: list[str]) -> Iterator[Part]:
+    for document in read_yaml(text):
+        if isinstance(document, TextError):
+            problems.append(f"{file}:{document.line}:{document.column}: {document.message}")
+            continue
+        value = document.value
+        if isinstance(value, dict) and value.get("kind") == _LIST:
+            items = value.get("items") or []
+            if not isinstance(items, list):
+                line = line_of(text, document, "items")
+                problems.append(f"{file}:{line}: List: items: has to be a list of objects")
+                continue
+            for i, item in enumerate(items):
+                yield Part(item, file, text, document, f"items[{i}]")
+        elif value is not None:
+            yield Part(value, file, text, document)
+
+
+def _manifest(kind: Kind, part: Part, problems: list[str]) -> Manifest | None:
+    if not isinstance(part.value, dict):
+        problems.append(f"{part.where()}: {shown(part.value)} is no object: a {kind} is expected")
+        return None
+    stranger = _stranger(kind, part.value)
+    if stranger is not None:
+        problems.append(f"{part.where(stranger.path)}: {stranger}")
+        return None
+    _, errors = _PARSERS[kind](part.value)
+    meta = part.value.get("metadata")
+    name = meta.get("name") if isinstance(meta, dict) else None
+    head = f"{kind} {name}" if isinstance(name, str) else str(kind)
+    problems += part.told(head, errors)
+    remarks = part.told(head, unknown_fields(kind, part.value))
+    return None if errors else Manifest(part.value, part.where(), tuple(remarks))
+
+
+def _stranger(kind: Kind, value: Mapping[str, Any]) -> FieldError | None:
+    """What says that a document is no object of a kind; None if it is one."""
+    for field, wanted in (("kind", kind.kind), ("apiVersion", kind.api_version)):
+        given = value.get(field)
+        if given is None:
+            return FieldError(field, None, f"is missing: write {wanted}")
+        if given != wanted:
+            return FieldError(field, given, f"is not expected here: write {wanted}")
+    return None

@@ -1,0 +1,65 @@
+"""`optsched pod`: the pods of jobs and queues."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from optsched.api.kinds import JOB, POD, QUEUE
+from optsched.api.wellknown import JOB_NAME
+from optsched.cli.base.command_group import Group
+from optsched.cli.base.connection import Exit, Failure, ask, cluster_options, listed_in
+from optsched.cli.base.output_formats import output_option, show_list, with_namespace
+from optsched.cli.objects.table_columns import PODS, queue_of_pod
+from optsched.cli.objects.target_names import names_of, namespace_option
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from optsched.cli.base.connection import Place
+    from optsched.kube.client.client import Client
+
+    Raw = Mapping[str, Any]
+
+
+@click.group(cls=Group)
+def pod() -> None:
+    """List the pods of jobs and queues."""
+
+
+@pod.command("list")
+@cluster_options
+@output_option()
+@namespace_option()
+@click.option("-A", "--all-namespaces", is_flag=True, help="Those of all namespaces.")
+@click.option("-q", "--queue", default="", shell_complete=names_of(QUEUE), help="Of a queue.")
+@click.option("-j", "--job", default="", shell_complete=names_of(JOB), help="Of a job.")
+def list_pods(
+    place: Place, form: str, namespace: str, *, all_namespaces: bool, **which: str
+) -> None:
+    """List the pods of all jobs, of one job or of one queue."""
+    job, queue = which["job"], which["queue"]
+
+    async def found(client: Client) -> list[Any]:
+        inside = None if all_namespaces else namespace
+        return await listed_in(client, POD, inside, labels=label_of(job, queue))
+
+    all_ = ask(place, found)
+    pods = in_queue(all_, queue)
+    if job and all_ and not pods:
+        others = ", ".join(sorted({queue_of_pod(each) for each in all_}))
+        raise Failure(f"job {job} is not in queue {queue} but in {others}", Exit.CONFLICT)
+    show_list(POD, pods, form, with_namespace(PODS) if all_namespaces else None)
+
+
+def label_of(job: str, queue: str) -> str:
+    """The label by which pods are asked for: those of a queue need not be of a job."""
+    if job:
+        return f"{JOB_NAME}={job}"
+    return "" if queue else JOB_NAME
+
+
+def in_queue(pods: Sequence[Raw], queue: str) -> list[Raw]:
+    """Those that name a queue themselves; all for no queue."""
+    return [pod for pod in pods if queue in ("", queue_of_pod(pod))]

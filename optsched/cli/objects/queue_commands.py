@@ -1,0 +1,255 @@
+"""`optsched queue`: the queues of a cluster."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from optsched.api.kinds import COMMAND, QUEUE, Ref
+from optsched.api.wellknown import CLOSED_BY_PARENT, DEFAULT_QUEUE, ROOT_QUEUE
+from optsched.cli.base.command_group import Group
+from optsched.cli.base.connection import Exit, Failure, ask, cluster_options, create, listed, read
+from optsched.cli.base.output_formats import (
+    TABLE,
+    WIDE,
+    output_option,
+    show_done,
+    show_list,
+    show_one,
+    show_table,
+)
+from optsched.cli.objects.manifests_from_flags import (
+    AMOUNTS,
+    QueueFlags,
+    command_manifest,
+    queue_manifest,
+    queue_spec,
+)
+from optsched.cli.objects.table_columns import (
+    QUEUES,
+    Column,
+    Table,
+    amounts,
+    in_tree,
+    name_of,
+    parent_of,
+)
+from optsched.cli.objects.target_names import names_of, only
+from optsched.units import parse_amount
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from optsched.cli.base.connection import Command, Place
+    from optsched.kube.client.client import Client
+
+    Raw = Mapping[str, Any]
+
+OPEN: Final = "OpenQueue"
+CLOSE: Final = "CloseQueue"
+_ACTIONS: Final = {"open": OPEN, "close": CLOSE}
+_UPDATE: Final = "update"
+_SHUT: Final = ("Closed", "Closing")
+_BUILTIN: Final = (DEFAULT_QUEUE, ROOT_QUEUE)
+
+
+def queue_name(command: Command) -> Command:
+    """Adds NAME, `-N` and `-n`, which come as one `name`."""
+
+    @click.argument("positional", metavar="NAME", default="", shell_complete=names_of(QUEUE))
+    @click.option("-N", "--name", "flag", default="", help="The queue.")
+    @click.option("-n", "short", default="", help="The queue, as in vcctl: it has no namespace.")
+    @functools.wraps(command)
+    def wrapped(positional: str, flag: str, short: str, **flags: Any) -> Any:  # noqa: ANN401
+        name = only((positional, flag, short), "names")
+        if not name:
+            raise click.UsageError(
+                "a name is missing: write the queue behind the command, or after -N"
+            )
+        return command(name=name, **flags)
+
+    return wrapped  # type: ignore[return-value]  # with three arguments instead of one
+
+
+def spec_options(command: Command) -> Command:
+    """Adds the fields of a queue, which come as one `fields`."""
+    described: tuple[Callable[[Command], Command], ...] = (
+        click.option("-w", "--weight", type=click.IntRange(1, 65535), help="Its share."),
+        click.option("--capability", type=AMOUNTS, help="The most that it may hold."),
+        click.option("--deserved", type=AMOUNTS, help="What is due to it."),
+        click.option("--guarantee", type=AMOUNTS, help="What is kept for it."),
+        click.option("--parent", default="", help="The queue above it."),
+        click.option("--priority", type=click.IntRange(min=0), help="Higher goes first."),
+        click.option("--reclaimable/--no-reclaimable", default=None, help="Whether it gives back."),
+    )
+
+    @functools.wraps(command)
+    def wrapped(**flags: Any) -> Any:  # noqa: ANN401
+        fields = {name: flags.pop(name) for name in QueueFlags.__dataclass_fields__}
+        return command(fields=QueueFlags(**fields), **flags)
+
+    for option in reversed(described):
+        wrapped = option(wrapped)
+    return wrapped  # type: ignore[return-value]  # with seven flags instead of one argument
+
+
+@click.group(cls=Group)
+def queue() -> None:
+    """List, show, create, open, close, change and delete queues."""
+
+
+@queue.command("list")
+@cluster_options
+@output_option()
+@click.option("--tree", is_flag=True, help="Each queue below its parent.")
+def list_queues(place: Place, form: str, *, tree: bool) -> None:
+    """List all queues."""
+    found = ask(place, lambda client: listed(client, QUEUE))
+    if tree and form in (TABLE, WIDE) and found:
+        _show_tree(found, wide=form == WIDE)
+    else:
+        show_list(QUEUE, found, form)
+
+
+def _show_tree(queues: Sequence[Raw], *, wide: bool) -> None:
+    placed = in_tree(queues)
+    lead = {name_of(obj): strokes for obj, strokes in placed}
+    name = Column("Name", lambda obj, _: lead[name_of(obj)] + name_of(obj))
+    table = Table(QUEUES.read, (name, *QUEUES.columns[1:]))
+    show_table(table, [obj for obj, _ in placed], wide=wide)
+
+
+@queue.command("get")
+@cluster_options
+@output_option()
+@queue_name
+def get_queue(place: Place, form: str, name: str) -> None:
+    """Show one queue."""
+    show_one(QUEUE, ask(place, lambda client: read(client, Ref(QUEUE, "", name))), form)
+
+
+@queue.command("create")
+@cluster_options
+@output_option()
+@queue_name
+@spec_options
+@click.option(
+    "-S",
+    "--state",
+    type=click.Choice(["Open", "Closed"], case_sensitive=False),
+    default="Open",
+    show_default=True,
+    help="Whether it takes work at once.",
+)
+def create_queue(place: Place, form: str, name: str, fields: QueueFlags, state: str) -> None:
+    """Create a queue, of weight 1 unless told otherwise."""
+    manifest = queue_manifest(name, fields if fields.weight else replace(fields, weight=1))
+
+    async def made(client: Client) -> Raw:
+        queue = await create(client, Ref(QUEUE, "", name), manifest)
+        if state != "Open":
+            await _command(client, queue, CLOSE)
+        return queue
+
+    show_done(QUEUE, ask(place, made), form, f"create queue {name} successfully")
+
+
+@queue.command("operate")
+@cluster_options
+@output_option()
+@queue_name
+@spec_options
+@click.option(
+    "-a", "--action", type=click.Choice([*_ACTIONS, _UPDATE]), required=True, help="What to do."
+)
+def operate_queue(place: Place, form: str, name: str, fields: QueueFlags, action: str) -> None:
+    """Open, close or change a queue.
+
+    Opening and closing is asked for by a Command, which the queue controller carries out.
+    """
+    patch = queue_spec(fields)
+    if action == _UPDATE and not patch:
+        raise click.UsageError("nothing to update: give --weight, --capability or another field")
+    if action != _UPDATE and patch:
+        raise click.UsageError(f"--{next(iter(patch))} goes with --action update alone")
+
+    async def operated(client: Client) -> Raw:
+        obj = await read(client, Ref(QUEUE, "", name))
+        if action == _UPDATE:
+            return await client.patch(Ref(QUEUE, "", name), {"spec": patch})
+        problem = why_not_operated(obj, await listed(client, QUEUE), action)
+        if problem:
+            raise Failure(problem, Exit.CONFLICT)
+        if not _is_done(obj, action):
+            await _command(client, obj, _ACTIONS[action])
+        return obj
+
+    obj = ask(place, operated)
+    is_done = action != _UPDATE and _is_done(obj, action)
+    said = f"queue {name} is {state_of(obj)} already" if is_done else ""
+    show_done(QUEUE, obj, form, said or f"{action} queue {name} successfully")
+
+
+def why_not_operated(obj: Raw, queues: Sequence[Raw], action: str) -> str:
+    """Return why a queue can not be opened or closed; empty if it can. queues: all there are."""
+    name, parent = name_of(obj), parent_of(obj)
+    if action == "close" and name == ROOT_QUEUE:
+        return f"queue {name} can not be closed: every other queue is below it"
+    states = {name_of(each): state_of(each) for each in queues}
+    if action == "open" and states.get(parent) in _SHUT:
+        return f"queue {name} stays closed while its parent {parent} is: open {parent} first"
+    return ""
+
+
+def _is_done(obj: Raw, action: str) -> bool:
+    """Whether a queue is in the state that is asked for, and stays in it."""
+    if action == "open":
+        return state_of(obj) == "Open"
+    annotations = (obj.get("metadata") or {}).get("annotations") or {}
+    return state_of(obj) in _SHUT and annotations.get(CLOSED_BY_PARENT) != "true"
+
+
+def state_of(obj: Raw) -> str:
+    """The state of a queue; empty where it has none yet."""
+    return str((obj.get("status") or {}).get("state") or "")
+
+
+async def _command(client: Client, obj: Raw, action: str) -> None:
+    manifest = command_manifest(QUEUE, obj, action, client.namespace)
+    await create(client, Ref(COMMAND, client.namespace, ""), manifest)
+
+
+@queue.command("delete")
+@cluster_options
+@output_option()
+@queue_name
+def delete_queue(place: Place, form: str, name: str) -> None:
+    """Delete a queue without queues below it and without allocated pods."""
+
+    async def deleted(client: Client) -> Raw:
+        obj = await read(client, Ref(QUEUE, "", name))
+        problem = why_not_deleted(obj, await listed(client, QUEUE))
+        if problem:
+            raise Failure(f"queue {name} is not deleted: {problem}", Exit.CONFLICT)
+        await client.delete(Ref(QUEUE, "", name), obj["metadata"]["uid"])
+        return obj
+
+    show_done(QUEUE, ask(place, deleted), form, f"delete queue {name} successfully")
+
+
+def why_not_deleted(obj: Raw, queues: Sequence[Raw]) -> str:
+    """Why a queue has to stay; empty if it may go. queues: all there are."""
+    name = name_of(obj)
+    if name in _BUILTIN:
+        return "the cluster needs it"
+    children = sorted(name_of(each) for each in queues if parent_of(each) == name)
+    if children:
+        return f"below it are {', '.join(children)}"
+    allocated = (obj.get("status") or {}).get("allocated") or {}
+    held = {resource: q for resource, q in allocated.items() if parse_amount(resource, q)}
+    if held:
+        return f"its pods hold {amounts(held)}"
+    return ""

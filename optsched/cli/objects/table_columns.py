@@ -1,0 +1,334 @@
+"""Objects as rows of tables; the columns of `vcctl` first, ours for `-o wide` after them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api import kinds, wellknown
+from optsched.api.job import parse_job
+from optsched.api.jobflow import parse_jobflow
+from optsched.api.jobtemplate import parse_jobtemplate
+from optsched.api.queue import parse_queue
+from optsched.cli.objects.pod_status import ready_of, restarts_of, status_of_pod
+from optsched.units import format_duration_ms, format_time, parse_time_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from optsched.api.job import Job
+    from optsched.api.queue import Queue
+
+    Raw = Mapping[str, Any]
+
+NOTHING: Final = "<none>"
+JOB_TYPE: Final = "volcano.sh/job-type"
+_BATCH: Final = "Batch"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table. cell: from an object and the time now. wide: only with `-o wide`."""
+
+    heading: str
+    cell: Callable[[Any, int], object]
+    wide: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """How objects of one kind are shown. read: from an object as stored to what cells look at."""
+
+    read: Callable[[Raw], Any]
+    columns: tuple[Column, ...]
+
+    def headings(self, *, wide: bool) -> list[str]:
+        """The first line."""
+        return [c.heading for c in self.columns if wide or not c.wide]
+
+    def row(self, obj: Raw, now_ms: int, *, wide: bool) -> list[str]:
+        """The line of an object; what is not there is `<none>`, so that columns stay in place."""
+        seen = self.read(obj)
+        cells = (c.cell(seen, now_ms) for c in self.columns if wide or not c.wide)
+        return [NOTHING if cell is None or cell == "" else str(cell) for cell in cells]
+
+
+def namespace_of(obj: Raw) -> str:
+    """The namespace that an object says."""
+    return str(obj.get("metadata", {}).get("namespace") or "")
+
+
+def name_of(obj: Raw) -> str:
+    """The name that an object says."""
+    return str(obj.get("metadata", {}).get("name") or "")
+
+
+# --- times ---------------------------------------------------------------------------------------
+
+_S: Final = 1000
+_MIN: Final = 60 * _S
+_HOUR: Final = 60 * _MIN
+_DAY: Final = 24 * _HOUR
+_YEAR: Final = 365 * _DAY
+_SPANS: Final = (
+    # Below this: in these units, and in those besides, as Kubernetes' HumanDuration does.
+    (2 * _MIN, (_S, "s"), None),
+    (10 * _MIN, (_MIN, "m"), (_S, "s")),
+    (3 * _HOUR, (_MIN, "m"), None),
+    (8 * _HOUR, (_HOUR, "h"), (_MIN, "m")),
+    (2 * _DAY, (_HOUR, "h"), None),
+    (8 * _DAY, (_DAY, "d"), (_HOUR, "h")),
+    (2 * _YEAR, (_DAY, "d"), None),
+    (8 * _YEAR, (_YEAR, "y"), (_DAY, "d")),
+)
+
+
+def span(ms: int) -> str:
+    """A time as people say it: 90s, 5m12s, 3h, 2d4h."""
+    ms = max(ms, 0)
+    for below, (unit, letter), rest in _SPANS:
+        if ms < below:
+            more = ms % unit // rest[0] if rest else 0
+            return f"{ms // unit}{letter}" + (f"{more}{rest[1]}" if rest and more else "")
+    return f"{ms // _YEAR}y"
+
+
+def age(creation_ms: int, now_ms: int) -> str:
+    """How long an object exists; empty where it does not say."""
+    return span(now_ms - creation_ms) if creation_ms else ""
+
+
+def age_of(obj: Raw, now_ms: int) -> str:
+    """How long an object exists; empty where it does not say."""
+    written = obj.get("metadata", {}).get("creationTimestamp")
+    return span(now_ms - parse_time_ms(written)) if written else ""
+
+
+def _day(ms: int) -> str:
+    return format_time(ms)[:10] if ms else ""
+
+
+# --- queues --------------------------------------------------------------------------------------
+
+
+def _queue(obj: Raw) -> Queue:
+    queue, _ = parse_queue(obj)
+    assert queue is not None, "a stored object has a name"  # noqa: S101
+    return queue
+
+
+def amounts(listed: Any) -> str:  # noqa: ANN401  a resource list as stored
+    """A list of resources in one word: cpu=4,memory=8Gi."""
+    return ",".join(f"{name}={value}" for name, value in sorted((listed or {}).items()))
+
+
+def _spec(obj: Raw) -> Raw:
+    return obj.get("spec") or {}
+
+
+def _status(obj: Raw) -> Raw:
+    return obj.get("status") or {}
+
+
+def _count(name: str) -> Callable[[Raw, int], object]:
+    return lambda obj, _: getattr(_queue(obj).status.counts, name)
+
+
+_WEIGHT: Final = Column("Weight", lambda q, _: _queue(q).weight)
+_STATE: Final = Column("State", lambda q, _: _status(q).get("state"))
+_NAME: Final = Column("Name", lambda o, _: name_of(o))
+_COUNTS: Final = {
+    name: Column(name.title(), _count(name))
+    for name in ("inqueue", "pending", "running", "unknown", "completed")
+}
+QUEUES: Final = Table(
+    lambda obj: obj,
+    (
+        _NAME,
+        _WEIGHT,
+        _STATE,
+        Column("Parent", lambda q, _: _queue(q).parent),
+        *_COUNTS.values(),
+        Column("Priority", lambda q, _: _queue(q).priority, wide=True),
+        Column("Reclaimable", lambda q, _: str(_queue(q).reclaimable).lower(), wide=True),
+        Column("Allocated", lambda q, _: amounts(_status(q).get("allocated")), wide=True),
+        Column("Deserved", lambda q, _: amounts(_spec(q).get("deserved")), wide=True),
+        Column("Capability", lambda q, _: amounts(_spec(q).get("capability")), wide=True),
+        Column(
+            "Guarantee",
+            lambda q, _: amounts((_spec(q).get("guarantee") or {}).get("resource")),
+            wide=True,
+        ),
+        Column("Age", age_of, wide=True),
+    ),
+)
+OLD_QUEUES: Final = Table(
+    QUEUES.read,
+    (_NAME, _WEIGHT, _STATE, *(_COUNTS[n] for n in ("inqueue", "pending", "running", "unknown"))),
+)
+"""The columns of `vqueues`."""
+
+
+def in_tree(queues: Sequence[Raw]) -> list[tuple[Raw, str]]:
+    """Queues below their parents, each with the strokes that lead to its name; all come once.
+
+    A queue whose parent is not there, or that is its own ancestor, stands at the top.
+    """
+    below: dict[str, list[Raw]] = {}
+    names = {name_of(queue) for queue in queues}
+    for queue in sorted(queues, key=name_of):
+        parent = parent_of(queue)
+        below.setdefault(parent if parent in names else "", []).append(queue)
+    found: list[tuple[Raw, str]] = []
+    _descend(below, "", ("", ""), found)
+    seen = {name_of(queue) for queue, _ in found}
+    found += [(q, "") for q in sorted(queues, key=name_of) if name_of(q) not in seen]
+    return found
+
+
+def _descend(
+    below: Mapping[str, Sequence[Raw]],
+    parent: str,
+    margins: tuple[str, str],
+    found: list[tuple[Raw, str]],
+) -> None:
+    """margins: of the lines at the top, and of the lines below them."""
+    children = below.get(parent, ())
+    for i, queue in enumerate(children):
+        is_last = i == len(children) - 1
+        stroke, blank = ("└─ ", "   ") if is_last else ("├─ ", "│  ")
+        lead, rest = (margins[1] + stroke, margins[1] + blank) if parent else margins
+        found.append((queue, lead))
+        _descend(below, name_of(queue), ("", rest), found)
+
+
+def parent_of(queue: Raw) -> str:
+    """The queue above; `root` where none is written, empty for the root itself."""
+    if name_of(queue) == wellknown.ROOT_QUEUE:
+        return ""
+    return str(_spec(queue).get("parent") or wellknown.ROOT_QUEUE)
+
+
+# --- jobs ----------------------------------------------------------------------------------------
+
+
+def _job(obj: Raw) -> Job:
+    job, _ = parse_job(obj)
+    assert job is not None, "a stored object has a name"  # noqa: S101
+    return job
+
+
+JOBS: Final = Table(
+    _job,
+    (
+        Column("Name", lambda j, _: j.meta.name),
+        Column("Creation", lambda j, _: _day(j.meta.creation_ms)),
+        Column("Phase", lambda j, _: j.status.phase),
+        Column("JobType", lambda j, _: j.meta.labels.get(JOB_TYPE) or _BATCH),
+        Column("Replicas", lambda j, _: j.spec.num_pods),
+        Column("Min", lambda j, _: j.status.min_available or j.spec.min_available),
+        Column("Pending", lambda j, _: j.status.pending),
+        Column("Running", lambda j, _: j.status.running),
+        Column("Succeeded", lambda j, _: j.status.succeeded),
+        Column("Failed", lambda j, _: j.status.failed),
+        Column("Unknown", lambda j, _: j.status.unknown),
+        Column("RetryCount", lambda j, _: j.status.retry_count),
+        Column("Queue", lambda j, _: j.spec.queue, wide=True),
+        Column("PriorityClass", lambda j, _: j.spec.priority_class, wide=True),
+        Column("Scheduler", lambda j, _: j.spec.scheduler_name, wide=True),
+        Column("Duration", lambda j, _: _duration(j), wide=True),
+        Column("Age", lambda j, now: age(j.meta.creation_ms, now), wide=True),
+        Column("Reason", lambda j, _: j.status.reason, wide=True),
+        Column("Message", lambda j, _: j.status.message, wide=True),
+    ),
+)
+
+
+def _duration(job: Job) -> str:
+    ms = job.status.running_duration_ms
+    return "" if ms is None else format_duration_ms(ms)
+
+
+# --- flows and templates -------------------------------------------------------------------------
+
+_NAMESPACE: Final = Column("Namespace", lambda o, _: namespace_of(o))
+JOB_FLOWS: Final = Table(
+    lambda obj: obj,
+    (
+        _NAME,
+        _NAMESPACE,
+        Column("Phase", lambda o, _: _flow(o).status.phase),
+        Column("Age", age_of),
+        Column("Jobs", lambda o, _: len(_flow(o).flows), wide=True),
+        Column("Pending", lambda o, _: len(_flow(o).status.pending), wide=True),
+        Column("Running", lambda o, _: len(_flow(o).status.running), wide=True),
+        Column("Completed", lambda o, _: len(_flow(o).status.completed), wide=True),
+        Column("Failed", lambda o, _: len(_flow(o).status.failed), wide=True),
+        Column("Retain", lambda o, _: _flow(o).retain, wide=True),
+    ),
+)
+JOB_TEMPLATES: Final = Table(
+    lambda obj: obj,
+    (
+        _NAME,
+        _NAMESPACE,
+        Column("Queue", lambda o, _: _template(o).job.queue, wide=True),
+        Column("Replicas", lambda o, _: _template(o).job.num_pods, wide=True),
+        Column("Min", lambda o, _: _template(o).job.min_available, wide=True),
+        Column("Age", age_of, wide=True),
+    ),
+)
+
+
+def _flow(obj: Raw) -> Any:  # noqa: ANN401  a JobFlow, which is never None here
+    return parse_jobflow(obj)[0]
+
+
+def _template(obj: Raw) -> Any:  # noqa: ANN401  a JobTemplate, which is never None here
+    return parse_jobtemplate(obj)[0]
+
+
+# --- pods ----------------------------------------------------------------------------------------
+
+
+def _label(pod: Raw, key: str) -> str:
+    return str((pod["metadata"].get("labels") or {}).get(key) or "")
+
+
+PODS: Final = Table(
+    lambda obj: obj,
+    (
+        _NAME,
+        Column("Ready", lambda p, _: ready_of(p)),
+        Column("Status", lambda p, _: status_of_pod(p)),
+        Column("Restart", lambda p, _: restarts_of(p)),
+        Column("Age", age_of),
+        Column("Node", lambda p, _: _spec(p).get("nodeName"), wide=True),
+        Column("Job", lambda p, _: _label(p, wellknown.JOB_NAME), wide=True),
+        Column("Task", lambda p, _: _label(p, wellknown.TASK_SPEC), wide=True),
+        Column("Queue", lambda p, _: queue_of_pod(p), wide=True),
+    ),
+)
+
+
+def queue_of_pod(pod: Raw) -> str:
+    """The queue that a pod of a job, or of another workload, names itself."""
+    annotations = pod["metadata"].get("annotations") or {}
+    named = _label(pod, wellknown.POD_QUEUE_NAME) or annotations.get(wellknown.QUEUE_NAME)
+    return str(named or annotations.get(wellknown.POD_QUEUE_NAME) or "")
+
+
+def with_positions(table: Table, places: Mapping[tuple[str, str], str]) -> Table:
+    """A table of jobs that tells their places in the lines of their queues, after the phase."""
+    column = Column("Position", lambda job, _: places.get((job.meta.namespace, job.meta.name)))
+    at = [c.heading for c in table.columns].index("Phase") + 1
+    return Table(table.read, (*table.columns[:at], column, *table.columns[at:]))
+
+
+TABLES: Final = {
+    kinds.QUEUE: QUEUES,
+    kinds.JOB: JOBS,
+    kinds.JOB_FLOW: JOB_FLOWS,
+    kinds.JOB_TEMPLATE: JOB_TEMPLATES,
+    kinds.POD: PODS,
+}

@@ -1,0 +1,172 @@
+"""Which object a command means: a name behind it, `-N`, or `-n` where nothing else is a name.
+
+`vcctl` takes `-n` for the namespace, guides to Volcano write `-n my-job` for the name. Both mean
+what they say: without another name `-n` is the name, with one it is the namespace.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from click.shell_completion import CompletionItem
+
+    from optsched.api.kinds import Kind
+    from optsched.kube.client.client import Client
+
+Command = TypeVar("Command", bound="Callable[..., Any]")
+
+COMPLETION_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An object that is meant, or all objects of a namespace.
+
+    Attributes
+    ----------
+    name
+        Empty for all.
+    namespace
+        Empty for the one of the current context.
+    short
+        What `-n` says where no name is given and none is needed.
+
+    """
+
+    name: str
+    namespace: str = ""
+    short: str = ""
+
+    def inside(self, client: Client) -> str:
+        """The namespace, once it is known which one the current context has."""
+        return self.namespace or client.namespace
+
+
+def target_of(names: Sequence[str], short: str, namespace: str) -> Target:
+    """names: those that are given as names. short: what `-n` says. namespace: `--namespace`.
+
+    Raises click.UsageError for none, for two different ones, and for two namespaces.
+    """
+    name = only(names, "names")
+    if name:
+        return Target(name, only((short, namespace), "namespaces"))
+    if short:
+        return Target(check_name(short), check_name(namespace))
+    raise click.UsageError("a name is missing: write it behind the command, or after -N")
+
+
+def only(values: Sequence[str], what: str) -> str:
+    """Return the one name that is given, empty for none; click.UsageError for two."""
+    found = list(dict.fromkeys(check_name(value) for value in values if value))
+    if len(found) > 1:
+        raise click.UsageError(f"two {what} are given: {' and '.join(found)}")
+    return found[0] if found else ""
+
+
+def check_name(name: str) -> str:
+    """Return the name; click.UsageError for one that would be another path on the server."""
+    if name in (".", "..") or any(c in "/%" or not c.isprintable() for c in name):
+        text = repr(name) if name.isprintable() else ascii(name)
+        raise click.UsageError(f"{text} is no name of an object: write letters, digits, - and .")
+    return name
+
+
+class ObjectName(click.ParamType[str]):
+    """The name of an object or a namespace; empty for none."""
+
+    name = "text"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """See `click.ParamType`."""
+        try:
+            return check_name(str(value))
+        except click.UsageError as e:
+            self.fail(e.message, param, ctx)
+
+
+def namespace_option(shown: str = "the current context's") -> Callable[[Command], Command]:
+    """Add `-n`, `--namespace`; shown: which one it is unless given."""
+    return click.option(
+        "-n",
+        "--namespace",
+        type=ObjectName(),
+        default="",
+        show_default=shown,
+        help="The namespace.",
+    )
+
+
+def target_options(kind: Kind, *, is_needed: bool = True) -> Callable[[Command], Command]:
+    """Adds NAME, `-N`, `-n` and `--namespace`, which come as one `target`.
+
+    is_needed: without a name it is a mistake; else the name is empty, and the command decides.
+    """
+    short_help = "The namespace; the name, if no other is given." if is_needed else "The namespace."
+    named = f"The {kind.singular}."
+
+    def add(command: Command) -> Command:
+        @click.argument("name", default="", shell_complete=names_of(kind))
+        @click.option("-N", "--name", "flag", default="", shell_complete=names_of(kind), help=named)
+        @click.option("-n", "short", default="", help=short_help)
+        @click.option(
+            "--namespace",
+            default="",
+            show_default="the current context's",
+            help="The namespace, in every case.",
+        )
+        @functools.wraps(command)
+        def wrapped(name: str, flag: str, short: str, namespace: str, **flags: Any) -> Any:  # noqa: ANN401
+            if not is_needed and not (name or flag):
+                target = Target("", check_name(namespace), check_name(short))
+            else:
+                target = target_of((name, flag), short, namespace)
+            return command(target=target, **flags)
+
+        return wrapped  # type: ignore[return-value]  # with four arguments instead of one
+
+    return add
+
+
+def names_of(kind: Kind) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """Completes names of a kind from the cluster; nothing if that takes too long or fails."""
+
+    def complete(context: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        from optsched.cli.base.connection import Place
+
+        flags = context.params
+        place = Place(flags.get("kubeconfig") or "", flags.get("master") or "")
+        namespace = flags.get("namespace") or flags.get("short") or ""
+        found = known_names(kind, place, namespace if kind.namespaced else "")
+        return [CompletionItem(name) for name in found if name.startswith(begun)]
+
+    return complete
+
+
+def known_names(kind: Kind, place: Any, namespace: str = "") -> list[str]:  # noqa: ANN401
+    """The names of a kind that the cluster tells at once; none where it does not."""
+    import asyncio
+
+    from optsched.cli.base.connection import ask
+    from optsched.cli.objects.table_columns import name_of
+    from optsched.kube.client.selection import Selection, select
+
+    async def names(client: Client) -> list[str]:
+        inside = (namespace or client.namespace) if kind.namespaced else ""
+        async with asyncio.timeout(COMPLETION_S):
+            return [name_of(obj) for obj in await select(client, kind, Selection(inside))]
+
+    try:
+        return sorted(ask(place, names))
+    except (click.ClickException, TimeoutError):
+        return []

@@ -1,0 +1,1 @@
+"""`optsched solve`: clusters and benchmark instances solved from files."""

@@ -1,0 +1,127 @@
+"""Benchmark instances that `optsched solve` takes beside clusters: each kind has a command.
+
+A kind says which paths are its files; `optsched solve` hands its arguments over to the command of
+the kind of the first file that is one. What these commands have in common is here as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from optsched.cli.base.options import SEED, Seconds, form_option
+from optsched.cli.base.output_files import KeepError, check_writable
+from optsched.cli.base.output_formats import JSON, TABLE, YAML
+from optsched.study.packing.vbp import is_vbp
+from optsched.study.reassignment.reassignment_files import is_model
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+Command = TypeVar("Command", bound="Callable[..., Any]")
+
+STOPPED_BY_HAND: Final = "stopped by hand"
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """A kind of instances.
+
+    Attributes
+    ----------
+    takes
+        Whether a path is a file of this kind.
+    module, command
+        Where its command is.
+
+    """
+
+    takes: Callable[[str], bool]
+    module: str
+    command: str
+
+    def load(self) -> click.Command:
+        """The command, loaded when it is asked for."""
+        found: click.Command = getattr(import_module(self.module), self.command)
+        return found
+
+
+BENCHMARKS: Final = (
+    Benchmark(is_vbp, "optsched.cli.offline.packing_command", "pack"),
+    Benchmark(is_model, "optsched.cli.offline.reassignment_command", "reassign"),
+)
+
+
+class OrBenchmark(click.Command):
+    """A command that hands over to that of a benchmark where a file of one is given."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,  # noqa: ANN401  click's
+    ) -> click.Context:
+        """See click: the context of whichever command it will be."""
+        for benchmark in BENCHMARKS:
+            command = benchmark.load() if any(map(benchmark.takes, args)) else self
+            if any(map(benchmark.takes, _files(command, args))):
+                return command.make_context(info_name, args, parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+def _files(command: click.Command, args: Sequence[str]) -> list[str]:
+    """Arguments that are neither options nor their values."""
+    valued = {
+        name
+        for option in command.params
+        if isinstance(option, click.Option) and not option.is_flag
+        for name in option.opts
+    }
+    before = ["", *args]
+    return [
+        a for a, b in zip(args, before, strict=False) if not a.startswith("-") and b not in valued
+    ]
+
+
+def search_options(seconds: float, limit: str, out: str) -> Callable[[Command], Command]:
+    """Adds `--time-limit`, `--seed`, `--out` and `-o`, with help for the first and the third."""
+    options = (
+        click.option(
+            "--time-limit",
+            type=Seconds(),
+            default=seconds,
+            show_default=True,
+            help=limit,
+        ),
+        click.option(
+            "--seed",
+            type=SEED,
+            default=0,
+            show_default=True,
+            help="Of what is drawn by lot.",
+        ),
+        click.option("--out", type=click.Path(path_type=Path), callback=_writable, help=out),
+        form_option((TABLE, JSON, YAML)),
+    )
+    return lambda command: reduce(lambda given, option: option(given), options[::-1], command)
+
+
+def _writable(ctx: click.Context, param: click.Parameter, out: Path | None) -> Path | None:
+    """Before any work begins: a file that can be written."""
+    if out is not None:
+        try:
+            check_writable(out)
+        except KeepError as e:
+            raise click.BadParameter(str(e), ctx, param) from e
+    return out
+
+
+def form_of(path: Path) -> str | None:
+    """How a file is to be written, by its name."""
+    return {".json": JSON, ".yaml": YAML, ".yml": YAML}.get(path.suffix)

@@ -1,0 +1,79 @@
+"""Reading an instance for a command: progress on the way, and what is wrong with it."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from optsched.cli.base.console import say
+from optsched.cli.base.exit_codes import BAD_INPUT
+from optsched.controllers.job.preview import preview_jobs
+from optsched.formats.instances import read_instance
+from optsched.formats.pods import DecodeOptions
+from optsched.formats.problems import InstanceError
+from optsched.session.flaws import READ_CODES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from optsched.formats.instances import Instance
+    from optsched.session.flaws import Flaw
+
+MOST_LEFT_OUT: Final = 20
+
+
+def instance_of(
+    screen: Console, path: Path, names: tuple[str, ...], *, strict: bool = False
+) -> Instance:
+    """Return the instance at a path and print what is wrong with it.
+
+    Ends with 2 where there is none, and with `strict` where anything of it is left out.
+    """
+    try:
+        with _progress(screen, path) as report:
+            read = read_instance(path, DecodeOptions(names), progress=report, preview=preview_jobs)
+    except InstanceError as e:
+        say(screen, str(e), "red")
+        sys.exit(BAD_INPUT)
+    for problem in read.problems:
+        say(screen, str(problem), "yellow")
+    for sentence in _first(read.left_out):
+        say(screen, sentence, "yellow")
+    for notice in read.notices:
+        say(screen, notice, "dim")
+    if strict and (read.problems or read.left_out):
+        number = len(read.problems) + len(read.left_out)
+        objects = "1 mistake or object" if number == 1 else f"{number} mistakes and objects"
+        say(screen, f"{path}: {objects} would be left out; --strict decides nothing then", "red")
+        sys.exit(BAD_INPUT)
+    return read
+
+
+def _first(sentences: Sequence[str]) -> Iterator[str]:
+    yield from sentences[:MOST_LEFT_OUT]
+    if len(sentences) > MOST_LEFT_OUT:
+        yield f"and {len(sentences) - MOST_LEFT_OUT} more objects that no scheduler reads"
+
+
+def news(flaws: Iterable[Flaw], read: Instance) -> Iterator[Flaw]:
+    """Flaws of which reading has not told already."""
+    told = {(problem.kind, problem.key) for problem in read.problems}
+    for flaw in flaws:
+        if flaw.code not in READ_CODES or (flaw.kind.kind, flaw.key) not in told:
+            yield flaw
+
+
+@contextmanager
+def _progress(screen: Console, path: Path) -> Iterator[Callable[[int, int], None]]:
+    """Shows how much of an instance has been read."""
+    with screen.status(f"reading {path}") as status:
+
+        def report(read: int, total: int) -> None:
+            if total:
+                status.update(f"reading {path}: {100 * read // total} %")
+
+        yield report

@@ -1,0 +1,180 @@
+"""`optsched solve FILE.vbp`: pack vectors into as few bins as possible."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from optsched import __version__
+from optsched.cli.base.console import echo, remarks, say
+from optsched.cli.base.exit_codes import BAD_INPUT, NO_PLAN, NOT_KEPT, STOPPED
+from optsched.cli.base.output_files import has_kept
+from optsched.cli.base.output_formats import JSON, TABLE, show_rows, written
+from optsched.cli.base.path_arguments import check_no_url, check_outputs, is_standard
+from optsched.cli.offline.benchmark_instances import STOPPED_BY_HAND, form_of, search_options
+from optsched.formats.problems import InstanceError
+from optsched.kube.runtime.clock import SystemClock
+from optsched.solver.cpsat.process import WorkerProcess
+from optsched.study.packing.packing_files import packing_document, packing_list
+from optsched.study.packing.packing_process import PackingWork, packings
+from optsched.study.packing.vbp import file_of, read_vbps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rich.console import Console
+
+    from optsched.study.packing.solve_packing import PackingResult
+    from optsched.study.packing.vbp import VbpInstance
+
+DEFAULT_SECONDS: Final = 60.0
+HEADINGS: Final = (
+    *("instance", "items", "bins", "bound", "gap", "found by", "bound by", "seconds"),
+    "stopped",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """An instance and what came of it."""
+
+    instance: VbpInstance
+    result: PackingResult
+    seconds: float
+
+    @property
+    def gap(self) -> float:
+        """How many bins fewer there might be, of those that there are."""
+        return (len(self.result.bins) - self.result.bound) / len(self.result.bins)
+
+
+@click.command("solve")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@search_options(
+    DEFAULT_SECONDS,
+    "Seconds for each instance.",
+    "Write the packings to this file: YAML where its name ends so, JSON otherwise.",
+)
+def pack(files: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401  click checks them
+    """Pack the items of each FILE into as few bins as possible, and prove how few that can be.
+
+    FILE is an instance of vector bin packing (.vbp), an archive of them (.tar.gz), or files of an
+    archive by name: archive.tar.gz/class1_20_*. Prints bins and bound. Ends with 0 when every
+    packing was made and checked, 2 for bad input, 3 when there is no packing, 4 when the
+    file could not be written, 130 when it was stopped; what was found until then is printed and
+    written.
+    """
+    screen = remarks()
+    if options["out"] is not None:
+        check_outputs({"--out": [options["out"]]}, [file_of(Path(file)) for file in files])
+    _Packing(screen, options["time_limit"], options["seed"]).all(
+        _instances(screen, files), options["form"], options["out"]
+    )
+
+
+def _instances(screen: Console, files: Iterable[str]) -> list[VbpInstance]:
+    found: list[VbpInstance] = []
+    wrong: list[str] = []
+    for file in files:
+        check_no_url(file)
+        try:
+            found.extend(read_vbps(Path(file)))
+        except InstanceError as e:
+            wrong.append(str(e))
+    for message in wrong:
+        say(screen, message, "red")
+    if wrong:
+        sys.exit(BAD_INPUT)
+    return found
+
+
+class _Packing:
+    """A run over instances."""
+
+    def __init__(self, screen: Console, seconds: float, seed: int) -> None:
+        self._screen, self._seconds, self._seed = screen, seconds, seed
+        self._clock = SystemClock()
+        self._packed: list[Packed] = []
+        self._code = 0
+
+    def all(self, instances: Iterable[VbpInstance], form: str, out: Path | None) -> None:
+        """Pack each, print, write, and end."""
+        with closing(WorkerProcess()) as worker:
+            for instance in instances:
+                self._one(worker, instance)
+                if self._code == STOPPED:
+                    break
+        if self._packed:
+            self._show(form, out)
+        sys.exit(self._code)
+
+    def _one(self, worker: WorkerProcess, instance: VbpInstance) -> None:
+        start, latest = self._clock.monotonic(), None
+        work = PackingWork(instance.problem, self._seconds, self._seed)
+        try:
+            with self._screen.status(f"packing {instance.problem.name}") as status:
+                for latest in packings(worker, work):
+                    status.update(_progress(instance, latest))
+        except ValueError as e:
+            say(self._screen, str(e), "red")
+            self._code = NO_PLAN
+        except KeyboardInterrupt:
+            self._code = STOPPED
+            if latest is not None:
+                latest = replace(latest, stopped=STOPPED_BY_HAND)
+        if latest is not None:
+            seconds = self._clock.monotonic() - start
+            self._packed.append(Packed(instance, latest, seconds))
+
+    def _show(self, form: str, out: Path | None) -> None:
+        is_needed = form != TABLE or out is not None
+        whole = packing_list([self._document(p) for p in self._packed]) if is_needed else {}
+        if form == TABLE:
+            rows = [_row(packed) for packed in self._packed]
+            show_rows(HEADINGS, rows, self._screen if is_standard(out) else None)
+        else:
+            echo(written(whole, form), nl=False)
+        if out is not None:
+            text = written(whole, form_of(out) or JSON)
+            if not has_kept(self._screen, out, text):
+                self._code = self._code or NOT_KEPT
+
+    def _document(self, packed: Packed) -> dict[str, Any]:
+        result = packed.result
+        told = {
+            "bins": len(result.bins),
+            "bound": result.bound,
+            "gap": round(packed.gap, 6),
+            "proved": result.is_proved,
+            "foundBy": result.found_by,
+            "boundBy": result.bound_by,
+            "stopped": result.stopped,
+            "seconds": round(packed.seconds, 3),
+        }
+        made = {
+            "optsched": __version__,
+            "ortools": version("ortools"),
+            "seed": self._seed,
+            "timeLimitSeconds": self._seconds,
+        }
+        return packing_document(packed.instance, result.bins, told, made)
+
+
+def _progress(instance: VbpInstance, result: PackingResult) -> str:
+    name = instance.problem.name
+    return f"packing {name}: {len(result.bins)} bins, {result.bound} at least"
+
+
+def _row(packed: Packed) -> list[str]:
+    result, problem = packed.result, packed.instance.problem
+    return [
+        *(problem.name, str(problem.num_items), str(len(result.bins)), f"≥ {result.bound}"),
+        *(f"{100 * packed.gap:.3g} %" if packed.gap else "0", result.found_by, result.bound_by),
+        *(f"{packed.seconds:.1f} s", result.stopped),
+    ]

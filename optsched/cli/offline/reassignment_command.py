@@ -1,0 +1,199 @@
+"""`optsched solve model_*.txt`: reassign processes to machines as cheaply as possible."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from optsched import __version__
+from optsched.cli.base.console import echo, remarks, say
+from optsched.cli.base.exit_codes import BAD_INPUT, NO_PLAN, NOT_KEPT, STOPPED
+from optsched.cli.base.output_files import has_kept
+from optsched.cli.base.output_formats import TABLE, show_rows, written
+from optsched.cli.base.path_arguments import Source, check_outputs, is_standard
+from optsched.cli.offline.benchmark_instances import STOPPED_BY_HAND, form_of, search_options
+from optsched.formats.problems import InstanceError
+from optsched.solver.cpsat.process import WorkerProcess
+from optsched.study.reassignment.reassignment_files import reassignment_document, write_assignment
+from optsched.study.reassignment.reassignment_problem import ReassignmentCost, cost_of
+from optsched.study.reassignment.reassignment_process import reassignments
+from optsched.study.reassignment.roadef import initial_file, read_reassignment
+from optsched.study.reassignment.solve_reassignment import Effort
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from optsched.study.reassignment.reassignment_problem import Reassignment
+    from optsched.study.reassignment.solve_reassignment import ReassignmentResult
+
+DEFAULT_SECONDS: Final = 300.0
+HEADINGS: Final = ("", "first", "now")
+TERMS: Final = {
+    "load": "load",
+    "balance": "balance",
+    "process_moves": "processes moved",
+    "service_moves": "services moved",
+    "machine_moves": "between machines",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line asks for; see the help."""
+
+    assignment: Path | None
+    time_limit: float
+    steps: int | None
+    seed: int
+    workers: int
+    out: Path | None
+    form: str
+
+    @property
+    def effort(self) -> Effort:
+        """The same for the search."""
+        return Effort(time.monotonic, self.time_limit, self.seed, self.steps)
+
+    @property
+    def made(self) -> dict[str, Any]:
+        """What is needed to make it again."""
+        limit = {"steps": self.steps} if self.steps else {"timeLimitSeconds": self.time_limit}
+        versions = {"optsched": __version__, "ortools": version("ortools")}
+        return {**versions, "seed": self.seed, "workers": self.workers, **limit}
+
+
+@click.command("solve")
+@click.argument("model", type=Source(is_file=True))
+@click.option(
+    "--assignment",
+    type=Source(is_file=True),
+    help="Where processes run at first; assignment_*.txt beside model_*.txt unless given.",
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(min=0),
+    help="Steps of annealing instead of seconds: the same assignment every time.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="Processes that search side by side.",
+)
+@search_options(
+    DEFAULT_SECONDS,
+    "Seconds.",
+    "Write the assignment to this file: JSON or YAML where its name ends so, otherwise as the "
+    "challenge does.",
+)
+def reassign(model: Path, **options: Any) -> None:  # noqa: ANN401  click checks them
+    """Reassign the processes of MODEL to machines at the least cost.
+
+    MODEL is an instance of machine reassignment as in the ROADEF/EURO challenge 2012. Prints the
+    cost and its parts, and a bound that no assignment falls below. Ends with 0 when an assignment
+    was made and checked, 2 for bad input, 3 when the costs are too large to be summed exactly, 4
+    when the file could not be written, 130 when it was stopped; what was found until then is
+    printed and written.
+    """
+    screen, asked = remarks(), Asked(**options)
+    if asked.out is not None:
+        inputs = [model, *([asked.assignment] if asked.assignment else [initial_file(model)])]
+        check_outputs({"--out": [asked.out]}, inputs)
+    try:
+        problem = read_reassignment(model, asked.assignment)
+    except InstanceError as e:
+        say(screen, str(e), "red")
+        sys.exit(BAD_INPUT)
+    result, code = _solved(screen, problem, asked)
+    _show(model, problem, result, asked)
+    if asked.out is not None:
+        text = _text(asked.out, model, problem, result, asked)
+        if not has_kept(screen, asked.out, text):
+            code = code or NOT_KEPT
+    sys.exit(code)
+
+
+def _solved(screen: Console, problem: Reassignment, asked: Asked) -> tuple[ReassignmentResult, int]:
+    latest = None
+    with ExitStack() as stack, screen.status("reassigning") as status:
+        workers = [stack.enter_context(closing(WorkerProcess())) for _ in range(asked.workers)]
+        try:
+            for latest in reassignments(workers, problem, asked.effort):
+                status.update(f"reassigning: {latest.cost}, {latest.bound} at least")
+        except ValueError as e:
+            say(screen, str(e), "red")
+            sys.exit(NO_PLAN)
+        except KeyboardInterrupt:
+            if latest is None:
+                sys.exit(STOPPED)
+            return replace(latest, stopped=STOPPED_BY_HAND), STOPPED
+    assert latest is not None  # noqa: S101  there is always a last one
+    return latest, 0
+
+
+def _show(model: Path, problem: Reassignment, result: ReassignmentResult, asked: Asked) -> None:
+    if asked.form != TABLE:
+        echo(written(_document(model, problem, result, asked), asked.form), nl=False)
+        return
+    before = cost_of(problem, problem.initial)
+    after = cost_of(problem, result.machine_of)
+    rows = [[said, *_both(before, after, name)] for name, said in TERMS.items()]
+    rows.append(["cost", str(before.total), str(after.total)])
+    rows.append(["bound", "", f"≥ {result.bound}"])
+    rows.append(["gap", "", f"{100 * result.gap:.3g} %" if result.gap else "0"])
+    is_piped = is_standard(asked.out)
+    show_rows(HEADINGS, rows, remarks() if is_piped else None)
+    moved = sum(a != b for a, b in zip(result.machine_of, problem.initial, strict=True))
+    seconds = result.history[-1][0]
+    echo(
+        f"{moved} of {len(problem.initial)} processes move; "
+        f"found by {result.found_by} after {seconds:.1f} s; {result.stopped}",
+        err=is_piped,
+    )
+
+
+def _both(before: ReassignmentCost, after: ReassignmentCost, name: str) -> tuple[str, str]:
+    return str(getattr(before, name)), str(getattr(after, name))
+
+
+def _document(
+    model: Path, problem: Reassignment, result: ReassignmentResult, asked: Asked
+) -> dict[str, Any]:
+    parts = asdict(cost_of(problem, result.machine_of))
+    first, *others = TERMS
+    told = {
+        "cost": result.cost,
+        "parts": {_camel(name): parts[name] for name in (first, *others)},
+        "firstCost": cost_of(problem, problem.initial).total,
+        "bound": result.bound,
+        "gap": round(result.gap, 9),
+        "proved": result.is_proved,
+        "foundBy": result.found_by,
+        "stopped": result.stopped,
+        "history": [{"seconds": s, "cost": c} for s, c in result.history],
+    }
+    return reassignment_document(model, result.machine_of, told, asked.made)
+
+
+def _camel(name: str) -> str:
+    head, *tail = name.split("_")
+    return head + "".join(map(str.capitalize, tail))
+
+
+def _text(
+    out: Path, model: Path, problem: Reassignment, result: ReassignmentResult, asked: Asked
+) -> str:
+    """What belongs into the file."""
+    form = form_of(out)
+    if form is None:
+        return write_assignment(result.machine_of)
+    return written(_document(model, problem, result, asked), form)

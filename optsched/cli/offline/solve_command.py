@@ -1,0 +1,223 @@
+"""`optsched solve`: decide an instance offline, under one model or several, and write what came."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from optsched.cli.base.console import echo, output, remarks, say
+from optsched.cli.base.exit_codes import NO_PLAN, NOT_KEPT, STOPPED
+from optsched.cli.base.garbage_collection import collect_less
+from optsched.cli.base.options import SEED, Seconds, form_option, solver_option
+from optsched.cli.base.output_files import has_kept
+from optsched.cli.base.output_formats import JSON, TABLE
+from optsched.cli.base.path_arguments import ModelSource, Source, check_folder, check_outputs
+from optsched.cli.base.report_page import base_definition, check_report, report_option, write_report
+from optsched.cli.base.stop_signals import stopping
+from optsched.cli.offline.benchmark_instances import OrBenchmark
+from optsched.cli.offline.instance_input import instance_of, news
+from optsched.cli.offline.model_tables import show_models
+from optsched.cli.offline.plan_tables import MOST_ROWS, show_plan
+from optsched.cli.offline.solve_model import Gap, Places, Solved, solve_one
+from optsched.cli.offline.solve_options import (
+    Options,
+    identity_of,
+    job_of,
+    places_of,
+    policies_of,
+)
+from optsched.formats.instances import files_of
+from optsched.formats.plan import write_plan
+from optsched.formats.pods import SCHEDULER_NAMES
+from optsched.formats.problems import InstanceError
+from optsched.formats.solveresult import write_result, write_results
+from optsched.session.session import NOTHING
+from optsched.session.solving import DEFAULT_SECONDS
+from optsched.study.comparison.model_definitions import definition
+from optsched.study.comparison.plan_measures import measure_plan
+from optsched.study.reports.solve_report import Answer, solve_page
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from optsched.cli.base.stop_signals import Stop
+    from optsched.formats.instances import Instance
+    from optsched.study.comparison.plan_measures import PlanMeasures
+
+
+@click.command(cls=OrBenchmark)
+@click.argument("instance", type=Source())
+@click.option(
+    "--model",
+    "models",
+    type=ModelSource(),
+    multiple=True,
+    default=("volcano-default",),
+    show_default=True,
+    help="Name of a model, or a file; may be given again, to compare with the first.",
+)
+@solver_option
+@click.option(
+    "--time-limit",
+    type=Seconds(),
+    help=f"Seconds for the solver; {DEFAULT_SECONDS:g} unless said otherwise.",
+)
+@click.option(
+    "--gap",
+    type=Gap(),
+    help="Stop once each level is proved to be within this of its best value: 0.01 or 1%.",
+)
+@click.option("--seed", type=SEED, default=0, show_default=True)
+@click.option("--deterministic", is_flag=True, help="The same plan every time: reads no clock.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Write the plan to this file; with several models one file each to this folder.",
+)
+@click.option(
+    "--result",
+    type=click.Path(path_type=Path),
+    help="Write the result, with progress and all that made it, in the same way.",
+)
+@click.option(
+    "--resume",
+    type=Source(),
+    help="Go on from a result of --result: the same file or folder.",
+)
+@report_option
+@form_option((TABLE, JSON))
+@click.option("--progress", is_flag=True, help="Print a line for everything new on the way.")
+@click.option(
+    "--scheduler-name",
+    "names",
+    multiple=True,
+    default=SCHEDULER_NAMES,
+    show_default=True,
+    help="Decide pods that ask for this scheduler; may be given again.",
+)
+@click.option("--strict", is_flag=True, help="End with 2 if anything of the instance is left out.")
+@click.option("--all", "everything", is_flag=True, help="Print every gang.")
+@click.option(
+    "--plugins-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Python files in this folder are plugins that the model may name.",
+)
+def solve(instance: Path, **options: Any) -> None:  # noqa: ANN401  click checks them
+    """Decide the cluster in INSTANCE: manifests, a folder of them, or openb CSVs.
+
+    Prints placements by gang, the certificate, and what stays pending and why. Ends with 0 when a
+    verified plan was made, 2 for bad input, 3 when there is no plan, 4 when a file could not be
+    written, 130 after Ctrl-C, with the best plan so far.
+    """
+    screen, asked = remarks(), Options(**options)
+    _check_outputs(instance, asked)
+    collect_less()
+    try:
+        check_report(asked.report)
+        code = _solve(screen, instance, asked)
+    except click.ClickException as e:
+        say(screen, e.format_message(), "red")
+        code = NOT_KEPT
+    except KeyboardInterrupt:
+        say(screen, "interrupted before there was a plan", "red")
+        code = STOPPED
+    sys.exit(code)
+
+
+def _check_outputs(instance: Path, options: Options) -> None:
+    """Refuse what would overwrite an input or print two things to the standard output."""
+    with suppress(InstanceError):  # is told where the instance is read
+        inputs = [*files_of(instance), *(Path(m) for m in options.models)]
+        written = {"--out": options.out, "--result": options.result, "--report": options.report}
+        check_outputs({name: [p] for name, p in written.items() if p is not None}, inputs)
+    if options.prints_a_file and options.form != TABLE:
+        raise click.UsageError("-o and a file of `-` both write to the standard output")
+    for name, path in (("--out", options.out), ("--result", options.result)):
+        if len(options.models) > 1:
+            check_folder(name, path)
+
+
+def _solve(screen: Console, instance: Path, options: Options) -> int:
+    policies = policies_of(screen, options)
+    places = places_of(screen, options, policies)
+    read = instance_of(screen, instance, options.names, strict=options.strict)
+    identity = identity_of(screen, instance)
+    jobs = [job_of(screen, options, each, identity, places[each[0]]) for each in policies.items()]
+    solved: list[Solved] = []
+    is_kept = True
+    with stopping(lambda: say(screen, "stopping; once more ends it at once", "yellow")) as stop:
+        for job in jobs:
+            if stop():
+                say(screen, f"{job.policy.name}: not solved", "yellow")
+                continue
+            found = solve_one(screen, read.snapshot, job, stop, in_lines=options.progress)
+            solved.append(found)
+            _tell(screen, found, read, options)
+            is_kept &= _keep(screen, found, job.places)
+    _conclude(solved, read, options)
+    if options.report is not None and solved:
+        answers = [Answer(s.result, definition(s.policy), _measured(read, s)) for s in solved]
+        write_report(screen, solve_page(read.snapshot, answers, base_definition()), options.report)
+    return _code(solved, stop, is_kept=is_kept)
+
+
+def _code(solved: Sequence[Solved], stop: Stop, *, is_kept: bool) -> int:
+    if stop():
+        return stop.code
+    if any(each.report.plan.certificate.engine == NOTHING for each in solved):
+        return NO_PLAN
+    return 0 if is_kept else NOT_KEPT
+
+
+# --- afterwards ----------------------------------------------------------------------------------
+
+
+def _tell(screen: Console, solved: Solved, read: Instance, options: Options) -> None:
+    """Print a plan and what was wrong on the way."""
+    report = solved.report
+    if options.form == TABLE:
+        console = screen if options.prints_a_file else output()
+        if len(options.models) > 1:
+            console.print(f"model {solved.policy.name}\n", style="bold", highlight=False)
+        show_plan(console, report.plan, sys.maxsize if options.everything else MOST_ROWS)
+    for flaw in news(report.flaws, read):
+        say(screen, str(flaw), "yellow")
+    for violation in report.trace.violations:
+        say(screen, f"an answer broke a rule and was not used: {violation}", "red")
+    for repair in report.trace.repairs:
+        say(screen, str(repair), "red")
+    for fault in report.trace.faults:
+        say(screen, str(fault), "red")
+
+
+def _keep(screen: Console, solved: Solved, places: Places) -> bool:
+    """Write what is to be written; False where that was not possible."""
+    plan = solved.report.plan
+    texts = []
+    if places.out is not None and plan.certificate.engine != NOTHING:
+        texts.append((places.out, write_plan(plan), ""))
+    if places.result is not None:
+        partial = f" (partial: {solved.result.ended})" if solved.result.is_partial else ""
+        texts.append((places.result, write_result(solved.result), partial))
+    return all([has_kept(screen, *each) for each in texts])
+
+
+def _conclude(solved: Sequence[Solved], read: Instance, options: Options) -> None:
+    """Print what is said of all models together."""
+    if options.form == JSON:
+        results = tuple(each.result for each in solved)
+        alone = len(options.models) == 1 and len(results) == 1
+        echo(write_result(results[0]) if alone else write_results(results), nl=False)
+    elif len(solved) > 1:
+        measured = [(s.policy.name, _measured(read, s)) for s in solved]
+        show_models(remarks() if options.prints_a_file else output(), measured)
+
+
+def _measured(read: Instance, solved: Solved) -> PlanMeasures:
+    return measure_plan(read.snapshot, solved.report.plan)

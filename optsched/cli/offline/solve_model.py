@@ -1,0 +1,172 @@
+"""One model on one instance for `optsched solve`: what it goes on from, and what it leaves."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from optsched.cli.base.console import say
+from optsched.cli.base.exit_codes import BAD_INPUT
+from optsched.cli.base.output_files import KeepError, keep_text
+from optsched.cli.base.path_arguments import is_standard
+from optsched.cli.offline.progress_display import showing
+from optsched.formats.solveresult import read_result, write_result
+from optsched.kube.runtime.clock import SystemClock
+from optsched.session.offline import Means, ResumeError, check_resumable, solve_offline
+from optsched.session.solving import solver_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rich.console import Console
+
+    from optsched.cluster.snapshot import Snapshot
+    from optsched.formats.solveresult import SolveResult
+    from optsched.policy.policy import Policy
+    from optsched.session.offline import Assignment
+    from optsched.session.session import Report
+    from optsched.solver.cpsat.level_model import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where files of one model are: its plan, its result, and the result to go on from."""
+
+    out: Path | None
+    result: Path | None
+    resume: Path | None
+
+    def of(self, name: str) -> Places:
+        """The same where each of several models has a file of its own in a folder."""
+        file = f"{Path(name).name}.json"
+        return Places(
+            *(None if p is None else p / file for p in (self.out, self.result, self.resume))
+        )
+
+    def written(self) -> Sequence[Path]:
+        """What will be written."""
+        return [path for path in (self.out, self.result) if path is not None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One model's part: who decides and how, where files go, and what is gone on from."""
+
+    policy: Policy
+    assignment: Assignment
+    limits: Limits
+    places: Places
+    earlier: SolveResult | None
+
+
+@dataclass(frozen=True)
+class Solved:
+    """What a model has come to on an instance: for what is shown, written and reported."""
+
+    policy: Policy
+    report: Report
+    result: SolveResult
+
+
+class Gap(click.ParamType[float]):
+    """A relative gap: `0.01` or `1%`."""
+
+    name = "gap"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:  # noqa: ANN401  click's
+        """See click."""
+        text = str(value).strip()
+        try:
+            gap = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        except ValueError:
+            gap = -1.0
+        if not 0 <= gap < 1:
+            self.fail(
+                f"{value!r} is no gap: write a part below one such as 0.01, or 1%", param, ctx
+            )
+        return gap
+
+
+def earlier_result(
+    screen: Console, path: Path | None, assignment: Assignment
+) -> SolveResult | None:
+    """The result to go on from; ends with 2 where there is none of this instance and model."""
+    if path is None:
+        return None
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as e:
+        reason = e.strerror if isinstance(e, OSError) else "is not a text in UTF-8"
+        _refuse(screen, [f"{path}: can not be read: {reason or e}"])
+    found, errors = read_result(text)
+    if found is None:
+        # Of a file of another kind nothing else is worth a line.
+        shown = [error for error in errors if error.path == "kind"] or errors
+        _refuse(screen, [f"{path}: {error}" for error in shown])
+    try:
+        check_resumable(found, assignment)
+    except ResumeError as e:
+        _refuse(screen, [f"{path}: {e}"])
+    return found
+
+
+def _refuse(screen: Console, lines: Sequence[str]) -> NoReturn:
+    for line in lines:
+        say(screen, line, "red")
+    sys.exit(BAD_INPUT)
+
+
+class Keeper:
+    """Writes what there is so far to a file; the first failure is told, and it goes on."""
+
+    def __init__(self, screen: Console, path: Path) -> None:
+        self._screen, self._path = screen, path
+        self._is_told = False
+
+    def __call__(self, result: SolveResult) -> None:
+        """Write a result."""
+        try:
+            keep_text(self._path, write_result(result))
+        except KeepError as e:
+            if not self._is_told:
+                say(self._screen, f"{e}; solving goes on", "yellow")
+            self._is_told = True
+
+
+def solve_one(
+    screen: Console,
+    snapshot: Snapshot,
+    job: Job,
+    is_stopped: Callable[[], bool],
+    *,
+    in_lines: bool,
+) -> Solved:
+    """Decide under a policy, showing progress and keeping what there is on the way.
+
+    Parameters
+    ----------
+    screen, in_lines
+        Where progress is shown, and whether as lines.
+    snapshot, job
+        What is decided, by whom and how.
+    is_stopped
+        Whether somebody has asked to stop.
+
+    """
+    clock = None if job.assignment.parameters.is_deterministic else SystemClock()
+    begun_s = 0.0 if clock is None else clock.monotonic()
+    elapsed = None if clock is None else lambda: clock.monotonic() - begun_s
+    kept = job.places.result
+    with (
+        showing(screen, job.policy.name, elapsed, in_lines=in_lines) as show,
+        solver_of(job.policy, is_stopped) as solver,
+    ):
+        means = Means(clock, solver, job.limits, is_stopped, show, earlier=job.earlier)
+        keep = None if kept is None or is_standard(kept) else Keeper(screen, kept)
+        means = replace(means, keep=keep)
+        report, result = solve_offline(snapshot, job.policy, job.assignment, means)
+    return Solved(job.policy, report, result)

@@ -1,0 +1,158 @@
+"""What `optsched solve` is asked for: options, policies, files, and what is solved by whom."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from optsched import __version__
+from optsched.cli.base.console import say
+from optsched.cli.base.exit_codes import BAD_INPUT, NOT_KEPT
+from optsched.cli.base.output_files import KeepError, check_writable
+from optsched.cli.base.path_arguments import is_standard
+from optsched.cli.base.session_context import policy_of
+from optsched.cli.offline.solve_model import Job, Places, earlier_result
+from optsched.formats.identity import instance_identity, versions
+from optsched.session.offline import Assignment, model_identity, parameters_of
+from optsched.session.solving import limits_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from optsched.formats.solveresult import InstanceIdentity
+    from optsched.policy.policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line asks for; see the help of `solve`."""
+
+    models: tuple[str, ...]
+    solver: str | None
+    time_limit: float | None
+    gap: float | None
+    seed: int
+    deterministic: bool
+    out: Path | None
+    result: Path | None
+    resume: Path | None
+    report: Path | None
+    form: str
+    progress: bool
+    names: tuple[str, ...]
+    everything: bool
+    plugins_dir: Path | None
+    strict: bool = False
+
+    @property
+    def prints_a_file(self) -> bool:
+        """Whether a file goes to the standard output: tables go to the standard error then."""
+        return any(map(is_standard, (self.out, self.result, self.report)))
+
+
+def policies_of(screen: Console, options: Options) -> Mapping[str, Policy]:
+    """By what was given for each; ends with 2 where two have one name."""
+    found: dict[str, Policy] = {}
+    for model in options.models:
+        policy = policy_of(screen, model, options.solver, options.plugins_dir)
+        alike = next((m for m, p in found.items() if p.name == policy.name), None)
+        if alike is not None:
+            message = (
+                f"--model {model}: is called {policy.name}, as is {alike}; give each name once"
+            )
+            say(screen, message, "red")
+            sys.exit(BAD_INPUT)
+        found[model] = policy
+    return found
+
+
+def places_of(
+    screen: Console, options: Options, policies: Mapping[str, Policy]
+) -> Mapping[str, Places]:
+    """Where files go, by model; ends with 4 where they could not be written."""
+    whole = Places(options.out, options.result, options.resume)
+    if len(policies) == 1:
+        found = dict.fromkeys(policies, whole)
+    else:
+        found = {given: whole.of(policy.name) for given, policy in policies.items()}
+    try:
+        for path in {p for places in found.values() for p in places.written()}:
+            if len(policies) > 1:
+                _make_folder(path.parent)
+            check_writable(path)
+    except KeepError as e:
+        say(screen, f"{e}; nothing was solved", "red")
+        sys.exit(NOT_KEPT)
+    return found
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise KeepError(
+            f"{folder}: is no folder and can not be made: {e.strerror or e}; several models need "
+            "one, for a file each"
+        ) from e
+
+
+def identity_of(screen: Console, instance: Path) -> InstanceIdentity:
+    """Which files an instance is; ends with 2 where one can not be read."""
+    try:
+        return instance_identity(instance)
+    except OSError as e:
+        say(screen, f"{e.filename}: can not be read: {e.strerror}", "red")
+        sys.exit(BAD_INPUT)
+
+
+def job_of(
+    screen: Console,
+    options: Options,
+    model: tuple[str, Policy],
+    identity: InstanceIdentity,
+    places: Places,
+) -> Job:
+    """What is to be done under the policy of what was given for a model.
+
+    Ends with 2 where the result to go on from is none, or one of something else.
+    """
+    given, policy = model
+    limits = limits_of(
+        policy,
+        options.time_limit,
+        deterministic=options.deterministic,
+        seed=options.seed,
+        gap=options.gap,
+    )
+    assignment = Assignment(
+        instance=identity,
+        model=model_identity(policy, lambda path: path.read_text(encoding="utf-8")),
+        parameters=parameters_of(policy, limits, options.names),
+        versions=versions(__version__),
+        command=tuple(_words(options, given, identity.path)),
+    )
+    earlier = earlier_result(screen, places.resume, assignment)
+    return Job(policy, assignment, limits, places, earlier)
+
+
+def _words(options: Options, model: str, instance: str) -> Iterator[str]:
+    """The command for one model, without what only says what to print or write."""
+    yield from ("optsched", "solve", instance, "--model", model)
+    named = {
+        "--solver": options.solver,
+        "--time-limit": options.time_limit,
+        "--gap": options.gap,
+        "--seed": options.seed or None,
+        "--plugins-dir": options.plugins_dir,
+    }
+    for name, value in named.items():
+        if value is not None:
+            yield from (name, f"{value:g}" if isinstance(value, float) else str(value))
+    if options.deterministic:
+        yield "--deterministic"
+    for name in options.names:
+        yield from ("--scheduler-name", name)

@@ -1,0 +1,1 @@
+"""Commands on traces: simulate, compare and gpu-hours."""

@@ -1,0 +1,326 @@
+"""`optsched compare`: the same traces under several models, and what differs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from optsched.cli.base.console import echo, output, remarks, say
+from optsched.cli.base.custom_plugins import shelf_of
+from optsched.cli.base.exit_codes import BAD_INPUT, STOPPED
+from optsched.cli.base.options import form_option
+from optsched.cli.base.output_formats import TABLE
+from optsched.cli.base.path_arguments import (
+    ModelSource,
+    TraceSource,
+    check_folder,
+    check_outputs,
+    is_standard,
+)
+from optsched.cli.base.report_page import check_report, report_option, write_report
+from optsched.cli.replays.comparison_tables import show_comparison
+from optsched.cli.replays.replay_options import replay_options
+from optsched.formats.problems import InstanceError
+from optsched.formats.whole import write_whole
+from optsched.kube.runtime.clock import SystemClock
+from optsched.policy.load import load_policy
+from optsched.policy.policy import with_solver
+from optsched.policy.problem import PolicyError
+from optsched.study.comparison.comparison_table import Comparison
+from optsched.study.comparison.executors import (
+    Here,
+    PlaceError,
+    Tls,
+    local_cluster,
+    remote_cluster,
+)
+from optsched.study.comparison.grid import cells_of, read_traces
+from optsched.study.comparison.result_folder import CELLS, Keep
+from optsched.study.generators.synthetic_traces import SyntheticError
+from optsched.study.reports.comparison_report import comparison_page
+from optsched.study.simulation.simulator import Options
+from optsched.units.plaintext import write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from rich.console import Console
+
+    from optsched.policy.policy import Policy
+    from optsched.study.comparison.executors import Place
+    from optsched.study.comparison.grid import Cell
+
+JSON, CSV, GPU_HOURS = "comparison.json", "comparison.csv", "gpu-hours.csv"
+FAILED: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line asks for; see the help of `compare`."""
+
+    traces: tuple[str, ...]
+    models: tuple[str, ...]
+    seeds: tuple[int, ...]
+    solver: str | None
+    trace_format: str | None
+    nodes: Path | None
+    period: int | None
+    until: int | None
+    warm_up: int
+    out: Path | None
+    workers: int | None
+    dask: str | None
+    dask_ca: Path | None
+    dask_cert: Path | None
+    dask_key: Path | None
+    report: Path | None
+    form: str
+    plugins_dir: Path | None
+
+
+class _Seeds(click.ParamType[tuple[int, ...]]):
+    """Numbers and ranges with commas between them."""
+
+    name = "seeds"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        """The seeds of a text such as 0-4,7, in order, each once."""
+        found: dict[int, None] = {}
+        for part in str(value).split(","):
+            first, dash, last = part.strip().partition("-")
+            if not first.isdecimal() or (dash and not last.isdecimal()):
+                self.fail(f"{part!r}: write numbers or ranges, such as 0-4,7", param, ctx)
+            numbers = range(int(first), int(last or first) + 1)
+            if not numbers:
+                self.fail(f"{part!r}: the end of a range comes after its beginning", param, ctx)
+            found |= dict.fromkeys(numbers)
+        return tuple(found)
+
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.argument("traces", type=TraceSource(), nargs=-1, required=True)
+@click.option(
+    "--model",
+    "models",
+    type=ModelSource(),
+    multiple=True,
+    required=True,
+    help="Name of a model, or a file; give several. Others are compared with the first.",
+)
+@click.option("--seeds", type=_Seeds(), default="0", show_default=True, help="Such as 0-4,7.")
+@replay_options
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help=f"Write {JSON}, {CSV} and {GPU_HOURS} into this folder, and keep what was played there.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=0),
+    help="Processes on this machine, as many as it has cores if not given; 0: in this process.",
+)
+@click.option("--dask", metavar="ADDRESS", help="Play on the cluster of this scheduler of Dask.")
+@click.option("--dask-ca", type=_FILE, help="Who signs its certificates.")
+@click.option("--dask-cert", type=_FILE, help="Our certificate for it.")
+@click.option("--dask-key", type=_FILE, help="The key of our certificate.")
+@report_option
+@form_option((TABLE, "json", "csv"))
+def compare(**asked: Any) -> None:  # noqa: ANN401  click checks them
+    """Compare models on TRACES.
+
+    Every model plays every trace with every seed; a synthetic trace is made again for each seed.
+    Differences to the first model are paired by trace and seed. With --out, what has been played
+    there already is not played again. Ends with 0 when all was played, 1 when a cell could not
+    be, 2 for bad input, 130 when it was stopped.
+    """
+    _compare(Asked(**asked))
+
+
+def _compare(asked: Asked) -> None:
+    screen = remarks()
+    _check(asked)
+    try:
+        cells = _cells(screen, asked)
+        with _place(asked, len(cells)) as place:
+            run = _Run(cells, Keep(asked.out), screen)
+            comparison, is_stopped = run.play(place)
+    except (InstanceError, SyntheticError, PolicyError, PlaceError) as e:
+        say(screen, str(e), "red")
+        sys.exit(BAD_INPUT)
+    except OSError as e:
+        raise click.ClickException(f"{e.filename or asked.out}: {e.strerror}") from e
+    unwritten = _write(comparison, asked.out)
+    _show(screen if is_standard(asked.report) else output(), comparison, asked.form)
+    for name, fault in comparison.failures.items():
+        say(screen, f"{name}: {fault}", "red")
+    for name, fault in run.unkept.items():
+        say(screen, f"{name}: played, but not kept: {fault}", "red")
+    for fault in unwritten:
+        say(screen, f"{fault}; what was kept is in {CELLS} beside it", "red")
+    if asked.report is not None and comparison.rows:
+        write_report(screen, comparison_page(comparison), asked.report)
+    if is_stopped:
+        say(screen, "stopped; the same command goes on from what was kept", "yellow")
+        sys.exit(STOPPED)
+    if comparison.failures or run.unkept or unwritten:
+        sys.exit(FAILED)
+
+
+def _check(asked: Asked) -> None:
+    """Refuse what is given twice, and what would overwrite an input."""
+    for option, given in (("--model", asked.models), ("TRACES", asked.traces)):
+        twice = [name for name, number in Counter(given).items() if number > 1]
+        if twice:
+            raise click.UsageError(f"{option}: {twice[0]} is given more than once")
+    check_folder("--out", asked.out)
+    inputs = [Path(each) for each in (*asked.traces, *asked.models)]
+    inputs += [asked.nodes] if asked.nodes else []
+    check_outputs(
+        {
+            "--report": [] if asked.report is None else [asked.report],
+            "--out": [asked.out / n for n in (JSON, CSV, GPU_HOURS)] if asked.out else [],
+        },
+        inputs,
+    )
+    if is_standard(asked.report) and asked.form != TABLE:
+        raise click.UsageError("-o and --report - both write to the standard output")
+    check_report(asked.report)
+
+
+# --- the grid ------------------------------------------------------------------------------------
+
+
+def _cells(screen: Console, asked: Asked) -> list[Cell]:
+    policies = _policies(screen, asked)
+    given = read_traces(asked.traces, asked.seeds, asked.trace_format, asked.nodes)
+    for problem in {str(p): None for each in given.values() for p in each.problems}:
+        say(screen, problem, "yellow")
+    options = Options(period_ms=asked.period, until_ms=asked.until)
+    return cells_of(policies, given, options, asked.warm_up)
+
+
+def _policies(screen: Console, asked: Asked) -> dict[str, Policy]:
+    """The policies by the names under which they are compared."""
+    shelf = shelf_of(asked.plugins_dir)
+    found = {}
+    for name in asked.models:
+        policy = load_policy(name, lambda path: path.read_text(), shelf)
+        for warning in policy.warnings:
+            say(screen, f"{name}: {warning}", "yellow")
+        found[name] = with_solver(policy, asked.solver)
+    return found
+
+
+@contextmanager
+def _place(asked: Asked, num_cells: int) -> Iterator[Place]:
+    """Where it is to be played."""
+    clock = SystemClock()
+    if asked.dask is not None:
+        with remote_cluster(
+            asked.dask, Tls(asked.dask_ca, asked.dask_cert, asked.dask_key), clock
+        ) as cluster:
+            yield cluster
+        return
+    workers = os.cpu_count() or 1 if asked.workers is None else asked.workers
+    workers = min(workers, num_cells)
+    if workers == 0:
+        yield Here(clock)
+        return
+    with local_cluster(workers, clock) as local:
+        yield local
+
+
+# --- playing -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Plays what has not been played yet."""
+
+    cells: list[Cell]
+    keep: Keep
+    screen: Console
+    unkept: dict[str, str] = field(default_factory=dict)
+
+    def play(self, place: Place) -> tuple[Comparison, bool]:
+        """The comparison, and whether it was stopped before it was whole."""
+        results: dict[str, Mapping[str, Any]] = {}
+        failures: dict[str, str] = {}
+        for cell in self.cells:
+            known = self.keep.find(cell)
+            if known is not None:
+                results[cell.key] = known
+        if results:
+            say(self.screen, f"{len(results)} of {len(self.cells)} were played before", "dim")
+        is_stopped = False
+        try:
+            self._play(place, results, failures)
+        except KeyboardInterrupt:
+            is_stopped = True
+        return Comparison.of(self.cells, results, failures), is_stopped
+
+    def _play(
+        self, place: Place, results: dict[str, Mapping[str, Any]], failures: dict[str, str]
+    ) -> None:
+        left = {cell.key: cell for cell in self.cells if cell.key not in results}
+        with self.screen.status("playing") as status:
+            for done in place.play(left.values()):
+                if done.result is None:
+                    failures[done.cell.name] = done.fault
+                    continue
+                results[done.cell.key] = done.result
+                self._keep(done.cell, done.result)
+                status.update(f"played {len(results)} of {len(self.cells)}")
+
+    def _keep(self, cell: Cell, result: Mapping[str, Any]) -> None:
+        """A disk that is full costs nothing that was played: it goes on, and is shown."""
+        try:
+            self.keep.put(cell, result)
+        except OSError as e:
+            self.unkept[cell.name] = f"{e.filename}: {e.strerror}"
+
+
+# --- what comes of it ----------------------------------------------------------------------------
+
+
+def _write(comparison: Comparison, out: Path | None) -> list[str]:
+    """What it came to, in files; returns what could not be written, and why."""
+    if out is None:
+        return []
+    unwritten: list[str] = []
+    for name, text in (
+        (JSON, _as_text(comparison)),
+        (CSV, comparison.as_csv()),
+        (GPU_HOURS, comparison.gpu_hours_as_csv()),
+    ):
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            write_whole(out / name, text)
+        except OSError as e:
+            unwritten.append(f"{e.filename}: {e.strerror}")
+    return unwritten
+
+
+def _as_text(comparison: Comparison) -> str:
+    return write_json(comparison.as_json(), indent=2) + "\n"
+
+
+def _show(console: Console, comparison: Comparison, form: str) -> None:
+    if form == "json":
+        echo(_as_text(comparison), nl=False)
+    elif form == "csv":
+        echo(comparison.as_csv(), nl=False)
+    else:
+        show_comparison(console, comparison)

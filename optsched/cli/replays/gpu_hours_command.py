@@ -1,0 +1,108 @@
+"""`optsched gpu-hours`: what queues and users have held, of a replay or of a watched cluster."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+from rich.table import Table
+
+from optsched.cli.base.console import echo, output, remarks, say
+from optsched.cli.base.exit_codes import BAD_INPUT
+from optsched.cli.base.options import form_option
+from optsched.cli.base.output_formats import JSON, TABLE
+from optsched.formats.problems import InstanceError
+from optsched.study.accounting.chargeback import (
+    Chargeback,
+    chargeback_of_pictures,
+    hours_text,
+    of_json,
+)
+from optsched.study.simulation.replay_trace import read_pictures
+from optsched.units.plaintext import write_json
+from optsched.units.unreadable import why_unreadable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rich.console import Console
+
+    from optsched.study.accounting.chargeback import Amounts
+
+RESULT: Final = "result.json"
+_NOBODY: Final = "—"
+
+
+@click.command(name="gpu-hours")
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option(
+    "--by",
+    type=click.Choice(["both", "queue", "user"]),
+    default="both",
+    show_default=True,
+    help="A line for each queue and user, or for each queue, or for each user.",
+)
+@form_option((TABLE, "csv", JSON))
+def gpu_hours(folder: Path, by: str, form: str) -> None:
+    """Report the GPU hours of FOLDER by queue and user.
+
+    FOLDER holds pictures of a live cluster, as `optsched snapshot --record` takes them, or a
+    replay, as `optsched simulate --out` writes it.
+    """
+    try:
+        found = _found(folder, remarks())
+    except InstanceError as e:
+        say(remarks(), str(e), "red")
+        sys.exit(BAD_INPUT)
+    if form == "json":
+        echo(write_json(found.as_json(), indent=2))
+    elif form == "csv":
+        echo(found.as_csv(), nl=False)
+    else:
+        output().print(_table(found, by))
+
+
+def _found(folder: Path, screen: Console) -> Chargeback:
+    result = folder / RESULT
+    if not result.exists():
+        read = read_pictures(folder)
+        for problem in {str(p): None for each in read for p in each.problems}:
+            say(screen, problem, "yellow")
+        return chargeback_of_pictures([each.snapshot for each in read])
+    try:
+        given = json.loads(result.read_text(encoding="utf-8"))
+        found = of_json(given["gpu_hours"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
+        raise InstanceError(f"{result}: is no result of a replay: {why_unreadable(e)}") from e
+    if given.get("complete") is not True:
+        say(screen, f"{result}: the replay did not come to its end", "yellow")
+    return found
+
+
+def _table(found: Chargeback, by: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    if by != "user":
+        table.add_column("queue")
+    if by != "queue":
+        table.add_column("user")
+    for heading in ("jobs", "GPU hours", "idle", "evicted", "failed"):
+        table.add_column(heading, justify="right")
+    for names, amounts in _rows(found, by).items():
+        table.add_row(*(name or _NOBODY for name in names), *_cells(amounts))
+    table.add_row("all", *([""] if by == "both" else []), *_cells(found.total), style="bold")
+    return table
+
+
+def _rows(found: Chargeback, by: str) -> Mapping[tuple[str, ...], Amounts]:
+    if by == "both":
+        return {(c.queue, c.user): c.amounts for c in found.charges}
+    of = found.by_queue if by == "queue" else found.by_user
+    return {(name,): amounts for name, amounts in of.items()}
+
+
+def _cells(amounts: Amounts) -> list[str]:
+    parts = (amounts.held, amounts.idle, amounts.evicted, amounts.failed)
+    return [str(amounts.jobs), *(hours_text(part, 2) for part in parts)]

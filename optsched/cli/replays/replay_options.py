@@ -1,0 +1,80 @@
+"""What commands have in common that play traces: how they are asked, and how they end."""
+
+from __future__ import annotations
+
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from optsched.cli.base.options import solver_option
+from optsched.cli.base.path_arguments import Source
+from optsched.formats.traces.read import TRACE_FORMATS
+from optsched.units import DurationError, parse_duration_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Span(click.ParamType[int]):
+    """A duration, in milliseconds."""
+
+    name = "duration"
+
+    def __init__(self, *, more_than_zero: bool = False) -> None:
+        self._more_than_zero = more_than_zero
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """Milliseconds of a text such as 90s or 2h; plain numbers of days end in `d`."""
+        text = str(value)
+        days = text.removesuffix("d")
+        if text.endswith("d") and days.isdecimal():
+            return int(days) * 24 * 3600 * 1000
+        try:
+            found = parse_duration_ms(text)
+        except DurationError as e:
+            self.fail(str(e), param, ctx)
+        if found < 0 or (self._more_than_zero and not found):
+            least = "longer than zero" if self._more_than_zero else "zero or longer"
+            self.fail(f"{text}: has to be {least}", param, ctx)
+        return found
+
+
+_OPTIONS: Final = (
+    solver_option,
+    click.option(
+        "--format",
+        "trace_format",
+        type=click.Choice(TRACE_FORMATS),
+        help="Traces were published in this format.",
+    ),
+    click.option(
+        "--nodes",
+        type=Source(),
+        help="Play them on the nodes of this trace or of these manifests.",
+    ),
+    click.option(
+        "--period",
+        type=Span(more_than_zero=True),
+        help="From session to session; the model's if not given.",
+    ),
+    click.option(
+        "--until", type=Span(more_than_zero=True), help="Stop at this instant of each trace."
+    ),
+    click.option(
+        "--warm-up", type=Span(), default="0s", help="What happens before does not count."
+    ),
+    click.option(
+        "--plugins-dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Python files in this folder are plugins that models may name.",
+    ),
+)
+
+
+def replay_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of a command that plays traces, but for models, seeds and where results go."""
+    return reduce(lambda found, option: option(found), reversed(_OPTIONS), command)

@@ -1,0 +1,396 @@
+"""`optsched simulate`: play a trace on virtual time and measure what came of it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from optsched import __version__
+from optsched.cli.base.console import echo, output, remarks, say
+from optsched.cli.base.exit_codes import BAD_INPUT, STOPPED
+from optsched.cli.base.garbage_collection import keep_for_good
+from optsched.cli.base.options import SEED, form_option
+from optsched.cli.base.output_formats import JSON, TABLE
+from optsched.cli.base.path_arguments import (
+    ModelSource,
+    TraceSource,
+    check_folder,
+    check_outputs,
+    is_standard,
+)
+from optsched.cli.base.report_page import base_definition, check_report, report_option, write_report
+from optsched.cli.base.session_context import policy_of
+from optsched.cli.replays.replay_options import replay_options
+from optsched.cli.replays.simulation_tables import show_result
+from optsched.formats.problems import InstanceError
+from optsched.formats.whole import keep_whole_lines, write_whole
+from optsched.kube.runtime.clock import SystemClock
+from optsched.session.solving import solver_of
+from optsched.study.accounting.chargeback import Charging
+from optsched.study.generators.synthetic_traces import SyntheticError
+from optsched.study.reports.simulation_report import simulation_page
+from optsched.study.simulation.record import RecordError, event_of, lines
+from optsched.study.simulation.replay_trace import (
+    Given,
+    Played,
+    Tally,
+    as_result,
+    fingerprint,
+    read_given,
+)
+from optsched.study.simulation.saved_state import VERSION
+from optsched.study.simulation.simulation_metrics import Measuring
+from optsched.study.simulation.simulator import Options, Simulation
+from optsched.study.simulation.timeline import Telling
+from optsched.units import format_duration_ms
+from optsched.units.plaintext import write_json
+from optsched.units.unreadable import why_unreadable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import IO
+
+    from rich.console import Console
+
+    from optsched.policy.policy import Policy
+    from optsched.solver.cpsat.process import WorkerProcess
+    from optsched.study.simulation.record import Event
+
+
+RECORD, RESULT, CHECKPOINT = "record.jsonl", "result.json", "checkpoint.json"
+GPU_HOURS: Final = "gpu-hours.csv"
+_EVERY: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line asks for; see the help of `simulate`."""
+
+    model: str
+    solver: str | None
+    trace_format: str | None
+    nodes: Path | None
+    period: int | None
+    until: int | None
+    warm_up: int
+    seed: int
+    out: Path | None
+    checkpoint: int
+    resume: bool
+    report: Path | None
+    form: str
+    plugins_dir: Path | None
+
+
+@click.command()
+@click.argument("trace", type=TraceSource())
+@click.option(
+    "--model",
+    type=ModelSource(),
+    default="volcano-default",
+    show_default=True,
+    help="Name of a model, or a file.",
+)
+@replay_options
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Of the solver.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help=f"Write {RECORD}, {RESULT}, {GPU_HOURS} and {CHECKPOINT} into this folder.",
+)
+@click.option(
+    "--checkpoint",
+    type=click.IntRange(min=1),
+    default=_EVERY,
+    show_default=True,
+    help="Note where it stands after so many events; needs --out.",
+)
+@click.option("--resume", is_flag=True, help="Go on from the checkpoint in --out.")
+@report_option
+@form_option((TABLE, JSON))
+def simulate(trace: str, **asked: Any) -> None:  # noqa: ANN401  click checks them
+    """Replay TRACE in virtual time with the sessions of the live scheduler.
+
+    TRACE is a file of kind Trace, manifests as `optsched snapshot` writes them (everything arrives
+    at once and runs for ever), a published trace with --format, or `gavel:jobs=1000,nodes=100` for
+    a synthetic one. Ends with 0 when it has been played, 2 for bad input, 130 when it was stopped.
+    """
+    _simulate(trace, Asked(**asked))
+
+
+def _simulate(trace: str, asked: Asked) -> None:
+    screen = remarks()
+    if asked.out is None and asked.resume:
+        raise click.UsageError("--resume goes on from what is in a folder: name it with --out")
+    check_folder("--out", asked.out)
+    names = (RECORD, RESULT, GPU_HOURS, CHECKPOINT)
+    check_outputs(
+        {
+            "--report": [] if asked.report is None else [asked.report],
+            "--out": [] if asked.out is None else [asked.out / name for name in names],
+        },
+        [Path(trace), Path(asked.model), *([asked.nodes] if asked.nodes else [])],
+    )
+    if is_standard(asked.report) and asked.form != TABLE:
+        raise click.UsageError("-o and --report - both write to the standard output")
+    check_report(asked.report)
+    policy = policy_of(screen, asked.model, asked.solver, asked.plugins_dir)
+    given = _given(screen, trace, asked)
+    keep_for_good()
+    run = _Run(given, policy, asked)
+    try:
+        with solver_of(policy) as solver, screen.status("playing") as status:
+            stopped = run.play(solver, status.update)
+        result = run.write_result(complete=not stopped)
+    except OSError as e:
+        where = e.filename or (asked.out / RECORD if asked.out else "standard output")
+        kept = run.keep_what_is_whole()
+        raise click.ClickException(f"{where}: {e.strerror}; {kept}") from e
+    for fault, number in sorted(run.faults.items()):
+        say(screen, f"{fault} ({number} times)", "red")
+    if asked.form == "json":
+        echo(write_json(result, indent=2))
+    else:
+        show_result(screen if is_standard(asked.report) else output(), result)
+    if asked.report is not None and run.telling is not None:
+        plan = None if run.simulation is None else run.simulation.last_plan
+        pending = {} if plan is None else plan.pending
+        story = run.telling.story(result["ended_at_ms"], pending)
+        write_report(screen, simulation_page(result, story, base_definition()), asked.report)
+    if stopped:
+        say(
+            screen,
+            f"stopped; `--resume` goes on from {asked.out}" if asked.out else "stopped",
+            "yellow",
+        )
+        sys.exit(STOPPED)
+
+
+# --- what is given -------------------------------------------------------------------------------
+
+
+def _given(screen: Console, text: str, asked: Asked) -> Given:
+    try:
+        given = read_given(text, asked.trace_format, asked.nodes)
+    except (InstanceError, SyntheticError) as e:
+        say(screen, str(e), "red")
+        sys.exit(BAD_INPUT)
+    for problem in given.problems:
+        say(screen, str(problem), "yellow")
+    return given
+
+
+# --- playing -------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """A replay, what is written of it, and what it comes to."""
+
+    given: Given
+    policy: Policy
+    asked: Asked
+    tally: Tally = field(default_factory=Tally)
+    measuring: Measuring = field(init=False)
+    charging: Charging = field(init=False)
+    telling: Telling | None = field(init=False)
+    simulation: Simulation | None = None
+    began_s: float = 0.0
+    stop: bool = False
+
+    def __post_init__(self) -> None:
+        self.measuring = Measuring(self.given.trace, self.asked.warm_up)
+        self.charging = Charging(self.given.trace, self.asked.warm_up)
+        self.telling = None if self.asked.report is None else Telling(self.given.trace)
+
+    @property
+    def num_events(self) -> int:
+        """How many have been recorded."""
+        return self.tally.num_events
+
+    @property
+    def options(self) -> Options:
+        """How the trace is played."""
+        asked = self.asked
+        return Options(period_ms=asked.period, until_ms=asked.until, seed=asked.seed)
+
+    @property
+    def faults(self) -> dict[str, int]:
+        """What went wrong in rules, and how often."""
+        return {} if self.simulation is None else self.simulation.faults
+
+    def play(self, solver: WorkerProcess | None, tell: Callable[[str], None]) -> bool:
+        """Play to the end; whether it was stopped before."""
+        clock, asked = SystemClock(), self.asked
+        self.began_s = clock.monotonic()
+        self.simulation = Simulation(
+            self.given.trace, self.policy, self.options, solver=solver, clock=clock
+        )
+        if asked.out is None:
+            with _stoppable(self):
+                self._go_on(None, tell)
+            return self.stop
+        asked.out.mkdir(parents=True, exist_ok=True)
+        if asked.resume:
+            self._resume(asked.out)
+        # From here on what lies there is marked, whatever ends this process.
+        self.write_result(complete=False)
+        mode = "a" if asked.resume else "w"
+        with (asked.out / RECORD).open(mode, encoding="utf-8") as file, _stoppable(self):
+            self._go_on(file, tell)
+        return self.stop
+
+    def _go_on(self, file: IO[str] | None, tell: Callable[[str], None]) -> None:
+        assert self.simulation is not None  # noqa: S101  play has just made it
+        next_checkpoint = self.num_events + self.asked.checkpoint
+        while not self.stop and (events := self.simulation.step()) is not None:
+            text = lines(events)
+            if file is not None:
+                file.write(text)
+            self.tally.take(text, len(events))
+            self._measure(events)
+            if file is not None and self.num_events >= next_checkpoint:
+                self._write_checkpoint(file)
+                next_checkpoint = self.num_events + self.asked.checkpoint
+            tell(self._progress())
+        if file is not None and self.stop:
+            self._write_checkpoint(file)
+
+    def _measure(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self.measuring.take(event)
+            self.charging.take(event)
+            if self.telling is not None:
+                self.telling.take(event)
+
+    def _progress(self) -> str:
+        assert self.simulation is not None  # noqa: S101
+        at = format_duration_ms(self.simulation.now_ms)
+        done = self.measuring.num_finished
+        return f"{at}: {done} of {len(self.given.trace.arrivals)} jobs done"
+
+    # --- standing still --------------------------------------------------------------------------
+
+    @property
+    def _belongs_to(self) -> dict[str, Any]:
+        """What a checkpoint is of: it makes no sense for anything else."""
+        asked = self.asked
+        return {
+            "optsched": __version__,
+            "trace": self.given.sha256,
+            "model": fingerprint(self.policy),
+            "period_ms": asked.period,
+            "until_ms": asked.until,
+            "seed": asked.seed,
+        }
+
+    def _write_checkpoint(self, file: IO[str]) -> None:
+        assert self.asked.out is not None  # noqa: S101
+        assert self.simulation is not None  # noqa: S101
+        file.flush()
+        state = {
+            "of": self._belongs_to,
+            "record_bytes": self.tally.num_bytes,
+            "state": self.simulation.state(),
+        }
+        write_whole(self.asked.out / CHECKPOINT, json.dumps(state))
+
+    def _resume(self, out: Path) -> None:
+        assert self.simulation is not None  # noqa: S101
+        path = out / CHECKPOINT
+        try:
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            of, size, state = dict(kept["of"]), int(kept["record_bytes"]), dict(kept["state"])
+        except FileNotFoundError as e:
+            raise click.ClickException(f"{path}: there is no checkpoint to go on from") from e
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
+            raise click.ClickException(f"{path}: is no checkpoint: {why_unreadable(e)}") from e
+        differs = [name for name, value in self._belongs_to.items() if of.get(name) != value]
+        if differs:
+            told = ", ".join(differs)
+            raise click.ClickException(f"{path}: is of another replay: {told} differs")
+        if state.get("version") != VERSION:
+            raise click.ClickException(f"{path}: is of another version of optsched: play it again")
+        self._reread(out / RECORD, size)
+        self.simulation.restore(state)
+
+    def _reread(self, record: Path, size: int) -> None:
+        """Measure again what was recorded, and drop what came after the checkpoint."""
+        with record.open("r+b") as file:
+            data = file.read(size)
+            if len(data) < size:
+                raise click.ClickException(f"{record}: ends before its checkpoint")
+            file.truncate(size)
+        try:
+            text = data.decode()
+        except UnicodeDecodeError as e:
+            raise click.ClickException(f"{record}: {why_unreadable(e)}") from e
+        for number, line in enumerate(text.splitlines(), 1):
+            try:
+                self._measure([event_of(line)])
+            except RecordError as e:
+                raise click.ClickException(f"{record}:{number}: {e}") from e
+        self.tally.take(text, text.count("\n"))
+
+    # --- results ---------------------------------------------------------------------------------
+
+    def keep_what_is_whole(self) -> str:
+        """After the disk was full: cut off half an event at the end; says what is left.
+
+        `result.json` says already that it is incomplete; it tells of these events where it can.
+        """
+        if self.asked.out is None:
+            return "nothing is kept"
+        self.tally = Tally()
+        with suppress(OSError):
+            text = keep_whole_lines(self.asked.out / RECORD)
+            self.tally.take(text, text.count("\n"))
+        with suppress(OSError):
+            self.write_result(complete=False)
+        return f"the first {self.num_events} events are kept, marked as incomplete"
+
+    def write_result(self, *, complete: bool) -> dict[str, Any]:
+        """What it came to, in the folder as well if there is one."""
+        played = self._played(complete=complete)
+        asked = self.asked
+        result = as_result(self.given, self.policy, self.options, asked.warm_up, played)
+        if asked.out is not None:
+            text = write_json(result, indent=2) + "\n"
+            write_whole(asked.out / GPU_HOURS, played.charges.as_csv())
+            write_whole(asked.out / RESULT, text)
+        return result
+
+    def _played(self, *, complete: bool) -> Played:
+        simulation = self.simulation
+        now_ms = 0 if simulation is None else simulation.now_ms
+        return Played(
+            self.measuring.metrics([] if simulation is None else simulation.session_seconds),
+            self.charging.found(now_ms),
+            self.tally,
+            is_complete=complete,
+            ended_at_ms=now_ms,
+            faults=self.faults,
+            wall_seconds=SystemClock().monotonic() - self.began_s,
+        )
+
+
+@contextmanager
+def _stoppable(run: _Run) -> Iterator[None]:
+    """Signals stop a run between two sessions, not in the middle of one."""
+
+    def stop(*_: object) -> None:
+        run.stop = True
+
+    before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -1,0 +1,1 @@
+"""Commands that run the processes of a cluster: scheduler, controllers and admission webhook."""

@@ -1,0 +1,185 @@
+"""`optsched controllers`: what users' objects need to happen, beside the scheduler.
+
+Volcano's flags of `vc-controller-manager` are understood as they stand in its manifests. Those
+that have no meaning here are accepted, with one warning for all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from optsched import __version__
+from optsched.api.wellknown import DEFAULT_QUEUE, VOLCANO_PREFIX
+from optsched.cli.base.exit_codes import said_of
+from optsched.cli.services.go_flags import (
+    METRICS_AUTH,
+    Grammar,
+    addresses,
+    election,
+    election_options,
+    go_command,
+    listen_options,
+    secure_metrics,
+    warn_ignored,
+)
+from optsched.cli.services.log_options import logging_options, set_up_logging
+from optsched.formats.pods import SCHEDULER_NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from optsched.controllers.registry import Options
+    from optsched.kube.controllers.process import Settings
+
+CONFIG: Final = ("volcano-system", "volcano-controller-configmap")
+"""Where Volcano's chart puts what its controllers are told."""
+
+LOCK_NAME: Final = "vc-controller-manager"
+
+GRAMMAR: Final = Grammar(
+    switches=frozenset(
+        {
+            "leader-elect",
+            "enable-healthz",
+            METRICS_AUTH,
+            "evictions-are-retries",
+            "inherit-owner-annotations",
+            "ssh",
+        }
+    ),
+    ignored_switches=frozenset(
+        {"alsologtostderr", "enable-metrics", "enable-node-event-trigger", "logtostderr"}
+    ),
+    ignored=frozenset(
+        {
+            "ca-cert-file",
+            "feature-gates",
+            "kube-api-burst",
+            "kube-api-qps",
+            "leader-elect-resource-lock",
+            "log-flush-frequency",
+            "master",
+            "max-requeue-num",
+            "resync-period",
+            "scheduler-configs",
+            "shard-sync-period",
+            "sharding-configmap",
+            "sharding-configmap-namespace",
+            "stderrthreshold",
+            "tls-cert-file",
+            "tls-private-key-file",
+            "vmodule",
+            "worker-threads",
+            "worker-threads-for-cronjob",
+            "worker-threads-for-gc",
+            "worker-threads-for-podgroup",
+            "worker-threads-for-queue",
+        }
+    ),
+)
+
+
+@click.command(cls=go_command(GRAMMAR), context_settings={"show_default": True})
+@click.version_option(__version__, prog_name="optsched")
+@click.option(
+    "--kubeconfig",
+    default="",
+    show_default="KUBECONFIG, else the pod's service account",
+    help="How to reach the cluster.",
+)
+@click.option(
+    "--controllers",
+    "words",
+    default="*",
+    help="Names with commas between: * for all, -NAME for all but that one.",
+)
+@click.option(
+    "--scheduler-name",
+    "names",
+    multiple=True,
+    default=SCHEDULER_NAMES,
+    help="Pods with this schedulerName get PodGroups; may be given again.",
+)
+@click.option("--default-queue", default=DEFAULT_QUEUE, help="For pods without any queue.")
+@click.option(
+    "--config-map",
+    default="/".join(CONFIG),
+    help="NAMESPACE/NAME of the ConfigMap that says how HyperNodes are found.",
+)
+@click.option(
+    "--inherit-owner-annotations/--no-inherit-owner-annotations",
+    default=True,
+    help="PodGroups have the annotations of the owners of their pods, and their minimum.",
+)
+@click.option(
+    "--evictions-are-retries/--no-evictions-are-retries",
+    default=False,
+    help="Restarts of jobs after evictions count towards maxRetry, as in Volcano.",
+)
+@click.option(
+    "--ssh/--no-ssh",
+    default=True,
+    help="Jobs may use the plugin ssh, for which controllers read and write Secrets.",
+)
+@listen_options(":8081")
+@election_options("Let one of several work.", LOCK_NAME)
+@logging_options
+@click.pass_context
+def controllers(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  click decides
+    """Run the controllers of queues, jobs and PodGroups."""
+    set_up_logging(given["verbosity"], given["log_format"])
+    warn_ignored(ctx)
+    settings = _settings(given)
+    # Kubernetes' client takes half a second to load; other commands and --help do without.
+    from optsched.kube.client.client import ConfigError
+    from optsched.kube.controllers.process import run
+
+    try:
+        asyncio.run(run(settings))
+    except (ConfigError, OSError) as e:
+        raise click.ClickException(said_of(e)) from e
+
+
+def _settings(given: Mapping[str, Any]) -> Settings:
+    from optsched.controllers.registry import all_controllers, chosen
+    from optsched.kube.controllers.process import Settings
+
+    try:
+        wanted = chosen(all_controllers(_options(given)), given["words"].split(","))
+    except ValueError as e:
+        raise click.BadParameter(str(e), param_hint="--controllers") from e
+    return Settings(
+        controllers=wanted,
+        kubeconfig=given["kubeconfig"],
+        election=election(given, LOCK_NAME),
+        listen=tuple(addresses(given)),
+        metrics=secure_metrics(given),
+    )
+
+
+def _options(given: Mapping[str, Any]) -> Options:
+    from optsched.controllers import podgroup
+    from optsched.controllers.job import reconcile as job
+    from optsched.controllers.registry import Options
+    from optsched.kube.controllers.ssh_keys import generate_rsa_keys
+
+    inherits = (VOLCANO_PREFIX,) if given["inherit_owner_annotations"] else ()
+    return Options(
+        job.Options(generate_rsa_keys if given["ssh"] else None, given["evictions_are_retries"]),
+        podgroup.Options(tuple(given["names"]), given["default_queue"], inherits),
+        _config_map(given["config_map"]),
+    )
+
+
+def _config_map(text: str) -> tuple[str, str]:
+    namespace, slash, name = text.partition("/")
+    if not (namespace and slash and name):
+        raise click.BadParameter(f"{text!r}: write NAMESPACE/NAME", param_hint="--config-map")
+    return namespace, name
+
+
+if __name__ == "__main__":
+    controllers()

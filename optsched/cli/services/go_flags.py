@@ -1,0 +1,243 @@
+"""Flags as Go programs write them, and those that all processes of a cluster share."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+
+import click
+
+from optsched.cli.base.plain_errors import PlainCommand
+from optsched.units import DurationError
+from optsched.units.duration import parse_duration_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from optsched.kube.runtime.leader_election import Election
+    from optsched.kube.serving.http import Address
+    from optsched.kube.serving.metrics_server import SecureMetrics
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+HEALTHZ: Final = ":11251"
+METRICS: Final = ":8444"
+"""Where metrics are served over TLS."""
+
+METRICS_AUTH: Final = "metrics-auth"
+SHELL_LEFTOVER: Final = "2>&1"
+"""Stands among the arguments in Volcano's manifests, where no shell is there to read it."""
+
+_FILE: Final = click.Path(path_type=Path, dir_okay=False)
+
+log = logging.getLogger("optsched")
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """How the flags of a command are read that Go programs know, too.
+
+    Attributes
+    ----------
+    switches
+        Those that are on or off; Go writes the latter as `--flag=false`.
+    ignored_switches, ignored
+        Those without a meaning here; each of the latter takes a value.
+
+    """
+
+    switches: frozenset[str]
+    ignored_switches: frozenset[str]
+    ignored: frozenset[str]
+
+
+def translate(arguments: Iterable[str], grammar: Grammar) -> tuple[list[str], list[str]]:
+    """The arguments as click reads them, and the names of those that are left out.
+
+    `--flag=true` becomes `--flag`, `--flag=false` becomes `--no-flag`; `-v=3` becomes `-v 3`.
+    """
+    kept: list[str] = []
+    ignored: list[str] = []
+    rest = iter(arguments)
+    for argument in rest:
+        name, equals, value = argument.removeprefix("--").partition("=")
+        is_long = argument.startswith("--")
+        if argument == SHELL_LEFTOVER:
+            ignored.append(argument)
+        elif is_long and name in grammar.ignored_switches:
+            ignored.append(f"--{name}")
+        elif is_long and name in grammar.ignored:
+            ignored.append(f"--{name}")
+            if not equals:
+                next(rest, None)
+        elif is_long and name in grammar.switches and equals:
+            kept.append(f"--{name}" if _is_true(name, value) else f"--no-{name}")
+        elif argument.startswith("-v="):
+            kept += ["-v", argument.removeprefix("-v=")]
+        else:
+            kept.append(argument)
+    return kept, ignored
+
+
+def _is_true(name: str, value: str) -> bool:
+    if value.lower() in ("true", "t", "1"):
+        return True
+    if value.lower() in ("false", "f", "0"):
+        return False
+    raise click.BadParameter(f"{value!r} is neither true nor false", param_hint=f"--{name}")
+
+
+class GoCommand(PlainCommand):
+    """A command that understands flags as Go programs write them."""
+
+    grammar: ClassVar[Grammar]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """See `click.Command`."""
+        kept, ctx.meta["ignored"] = translate(args, self.grammar)
+        return super().parse_args(ctx, kept)
+
+
+def go_command(grammar: Grammar) -> type[GoCommand]:
+    """A class of commands whose flags have a grammar."""
+    return type("GoCommand", (GoCommand,), {"grammar": grammar})
+
+
+def warn_ignored(ctx: click.Context) -> None:
+    """Name all flags without a meaning, once."""
+    if ctx.meta["ignored"]:
+        log.warning("without a meaning here: %s", ", ".join(ctx.meta["ignored"]))
+
+
+class Duration(click.ParamType[int]):
+    """A duration in Go's notation, such as 500ms, in milliseconds."""
+
+    name = "duration"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """See `click.ParamType`."""
+        if isinstance(value, int):
+            return value
+        try:
+            milliseconds = parse_duration_ms(value)
+        except DurationError as e:
+            self.fail(str(e), param, ctx)
+        if milliseconds <= 0:
+            self.fail(f"{value}: has to be longer than nothing", param, ctx)
+        return milliseconds
+
+
+def listen_options(default: str) -> Callable[[F], F]:
+    """Where health and metrics are served; read by `addresses` and `secure_metrics`."""
+    options = (
+        click.option("--listen-address", default=default, help="/metrics, /healthz and /readyz."),
+        click.option("--healthz-address", default="", help=f"The same again, such as {HEALTHZ}."),
+        click.option("--enable-healthz/--no-enable-healthz", help=f"Listen on {HEALTHZ}, too."),
+        click.option(
+            "--metrics-tls-cert-file",
+            type=_FILE,
+            help="Serve /metrics over TLS, with this certificate, and nowhere else.",
+        ),
+        click.option("--metrics-tls-private-key-file", type=_FILE, help="The key of it."),
+        click.option(
+            "--metrics-address", default="", show_default=METRICS, help="Where that is served."
+        ),
+        click.option(
+            "--metrics-auth/--no-metrics-auth",
+            default=False,
+            help="Who reads /metrics sends a token, and has the right to get /metrics.",
+        ),
+    )
+    return lambda command: _all(options, command)
+
+
+def election_options(what: str, lock_name: str) -> Callable[[F], F]:
+    """How one of several processes is elected; read by `election`."""
+    options = (
+        click.option("--leader-elect/--no-leader-elect", default=True, help=what),
+        click.option(
+            "--lock-namespace",
+            "--lock-object-namespace",
+            "--leader-elect-resource-namespace",
+            "lock_namespace",
+            default="volcano-system",
+            help="Where the lease is.",
+        ),
+        click.option(
+            "--lock-name",
+            "--leader-elect-resource-name",
+            "lock_name",
+            default="",
+            show_default=lock_name,
+            help="The name of the lease.",
+        ),
+        click.option("--leader-elect-lease-duration", type=Duration(), default="15s"),
+        click.option("--leader-elect-renew-deadline", type=Duration(), default="10s"),
+        click.option("--leader-elect-retry-period", type=Duration(), default="2s"),
+    )
+    return lambda command: _all(options, command)
+
+
+def _all(options: tuple[Callable[[F], F], ...], command: F) -> F:
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def election(given: Mapping[str, Any], lock_name: str) -> Election | None:
+    """The election that flags ask for; lock_name: where they name none."""
+    from optsched.kube.runtime.leader_election import Election, LeaseTimes
+
+    if not given["leader_elect"]:
+        return None
+    flags = ("lease_duration", "renew_deadline", "retry_period")
+    try:
+        times = LeaseTimes(*(given[f"leader_elect_{flag}"] / 1000 for flag in flags))
+    except ValueError as e:
+        raise click.UsageError(str(e)) from e
+    return Election(given["lock_namespace"], given["lock_name"] or lock_name, times)
+
+
+def addresses(given: Mapping[str, Any]) -> Iterator[Address]:
+    """Where flags want health and metrics."""
+    healthz = given["healthz_address"] or (HEALTHZ if given["enable_healthz"] else "")
+    yield from (_address(text) for text in (given["listen_address"], healthz) if text)
+
+
+def _address(text: str) -> Address:
+    from optsched.kube.serving.http import Address
+
+    try:
+        return Address.parse(text)
+    except ValueError as e:
+        raise click.UsageError(str(e)) from e
+
+
+def secure_metrics(given: Mapping[str, Any]) -> SecureMetrics | None:
+    """Where flags want metrics over TLS; None where they name no certificate."""
+    from optsched.kube.serving.certificate_sources import Files
+    from optsched.kube.serving.metrics_server import SecureMetrics
+
+    certificate, key = given["metrics_tls_cert_file"], given["metrics_tls_private_key_file"]
+    if certificate is None and key is None:
+        if given["metrics_auth"]:
+            raise click.UsageError(
+                "--metrics-auth needs --metrics-tls-cert-file and --metrics-tls-private-key-file: "
+                "tokens travel over TLS alone"
+            )
+        if given["metrics_address"]:
+            raise click.UsageError(
+                "--metrics-address needs --metrics-tls-cert-file and "
+                "--metrics-tls-private-key-file: without them metrics are at --listen-address"
+            )
+        return None
+    if certificate is None or key is None:
+        raise click.UsageError(
+            "--metrics-tls-cert-file and --metrics-tls-private-key-file come together"
+        )
+    place = _address(given["metrics_address"] or METRICS)
+    return SecureMetrics(place, Files(certificate, key), given["metrics_auth"])

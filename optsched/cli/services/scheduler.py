@@ -1,0 +1,255 @@
+"""`optsched scheduler`: the scheduler of a live cluster.
+
+Volcano's flags are understood as they stand in its manifests, `--leader-elect=false` and the like
+included. Those that have no meaning here are accepted, with one warning for all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from optsched import __version__
+from optsched.api.wellknown import DEFAULT_QUEUE, DEFAULT_SCHEDULER_NAME
+from optsched.cli.base.custom_plugins import shelf_of
+from optsched.cli.base.exit_codes import said_of
+from optsched.cli.base.garbage_collection import collect_while_serving
+from optsched.cli.base.options import solver_option
+from optsched.cli.services.go_flags import (
+    METRICS_AUTH,
+    Duration,
+    Grammar,
+    addresses,
+    election,
+    election_options,
+    go_command,
+    listen_options,
+    secure_metrics,
+    warn_ignored,
+)
+from optsched.cli.services.log_options import logging_options, set_up_logging
+from optsched.cluster.shards import Sharding, ShardMode
+from optsched.formats.pods import SCHEDULER_NAMES, DecodeOptions, Loners
+from optsched.policy.policy import SolverKind
+from optsched.policy.problem import PolicyError
+from optsched.policy.reload import PolicyWatch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from optsched.kube.scheduler.process import Settings
+
+DEFAULT_MODEL: Final = "volcano-default"
+
+SWITCHES: Final = frozenset({"leader-elect", "enable-healthz", METRICS_AUTH})
+"""Flags that are on or off; Go writes the latter as `--flag=false`."""
+
+IGNORED_SWITCHES: Final = frozenset(
+    {
+        "alsologtostderr",
+        "cache-dumper",
+        "csi-storage",
+        "disable-default-scheduler-config",
+        "enable-metrics",
+        "enable-pprof",
+        "logtostderr",
+        "priority-class",
+    }
+)
+IGNORED: Final = frozenset(
+    {
+        "ca-cert-file",
+        "feature-gates",
+        "gate-removal-worker-num",
+        "ignored-provisioners",
+        "kube-api-burst",
+        "kube-api-qps",
+        "leader-elect-resource-lock",
+        "log-flush-frequency",
+        "master",
+        "minimum-feasible-nodes",
+        "minimum-percentage-nodes-to-find",
+        "node-worker-threads",
+        "percentage-nodes-to-find",
+        "resource-sync-timeout",
+        "resync-period",
+        "stderrthreshold",
+        "tls-cert-file",
+        "tls-private-key-file",
+        "vmodule",
+    }
+)
+"""Volcano's flags without a meaning here; each takes a value."""
+
+GRAMMAR: Final = Grammar(SWITCHES, IGNORED_SWITCHES, IGNORED)
+
+log = logging.getLogger("optsched")
+
+
+# --- flags ---------------------------------------------------------------------------------------
+
+
+def _label(text: str) -> tuple[str, str]:
+    label, colon, value = text.partition(":")
+    if not colon or not label:
+        raise click.BadParameter(f"{text!r}: write LABEL:VALUE", param_hint="--node-selector")
+    return label.strip(), value.strip()
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+
+def state_folder() -> Path:
+    """The folder for dumps of this user (XDG Base Directory Specification)."""
+    home = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(home).expanduser() / "optsched" / "dumps"
+
+
+@click.command(cls=go_command(GRAMMAR), context_settings={"show_default": True})
+@click.version_option(__version__, prog_name="optsched")
+@click.option(
+    "--kubeconfig",
+    default="",
+    show_default="KUBECONFIG, else the pod's service account",
+    help="How to reach the cluster.",
+)
+@click.option(
+    "--scheduler-name",
+    "names",
+    multiple=True,
+    default=SCHEDULER_NAMES,
+    help="Pods with this schedulerName are ours; may be given again.",
+)
+@click.option(
+    "--config",
+    "--scheduler-conf",
+    "config",
+    default=DEFAULT_MODEL,
+    help="A model that comes along, or a file, in Volcano's format or ours, read when it changes.",
+)
+@solver_option
+@click.option(
+    "--schedule-period",
+    type=Duration(),
+    show_default="the policy's",
+    help="From one session to the next.",
+)
+@click.option("--default-queue", default=DEFAULT_QUEUE, help="For pods without any queue.")
+@click.option(
+    "--loners",
+    type=click.Choice([each.value for each in Loners]),
+    default=Loners.PLACE.value,
+    help="Pods that name no PodGroup: place each, or wait for the one that controllers make.",
+)
+@click.option(
+    "--tenant-priority-class",
+    "lifting_classes",
+    multiple=True,
+    metavar="NAME",
+    help="A PriorityClass by which a PodGroup counts above its pods; may be given again.",
+)
+@click.option(
+    "--device-scheduler",
+    "device_schedulers",
+    multiple=True,
+    metavar="NAME",
+    help="Another scheduler that gives devices: annotations of its pods count.",
+)
+@click.option(
+    "--node-selector", "selectors", multiple=True, help="LABEL:VALUE; use such nodes only."
+)
+@click.option(
+    "--sharding-mode",
+    "--scheduler-sharding-mode",
+    "sharding_mode",
+    type=click.Choice([mode.value for mode in ShardMode]),
+    default=ShardMode.NONE.value,
+    help="hard: use the nodes of our NodeShard alone; soft: use them first.",
+)
+@click.option(
+    "--sharding-name",
+    "--scheduler-sharding-name",
+    "sharding_name",
+    default=DEFAULT_SCHEDULER_NAME,
+    help="The name of our NodeShard.",
+)
+@click.option(
+    "--scheduled-events",
+    type=click.Choice(["pods", "gangs"]),
+    default="pods",
+    help="Events of binds: one on each pod, or one on the PodGroup for pods bound together.",
+)
+@listen_options(":8080")
+@election_options(
+    "Let one of several schedule.", "the scheduler's name, `volcano` if it has several"
+)
+@click.option(
+    "--dump-dir",
+    "--cache-dump-dir",
+    "dump_dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=state_folder,
+    show_default="~/.local/state/optsched/dumps",
+    help="For snapshots: on SIGUSR2, and whenever a plan breaks a rule.",
+)
+@click.option(
+    "--plugins-dir",
+    default="",
+    help="Python files in this folder are plugins that the configuration may name.",
+)
+@logging_options
+@click.pass_context
+def scheduler(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  click decides
+    """Run the scheduler for the pods that name it, next to kube-scheduler."""
+    set_up_logging(given["verbosity"], given["log_format"])
+    warn_ignored(ctx)
+    collect_while_serving()
+    # Kubernetes' client takes half a second to load; other commands and --help do without.
+    from optsched.kube.client.client import ConfigError
+    from optsched.kube.scheduler.process import run
+
+    try:
+        asyncio.run(run(_settings(given)))
+    except (ConfigError, PolicyError, OSError) as e:
+        raise click.ClickException(said_of(e)) from e
+
+
+def _settings(given: Mapping[str, Any]) -> Settings:
+    from optsched.kube.scheduler.process import Settings
+
+    period_ms = given["schedule_period"]
+    shelf = shelf_of(Path(given["plugins_dir"]) if given["plugins_dir"] else None)
+    return Settings(
+        policy=PolicyWatch(given["config"], lambda path: path.read_text("utf-8"), shelf),
+        kubeconfig=given["kubeconfig"],
+        pods=DecodeOptions(
+            tuple(given["names"]),
+            given["default_queue"],
+            Sharding(ShardMode(given["sharding_mode"]), given["sharding_name"]),
+            Loners(given["loners"]),
+            frozenset(given["lifting_classes"]),
+            frozenset(given["device_schedulers"]),
+        ),
+        solver=SolverKind(given["solver"]) if given["solver"] else None,
+        period_s=None if period_ms is None else period_ms / 1000,
+        election=election(given, _lock_name(given)),
+        listen=tuple(addresses(given)),
+        metrics=secure_metrics(given),
+        dump_dir=given["dump_dir"],
+        node_labels=tuple(_label(p) for s in given["selectors"] for p in s.split(",") if p),
+        reports_gangs=given["scheduled_events"] == "gangs",
+    )
+
+
+def _lock_name(given: Mapping[str, Any]) -> str:
+    names = given["names"]
+    return str(names[0]) if len(names) == 1 else DEFAULT_SCHEDULER_NAME
+
+
+if __name__ == "__main__":
+    scheduler()

@@ -1,0 +1,320 @@
+"""`optsched webhook`: what is wrong is refused before it is stored, what is missing is filled in.
+
+Volcano's flags of `vc-webhook-manager` are understood as they stand in its manifests. Those that
+have no meaning here are accepted, with one warning for all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zoneinfo
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import click
+
+from optsched import __version__
+from optsched.cli.base.exit_codes import said_of
+from optsched.cli.services.go_flags import (
+    METRICS_AUTH,
+    Duration,
+    Grammar,
+    addresses,
+    go_command,
+    listen_options,
+    secure_metrics,
+    warn_ignored,
+)
+from optsched.cli.services.log_options import logging_options, set_up_logging
+from optsched.formats.pods import SCHEDULER_NAMES
+from optsched.units.unreadable import why_unreadable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from optsched.admission.services import Service
+    from optsched.admission.world import Settings as Rules
+    from optsched.kube.serving.certificate_sources import Files
+    from optsched.kube.webhook.process import Settings
+
+GATING: Final = "SchedulingGatesQueueAdmission"
+"""Volcano's feature; others have no meaning here."""
+
+UNGUARDED: Final = ("/queues/mutate", "/queues/validate", "/hypernodes/validate")
+"""Paths that do not keep tenants apart."""
+
+CONTROLLERS: Final = ("volcano-controllers", "optsched-controllers")
+"""Service accounts that make jobs and PodGroups for others."""
+
+GRAMMAR: Final = Grammar(
+    switches=frozenset(
+        {
+            "enable-healthz",
+            METRICS_AUTH,
+            "enable-queue-allocated-pods-check",
+            "enable-root-queue-protection",
+            "queue-rbac",
+            "ssh",
+        }
+    ),
+    ignored_switches=frozenset({"alsologtostderr", "logtostderr"}),
+    ignored=frozenset(
+        {
+            "kube-api-burst",
+            "kube-api-qps",
+            "log-flush-frequency",
+            "master",
+            "stderrthreshold",
+            "vmodule",
+        }
+    ),
+)
+
+_FILE: Final = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command(cls=go_command(GRAMMAR), context_settings={"show_default": True})
+@click.version_option(__version__, prog_name="optsched")
+@click.option(
+    "--kubeconfig",
+    default="",
+    show_default="KUBECONFIG, else the pod's service account",
+    help="How to reach the cluster.",
+)
+@click.option("--port", default=8443, help="Where API servers ask, over TLS.")
+@click.option("--bind-address", default="", show_default="all", help="At which address.")
+@click.option(
+    "--enabled-admission",
+    "paths",
+    default="",
+    show_default="all",
+    help="Paths with commas between.",
+)
+@click.option(
+    "--scheduler-name",
+    "names",
+    multiple=True,
+    default=SCHEDULER_NAMES,
+    help="Pods with this schedulerName are ours; may be given again. Jobs get the first.",
+)
+@click.option(
+    "--webhook-namespace", default="volcano-system", help="Of the Service and the Secret."
+)
+@click.option(
+    "--webhook-service-name",
+    "service_name",
+    default="volcano-admission-service",
+    help="The Service in front, after which the webhook configurations are named.",
+)
+@click.option("--webhook-url", "url", default="", help="Where it is reached without a Service.")
+@click.option(
+    "--secret-name",
+    default="volcano-admission-secret",
+    help="Where its own certificates are kept, for all replicas.",
+)
+@click.option("--tls-cert-file", type=_FILE, help="A certificate that somebody else renews.")
+@click.option("--tls-private-key-file", type=_FILE, help="The key of that certificate.")
+@click.option("--ca-cert-file", type=_FILE, help="Whom API servers should trust then.")
+@click.option(
+    "--admission-conf", "conf", type=_FILE, help="Resource groups: where pods run; followed."
+)
+@click.option(
+    "--feature-gates",
+    "features",
+    default="",
+    help=f"{GATING}=true: pods that ask for it are held back until their queue has room.",
+)
+@click.option("--max-queue-depth", default=5, help="Levels of queues below the root.")
+@click.option(
+    "--enable-root-queue-protection/--no-enable-root-queue-protection",
+    "protects_root",
+    default=True,
+    help="Nobody changes what the root queue has.",
+)
+@click.option(
+    "--enable-queue-allocated-pods-check/--no-enable-queue-allocated-pods-check",
+    "checks_allocated",
+    default=False,
+    help="Queues whose pods hold something are not deleted.",
+)
+@click.option(
+    "--trusted-user",
+    "trusted",
+    multiple=True,
+    show_default="our controllers and Volcano's",
+    help="Acts for others, by the record of who submitted; may be given again.",
+)
+@click.option(
+    "--queue-rbac/--no-queue-rbac",
+    "checks_use",
+    default=False,
+    help="Users need the right `use` of a queue, unless its lists name them.",
+)
+@click.option(
+    "--ssh/--no-ssh",
+    default=True,
+    help="Jobs may use the plugin ssh, for which controllers read and write Secrets.",
+)
+@click.option(
+    "--tenant-annotation",
+    "tenant_annotations",
+    multiple=True,
+    metavar="KEY",
+    help="A guarded annotation, such as volcano.sh/preemptable, that every user may write.",
+)
+@click.option(
+    "--tenant-priority-class",
+    "tenant_classes",
+    multiple=True,
+    metavar="NAME",
+    show_default="all but system-*",
+    help="A PriorityClass that every user may name; it lifts PodGroups above their pods.",
+)
+@click.option(
+    "--device-scheduler",
+    "device_schedulers",
+    multiple=True,
+    metavar="NAME",
+    help="Another scheduler that gives devices: annotations of its pods are guarded.",
+)
+@click.option(
+    "--graceful-shutdown-time",
+    "grace_ms",
+    type=Duration(),
+    default="5s",
+    help="It still answers for so long once it has been told to stop.",
+)
+@listen_options(":8080")
+@logging_options
+@click.pass_context
+def webhook(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  click decides
+    """Run the admission webhook, which reviews objects before they are stored."""
+    set_up_logging(given["verbosity"], given["log_format"])
+    warn_ignored(ctx)
+    settings = _settings({**given, "gates": _gates(given["features"])})
+    # Kubernetes' client takes half a second to load; other commands and --help do without.
+    from optsched.kube.client.client import ConfigError
+    from optsched.kube.webhook.process import run
+
+    try:
+        asyncio.run(run(settings))
+    except (ConfigError, OSError, ValueError) as e:
+        raise click.ClickException(said_of(e)) from e
+
+
+def _settings(given: Mapping[str, Any]) -> Settings:
+    from optsched.api.kinds import SECRET, Ref
+    from optsched.kube.serving.http import Address
+    from optsched.kube.webhook.process import Settings
+
+    namespace = given["webhook_namespace"]
+    return Settings(
+        services=_services(given["paths"]),
+        rules=_rules(given),
+        place=Address(given["bind_address"], given["port"]),
+        secret=Ref(SECRET, namespace, given["secret_name"]),
+        names=tuple(_names(given["service_name"], namespace, given["url"])),
+        service_name=given["service_name"],
+        kubeconfig=given["kubeconfig"],
+        listen=tuple(addresses(given)),
+        metrics=secure_metrics(given),
+        files=_files(given),
+        url=given["url"],
+        config=_config(given["conf"]),
+        grace_s=given["grace_ms"] / 1000,
+    )
+
+
+def _gates(features: str) -> bool:
+    """Whether pods are held back, by features as in `Name=true,Other=false`."""
+    pairs = (feature.partition("=") for feature in features.split(",") if feature.strip())
+    values = {name.strip(): value.strip().lower() for name, _, value in pairs}
+    others = sorted(values.keys() - {GATING})
+    if others:
+        logging.getLogger("optsched").warning("without a meaning here: %s", ", ".join(others))
+    wanted = values.get(GATING, "false")
+    if wanted not in ("true", "false"):
+        raise click.BadParameter(
+            f"{GATING} is {wanted!r}: write true or false", param_hint="--feature-gates"
+        )
+    return wanted == "true"
+
+
+def _services(paths: str) -> Sequence[Service]:
+    from optsched.admission.services import SERVICE_OF
+
+    wanted = [path.strip() for path in paths.split(",") if path.strip()] or tuple(SERVICE_OF)
+    unknown = [path for path in wanted if path not in SERVICE_OF]
+    if unknown:
+        known = ", ".join(SERVICE_OF)
+        raise click.BadParameter(
+            f"there is no {', '.join(unknown)}; known are {known}", param_hint="--enabled-admission"
+        )
+    missing = [path for path in SERVICE_OF if path not in wanted and path not in UNGUARDED]
+    if missing:
+        logging.getLogger("optsched").warning(
+            "access to queues can be got round, because --enabled-admission leaves out %s",
+            ", ".join(missing),
+        )
+    return tuple(SERVICE_OF[path] for path in dict.fromkeys(wanted))
+
+
+def _rules(given: Mapping[str, Any]) -> Rules:
+    from optsched.admission.world import JOB_PLUGINS
+    from optsched.admission.world import Settings as Rules
+
+    account = f"system:serviceaccount:{given['webhook_namespace']}:"
+    return Rules(
+        scheduler_names=tuple(given["names"]),
+        trusted=frozenset(given["trusted"] or (f"{account}{name}" for name in CONTROLLERS)),
+        zones=frozenset(zoneinfo.available_timezones()) or None,
+        max_queue_depth=given["max_queue_depth"],
+        protects_root=given["protects_root"],
+        checks_allocated=given["checks_allocated"],
+        gates_pods=given["gates"],
+        job_plugins=JOB_PLUGINS if given["ssh"] else JOB_PLUGINS - {"ssh"},
+        checks_use=given["checks_use"],
+        tenant_annotations=frozenset(given["tenant_annotations"]),
+        tenant_classes=frozenset(given["tenant_classes"]) or None,
+        device_schedulers=frozenset(given["device_schedulers"]),
+    )
+
+
+def _config(path: Path | None) -> Path | None:
+    """The file of resource groups, which has to be good to begin with."""
+    from optsched.admission.resource_groups import GroupsError, read_resource_groups
+
+    if path is None:
+        return None
+    try:
+        read_resource_groups(path.read_text("utf-8"))
+    except GroupsError as e:
+        raise click.BadParameter(f"{path}: {e}", param_hint="--admission-conf") from e
+    except (OSError, UnicodeDecodeError) as e:
+        text = f"{path}: can not be read: {why_unreadable(e)}"
+        raise click.BadParameter(text, param_hint="--admission-conf") from e
+    return path
+
+
+def _names(service: str, namespace: str, url: str) -> list[str]:
+    """The names under which an API server may ask."""
+    host = urlsplit(url).hostname
+    names = [f"{service}.{namespace}.svc", f"{service}.{namespace}", service]
+    return [host, *names] if host else names
+
+
+def _files(given: Mapping[str, Any]) -> Files | None:
+    from optsched.kube.serving.certificate_sources import Files
+
+    certificate, key = given["tls_cert_file"], given["tls_private_key_file"]
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise click.UsageError("--tls-cert-file and --tls-private-key-file come together")
+    return Files(certificate, key, given["ca_cert_file"])
+
+
+if __name__ == "__main__":
+    webhook()

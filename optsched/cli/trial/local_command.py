@@ -1,0 +1,145 @@
+"""`optsched local`: a Kubernetes control plane on this machine, for trying things out."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.text import Text
+
+from optsched.cli.base.command_group import Group
+from optsched.cli.base.console import PlainConsole, echo
+from optsched.cli.base.parameters import Amount, RenamedOption
+from optsched.local.assets import AssetsError, require
+from optsched.local.components import Lifetime, Options
+from optsched.local.files import cache_directory, shipped
+from optsched.local.kubectl import KubectlError
+from optsched.local.nodes import manifest_list, node_manifest
+from optsched.local.plane import ControlPlane, PlaneError, wipe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+def default_directory() -> Path:
+    """Where the control plane lives unless told otherwise."""
+    return cache_directory(os.environ) / "local"
+
+
+directory_option = click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=default_directory,
+    show_default="local, in the cache folder",
+    help="Where the control plane keeps its objects, certificates and logs.",
+)
+
+
+@click.group(cls=Group)
+def local() -> None:
+    """Run a Kubernetes control plane on this machine, with emulated nodes."""
+
+
+@local.command()
+@directory_option
+@click.option(
+    "--kube-scheduler/--no-kube-scheduler",
+    "--scheduler/--no-scheduler",
+    "scheduler",
+    cls=RenamedOption,
+    former=("--scheduler", "--no-scheduler"),
+    default=False,
+    help="Run kube-scheduler as well.",
+)
+@click.option("--nodes", type=click.IntRange(min=0), default=0, help="How many nodes to make.")
+@click.option("--cpu", type=Amount("cpu"), default="4", show_default=True, help="CPU of each node.")
+@click.option(
+    "--memory",
+    type=Amount("memory"),
+    default="16Gi",
+    show_default=True,
+    help="Memory of each node.",
+)
+@click.option("--gpu", type=click.IntRange(min=0), default=0, help="GPUs of each node.")
+def up(directory: Path, *, scheduler: bool, nodes: int, cpu: str, memory: str, gpu: int) -> None:
+    """Start it, and leave it running until `optsched local down`."""
+    with _reported_errors(), _progress() as report:
+        assets = require(report)
+        options = Options(
+            lifetime=Lifetime.DETACHED, scheduler=scheduler, definitions=shipped("crds")
+        )
+        plane = ControlPlane.start(directory, assets, options, on_progress=report)
+        if nodes:
+            report(f"making {nodes} nodes")
+            names = [f"node-{i:0{len(str(nodes))}}" for i in range(1, nodes + 1)]
+            manifests = [node_manifest(name, cpu=cpu, memory=memory, gpu=gpu) for name in names]
+            plane.kubectl.apply(manifest_list(manifests))
+    echo(f"ready     {plane.server}")
+    echo(f"CRDs      {len(plane.definitions)}")
+    echo(f"nodes     {nodes} new")
+    echo(f"use it    export KUBECONFIG={plane.kubeconfig}")
+
+
+@local.command()
+@directory_option
+@click.option("--wipe", "wiped", is_flag=True, help="Delete its objects and certificates too.")
+def down(directory: Path, *, wiped: bool) -> None:
+    """Stop it; its objects are there again at the next `up`."""
+    with _reported_errors():
+        running = ControlPlane.attach(directory).pids
+        if wiped:
+            wipe(directory)
+        else:
+            ControlPlane.attach(directory).stop()
+    echo(f"stopped {', '.join(running)}" if running else "nothing was running")
+
+
+@local.command()
+@directory_option
+@click.option("--raw", is_flag=True, help="Print the content, not the path.")
+def kubeconfig(directory: Path, *, raw: bool) -> None:
+    """Print where its kubeconfig is."""
+    with _reported_errors():
+        path = ControlPlane.attach(directory).kubeconfig
+    echo(path.read_text() if raw else str(path), nl=not raw)
+
+
+@local.command()
+@directory_option
+def status(directory: Path) -> None:
+    """Show what runs; the exit code is 0 only if all of it is ready."""
+    with _reported_errors():
+        plane = ControlPlane.attach(directory)
+    pids = plane.pids
+    for name in plane.components:
+        echo(f"{name:24} {pids.get(name, 'not running')}")
+    ready = plane.is_ready()
+    echo(f"{'ready at' if ready else 'not ready:'} {plane.server}, logs in {plane.layout.logs}")
+    raise SystemExit(0 if ready else 1)
+
+
+@contextmanager
+def _reported_errors() -> Iterator[None]:
+    try:
+        yield
+    except (AssetsError, PlaneError, KubectlError) as e:
+        raise click.ClickException(str(e)) from e
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """A line that changes on a terminal, a line for each message elsewhere."""
+    console = PlainConsole(stderr=True, highlight=False)
+    if not console.is_terminal:
+        yield lambda message: console.print(Text(message))
+        return
+    with console.status("") as spinner:
+        yield lambda message: spinner.update(Text(message))
+
+
+if __name__ == "__main__":
+    local()

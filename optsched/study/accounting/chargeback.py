@@ -1,0 +1,447 @@
+"""What queues and their users have held, to be charged to them: exact integers, nothing rounded.
+
+The unit is the GPU-microsecond: thousandths of a GPU times milliseconds. A GPU for an hour is
+3 600 000 000 of it; who shares a GPU is charged the thousandths that it asks for. Nothing is
+counted before an instant (the end of a warm-up) or after the last one that is told.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import defaultdict
+from dataclasses import astuple, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api.wellknown import CRATER_USER, USER
+from optsched.cluster.amounts import amount_of
+from optsched.cluster.task import TaskStatus
+from optsched.study.simulation.record import (
+    Bind,
+    Finish,
+    Held,
+    Move,
+    NodeTurn,
+    Release,
+    Start,
+    Stop,
+    Submit,
+)
+from optsched.study.simulation.simulated_devices import milli_on
+from optsched.units import CPU
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from optsched.cluster.snapshot import Gang, Snapshot
+    from optsched.cluster.task import Task, TaskShape
+    from optsched.cluster.trace import Arrival, Trace
+    from optsched.study.simulation.record import Event, Place
+
+HOUR_US: Final = 3_600_000_000
+"""GPU-microseconds of a GPU-hour."""
+
+UNIT: Final = "GPU-microseconds"
+
+_NODE: Final = "node"
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """What somebody has held, in GPU-microseconds and, where it says so, CPU-microseconds.
+
+    Attributes
+    ----------
+    jobs
+        Gangs that have arrived.
+    held
+        From when pods have a node until they leave it.
+    idle
+        Of that, what gangs held before they had their minimum: Crater's bills begin after it.
+    evicted
+        Of that, work that was lost to evictions and moves, which has to be done again, and what
+        evicted pods held until they had left.
+    failed
+        Of that, work that was lost to nodes that failed.
+    cpu_held
+        CPU-microseconds: thousandths of a CPU times milliseconds.
+
+    """
+
+    jobs: int = 0
+    held: int = 0
+    idle: int = 0
+    evicted: int = 0
+    failed: int = 0
+    cpu_held: int = 0
+
+    def __add__(self, other: Amounts) -> Amounts:
+        return Amounts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    @property
+    def useful(self) -> int:
+        """What was held and neither idle nor lost."""
+        return self.held - self.idle - self.evicted - self.failed
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What one user has held in one queue. user: empty where nobody is named."""
+
+    queue: str
+    user: str
+    amounts: Amounts
+
+
+@dataclass(frozen=True, slots=True)
+class Chargeback:
+    """What everybody has held: one charge a queue and user, in this order."""
+
+    charges: tuple[Charge, ...]
+
+    @property
+    def total(self) -> Amounts:
+        """Of all."""
+        return sum((c.amounts for c in self.charges), Amounts())
+
+    @property
+    def by_queue(self) -> dict[str, Amounts]:
+        """Of each queue, in name order."""
+        return self._by(lambda c: c.queue)
+
+    @property
+    def by_user(self) -> dict[str, Amounts]:
+        """Of each user, in name order."""
+        return self._by(lambda c: c.user)
+
+    def _by(self, name_of: Callable[[Charge], str]) -> dict[str, Amounts]:
+        found: dict[str, Amounts] = {}
+        for charge in self.charges:
+            name = name_of(charge)
+            found[name] = found.get(name, Amounts()) + charge.amounts
+        return dict(sorted(found.items()))
+
+    def as_json(self) -> dict[str, Any]:
+        """Integers, with their unit; by queue and user, by queue, by user, and of all."""
+        return {
+            "unit": UNIT,
+            "gpu_hour": HOUR_US,
+            "charges": [
+                {"queue": c.queue, "user": c.user, **as_numbers(c.amounts)} for c in self.charges
+            ],
+            "queues": {name: as_numbers(found) for name, found in self.by_queue.items()},
+            "users": {name: as_numbers(found) for name, found in self.by_user.items()},
+            "total": as_numbers(self.total),
+        }
+
+    @property
+    def lines(self) -> Iterator[list[str | int]]:
+        """The cells of each charge as `HEADER` names them: hours beside what they are made of."""
+        for each in self.charges:
+            found = each.amounts
+            hours = [hours_text(found.held), hours_text(found.evicted)]
+            yield [each.queue, each.user, *hours, *as_numbers(found).values()]
+
+    def as_csv(self) -> str:
+        """One line a queue and user."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(HEADER)
+        writer.writerows(self.lines)
+        return text.getvalue()
+
+
+_COLUMNS: Final = {
+    "jobs": "jobs",
+    "held": "held_gpu_us",
+    "idle": "idle_gpu_us",
+    "evicted": "evicted_gpu_us",
+    "failed": "failed_gpu_us",
+    "cpu_held": "held_cpu_us",
+}
+
+HEADER: Final = ("queue", "user", "gpu_hours", "evicted_gpu_hours", *_COLUMNS.values())
+
+
+def together(several: Iterable[Chargeback]) -> Chargeback:
+    """The sum of several."""
+    found: dict[tuple[str, str], Amounts] = defaultdict(Amounts)
+    for each in several:
+        for charge in each.charges:
+            found[charge.queue, charge.user] += charge.amounts
+    return Chargeback(tuple(Charge(*payer, found[payer]) for payer in sorted(found)))
+
+
+def as_numbers(found: Amounts) -> dict[str, int]:
+    """The integers by name, with their units."""
+    return {_COLUMNS[f.name]: getattr(found, f.name) for f in fields(found)}
+
+
+def of_json(found: Mapping[str, Any]) -> Chargeback:
+    """What `Chargeback.as_json` has written."""
+    return Chargeback(
+        tuple(
+            Charge(c["queue"], c["user"], Amounts(**{k: c[v] for k, v in _COLUMNS.items()}))
+            for c in found["charges"]
+        )
+    )
+
+
+def hours_text(held_us: int, digits: int = 6) -> str:
+    """Hours of so many microseconds, half of the last digit rounded up; no float is near."""
+    scale = 10**digits
+    whole, part = divmod((2 * held_us * scale + HOUR_US) // (2 * HOUR_US), scale)
+    return f"{whole}.{part:0{digits}d}"
+
+
+def user_of(gang: Gang) -> str:
+    """Whom the use of a gang is charged to; empty where nobody is named.
+
+    Its annotation `optsched.io/user`, which readers of traces set from their column of users; else
+    the label `optsched.io/user` of its first pod that has one, else Crater's label
+    `crater.raids.io/task-user`.
+    """
+    named = gang.annotations.get(USER)
+    labels = (task.labels.get(name) for name in (USER, CRATER_USER) for task in gang.tasks)
+    return named or next(filter(None, labels), "")
+
+
+# --- of a replay ---------------------------------------------------------------------------------
+
+
+def chargeback(trace: Trace, events: Iterable[Event], *, warm_up_ms: int = 0) -> Chargeback:
+    """What a replay comes to; up to its last event."""
+    book = Charging(trace, warm_up_ms)
+    for event in events:
+        book.take(event)
+    return book.found()
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A task on a node. since_ms: from when on it counts. milli, cpu_m: what it takes there."""
+
+    since_ms: int
+    milli: int
+    cpu_m: int
+
+    def held(self, until_ms: int, ran_ms: int | None) -> Amounts:
+        """What it has held, and what of that before its gang ran; ran_ms: None where it has not."""
+        held_ms = max(until_ms - self.since_ms, 0)
+        before_ms = held_ms if ran_ms is None else min(max(ran_ms - self.since_ms, 0), held_ms)
+        return Amounts(
+            held=self.milli * held_ms, idle=self.milli * before_ms, cpu_held=self.cpu_m * held_ms
+        )
+
+    def lost(self, from_ms: int, until_ms: int) -> int:
+        """What of it falls into a time whose work is lost."""
+        return self.milli * max(until_ms - max(self.since_ms, from_ms), 0)
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """A gang on its way: what its tasks take, and where they sit.
+
+    since_ms: when the present run began; None while it does not run.
+    """
+
+    payer: tuple[str, str]
+    shapes: Mapping[str, TaskShape]
+    seats: dict[str, Seat]
+    grace_ms: int = 0
+    since_ms: int | None = None
+
+
+class Charging:
+    """Goes through a record once, event by event; what has finished is forgotten."""
+
+    def __init__(self, trace: Trace, warm_up_ms: int = 0) -> None:
+        self._from_ms = warm_up_ms
+        self._nodes = {node.name: node for node in trace.nodes if node.cards}
+        self._arrivals = {a.gang.key: a for a in trace.arrivals}
+        self._jobs: dict[str, _Job] = {}
+        self._found: dict[tuple[str, str], Amounts] = defaultdict(Amounts)
+        self._staying: list[tuple[tuple[str, str], Seat, int]] = []
+        self._now_ms = 0
+
+    def take(self, event: Event) -> None:
+        """What happens next."""
+        self._now_ms = event.at_ms
+        match event:
+            case Submit():
+                self._submit(self._arrivals[event.job])
+            case Start():
+                self._sit(self._jobs[event.job], event.places)
+                self._jobs[event.job].since_ms = event.at_ms
+            case Bind():
+                self._sit(self._jobs[event.job], event.places)
+            case Move():
+                self._move(self._jobs[event.job], event)
+            case Release():
+                job = self._jobs[event.job]
+                self._stay(job, event.tasks, event.cause)
+                self._rise(job, event.tasks)
+            case Stop():
+                job = self._jobs[event.job]
+                self._lose(job, event.lost_ms, event.cause)
+                self._stay(job, job.seats, event.cause)
+                self._rise(job, list(job.seats))
+                job.since_ms = None
+            case Finish():
+                job = self._jobs.pop(event.job)
+                self._rise(job, list(job.seats))
+            case NodeTurn() | Held():
+                pass
+
+    def found(self, until_ms: int | None = None) -> Chargeback:
+        """All charges up to an instant, the last event's if not given; tasks that sit count."""
+        end_ms = self._now_ms if until_ms is None else until_ms
+        found = dict(self._found)
+        for job in self._jobs.values():
+            for seat in job.seats.values():
+                found[job.payer] += seat.held(end_ms, job.since_ms)
+        for payer, seat, leaves_ms in self._staying:
+            held = seat.held(min(leaves_ms, end_ms), seat.since_ms)
+            found[payer] += replace(held, evicted=held.held)
+        return Chargeback(tuple(Charge(*payer, found[payer]) for payer in sorted(found)))
+
+    # --- events ----------------------------------------------------------------------------------
+
+    def _submit(self, arrival: Arrival) -> None:
+        gang = arrival.gang
+        payer = (gang.queue, user_of(gang))
+        shapes = {t.key: t.shape for t in gang.tasks}
+        self._jobs[gang.key] = _Job(payer, shapes, {}, arrival.grace_ms)
+        self._found[payer] += Amounts(jobs=int(self._now_ms >= self._from_ms))
+
+    def _sit(self, job: _Job, places: Iterable[Place]) -> None:
+        since_ms = max(self._now_ms, self._from_ms)
+        for place in places:
+            shape = job.shapes[place.task]
+            milli = milli_on(shape, self._nodes.get(place.node))
+            job.seats[place.task] = Seat(since_ms, milli, amount_of(shape.request, CPU))
+
+    def _rise(self, job: _Job, tasks: Iterable[str]) -> None:
+        held = (job.seats.pop(task).held(self._now_ms, job.since_ms) for task in tasks)
+        self._found[job.payer] = sum(held, self._found[job.payer])
+
+    def _stay(self, job: _Job, tasks: Iterable[str], cause: str) -> None:
+        """Pods that are evicted hold what they have until their grace period is over."""
+        if cause == _NODE or not job.grace_ms:
+            return
+        now_ms = max(self._now_ms, self._from_ms)
+        for task in tasks:
+            seat = replace(job.seats[task], since_ms=now_ms)
+            self._staying.append((job.payer, seat, self._now_ms + job.grace_ms))
+
+    def _move(self, job: _Job, event: Move) -> None:
+        """Restart the moved tasks on other nodes; the gang resumes from its last checkpoint."""
+        self._lose(job, event.lost_ms, "")
+        self._rise(job, [place.task for place in event.places])
+        self._sit(job, event.places)
+
+    def _lose(self, job: _Job, lost_ms: int, cause: str) -> None:
+        """Work of a run that is lost: of each task as much of it as it was there for."""
+        from_ms = self._now_ms - lost_ms
+        lost = sum(seat.lost(from_ms, self._now_ms) for seat in job.seats.values())
+        kind = Amounts(failed=lost) if cause == _NODE else Amounts(evicted=lost)
+        self._found[job.payer] += kind
+
+
+# --- of a cluster that was watched ---------------------------------------------------------------
+
+
+def chargeback_of_pictures(snapshots: Sequence[Snapshot]) -> Chargeback:
+    """What is held in a cluster from its first picture to its last one.
+
+    A pod holds what it asks for from when it was bound, or from the first picture on where that was
+    before, until the first picture in which it has left its node. A gang that had its minimum and
+    has it no more in the next picture, where it waits, has been evicted, or has failed where a node
+    of its was not ready then: lost is what its pods have done since they came or last saved their
+    work (`optsched.io/checkpointed-at`). The finer the pictures, the finer all this.
+    """
+    first_ms = snapshots[0].taken_ms if snapshots else 0
+    watched: dict[str, _Watched] = {}
+    for snapshot in snapshots:
+        for gang in snapshot.gangs:
+            watched.setdefault(gang.key, _Watched((gang.queue, user_of(gang)), first_ms))
+        for key, each in watched.items():
+            each.look(snapshot.gang_by_key.get(key), snapshot)
+    found: dict[tuple[str, str], Amounts] = defaultdict(Amounts)
+    for each in watched.values():
+        found[each.payer] += each.found + each.standing(snapshots[-1].taken_ms)
+    return Chargeback(tuple(Charge(*payer, found[payer]) for payer in sorted(found)))
+
+
+@dataclass(slots=True, eq=False)
+class _Watched:
+    """A gang through the pictures. ran_ms: since when it has its minimum; None while it has not."""
+
+    payer: tuple[str, str]
+    first_ms: int
+    found: Amounts = Amounts(jobs=1)
+    seats: dict[str, tuple[Task, Seat]] = field(default_factory=dict)
+    ran_ms: int | None = None
+
+    def look(self, gang: Gang | None, snapshot: Snapshot) -> None:
+        """What the next picture shows of it; None where it is gone."""
+        now_ms = snapshot.taken_ms
+        tasks = gang.tasks if gang is not None else ()
+        held = {t.key: t for t in tasks if t.status.holds_resources}
+        left = [key for key, (task, _) in self.seats.items() if _is_gone(task, held.get(key))]
+        if gang is not None and self._has_fallen(gang):
+            lost = sum(self._lost(key, now_ms) for key in left)
+            is_node = any(_is_down(self.seats[key][0].node, snapshot) for key in left)
+            self.found += Amounts(failed=lost) if is_node else Amounts(evicted=lost)
+        for key in left:
+            self.found += self.seats.pop(key)[1].held(now_ms, self.ran_ms)
+        for key in held.keys() - self.seats.keys():
+            self.seats[key] = held[key], self._seat(held[key], snapshot)
+        self._run(gang)
+
+    def standing(self, until_ms: int) -> Amounts:
+        """What tasks have held that are still there."""
+        held = (seat.held(until_ms, self.ran_ms) for _, seat in self.seats.values())
+        return sum(held, Amounts())
+
+    def _has_fallen(self, gang: Gang) -> bool:
+        is_over = bool(gang.tasks) and all(t.status in _OVER for t in gang.tasks)
+        return self.ran_ms is not None and not is_over and _num_ready(gang) < _least(gang)
+
+    def _lost(self, key: str, now_ms: int) -> int:
+        task, seat = self.seats[key]
+        return seat.lost(max(task.saved_ms, self.ran_ms or 0), now_ms)
+
+    def _seat(self, task: Task, snapshot: Snapshot) -> Seat:
+        since_ms = max(task.started_ms or snapshot.taken_ms, self.first_ms)
+        node = snapshot.node_by_name.get(task.node)
+        cpu_m = amount_of(task.shape.request, CPU)
+        return Seat(min(since_ms, snapshot.taken_ms), milli_on(task.shape, node), cpu_m)
+
+    def _run(self, gang: Gang | None) -> None:
+        if gang is None or _num_ready(gang) < _least(gang):
+            self.ran_ms = None
+        elif self.ran_ms is None:
+            came = sorted(seat.since_ms for _, seat in self.seats.values())
+            self.ran_ms = came[min(_least(gang), len(came)) - 1] if came else None
+
+
+_OVER: Final = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED})
+
+
+def _is_gone(before: Task, now: Task | None) -> bool:
+    """Whether a pod has left its node; one of its name that was made again is another one."""
+    return now is None or (before.uid, before.node) != (now.uid, now.node)
+
+
+def _is_down(name: str, snapshot: Snapshot) -> bool:
+    node = snapshot.node_by_name.get(name)
+    return node is None or not node.ready
+
+
+def _num_ready(gang: Gang) -> int:
+    return sum(task.status.counts_as_ready for task in gang.tasks)
+
+
+def _least(gang: Gang) -> int:
+    return max(gang.min_member, 1)

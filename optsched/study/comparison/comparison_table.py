@@ -1,0 +1,291 @@
+"""What a grid of replays comes to: figures of each cell, means of models, paired differences."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from optsched.study.accounting.chargeback import HEADER, of_json, together
+from optsched.study.comparison.common_jobs import Common, JobColumns
+from optsched.study.comparison.compared_metrics import FIGURES
+from optsched.study.comparison.comparison_text import verdict
+from optsched.study.comparison.statistics import CONFIDENCE, least_pairs, paired_differences
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from optsched.study.accounting.chargeback import Chargeback
+    from optsched.study.comparison.compared_metrics import Figure
+    from optsched.study.comparison.grid import Cell
+    from optsched.study.comparison.statistics import Difference
+
+_TIMES: Final = {"jct_s", "queueing_s", "ftf_mean", "ftf_worst", "ftf_unfair"}
+_FINISHED: Final = ("finished",)
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """A cell that has been played."""
+
+    model: str
+    trace: str
+    seed: int
+    result: Mapping[str, Any]
+
+    @property
+    def replay(self) -> tuple[str, int]:
+        """Trace and seed, by which models are paired."""
+        return self.trace, self.seed
+
+    @cached_property
+    def jobs(self) -> JobColumns | None:
+        """Times of its jobs; None where the result has none."""
+        found = self.result.get("jobs")
+        return None if found is None else JobColumns.of_json(found)
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """A grid that has been played, as far as it has.
+
+    Attributes
+    ----------
+    models
+        In the order of the grid; the first is what others are compared with.
+    rows
+        By model, trace and seed, in the order of the grid.
+    failures
+        Cells that could not be played, and why.
+
+    """
+
+    models: Sequence[str]
+    rows: Sequence[Row]
+    failures: Mapping[str, str]
+    is_complete: bool
+
+    @classmethod
+    def of(
+        cls,
+        cells: Sequence[Cell],
+        results: Mapping[str, Mapping[str, Any]],
+        failures: Mapping[str, str],
+    ) -> Self:
+        """Of the cells of a grid, their results by key, and what went wrong by name."""
+        rows = [
+            Row(cell.model, cell.trace, cell.seed, results[cell.key])
+            for cell in cells
+            if cell.key in results
+        ]
+        models = tuple(dict.fromkeys(cell.model for cell in cells))
+        return cls(models, rows, failures, len(rows) == len(cells))
+
+    @classmethod
+    def of_json(cls, found: Mapping[str, Any]) -> Self:
+        """What `as_json` has written."""
+        rows = [Row(c["model"], c["trace"], c["seed"], c["result"]) for c in found["cells"]]
+        models = tuple(m["name"] for m in found["models"])
+        return cls(models, rows, found["failures"], found["complete"])
+
+    @property
+    def least_pairs(self) -> int:
+        """Distinct traces that a claim needs."""
+        return least_pairs(max(len(self.models) - 1, 1))
+
+    @cached_property
+    def common(self) -> Mapping[tuple[str, int], Common]:
+        """Of each trace and seed, the jobs that finished under every model."""
+        found: dict[tuple[str, int], list[JobColumns]] = {}
+        for row in self.rows:
+            if row.jobs is not None:
+                found.setdefault(row.replay, []).append(row.jobs)
+        return {replay: Common.of(columns) for replay, columns in found.items()}
+
+    def value(self, row: Row, figure: Figure) -> float | None:
+        """A figure of a replay; times of jobs over those that finished under every model."""
+        if figure.path[0] not in _TIMES or row.jobs is None:
+            return figure.of(row.result["metrics"])
+        return figure.of(self._over_common[row.model, row.trace, row.seed])
+
+    @cached_property
+    def _over_common(self) -> dict[tuple[str, str, int], dict[str, Any]]:
+        return {
+            (row.model, row.trace, row.seed): self.common[row.replay].measure(row.jobs)
+            for row in self.rows
+            if row.jobs is not None
+        }
+
+    def unfinished(self, model: str) -> dict[tuple[str, int], tuple[str, ...]]:
+        """Jobs of each trace and seed that did not finish under a model but under another one."""
+        finished_elsewhere: dict[tuple[str, int], set[str]] = {}
+        for row in self.rows:
+            if row.jobs is not None:
+                finished_elsewhere.setdefault(row.replay, set()).update(row.jobs.finished)
+        return {
+            row.replay: tuple(sorted(missing))
+            for row in self.rows
+            if row.model == model
+            and row.jobs is not None
+            and (missing := finished_elsewhere[row.replay] - row.jobs.finished)
+        }
+
+    def has_equal_jobs(self, model: str) -> bool:
+        """Whether the same jobs finished under a model and under the first, in every replay."""
+        base = {r.replay: r for r in self.rows if r.model == self.models[0]}
+        pairs = [(base[r.replay], r) for r in self.rows if r.model == model and r.replay in base]
+        return all(_finished(one) == _finished(other) for one, other in pairs)
+
+    def mean(self, model: str, figure: Figure) -> float | None:
+        """Over the replays of a model in which there is something to measure."""
+        found = [self.value(row, figure) for row in self.rows if row.model == model]
+        values = [v for v in found if v is not None]
+        return sum(values) / len(values) if values else None
+
+    def difference(self, model: str, figure: Figure) -> Difference | None:
+        """Of a model to the first, over the traces that both have played; None of none.
+
+        Replays of one trace with several seeds count as one pair, by their mean: a solver's seed
+        tells nothing about other traces.
+        """
+        return self._differences[model][figure.name]
+
+    def verdict(self, model: str, figure: Figure) -> str:
+        """Whether a model is better or worse than the first; empty where that is not known.
+
+        No model is where other jobs have finished, in any figure but their number.
+        """
+        found = self.difference(model, figure)
+        if found is None or not found.is_clear or not figure.is_judged:
+            return ""
+        if figure.path != _FINISHED and not self.has_equal_jobs(model):
+            return ""
+        return verdict(figure, found.mean)
+
+    @property
+    def reservations(self) -> list[str]:
+        """Why differences are not called better or worse: one sentence a reason, no full stop."""
+        found, others = [], self.models[1:]
+        pairs = min((len(self._pairs(model)) for model in others), default=0)
+        if others and pairs < self.least_pairs:
+            played = "1 distinct trace" if pairs == 1 else f"{pairs} distinct traces"
+            found.append(
+                f"too few were played to call a model better or worse: {played} "
+                f"of at least {self.least_pairs}"
+            )
+        found += [
+            f"{model} finished other jobs than {self.models[0]}: it is not called better or worse"
+            for model in others
+            if not self.has_equal_jobs(model)
+        ]
+        return found
+
+    @cached_property
+    def _differences(self) -> dict[str, dict[str, Difference | None]]:
+        found = {}
+        for model in self.models:
+            pairs = self._pairs(model)
+            judged = [f for f in FIGURES if f.is_judged]
+            others = [f for f in FIGURES if not f.is_judged]
+            found[model] = {
+                figure.name: difference
+                for figures in (judged, others)
+                for figure, difference in zip(figures, self._paired(figures, pairs), strict=True)
+            }
+        return found
+
+    def _paired(
+        self, figures: Sequence[Figure], pairs: Sequence[Sequence[tuple[Row, Row]]]
+    ) -> list[Difference | None]:
+        table = [[self._apart(figure, rows) for rows in pairs] for figure in figures]
+        return paired_differences(table, max(len(self.models) - 1, 1))
+
+    def _pairs(self, model: str) -> list[list[tuple[Row, Row]]]:
+        """Replays of the first model and of another one, those of the same trace together."""
+        base = {row.replay: row for row in self.rows if row.model == self.models[0]}
+        found: dict[object, list[tuple[Row, Row]]] = {}
+        for row in self.rows:
+            if row.model == model and row.replay in base:
+                content = row.result.get("trace", {}).get("sha256") or row.replay
+                found.setdefault(content, []).append((base[row.replay], row))
+        return list(found.values())
+
+    def _apart(self, figure: Figure, rows: Sequence[tuple[Row, Row]]) -> float | None:
+        values = [(self.value(one, figure), self.value(other, figure)) for one, other in rows]
+        apart = [b - a for a, b in values if a is not None and b is not None]
+        return sum(apart) / len(apart) if apart else None
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it."""
+        return {
+            "apiVersion": "optsched.io/v1alpha1",
+            "kind": "Comparison",
+            "complete": self.is_complete,
+            "baseline": self.models[0],
+            "interval": {
+                "confidence": CONFIDENCE,
+                "method": "Student's t, Bonferroni",
+                "test": "sign flips, greatest over all figures",
+                "least_pairs": self.least_pairs,
+            },
+            "models": [self._of_model(model) for model in self.models],
+            "cells": [
+                {"model": r.model, "trace": r.trace, "seed": r.seed, "result": dict(r.result)}
+                for r in self.rows
+            ],
+            "failures": dict(self.failures),
+        }
+
+    def _of_model(self, model: str) -> dict[str, Any]:
+        means = {figure.name: self.mean(model, figure) for figure in FIGURES}
+        differences = {}
+        for figure in FIGURES:
+            apart = self.difference(model, figure)
+            judged = {"verdict": self.verdict(model, figure)}
+            differences[figure.name] = None if apart is None else asdict(apart) | judged
+        unfinished = [
+            {"trace": trace, "seed": seed, "jobs": list(jobs)}
+            for (trace, seed), jobs in self.unfinished(model).items()
+        ]
+        return {
+            "name": model,
+            "means": means,
+            "differences": differences,
+            "has_equal_jobs": self.has_equal_jobs(model),
+            "unfinished": unfinished,
+            "gpu_hours": self.charges(model).as_json(),
+        }
+
+    def charges(self, model: str) -> Chargeback:
+        """What queues and users have held under a model, all of its cells together."""
+        of = (of_json(row.result["gpu_hours"]) for row in self.rows if row.model == model)
+        return together(of)
+
+    def gpu_hours_as_csv(self) -> str:
+        """One line a cell, queue and user."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["model", "trace", "seed", *HEADER])
+        for row in self.rows:
+            for line in of_json(row.result["gpu_hours"]).lines:
+                writer.writerow([row.model, row.trace, row.seed, *line])
+        return text.getvalue()
+
+    def as_csv(self) -> str:
+        """One line a cell, one column a figure; empty where there was nothing to measure."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        columns = [f"{f.name} ({f.unit})" if f.unit else f.name for f in FIGURES]
+        writer.writerow(["model", "trace", "seed", *columns])
+        for row in self.rows:
+            values = [self.value(row, figure) for figure in FIGURES]
+            told = ["" if v is None else f"{v:.9g}" for v in values]
+            writer.writerow([row.model, row.trace, row.seed, *told])
+        return text.getvalue()
+
+
+def _finished(row: Row) -> object:
+    """The jobs that finished; their number where the result has no jobs."""
+    return row.result["metrics"]["finished"] if row.jobs is None else row.jobs.finished

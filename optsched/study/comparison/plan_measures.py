@@ -1,0 +1,195 @@
+"""Figures of plans for one cluster that can be compared whichever model has made them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from optsched.cluster.amounts import amount_of
+from optsched.cluster.decisions import Allocate, Evict, Nominate
+from optsched.cluster.progress import relative_gap
+from optsched.cluster.trace import Arrival, Trace
+from optsched.study.simulation.record import Place
+from optsched.study.simulation.simulated_devices import WHOLE, GpuBook, gpus_of, vgpu_milli
+from optsched.study.simulation.simulation_metrics import Fragmentation, Nearness, jain_index
+from optsched.units import CPU
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from optsched.cluster.decisions import Plan
+    from optsched.cluster.snapshot import Snapshot
+    from optsched.cluster.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class PlanMeasures:
+    """What a plan comes to. None where there is nothing to measure.
+
+    Attributes
+    ----------
+    gangs, pods
+        Gangs of which something is bound, and the pods that are.
+    nominated
+        Pods for which room is kept until others have left.
+    waiting
+        Gangs that wait, whole or in part.
+    victims, moved
+        Pods that leave for others, and pods that start again elsewhere.
+    nodes
+        Nodes on which anything runs afterwards.
+    allocation
+        GPUs that are held afterwards as a part of all; CPU where nobody has a GPU.
+    fragmentation
+        FGD's F afterwards as a part of the GPUs that are free: what a typical pod of the instance
+        could not take (ATC 2023, §3). None without GPUs or where none is free.
+    jain
+        (Σx)²/(n·Σx²) of the weighted dominant shares of the queues that hold or ask for anything
+        (Jain et al. 1984; shares: Ghodsi et al., NSDI 2011).
+    largest_share, least_share
+        The greatest and the least of those shares before weights, as parts of one.
+    topology_tier, cross_leaf_pairs
+        Means over gangs with bound pods of the lowest tier of HyperNodes that holds them, and of
+        the pairs of pods in different lowest HyperNodes. None without HyperNodes.
+    gap
+        The greatest relative gap of any level; None where a level has no bound.
+
+    """
+
+    gangs: int
+    pods: int
+    nominated: int
+    waiting: int
+    victims: int
+    moved: int
+    nodes: int
+    allocation: float | None
+    fragmentation: float | None
+    jain: float | None
+    largest_share: float | None
+    least_share: float | None
+    topology_tier: float | None
+    cross_leaf_pairs: float | None
+    gap: float | None
+
+
+def measure_plan(snapshot: Snapshot, plan: Plan) -> PlanMeasures:
+    """The figures of a plan for the snapshot that it was made for."""
+    bound = [a for a in plan.actions if isinstance(a, Allocate)]
+    evicted = [a for a in plan.actions if isinstance(a, Evict)]
+    after = _After(snapshot, plan)
+    shares = after.shares()
+    nearness = Nearness(snapshot.topology)
+    by_gang: defaultdict[str, list[Place]] = defaultdict(list)
+    for action in bound:
+        by_gang[action.gang].append(Place(action.task, action.node))
+    for places in by_gang.values():
+        nearness.started(places)
+    return PlanMeasures(
+        gangs=len(by_gang),
+        pods=len(bound),
+        nominated=sum(isinstance(a, Nominate) for a in plan.actions),
+        waiting=len(plan.pending),
+        victims=sum(not a.to for a in evicted),
+        moved=sum(bool(a.to) for a in evicted),
+        nodes=sum(bool(tasks) for tasks in after.tasks.values()),
+        allocation=after.allocation(),
+        fragmentation=after.fragmentation(),
+        jain=jain_index([share / after.weight(queue) for queue, share in shares.items()]),
+        largest_share=max(shares.values(), default=None),
+        least_share=min(shares.values(), default=None),
+        topology_tier=nearness.mean_tier,
+        cross_leaf_pairs=nearness.mean_pairs,
+        gap=_gap(plan),
+    )
+
+
+def _gap(plan: Plan) -> float | None:
+    gaps = [
+        None if level.bound is None else relative_gap(level.value, level.bound)
+        for level in plan.certificate.levels
+    ]
+    known = [gap for gap in gaps if gap is not None]
+    return max(known) if known and len(known) == len(gaps) else None
+
+
+class _After:
+    """Who sits where once a plan is carried out."""
+
+    def __init__(self, snapshot: Snapshot, plan: Plan) -> None:
+        self._snapshot = snapshot
+        self._nodes = {n.name: n for n in snapshot.nodes}
+        self.tasks: dict[str, list[Task]] = {n.name: [] for n in snapshot.nodes}
+        to = {a.task: a.to for a in plan.actions if isinstance(a, Evict)}
+        known: dict[str, Task] = {t.key: t for g in snapshot.gangs for t in g.tasks}
+        for node in snapshot.nodes:
+            for task in node.residents:
+                place = to.get(task.key, node.name)
+                if place in self.tasks:
+                    self.tasks[place].append(task)
+        self._cards = {a.task: a.cards for a in plan.actions if isinstance(a, Allocate)}
+        for key, name in sorted(plan.binds.items()):
+            self.tasks[name].append(known[key])
+        self._queue = {g.key: g.queue for g in snapshot.gangs}
+        self._weight = {q.name: max(q.weight, 1) for q in snapshot.queues}
+
+    def weight(self, queue: str) -> int:
+        """By which a queue's share is divided."""
+        return self._weight.get(queue, 1)
+
+    def shares(self) -> Mapping[str, float]:
+        """Dominant shares of the queues that hold or ask for anything, by name."""
+        total = Counter[str]()
+        for node in self._snapshot.nodes:
+            total.update(dict(node.allocatable))
+        held: dict[str, Counter[str]] = {g.queue: Counter() for g in self._snapshot.gangs}
+        for task in self._seated():
+            queue = self._queue.get(task.gang)
+            if queue is not None:
+                held[queue].update(dict(task.shape.request))
+        return {
+            queue: max((n / total[r] for r, n in amounts.items() if total[r]), default=0.0)
+            for queue, amounts in sorted(held.items())
+        }
+
+    def allocation(self) -> float | None:
+        """See `PlanMeasures`."""
+        books = self._books()
+        gpus = sum(gpus_of(self._nodes[name]) for name in books)
+        if gpus:
+            return sum(self._taken(name, book) for name, book in books.items()) / (WHOLE * gpus)
+        total = sum(amount_of(n.allocatable, CPU) for n in self._nodes.values())
+        used = sum(amount_of(task.shape.request, CPU) for task in self._seated())
+        return used / total if total else None
+
+    def fragmentation(self) -> float | None:
+        """See `PlanMeasures`."""
+        arrivals = tuple(Arrival(0, gang, None) for gang in self._snapshot.gangs if gang.tasks)
+        books = self._books()
+        idle = sum(sum(book.free) for book in books.values())
+        if not idle or not arrivals:
+            return None
+        wasted = Fragmentation(Trace("", self._snapshot.nodes, (), arrivals))
+        lost = 0.0
+        for name, book in books.items():
+            used = sum(amount_of(task.shape.request, CPU) for task in self.tasks[name])
+            cpu_m = amount_of(self._nodes[name].allocatable, CPU) - used
+            lost += wasted.of(self._nodes[name], cpu_m, book.free)
+        return lost / idle
+
+    def _taken(self, name: str, book: GpuBook) -> int:
+        """Thousandths of the GPUs of a node."""
+        plain = WHOLE * len(book.free) - sum(book.free)
+        return plain + sum(vgpu_milli(task.shape, self._nodes[name]) for task in self.tasks[name])
+
+    def _books(self) -> dict[str, GpuBook]:
+        """What is free of the GPUs of nodes that are up."""
+        books = {n.name: GpuBook(n) for n in self._snapshot.nodes if n.ready}
+        for name, book in books.items():
+            for task in self.tasks[name]:
+                book.take(task.shape, self._cards.get(task.key, task.cards))
+        return books
+
+    def _seated(self) -> Iterator[Task]:
+        return (task for tasks in self.tasks.values() for task in tasks)

@@ -1,0 +1,200 @@
+"""Pods arrive in batches and stay where they are put: slots planned ahead, FGD for the rest.
+
+Like FGD, the policy knows which part of the pods each class makes up, the rare ones too. Once,
+before anybody comes, it plans where as many of them as ask for a little more than all GPUs would go
+best (`optsched.study.gpu_packing`); every node gets slots. Of a batch each pod takes a slot of its
+class; who finds none takes a slot made for no less, then by FGD's score room without slots, then
+any room, whose slots are given up. Nobody is turned away who fits somewhere.
+
+Where CPU runs out before GPUs do, pods for which there are no slots break up so many that FGD alone
+does better. So the slots are rehearsed with pods drawn by their shares, and kept where they help.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from optsched.study.fgd.idle_resources import Room
+from optsched.study.fgd.offline_allocation import plan_of, pool_of
+from optsched.study.fgd.plan_check import Placed, milli_of_plan
+from optsched.study.fgd.scoring_policies import POLICIES
+from optsched.study.gpu_packing.node_pool import WHOLE
+from optsched.study.gpu_packing.rounding import rounded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from optsched.problem.arrays import F64, I64
+    from optsched.study.fgd.workload import Workload
+    from optsched.study.gpu_packing.node_pool import Asked
+
+EXPECTED: Final = 102
+"""Percent of all GPUs for which slots are planned: a little more, since not all demand has room."""
+
+PLAN_SECONDS: Final = 60.0
+"""How long whole numbers for the slots are sought at most."""
+
+_REHEARSAL_SEED: Final = 0
+_DRAWN: Final = 1.2
+"""Pods drawn for a rehearsal, as a part of those that ask for all GPUs on average."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Room kept for a pod of a class."""
+
+    node: int
+    kind: int
+    devices: tuple[int, ...]
+
+
+def expected_pods(workload: Workload, percent: float = EXPECTED) -> I64:
+    """(T,) classes of pods in their shares that ask for so much of all GPUs."""
+    part = _part_of_all(workload)
+    number = np.rint(part * _number(workload, percent))
+    return np.repeat(np.arange(len(part)), number.astype(np.int64))
+
+
+def _part_of_all(workload: Workload) -> F64:
+    """(K,) which part of all pods each class makes up."""
+    number = np.bincount(workload.pod_class, minlength=len(workload.asked.cpu_m))
+    part: F64 = number / number.sum()
+    return part
+
+
+def _number(workload: Workload, percent: float) -> float:
+    """Pods that ask for so much of all GPUs on average."""
+    mean = float(_part_of_all(workload) @ workload.asked.worth)
+    return percent / 100 * workload.total_milli / mean
+
+
+def planned_slots(workload: Workload, seconds: float = PLAN_SECONDS) -> list[Slot]:
+    """Slots for the pods that are expected; none where no whole numbers are found in time."""
+    classes = expected_pods(workload)
+    pool = pool_of(workload, classes)
+    layout = rounded(pool, seconds)
+    if layout is None:
+        return []
+    plan = plan_of(pool, classes, layout)
+    return [Slot(at.node, int(classes[at.pod]), at.devices) for at in plan]
+
+
+def helpful(workload: Workload, slots: list[Slot], rank: I64) -> list[Slot]:
+    """The slots; none where drawn pods are given no less of the GPUs without."""
+    drawn = np.random.default_rng(_REHEARSAL_SEED).choice(
+        len(workload.asked.cpu_m),
+        int(_DRAWN * _number(workload, 100)) + 1,
+        p=_part_of_all(workload),
+    )
+    demand = workload.asked.worth[drawn].cumsum()
+    pods = drawn[demand <= workload.total_milli].tolist()
+    with_slots, without = (
+        milli_of_plan(workload, pods, placed_in_batches(workload, pods, some, 1, rank))
+        for some in (slots, [])
+    )
+    return slots if with_slots > without else []
+
+
+def placed_in_batches(
+    workload: Workload, classes: Sequence[int], slots: Sequence[Slot], size: int, rank: I64
+) -> list[Placed]:
+    """Where pods of classes (T,) run that arrive so many at a time.
+
+    Of nodes (N,) that are equally good for a pod without a slot the one of the least rank is taken:
+    without slots, and with FGD's ranks, pods one by one go where FGD puts them.
+    """
+    cluster, found = _Cluster(workload, slots, rank), list[Placed]()
+    for first in range(0, len(classes), size):
+        batch = dict(enumerate(classes[first : first + size], first))
+        found += cluster.arrive(batch)
+    return found
+
+
+class _Cluster:
+    """What is left, what is left beside the slots, and the slots that nobody has taken."""
+
+    def __init__(self, workload: Workload, slots: Sequence[Slot], rank: I64) -> None:
+        self._asked = workload.asked
+        policy = POLICIES["06-FGD"](workload)
+        self._left, self._spare = (Room(workload, policy, rank) for _ in range(2))
+        self._made_for = _made_for_no_less(workload.asked)
+        self._of_kind: defaultdict[int, list[Slot]] = defaultdict(list)
+        self._on: defaultdict[int, list[Slot]] = defaultdict(list)
+        for slot in sorted(slots, key=lambda s: (s.node, s.devices), reverse=True):
+            self._of_kind[slot.kind].append(slot)
+            self._on[slot.node].append(slot)
+            self._spare.take(slot.kind, slot.node, slot.devices)
+
+    def arrive(self, batch: dict[int, int]) -> Iterator[Placed]:
+        """Place a batch, pods and their classes: those with slots of their own first.
+
+        Then those with several GPUs, others as they came: one sort of pods after the other would
+        take either CPU or GPUs alone from the nodes.
+        """
+        others = []
+        for pod, kind in batch.items():
+            slot = self._slot(kind, [kind])
+            if slot is None:
+                others.append((pod, kind))
+            else:
+                yield Placed(pod, *self._filled(slot, kind))
+        whole = self._asked.number
+        for pod, kind in sorted(others, key=lambda o: (-max(whole[o[1]], 1), o[0])):
+            at = self._elsewhere(kind)
+            if at is not None:
+                yield Placed(pod, *at)
+
+    def _elsewhere(self, kind: int) -> tuple[int, tuple[int, ...]] | None:
+        slot = self._slot(kind, self._made_for[kind])
+        if slot is not None:
+            return self._filled(slot, kind)
+        at = self._spare.best(kind) or self._left.best(kind)
+        if at is not None:
+            self._put(kind, *at)
+        return at
+
+    def _slot(self, kind: int, made_for: Sequence[int]) -> Slot | None:
+        slots = (slot for other in made_for for slot in reversed(self._of_kind[other]))
+        fitting = (slot for slot in slots if self._left.has(kind, slot.node, slot.devices))
+        return next(fitting, None)
+
+    def _filled(self, slot: Slot, kind: int) -> tuple[int, tuple[int, ...]]:
+        self._drop(slot)
+        self._put(kind, slot.node, slot.devices)
+        return slot.node, slot.devices
+
+    def _put(self, kind: int, node: int, devices: tuple[int, ...]) -> None:
+        for room in (self._left, self._spare):
+            room.take(kind, node, devices)
+        while any(self._spare.lacks(node)):
+            self._drop(self._least_needed(node))
+
+    def _drop(self, slot: Slot) -> None:
+        self._of_kind[slot.kind].remove(slot)
+        self._on[slot.node].remove(slot)
+        self._spare.take(slot.kind, slot.node, slot.devices, -1)
+
+    def _least_needed(self, node: int) -> Slot:
+        """The slot to give up: the smallest on a device that lacks room, or the most CPU."""
+        devices, by_cpu = self._spare.lacks(node)
+        size = -self._asked.cpu_m if by_cpu else self._asked.worth
+        there = [s for s in self._on[node] if not devices or devices & set(s.devices)]
+        return min(there, key=lambda s: (size[s.kind], s.kind))
+
+
+def _made_for_no_less(asked: Asked) -> list[list[int]]:
+    """For each class those that ask for as many GPUs and no less of anything, the next first.
+
+    Memory aside, which is looked at when a slot is taken.
+    """
+    less = (asked.cpu_m[:, None] <= asked.cpu_m) & (asked.milli[:, None] <= asked.milli)
+    less &= asked.number[:, None] == asked.number
+    less &= (asked.milli[:, None] == WHOLE) == (asked.milli == WHOLE)
+    return [
+        sorted(np.flatnonzero(row).tolist(), key=lambda k: (asked.worth[k], asked.cpu_m[k], k))
+        for row in less
+    ]

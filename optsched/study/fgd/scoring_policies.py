@@ -1,0 +1,202 @@
+"""The five deterministic policies of the paper as named scores, in whole numbers as published.
+
+They are scores and not models of ours: each cuts its score off to a whole number from 0 to 100 and
+breaks the many ties by chance, so that the curves hang on how it rounds. What is ours and comes
+near is `optsched.plugins.devices.fragmentation` for FGD, in exact numbers, and `binpack` for
+BestFit. Formulas: `pkg/simulator/plugin/*_score.go` of the simulator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy as np
+
+from optsched.problem.arrays import row_groups
+from optsched.study.fgd.fragments import Fragments
+from optsched.study.fgd.node_states import room_for, sort_of, tightest, with_pods
+from optsched.study.gpu_packing.node_pool import WHOLE, Asked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import numpy.typing as npt
+
+    from optsched.problem.arrays import F64, I64
+    from optsched.study.fgd.node_states import States
+    from optsched.study.fgd.workload import Workload
+
+_MOST_CPU_M: Final = 128_000
+_MOST_GPU: Final = 8000
+_MOST: Final = 100
+
+
+class Policy(Protocol):
+    """How good a node is for a pod, and which GPU a part of one comes from."""
+
+    def scores(self, states: States) -> I64:
+        """(S, K) scores from 0 to 100; anything where a pod does not fit."""
+
+    def devices(self, states: States, classes: I64) -> I64:
+        """(S,) the GPU for one pod of classes (S,), each asking for a part that fits."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Tightest:
+    """A part of a GPU comes from the fullest one that has room."""
+
+    asked: Asked
+
+    def devices(self, states: States, classes: I64) -> I64:
+        """See `Policy`."""
+        return tightest(states.free, self.asked.milli[classes])
+
+
+class DotProd(_Tightest):
+    """As little as possible of what is left and what is asked for in the same direction."""
+
+    def scores(self, states: States) -> I64:
+        """⌊100·(1 − ½·(C/128000·c/128000 + G/8000·g/8000))⌋."""
+        cpu = (states.cpu_m / _MOST_CPU_M)[:, None] * (self.asked.cpu_m / _MOST_CPU_M)
+        gpu = (states.left / _MOST_GPU)[:, None] * (self.asked.worth / _MOST_GPU)
+        return _cut(_MOST * (1 - (cpu + gpu) / 2))
+
+
+class GpuClustering(_Tightest):
+    """Pods of the same sort together: parts of a GPU, one, two, ... whole ones."""
+
+    def scores(self, states: States) -> I64:
+        """⌊25·(8000 − G)/8000⌋ + 75 beside its sort alone, 50 with others, 25 on an empty node."""
+        sort, there = sort_of(self.asked), states.sorts[:, None]
+        among = np.where(there == sort, 75, 50)
+        apart = np.where(there == 0, 25, 0)
+        used = _MOST // 4 * (_MOST_GPU - states.left) // _MOST_GPU
+        found: I64 = used[:, None] + np.where(there & sort, among, apart)
+        return np.where(sort > 0, found, 0)
+
+
+class GpuPacking(_Tightest):
+    """Shared GPUs first, then idle ones of used nodes, then empty nodes."""
+
+    def scores(self, states: States) -> I64:
+        """By how much is left of the GPUs that are taken, ⌊100·R/1000⌋ each."""
+        num_idle = (states.free == WHOLE).sum(axis=1)
+        empty = np.maximum(_MOST // 3 - num_idle, num_idle)[:, None]
+        left = np.sort(states.free, axis=1)
+        suffices = left[:, None, :] >= self.asked.milli[:, None]
+        taken = suffices & (suffices.cumsum(axis=2) <= self.asked.number[:, None])
+        opened = (taken & (left == WHOLE)[:, None, :]).sum(axis=2)
+        spare = (taken * (left * _MOST // WHOLE)[:, None, :]).sum(axis=2)
+        used = np.where(
+            opened > 0,
+            np.maximum(_MOST // 2 - opened, _MOST // 3),
+            np.maximum(_MOST - spare // 10, _MOST // 2),
+        )
+        found: I64 = np.where((num_idle == states.num_gpu)[:, None], empty, used)
+        return np.where(self.asked.milli > 0, found, 0)
+
+
+class BestFit(_Tightest):
+    """As little as possible left over. That scores are stretched to 0..100 changes no order."""
+
+    def scores(self, states: States) -> I64:
+        """⌊(1 − (½·(C − c)/128000 + ½·(G − g)/8000))·100⌋."""
+        cpu = (states.cpu_m[:, None] - self.asked.cpu_m) / _MOST_CPU_M * 0.5
+        gpu = (states.left[:, None] - self.asked.worth) / _MOST_GPU * 0.5
+        return _cut((1.0 - (cpu + gpu)) * _MOST)
+
+
+class Fgd:
+    """Where F grows least: ⌊100·sigmoid((F − F′)/1000)⌋, for a part the best of all GPUs.
+
+    What is known of a state serves every node that comes to it: memory aside, states are alike
+    whose CPU and GPUs are, in any order, if the same pods may use their models.
+    """
+
+    def __init__(self, workload: Workload) -> None:
+        asked = workload.asked
+        self._asked = asked
+        self._fragments = Fragments.of(workload)
+        columns = [asked.cpu_m, asked.number, asked.milli, *asked.reach.T]
+        self._kind_of, first = row_groups(columns)
+        self._kinds = Asked(
+            asked.cpu_m[first],
+            np.zeros_like(first),
+            asked.number[first],
+            asked.milli[first],
+            asked.reach[first],
+        )
+        self._alike, _ = row_groups([*asked.reach])
+        self._known: dict[bytes, npt.NDArray[np.int8]] = {}
+
+    def scores(self, states: States) -> I64:
+        """See `Policy`."""
+        codes = np.column_stack(
+            [states.cpu_m, self._alike[states.model], np.sort(states.free, axis=1)]
+        )
+        keys = [row.tobytes() for row in codes]
+        fresh = list({key: i for i, key in enumerate(keys) if key not in self._known}.values())
+        if fresh:
+            rows = self._worked_out(states.some(np.array(fresh)))
+            self._known.update((keys[i], row) for i, row in zip(fresh, rows, strict=True))
+        found = np.array([self._known[key] for key in keys], np.int64)
+        return found[:, self._kind_of]
+
+    def _worked_out(self, states: States) -> npt.NDArray[np.int8]:
+        """(S, J) points by kind, classes without their memory."""
+        at, kinds = np.nonzero(room_for(states, self._kinds))
+        shared = self._kinds.is_share[kinds]
+        one, kind = at[~shared], kinds[~shared]
+        tries = _tries(states, self._kinds, at[shared], kinds[shared])
+        whole = one, kind, np.zeros_like(one)
+        at, kinds, device = (np.concatenate(pair) for pair in zip(whole, tries, strict=True))
+        found = np.zeros((len(states.cpu_m), len(self._kinds.cpu_m)), np.int8)
+        np.maximum.at(found, (at, kinds), self._points(states, self._kinds, at, kinds, device))
+        return found
+
+    def devices(self, states: States, classes: I64) -> I64:
+        """See `Policy`: of equally good ones the first."""
+        at, tried, device = _tries(states, self._asked, np.arange(len(classes)), classes)
+        table = np.full(states.free.shape, -1)
+        table[at, device] = self._points(states, self._asked, at, tried, device)
+        found: I64 = table.argmax(axis=1)
+        return found
+
+    def _points(
+        self, states: States, asked: Asked, at: I64, classes: I64, devices: I64
+    ) -> npt.NDArray[np.int8]:
+        with_one = with_pods(states.free[at], asked, classes, devices)
+        amount = self._fragments.amount(
+            np.append(states.cpu_m, states.cpu_m[at] - asked.cpu_m[classes]),
+            np.concatenate([states.free, with_one]),
+            np.append(states.model, states.model[at]),
+        )
+        before, after = amount[: len(states.cpu_m)], amount[len(states.cpu_m) :]
+        less = before[at] - after
+        return (_MOST / (1 + np.exp(-less / 1000))).astype(np.int8)
+
+
+def _tries(states: States, asked: Asked, at: I64, classes: I64) -> tuple[I64, I64, I64]:
+    """Each GPU with room for a part, of GPUs with the same room the first alone."""
+    free = states.free
+    same = free[:, :, None] == free[:, None, :]
+    is_first = same.argmax(axis=2) == np.arange(free.shape[1])
+    may = is_first[at] & (free[at] >= asked.milli[classes, None])
+    pair, device = np.nonzero(may)
+    return at[pair], classes[pair], device
+
+
+def _cut(values: F64) -> I64:
+    found: I64 = values.astype(np.int64)
+    return found
+
+
+POLICIES: Final[Mapping[str, Callable[[Workload], Policy]]] = {
+    "02-DotProd": lambda workload: DotProd(workload.asked),
+    "03-GpuClustering": lambda workload: GpuClustering(workload.asked),
+    "04-GpuPacking": lambda workload: GpuPacking(workload.asked),
+    "05-BestFit": lambda workload: BestFit(workload.asked),
+    "06-FGD": Fgd,
+}
+"""By the names of the published tables."""

@@ -1,0 +1,135 @@
+"""Pods arrive one by one and stay; several runs of a workload at once, one row each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from optsched.problem.arrays import row_groups
+from optsched.study.fgd.node_states import States, room_for, sort_of, with_pods
+from optsched.study.fgd.workload import NO_POD, stacked
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from optsched.problem.arrays import I64
+    from optsched.study.fgd.scoring_policies import Policy
+    from optsched.study.fgd.workload import Arrivals, Workload
+
+_NO_ROOM: Final = -1
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class History:
+    """What has come and what runs after each arrival, in thousandths of GPUs.
+
+    Attributes
+    ----------
+    arrived, allocated
+        (B, T) by run and arrival; the last values stay after the last arrival of a run.
+    length
+        (B,) arrivals of each run.
+    node_of
+        (B, T) node of each pod, -1 for none.
+    device_of
+        (B, T) the GPU that a pod takes a part of; -1 for others, which take the first idle ones.
+
+    """
+
+    arrived: I64
+    allocated: I64
+    length: I64
+    node_of: I64
+    device_of: I64
+
+
+def replay(workload: Workload, policy: Policy, runs: Sequence[Arrivals]) -> History:
+    """Place each pod as it arrives on the node with the most points, or nowhere for ever.
+
+    Parameters
+    ----------
+    workload
+        Nodes and classes.
+    policy
+        One of `POLICIES`, made for this workload.
+    runs
+        Orders of arrival; all are replayed side by side.
+
+    """
+    classes, rank = stacked(runs)
+    cluster = _Cluster(workload, policy, rank)
+    node_of, device_of = np.full((2, *classes.shape), _NO_ROOM, np.int64)
+    for t in range(classes.shape[1]):
+        node_of[:, t], device_of[:, t] = cluster.arrive(classes[:, t])
+    total = np.append(workload.asked.worth, 0)[classes]
+    return History(
+        arrived=total.cumsum(axis=1),
+        allocated=np.where(node_of >= 0, total, 0).cumsum(axis=1),
+        length=(classes != NO_POD).sum(axis=1),
+        node_of=node_of,
+        device_of=device_of,
+    )
+
+
+class _Cluster:
+    """B clusters. Nodes stand in the order of their ranks, so that the first of equals is taken."""
+
+    def __init__(self, workload: Workload, policy: Policy, rank: I64) -> None:
+        machines, self._policy, self._asked = workload.machines, policy, workload.asked
+        self._order = rank.argsort(axis=1)
+        self._cpu_m = machines.cpu_m[self._order]
+        self._memory_mib = machines.memory_mib[self._order]
+        self._free = machines.free[self._order]
+        self._num_gpu = (machines.free > 0).sum(axis=1)[self._order]
+        self._model = machines.model[self._order]
+        self._sorts = np.zeros_like(self._cpu_m)
+        self._sort_of = sort_of(workload.asked)
+        self._runs = np.arange(len(rank))
+        self._points = self._first_points(machines.free)[:, self._order].swapaxes(0, 1).copy()
+
+    def _first_points(self, free: I64) -> npt.NDArray[np.int8]:
+        """(K, N) by name: alike nodes are alike for all."""
+        run = np.zeros(len(free), np.int64)
+        place = self._order[0].argsort()
+        states = self._states(run, place)
+        columns = [states.cpu_m, states.memory_mib, states.model, states.num_gpu]
+        group, first = row_groups(columns)
+        return self._scored(self._states(run[first], place[first]))[group].T
+
+    def _states(self, run: I64, node: I64) -> States:
+        parts = (self._cpu_m, self._memory_mib, self._free, self._num_gpu, self._model, self._sorts)
+        return States(*(part[run, node] for part in parts))
+
+    def _scored(self, states: States) -> npt.NDArray[np.int8]:
+        """(S, K) points, -1 where a pod does not fit."""
+        fits = room_for(states, self._asked)
+        return np.where(fits, self._policy.scores(states), _NO_ROOM).astype(np.int8)
+
+    def arrive(self, classes: I64) -> tuple[I64, I64]:
+        """(B,) node and GPU of one pod of a class (B,) in each run; -1 for none."""
+        points = self._points[self._runs, classes]
+        node = points.argmax(axis=1)
+        run = np.flatnonzero((points[self._runs, node] != _NO_ROOM) & (classes != NO_POD))
+        found, device = np.full((2, len(classes)), _NO_ROOM, np.int64)
+        if len(run):
+            device[run] = self._take(run, node[run], classes[run])
+        found[run] = self._order[run, node[run]]
+        return found, device
+
+    def _take(self, run: I64, node: I64, classes: I64) -> I64:
+        before = self._states(run, node)
+        device = np.full_like(node, _NO_ROOM)
+        sharing = np.flatnonzero(self._asked.is_share[classes])
+        if len(sharing):
+            shared = self._states(run[sharing], node[sharing])
+            device[sharing] = self._policy.devices(shared, classes[sharing])
+        self._free[run, node] = with_pods(before.free, self._asked, classes, device)
+        self._cpu_m[run, node] -= self._asked.cpu_m[classes]
+        self._memory_mib[run, node] -= self._asked.memory_mib[classes]
+        self._sorts[run, node] |= self._sort_of[classes]
+        self._points[run, :, node] = self._scored(self._states(run, node))
+        return device

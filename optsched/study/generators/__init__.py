@@ -1,0 +1,1 @@
+"""Synthetic clusters and traces, reproducible from a seed."""

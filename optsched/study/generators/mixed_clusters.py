@@ -1,0 +1,213 @@
+"""Synthetic mixed clusters: several node kinds, partly used GPUs, taints, a tree of queues."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.selectors import NodeSelector, NodeTerm, Operator, Requirement
+from optsched.cluster.snapshot import Gang, GangPhase, Node, Queue, Snapshot
+from optsched.cluster.task import Taint, TaintEffect, Task, TaskShape, TaskStatus, Toleration
+from optsched.study.generators.gpu_clusters import GIB, GPU
+from optsched.units import CPU, MEMORY, PODS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MODEL = "gpu-type"
+_KINDS = ((48, 192, 0, ""), (64, 512, 4, "t4"), (96, 768, 8, "a100"), (128, 1024, 8, "h100"))
+"""CPUs, GiB, GPUs and model of each node kind."""
+
+_KIND_PARTS = (0.35, 0.2, 0.25, 0.2)
+_PRIORITIES = (0, 10, 100)
+_CPUS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
+_GIB_PER_CPU = (2, 4, 6, 8)
+_GPUS = (1, 2, 4, 8)
+_CPU_PER_GPU = (2, 4, 6, 8, 12)
+_SIZES = (1, 2, 3, 4, 8, 16)
+_RUNNING_PART = 0.6
+"""Part of the running pods that belong to gangs of queues; pods outside every gang are the rest."""
+
+
+@dataclass(frozen=True)
+class MixedCluster:
+    """Four node kinds, nearly full, with gangs of many shapes that wait.
+
+    Every second node with GPUs is tainted; pods that ask for GPUs tolerate the taint, some of the
+    others do. Queues form a tree of two levels. Requests are drawn from `num_shapes` shapes.
+
+    Attributes
+    ----------
+    fill
+        Part of the dominant resource that running pods hold on average.
+
+    """
+
+    num_nodes: int = 100
+    num_pods: int = 500
+    num_shapes: int = 60
+    num_departments: int = 3
+    num_teams: int = 3
+    fill: float = 0.9
+    seed: int = 0
+
+    def snapshot(self) -> Snapshot:
+        """The cluster, always the same for the same numbers."""
+        rng = np.random.default_rng(self.seed)
+        nodes = [_empty_node(i, rng) for i in range(self.num_nodes)]
+        shapes = [_shape(rng) for _ in range(self.num_shapes)]
+        queues = self._queues(nodes, rng)
+        teams = [q.name for q in queues if q.name.count("-") == 1]
+        nodes, running = self._filled(nodes, shapes, teams, rng)
+        waiting = self._waiting(shapes, teams, rng)
+        return Snapshot(
+            taken_ms=10_000,
+            nodes=tuple(nodes),
+            gangs=tuple(sorted([*running, *waiting], key=lambda g: g.key)),
+            queues=tuple(sorted(queues, key=lambda q: q.name)),
+        )
+
+    def _queues(self, nodes: Sequence[Node], rng: np.random.Generator) -> list[Queue]:
+        total: dict[str, int] = {}
+        for node in nodes:
+            for resource, amount in node.allocatable:
+                total[resource] = total.get(resource, 0) + amount
+        queues = [Queue("default"), Queue("root")]
+        for d in range(self.num_departments):
+            queues.append(_queue(f"dep{d}", "root", total, self.num_departments, rng))
+            teams = self.num_departments * self.num_teams
+            queues.extend(
+                _queue(f"dep{d}-t{t}", f"dep{d}", total, teams, rng) for t in range(self.num_teams)
+            )
+        return queues
+
+    def _filled(
+        self,
+        nodes: Sequence[Node],
+        shapes: Sequence[TaskShape],
+        teams: Sequence[str],
+        rng: np.random.Generator,
+    ) -> tuple[list[Node], list[Gang]]:
+        """Nodes with pods that run on them, and the gangs of those pods."""
+        members: dict[str, list[Task]] = {}
+        filled = []
+        for node in nodes:
+            target = float(np.clip(self.fill + rng.normal(0, 0.12), 0, 1))
+            free = dict(node.allocatable)
+            residents: list[Task] = []
+            for _ in range(60):
+                if _used_part(node, free) >= target:
+                    break
+                shape = shapes[int(rng.integers(len(shapes)))]
+                if not _has_place(node, shape, free):
+                    continue
+                for resource, amount in (*shape.request, (PODS, 1)):
+                    free[resource] -= amount
+                key = f"running/{node.name}-{len(residents):02d}"
+                task = Task(key, shape, TaskStatus.RUNNING, node=node.name, uid=key)
+                if rng.random() < _RUNNING_PART:
+                    gang = f"running/gang-{int(rng.integers(2 * self.num_nodes)):05d}"
+                    task = replace(task, gang=gang)
+                    members.setdefault(gang, []).append(task)
+                residents.append(task)
+            filled.append(replace(node, residents=tuple(residents)))
+        running = [
+            Gang(
+                key,
+                queue=teams[int(rng.integers(len(teams)))],
+                min_member=int(rng.integers(1, len(tasks) + 1)),
+                priority=int(rng.choice(_PRIORITIES)),
+                phase=GangPhase.RUNNING,
+                tasks=tuple(sorted(tasks, key=lambda t: t.order)),
+            )
+            for key, tasks in sorted(members.items())
+        ]
+        return filled, running
+
+    def _waiting(
+        self, shapes: Sequence[TaskShape], teams: Sequence[str], rng: np.random.Generator
+    ) -> list[Gang]:
+        gangs: list[Gang] = []
+        left = self.num_pods
+        while left > 0:
+            size = min(int(rng.choice(_SIZES, p=(0.3, 0.2, 0.15, 0.15, 0.15, 0.05))), left)
+            left -= size
+            number = len(gangs)
+            key = f"jobs/gang-{number:05d}"
+            roles = [("worker", size, shapes[int(rng.integers(len(shapes)))])]
+            if size > 2 and rng.random() < 0.3:
+                roles = [
+                    ("master", 1, shapes[int(rng.integers(len(shapes)))]),
+                    ("worker", size - 1, roles[0][2]),
+                ]
+            tasks = [
+                Task(
+                    f"{key}-{role}-{i:02d}",
+                    shape,
+                    TaskStatus.PENDING,
+                    uid=f"{key}-{role}-{i:02d}",
+                    gang=key,
+                    role=role,
+                    index=i,
+                )
+                for role, count, shape in roles
+                for i in range(count)
+            ]
+            least = size if rng.random() < 0.8 else int(rng.integers(1, size + 1))
+            gangs.append(
+                Gang(
+                    key,
+                    queue=teams[int(rng.integers(len(teams)))],
+                    min_member=least,
+                    priority=int(rng.choice(_PRIORITIES)),
+                    created_ms=number,
+                    waiting_since_ms=number,
+                    phase=GangPhase.INQUEUE,
+                    tasks=tuple(sorted(tasks, key=lambda t: t.order)),
+                )
+            )
+        return gangs
+
+
+def _empty_node(number: int, rng: np.random.Generator) -> Node:
+    cpus, gib, gpus, model = _KINDS[int(rng.choice(len(_KINDS), p=_KIND_PARTS))]
+    name = f"node-{number:05d}"
+    offered = {CPU: 1000 * cpus, MEMORY: gib * GIB, PODS: 110, **({GPU: gpus} if gpus else {})}
+    is_tainted = gpus > 0 and rng.random() < 0.5
+    taints = (Taint(GPU, "present", TaintEffect.NO_SCHEDULE),) if is_tainted else ()
+    labels = {"kubernetes.io/hostname": name, **({MODEL: model} if model else {})}
+    return Node(name, tuple(sorted(offered.items())), labels=labels, taints=taints)
+
+
+def _queue(
+    name: str, parent: str, total: dict[str, int], number: int, rng: np.random.Generator
+) -> Queue:
+    part = {r: int(total.get(r, 0) * rng.uniform(0.8, 1.2) / number) for r in (CPU, GPU)}
+    part[CPU] -= part[CPU] % 1000
+    deserved = tuple(sorted((r, a) for r, a in part.items() if a))
+    return Queue(name, weight=int(rng.integers(1, 5)), deserved=deserved, parent=parent)
+
+
+def _shape(rng: np.random.Generator) -> TaskShape:
+    gpus = int(rng.choice(_GPUS, p=(0.45, 0.25, 0.2, 0.1))) if rng.random() < 0.5 else 0
+    cpus = int(rng.choice(_CPU_PER_GPU)) * gpus if gpus else int(rng.choice(_CPUS))
+    gib = cpus * int(rng.choice(_GIB_PER_CPU))
+    tolerates = gpus > 0 or rng.random() < 0.3
+    tolerations = (Toleration(GPU, exists=True),) if tolerates else ()
+    asked = {CPU: 1000 * cpus, MEMORY: gib * GIB, **({GPU: gpus} if gpus else {})}
+    affinity = None
+    if gpus and rng.random() < 0.25:
+        models = tuple(sorted(rng.choice([k[3] for k in _KINDS[1:]], 2, replace=False).tolist()))
+        affinity = NodeSelector((NodeTerm((Requirement(MODEL, Operator.IN, models),)),))
+    return TaskShape(tuple(sorted(asked.items())), node_affinity=affinity, tolerations=tolerations)
+
+
+def _used_part(node: Node, free: dict[str, int]) -> float:
+    return max(1 - free[r] / a for r, a in node.allocatable if a)
+
+
+def _has_place(node: Node, shape: TaskShape, free: dict[str, int]) -> bool:
+    fits = free[PODS] > 0 and all(free.get(r, 0) >= a for r, a in shape.request)
+    return fits and (not node.taints or bool(shape.tolerations))

@@ -1,0 +1,178 @@
+"""Gangs on nodes of 8 GPUs: alike nodes, nodes in part use, and gangs of unlike tasks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from optsched.study.instances.short_manifests import (
+    Order,
+    Role,
+    amounts,
+    gang,
+    node,
+    priority_class,
+    stranger,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from optsched.study.instances.random_choice import Chance
+    from optsched.study.instances.short_manifests import Amounts, Manifest
+
+GPUS: Final = 8
+CPUS: Final = 96
+GIB: Final = 768
+
+PRIORITIES: Final = {"low": 1, "normal": 2, "high": 4}
+
+
+def gpu_nodes(number: int) -> Iterator[Manifest]:
+    """Nodes of 8 GPUs, 96 CPUs and 768 GiB."""
+    for i in range(number):
+        yield node(node_name(i), amounts(CPUS, GIB, GPUS))
+
+
+def node_name(number: int) -> str:
+    """The name of a node by its number."""
+    return f"n{number:03d}"
+
+
+def priority_classes() -> Iterator[Manifest]:
+    """The priority classes of all families."""
+    for name, value in PRIORITIES.items():
+        yield priority_class(name, value)
+
+
+def any_priority(chance: Chance) -> str:
+    """One of the priority classes."""
+    return chance.pick(tuple(PRIORITIES), (2, 2, 1))
+
+
+def share(gpus: int, cpus_per_gpu: int) -> Amounts:
+    """What comes with GPUs: CPUs for each, and 80 GiB."""
+    return amounts(gpus * cpus_per_gpu, gpus * 80, gpus)
+
+
+@dataclass(frozen=True)
+class HomogeneousGangs:
+    """Alike empty nodes; more gangs of 1, 2, 4 or 8 GPUs a task than fit.
+
+    Attributes
+    ----------
+    nodes
+        How many nodes.
+    percent
+        GPUs asked for, in hundredths of those that there are.
+
+    """
+
+    nodes: int
+    percent: int = 130
+
+    def objects(self, chance: Chance) -> Iterator[Manifest]:
+        """The manifests."""
+        yield from priority_classes()
+        yield from gpu_nodes(self.nodes)
+        yield from _gangs(chance, self.nodes * GPUS * self.percent // 100, (10,))
+
+
+@dataclass(frozen=True)
+class FragmentedGangs:
+    """Nodes in part use by others; tasks with several numbers of CPUs for a GPU.
+
+    Attributes
+    ----------
+    nodes
+        How many nodes.
+    ratios
+        How many of 4, 8 and 12 CPUs for a GPU occur.
+    percent
+        GPUs asked for, in hundredths of those that are free.
+
+    """
+
+    nodes: int
+    ratios: int = 3
+    percent: int = 130
+
+    def objects(self, chance: Chance) -> Iterator[Manifest]:
+        """The manifests."""
+        ratios = (4, 8, 12)[: self.ratios]
+        yield from priority_classes()
+        yield from gpu_nodes(self.nodes)
+        free = self.nodes * GPUS
+        for i in range(self.nodes):
+            gpus = chance.pick((0, 1, 2, 3, 4, 5, 6, 7), (2, 1, 2, 3, 3, 3, 2, 2))
+            if gpus:
+                at = node_name(i)
+                free -= gpus
+                yield stranger(f"other-{i:03d}", share(gpus, chance.pick(ratios)), at)
+        yield from _gangs(chance, free * self.percent // 100, ratios)
+
+
+def _gangs(chance: Chance, gpus: int, ratios: tuple[int, ...]) -> Iterator[Manifest]:
+    """Gangs until so many GPUs are asked for."""
+    number = 0
+    while gpus > 0:
+        each = chance.pick((1, 2, 4, 8), (7, 4, 4, 5))
+        size = chance.pick((1, 2, 4, 8), (8, 5, 4, 2))
+        request = share(each, chance.pick(ratios))
+        order = Order(priority_class=any_priority(chance))
+        yield from gang(f"g{number:03d}", [Role(size, request)], order)
+        gpus -= each * size
+        number += 1
+
+
+@dataclass(frozen=True)
+class UnlikeTasks:
+    """Gangs of unlike tasks on nodes with and without GPUs.
+
+    Launchers with workers as of MPI, parameter servers with workers as of TensorFlow, and drivers
+    with workers of which some have GPUs and some have none, as of Ray.
+
+    Attributes
+    ----------
+    gpu_nodes, cpu_nodes
+        Nodes with 8 GPUs, and nodes of 64 CPUs without.
+    gangs
+        How many gangs.
+
+    """
+
+    gpu_nodes: int
+    cpu_nodes: int
+    gangs: int
+
+    def objects(self, chance: Chance) -> Iterator[Manifest]:
+        """The manifests."""
+        yield from priority_classes()
+        yield from gpu_nodes(self.gpu_nodes)
+        for i in range(self.cpu_nodes):
+            yield node(f"c{i:03d}", amounts(64, 256))
+        for number in range(self.gangs):
+            shape = chance.pick((_launched, _served, _mixed))
+            order = Order(priority_class=any_priority(chance))
+            yield from gang(f"g{number:03d}", shape(chance), order)
+
+
+def _launched(chance: Chance) -> list[Role]:
+    each, size = chance.pick((2, 4, 8)), chance.pick((2, 4, 8), (3, 3, 1))
+    return [Role(1, amounts(2, 8), "launcher"), Role(size, share(each, 8), "worker")]
+
+
+def _served(chance: Chance) -> list[Role]:
+    servers, workers = chance.pick((1, 2, 4)), chance.pick((2, 4, 6))
+    return [
+        Role(servers, amounts(chance.pick((8, 16)), 64), "ps"),
+        Role(workers, share(chance.pick((1, 2)), 8), "worker"),
+    ]
+
+
+def _mixed(chance: Chance) -> list[Role]:
+    return [
+        Role(1, amounts(4, 16), "driver"),
+        Role(chance.between(1, 4), share(chance.pick((1, 2, 4)), 10), "trainer"),
+        Role(chance.between(2, 6), amounts(chance.pick((8, 12)), 32), "reader"),
+    ]

@@ -1,0 +1,244 @@
+"""The catalogue of instances: what each is made from, and the best that is known of it.
+
+`instances/catalogue.yaml` is such a file; docs/instances.md explains it and `SCHEMA` says it for
+programs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api.fields import Fields
+from optsched.api.schema import boolean, count, listing, mapping, record, text
+from optsched.cluster.decisions import LevelStatus, Sense
+from optsched.cluster.progress import relative_gap
+from optsched.formats.marks import API_VERSION
+from optsched.formats.plan import LEVEL, encode_level, parse_level
+from optsched.formats.problems import InstanceError
+from optsched.formats.single import read_single, unknown_paths
+from optsched.formats.text import line_of
+from optsched.solver.preemption.sequential.model import ENDED, VICTIMS
+from optsched.study.instances.instance_families import LICENCE, Recipe, RecipeError
+from optsched.units.plaintext import write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from optsched.api.schema import Schema
+    from optsched.cluster.decisions import LevelResult
+    from optsched.units import FieldError
+
+KIND: Final = "InstanceCatalogue"
+FILE: Final = "catalogue.yaml"
+LARGEST_GAP: Final = 0.01
+
+_TEXTS: Final = {"type": "string"}
+
+SCHEMA: Final[Schema] = record(
+    "Instances with what is known of them.",
+    ("apiVersion", "kind", "instances"),
+    apiVersion=text("Version of this format.", enum=[API_VERSION]),
+    kind=text("Name of this format.", enum=[KIND]),
+    instances=listing(
+        "By family and size.",
+        record(
+            "One instance.",
+            ("family", "name", "seed", "parameters", "licence", "sha256", "bytes", "stored"),
+            family=text("The family that it is of; also its folder."),
+            name=text("Of its file, without the ending."),
+            seed=count("What chance begins with."),
+            parameters=mapping("Of the family, by name.", {}),
+            licence=text("Under which the file is given.", enum=[LICENCE]),
+            sha256=text("Of the file, in hexadecimal.", pattern="^[0-9a-f]{64}$"),
+            bytes=count("Length of the file."),
+            stored=boolean("Whether the file is there; others are made when they are needed."),
+            pending=mapping("Codes of reasons that gangs have to be told, by key.", _TEXTS),
+            best=listing(
+                "The best plan that is known, by model.",
+                record(
+                    "One model.",
+                    ("model", "plan", "engine", "found", "levels"),
+                    model=text("Its name."),
+                    plan=text("The file of the plan, beside the instance."),
+                    engine=text("The engine whose plan it is."),
+                    found=mapping("How it was found: versions, limits.", _TEXTS),
+                    levels=listing("In order of importance.", LEVEL),
+                ),
+            ),
+        ),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best plan that is known of an instance under a model.
+
+    Attributes
+    ----------
+    plan
+        Its file, below the family's folder.
+    engine
+        Whose plan it is.
+    found
+        How: versions and limits by name.
+    levels
+        With the best bounds that are known.
+
+    """
+
+    model: str
+    plan: str
+    engine: str
+    found: Mapping[str, str]
+    levels: tuple[LevelResult, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One instance of a catalogue; `size` is the length of its file in bytes."""
+
+    recipe: Recipe
+    sha256: str
+    size: int
+    is_stored: bool
+    pending: Mapping[str, str] = field(default_factory=dict)
+    best: tuple[Best, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """What it is called: family and name."""
+        return f"{self.recipe.family}/{self.recipe.name}"
+
+
+# --- levels --------------------------------------------------------------------------------------
+
+
+OVER_VICTIMS = frozenset({VICTIMS, ENDED})
+
+
+def gap_of(level: LevelResult) -> float | None:
+    """Distance from value to bound as a part of the value; None without a bound."""
+    return None if level.bound is None else relative_gap(level.value, level.bound)
+
+
+def wrong_with_level(level: LevelResult) -> Iterator[str]:
+    """What can not be true of a level, or is not good enough to be shipped."""
+    value, bound = level.value, level.bound
+    if bound is None:
+        yield f"{level.name}: there is no bound"
+        return
+    if value > bound if level.sense is Sense.MAX else value < bound:
+        yield f"{level.name}: {value} is beyond the bound {bound}"
+    if (value == bound) is not (level.status is LevelStatus.OPTIMAL):
+        yield f"{level.name}: {value} with bound {bound} is not {level.status}"
+    # Bounds of levels over victims hold over all plans, and are loose where several gangs bid.
+    if level.name not in OVER_VICTIMS and (gap := relative_gap(value, bound)) > LARGEST_GAP:
+        yield f"{level.name}: {value} with bound {bound} is a gap of {gap:.2%}; 1 % is the most"
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+def catalogue_text(entries: Iterable[Entry]) -> str:
+    """The file, the same for the same entries; levels take a line each."""
+    lines = [
+        "# Instances with the best that is known of each; see docs/instances.md.",
+        "# Written by `make instances` and `make instances-update`. Apache-2.0.",
+        f"apiVersion: {API_VERSION}",
+        f"kind: {KIND}",
+        "instances:",
+    ]
+    for entry in entries:
+        lines += _entry_lines(entry)
+    return "\n".join([*lines, ""])
+
+
+def _entry_lines(entry: Entry) -> Iterator[str]:
+    recipe = entry.recipe
+    yield f"- family: {recipe.family}"
+    yield f"  name: {_flow(recipe.name)}"
+    yield f"  seed: {recipe.seed}"
+    yield f"  parameters: {_flow(dict(recipe.parameters))}"
+    yield f"  licence: {LICENCE}"
+    yield f"  sha256: {_flow(entry.sha256)}"
+    yield f"  bytes: {entry.size}"
+    yield f"  stored: {_flow(entry.is_stored)}"
+    if entry.pending:
+        yield f"  pending: {_flow(dict(entry.pending))}"
+    if entry.best:
+        yield "  best:"
+    for best in entry.best:
+        yield f"  - model: {best.model}"
+        yield f"    plan: {best.plan}"
+        yield f"    engine: {_flow(best.engine)}"
+        yield f"    found: {_flow(dict(best.found))}"
+        yield "    levels:"
+        yield from (f"    - {_flow(encode_level(level))}" for level in best.levels)
+
+
+def _flow(value: object) -> str:
+    return write_json(value)
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def read_catalogue(path: Path) -> tuple[Entry, ...]:
+    """The entries of a catalogue.
+
+    Raises
+    ------
+    InstanceError
+        The file can not be read or is not right; names file, line and field of everything wrong.
+
+    """
+    source, document = read_single(path, KIND)
+    errors: list[FieldError] = []
+    whole = Fields(document.value, SCHEMA, "", errors)
+    entries = tuple(_entry(each, errors) for each in whole.records("instances"))
+    titles = [entry.title for entry in entries]
+    told = [
+        *((e.path, f"{e.path}: {e.message}") for e in errors),
+        *((p, f"{p}: is no field of a catalogue") for p in unknown_paths(document.value, SCHEMA)),
+        *(
+            (f"instances[{i}]", f"instances[{i}]: {title} is there twice")
+            for i, title in enumerate(titles)
+            if title in titles[:i]
+        ),
+    ]
+    if told:
+        lines = (f"{path}:{line_of(source, document, at)}: {message}" for at, message in told)
+        raise InstanceError("\n".join(lines))
+    return entries
+
+
+def _entry(fields: Fields, errors: list[FieldError]) -> Entry:
+    parameters: dict[str, Any] = fields.mapping("parameters")
+    recipe = Recipe(fields.text("family"), fields.text("name"), fields.integer("seed"), parameters)
+    fields.text("licence")
+    try:
+        recipe.made()
+    except RecipeError as e:
+        name, _, message = str(e).partition(": ")
+        fields.reject(name, None, message)
+    return Entry(
+        recipe,
+        sha256=fields.text("sha256"),
+        size=fields.integer("bytes"),
+        is_stored=fields.boolean("stored"),
+        pending=fields.texts_by_name("pending"),
+        best=tuple(_best(each) for each in fields.records("best")),
+    )
+
+
+def _best(fields: Fields) -> Best:
+    return Best(
+        model=fields.text("model"),
+        plan=fields.text("plan"),
+        engine=fields.text("engine"),
+        found=fields.texts_by_name("found"),
+        levels=tuple(parse_level(each) for each in fields.records("levels")),
+    )

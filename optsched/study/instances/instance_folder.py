@@ -1,0 +1,186 @@
+"""The folder of instances: files are made again, and best-known plans are proved again.
+
+Nothing here solves anything. What a plan is worth is worked out from the plan alone, and rules
+judge it with their `verify` faces, which share no code with engines.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optsched.cluster.decisions import LevelResult, LevelStatus, Sense
+from optsched.formats.plan import encode_plan, plan_document, read_plan, restore_plan
+from optsched.formats.snapshot import assemble
+from optsched.formats.solveresult import checksum
+from optsched.formats.text import Document, read_yaml
+from optsched.policy.load import load_policy
+from optsched.session.session import judge_actions
+from optsched.study.instances.device_instances import wrong_with_cards
+from optsched.study.instances.instance_catalogue import Entry, wrong_with_level
+from optsched.study.instances.shipped_instances import MOST_BYTES, PACKING
+from optsched.study.packing.packing_problem import wrong_with_bins
+from optsched.study.packing.vbp import parse_vbp
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from optsched.cluster.decisions import Plan
+    from optsched.cluster.snapshot import Snapshot
+    from optsched.policy.policy import Policy
+    from optsched.session.session import Judgement
+    from optsched.study.instances.instance_catalogue import Best
+    from optsched.study.instances.instance_families import Recipe
+    from optsched.study.instances.shipped_instances import Shipped
+    from optsched.study.packing.packing_problem import Bin, VectorPacking
+
+
+def snapshot_of(recipe: Recipe) -> Snapshot:
+    """The cluster of a recipe, read from its text as from any file."""
+    (document,) = read_yaml(recipe.text())
+    if not isinstance(document, Document):
+        raise ValueError(f"{recipe.path}: {document.message}")
+    return assemble(document.value["items"]).snapshot
+
+
+def packing_of(recipe: Recipe) -> VectorPacking:
+    """The items of a recipe."""
+    return parse_vbp(recipe.text(), recipe.name)
+
+
+@lru_cache(maxsize=16)
+def model_of(name: str, folder: Path) -> Policy:
+    """A shipped model by name, or one of a file below the folder of instances."""
+    return load_policy(str(folder / name) if "/" in name else name, Path.read_text)
+
+
+# --- making --------------------------------------------------------------------------------------
+
+
+def entry_of(shipped: Shipped, known: Entry | None) -> Entry:
+    """What is catalogued of an instance; what is known of it stays if its file does."""
+    made = shipped.recipe.text()
+    entry = Entry(
+        shipped.recipe,
+        sha256=checksum(made),
+        size=len(made.encode()),
+        is_stored=len(made.encode()) <= MOST_BYTES,
+        pending=shipped.recipe.pending,
+    )
+    if known is None or known.sha256 != entry.sha256:
+        return entry
+    return replace(entry, best=tuple(b for b in known.best if b.model in shipped.models))
+
+
+def entries_of(shipped: Iterable[Shipped], known: Iterable[Entry]) -> tuple[Entry, ...]:
+    """The catalogue of what is shipped, with what was known before."""
+    before = {entry.title: entry for entry in known}
+    found = ((s, f"{s.recipe.family}/{s.recipe.name}") for s in shipped)
+    return tuple(entry_of(each, before.get(title)) for each, title in found)
+
+
+# --- plans ---------------------------------------------------------------------------------------
+
+
+def plan_text(plan: Plan) -> str:
+    """A plan's file without the reasons for waiting, which follow from the rest."""
+    document = replace(plan_document(plan), pending={}, pending_pods={})
+    return f"{json.dumps(encode_plan(document), separators=(',', ':'), sort_keys=True)}\n"
+
+
+def bins_text(bins: Sequence[Bin]) -> str:
+    """A packing as lists of kind and number, a bin a line."""
+    lines = (json.dumps([list(pair) for pair in each]) for each in bins)
+    return "[\n" + ",\n".join(lines) + "\n]\n"
+
+
+def bins_level(number: int, bound: int) -> LevelResult:
+    """How many bins there are, as a level."""
+    status = LevelStatus.OPTIMAL if number == bound else LevelStatus.FEASIBLE
+    return LevelResult("bins", "bins", Sense.MIN, number, bound, status)
+
+
+# --- proving -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What a plan is worth, and what is wrong with it."""
+
+    values: tuple[tuple[str, int], ...]
+    problems: tuple[str, ...] = ()
+
+
+def verify_entry(entry: Entry, folder: Path) -> Iterator[str]:
+    """Everything that is wrong with an instance, one sentence each.
+
+    The file is made again, and each best-known plan is read, judged and compared with its levels.
+    """
+    text = entry.recipe.text()
+    if checksum(text) != entry.sha256 or len(text.encode()) != entry.size:
+        yield f"{entry.title}: what is made from the seed has another checksum"
+    file = folder / entry.recipe.path
+    if entry.is_stored and not file.is_file():
+        yield f"{entry.title}: {file} is not there"
+    elif file.is_file() and file.read_bytes() != text.encode():
+        yield f"{entry.title}: {file} is not what is made from the seed"
+    if not entry.best:
+        yield f"{entry.title}: no plan is known"
+    for best in entry.best:
+        for problem in _verify_best(entry, best, folder):
+            yield f"{entry.title}, {best.model}: {problem}"
+
+
+def _verify_best(entry: Entry, best: Best, folder: Path) -> Iterator[str]:
+    try:
+        source = (folder / entry.recipe.family / best.plan).read_text(encoding="utf-8")
+    except OSError as e:
+        yield f"{best.plan} can not be read: {e.strerror}"
+        return
+    prove = prove_bins if best.model == PACKING else prove_plan
+    proof = prove(entry, best.model, source, folder)
+    yield from proof.problems
+    told = tuple((level.name, level.value) for level in best.levels)
+    if not proof.problems and proof.values != told:
+        yield f"the plan is worth {proof.values}, not {told}"
+    for level in best.levels:
+        yield from wrong_with_level(level)
+
+
+def prove_plan(entry: Entry, model: str, source: str, folder: Path) -> Proof:
+    """Judge the text of a plan."""
+    document, errors = read_plan(source)
+    if document is None:
+        return Proof((), tuple(map(str, errors)))
+    snapshot = snapshot_of(entry.recipe)
+    plan, errors = restore_plan(document, snapshot)
+    if errors:
+        return Proof((), tuple(map(str, errors)))
+    judged = judge_actions(snapshot, model_of(model, folder), plan.actions)
+    values = tuple((level.name, level.value) for level in judged.levels)
+    of_cards = tuple(wrong_with_cards(snapshot, plan.actions))
+    return Proof(values, (*_wrong_with(entry, judged), *of_cards))
+
+
+def _wrong_with(entry: Entry, judged: Judgement) -> Iterator[str]:
+    yield from map(str, judged.violations)
+    for key, code in entry.pending.items():
+        reason = judged.pending.get(key)
+        if reason is None:
+            yield f"{key} starts; it is to be told {code}"
+        elif reason.code.value != code:
+            yield f"{key} is told {reason}; it is to be told {code}"
+
+
+def prove_bins(entry: Entry, _: str, source: str, __: Path) -> Proof:
+    """Judge the text of a packing."""
+    try:
+        listed: Any = json.loads(source)
+        bins = [tuple((int(kind), int(number)) for kind, number in each) for each in listed]
+    except (ValueError, TypeError) as e:
+        return Proof((), (f"is no list of bins of [kind, number]: {e}",))
+    problems = wrong_with_bins(packing_of(entry.recipe), bins)
+    return Proof((("bins", len(bins)),), tuple(problems))

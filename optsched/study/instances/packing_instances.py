@@ -1,0 +1,81 @@
+"""Vector bin packing: items that ask for unlike parts of several resources, as `.vbp` files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from optsched.study.instances.random_choice import Chance
+
+
+@dataclass(frozen=True)
+class VectorItems:
+    """Items of some sizes in bins of 100 in each dimension.
+
+    Attributes
+    ----------
+    items, kinds
+        How many items, of how many kinds.
+    dimensions
+        How many resources.
+    largest
+        Of the sizes; the smallest is 5.
+
+    """
+
+    items: int
+    kinds: int
+    dimensions: int = 2
+    largest: int = 60
+
+    def rows(self, chance: Chance) -> Iterator[tuple[int, ...]]:
+        """Sizes of a kind and how many items it has."""
+        numbers = [1] * self.kinds
+        for _ in range(self.items - self.kinds):
+            numbers[chance.below(self.kinds)] += 1
+        for number in numbers:
+            yield (*(chance.between(5, self.largest) for _ in range(self.dimensions)), number)
+
+    def text(self, chance: Chance) -> str:
+        """The file."""
+        rows = [" ".join(map(str, row)) for row in self.rows(chance)]
+        head = [str(self.dimensions), " ".join(["100"] * self.dimensions), str(len(rows))]
+        return "\n".join([*head, *rows, ""])
+
+
+@dataclass(frozen=True)
+class CutBins:
+    """Bins of 1 000 in each dimension, cut by chance into items that fill them to the last unit.
+
+    So many bins are the optimum, for all of them are full.
+
+    Attributes
+    ----------
+    bins, pieces
+        How many bins, and items from each.
+    dimensions
+        How many resources.
+
+    """
+
+    bins: int
+    pieces: int
+    dimensions: int = 2
+
+    def text(self, chance: Chance) -> str:
+        """The file."""
+        items = [item for _ in range(self.bins) for item in zip(*self._cuts(chance), strict=True)]
+        rows = [" ".join(map(str, (*item, 1))) for item in sorted(items)]
+        head = [str(self.dimensions), " ".join(["1000"] * self.dimensions), str(len(rows))]
+        return "\n".join([*head, *rows, ""])
+
+    def _cuts(self, chance: Chance) -> Iterator[list[int]]:
+        for _ in range(self.dimensions):
+            least = 1000 // (3 * self.pieces)
+            spare = 1000 - least * self.pieces
+            at = sorted(chance.between(0, spare) for _ in range(self.pieces - 1))
+            ends = [*at, spare]
+            yield [b - a + least for a, b in zip([0, *at], ends, strict=True)]

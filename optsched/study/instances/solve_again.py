@@ -1,0 +1,163 @@
+"""Instances solved again, and what comes of it held against what is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from optsched.cluster.decisions import LevelStatus, Sense
+from optsched.session.lending import LENT
+from optsched.session.session import Surroundings, run_session
+from optsched.session.solving import ENGINES
+from optsched.solver.cpsat.level_model import Limits
+from optsched.study.instances.instance_catalogue import OVER_VICTIMS, Best, gap_of, wrong_with_level
+from optsched.study.instances.instance_folder import (
+    bins_level,
+    bins_text,
+    model_of,
+    packing_of,
+    plan_text,
+    snapshot_of,
+)
+from optsched.study.instances.shipped_instances import PACKING
+from optsched.study.packing.packing_process import PackingWork, packings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from optsched.cluster.decisions import LevelResult
+    from optsched.session.ports import Clock
+    from optsched.solver.cpsat.process import WorkerProcess
+    from optsched.study.instances.instance_catalogue import Entry
+    from optsched.study.instances.instance_families import Recipe
+
+
+@dataclass(frozen=True)
+class Solving:
+    """What solves, within which limits.
+
+    Attributes
+    ----------
+    seconds
+        Wall time; where there is no clock, deterministic seconds a level.
+    clock
+        None to read none: one worker then, and always the same answer.
+    folder
+        Of all instances; models of their own are below it.
+
+    """
+
+    worker: WorkerProcess
+    seconds: float
+    clock: Clock | None
+    folder: Path
+
+    @property
+    def limits(self) -> Limits:
+        """What one search may spend."""
+        if self.clock is None:
+            return Limits(None, self.seconds, num_workers=1, num_engines=ENGINES)
+        return Limits(int(self.seconds * 1000), self.seconds, num_engines=ENGINES)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A fresh answer: its levels, the engine, and the file of its plan."""
+
+    levels: tuple[LevelResult, ...]
+    engine: str
+    text: str
+
+
+def solve_recipe(recipe: Recipe, model: str, solving: Solving) -> Found:
+    """Solve an instance with a model."""
+    if model == PACKING:
+        return _pack(recipe, solving)
+    around = Surroundings(solving.clock, solving.worker, limits=solving.limits)
+    plan = run_session(snapshot_of(recipe), model_of(model, solving.folder), around).plan
+    plan = replace(plan, certificate=replace(plan.certificate, seconds=0.0))
+    levels = tuple(r for r in plan.certificate.levels if not _lends_nothing(r))
+    return Found(levels, plan.certificate.engine, plan_text(plan))
+
+
+def _lends_nothing(level: LevelResult) -> bool:
+    """Whether a level over loans stands for none: then it is no part of what a plan is worth."""
+    return level.name.startswith(LENT) and level.value == 0
+
+
+def _pack(recipe: Recipe, solving: Solving) -> Found:
+    work = PackingWork(packing_of(recipe), solving.seconds)
+    *_, last = packings(solving.worker, work)
+    level = bins_level(len(last.bins), last.bound)
+    return Found((level,), last.found_by, bins_text(last.bins))
+
+
+# --- against what is known -----------------------------------------------------------------------
+
+
+def compare(known: Sequence[LevelResult], new: Sequence[LevelResult]) -> int:
+    """1 where the new levels are better in order of importance, -1 where worse, 0 where equal."""
+    for old, fresh in zip(known, new, strict=False):
+        if old.value != fresh.value:
+            return 1 if (fresh.value > old.value) is (old.sense is Sense.MAX) else -1
+    return 0
+
+
+def judged(entry: Entry, model: str, found: Found) -> Iterator[str]:
+    """What is to be said about a fresh answer, besides that it is as good as the best known."""
+    for level in found.levels:
+        yield from wrong_with_level(level)
+    known = next((b for b in entry.best if b.model == model), None)
+    if known is None:
+        yield "nothing was known"
+        return
+    names = [level.name for level in known.levels]
+    if names != [level.name for level in found.levels]:
+        yield f"the levels are others than those that are known: {', '.join(names)}"
+    order = compare(known.levels, found.levels)
+    if order > 0:
+        yield "better than what is known: keep it with `make instances-update`"
+    if order == 0 and _tighter(known.levels, found.levels) != known.levels:
+        yield "a bound is better than what is known: keep it with `make instances-update`"
+    for old, fresh in zip(known.levels, found.levels, strict=False):
+        # Of victims the bound is proved gang by gang, each with what was decided before it held.
+        bound = None if old.name in OVER_VICTIMS else old.bound
+        if bound is not None and _is_beyond(fresh, bound):
+            yield f"{fresh.name}: {fresh.value} is beyond the known bound {old.bound}"
+        if old.value != fresh.value:
+            break
+
+
+def kept(known: Best | None, model: str, name: str, found: Found, how: Mapping[str, str]) -> Best:
+    """The better of what was known and a fresh answer, with the best bounds of both."""
+    order = 1 if known is None else compare(known.levels, found.levels)
+    if known is not None and order < 0:
+        return known
+    if known is not None and order == 0:
+        levels = _tighter(known.levels, found.levels)
+        return known if levels == known.levels else replace(known, levels=levels)
+    plan = f"{name}.{PurePath(model).stem}.plan.json"
+    return Best(model, plan, found.engine, how, found.levels)
+
+
+def _is_beyond(level: LevelResult, bound: int) -> bool:
+    return level.value > bound if level.sense is Sense.MAX else level.value < bound
+
+
+def _tighter(known: Sequence[LevelResult], new: Sequence[LevelResult]) -> tuple[LevelResult, ...]:
+    """Levels of equal values with the better bound of each."""
+    return tuple(
+        fresh if _gap(fresh) < _gap(old) else old for old, fresh in zip(known, new, strict=True)
+    )
+
+
+def _gap(level: LevelResult) -> float:
+    gap = gap_of(level)
+    return float("inf") if gap is None else gap
+
+
+def is_proved(levels: Sequence[LevelResult]) -> bool:
+    """Whether nothing better exists."""
+    return all(level.status is LevelStatus.OPTIMAL for level in levels)

@@ -1,0 +1,192 @@
+"""Bins as columns of a linear program that grows by price.
+
+Prices are drawn towards the best ones so far ("smoothing", Wentges 1997), with which few rounds
+suffice; a bound is proved from whole prices and the best bin at these prices.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from optsched.study.packing.greedy_filling import Scores, fillings
+from optsched.study.packing.items import Items
+from optsched.study.packing.pattern_pricing import Priced, best_bins
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from optsched.problem.arrays import F64, I64
+    from optsched.study.packing.covering import CoverMaster
+    from optsched.study.packing.pattern_pool import Pool
+
+CLEAR: Final = 1e-6
+_UNIT: Final = 1 << 30
+"""A price of one bin, in whole numbers."""
+
+_WAYS: Final = 64
+_FEW: Final = 40
+_MANY: Final = 600
+_DRAWN: Final = 0.8
+_ROUNDS: Final = 20
+_FEW_AGAIN: Final = 150
+
+
+class Columns:
+    """The linear program of an instance, and its bins by price.
+
+    Parameters
+    ----------
+    items
+        What has to be packed.
+    pool
+        Every bin; None where they are too many.
+    random
+        Of greedy scores.
+    seconds
+        How many are left.
+
+    """
+
+    def __init__(
+        self,
+        items: Items,
+        pool: Pool | None,
+        random: np.random.Generator,
+        seconds: Callable[[], float],
+    ) -> None:
+        from optsched.study.packing.covering import CoverMaster
+
+        self._items, self._pool, self._random, self._seconds = items, pool, random, seconds
+        self.master: CoverMaster = CoverMaster(items.number)
+        self._prices = np.zeros(len(items.number))
+        self._value = 0.0
+
+    # --- a bound ---------------------------------------------------------------------------------
+
+    def bounds(self) -> Iterator[int]:
+        """Generate columns until the bound is as good as it gets; every bound on the way."""
+        while self._seconds() > 0:
+            solved = self.master.solve(self._seconds())
+            if solved is None:
+                return
+            prices = solved[1]
+            if self._pool is None and self._add_greedy(self._items, prices):
+                continue
+            grown, bound = self._priced(self._drawn(prices))
+            yield bound
+            if not grown:
+                grown, bound = self._priced(prices)
+                yield bound
+            if not grown or bound >= prices @ self._items.number - CLEAR:
+                return
+
+    def _drawn(self, prices: F64) -> F64:
+        if self._pool is None or not self._value:
+            return prices
+        return np.asarray(_DRAWN * self._prices + (1 - _DRAWN) * prices)
+
+    def _priced(self, prices: F64) -> tuple[int, int]:
+        """How many columns are new that are worth more than one, and a bound."""
+        whole = np.floor(prices * _UNIT).astype(np.int64)
+        found = self._best(whole)
+        total = int(whole @ self._items.number)
+        if total / found.most > self._value:
+            self._prices, self._value = whole / found.most, total / found.most
+        return sum([self.master.add(counts) for counts in found.bins]), -(-total // found.most)
+
+    def _best(self, whole: I64) -> Priced:
+        if self._pool is not None:
+            return self._pool.best_bins(whole, _UNIT, _MANY)
+        return best_bins(self._items, whole, _UNIT, _FEW, lambda: self._seconds() <= 0)
+
+    def _add_greedy(self, items: Items, prices: F64) -> int:
+        """Bins filled by price that are worth more than one."""
+        weight = self._random.dirichlet(np.ones(len(items.capacity)), _WAYS)
+        weight[::2] = weight[::2] * 0.5 + 0.5 / len(items.capacity)
+        size = weight @ items.relative.T
+        worth = prices / np.maximum(size, 1e-3) ** self._random.uniform(0.3, 1.2, (_WAYS, 1))
+        worth = worth * self._random.uniform(0.8, 1.2, worth.shape)
+        worth[:, prices <= 0] = -1
+        found = fillings(items, Scores(weight * 1e-6, np.zeros(_WAYS), worth))
+        found = np.unique(found[found @ prices > 1 + CLEAR], axis=0)
+        return sum([self.master.add(counts) for counts in found])
+
+    # --- what is left ----------------------------------------------------------------------------
+
+    def solved_for(self, left: I64) -> tuple[F64, F64, float] | None:
+        """Uses, prices and value for items that are left (K,); None where time is out."""
+        items = Items(self._items.sizes, left, self._items.capacity)
+        self.master.need(left)
+        for _ in range(_ROUNDS):
+            solved = self.master.solve(self._seconds())
+            if solved is None or self._seconds() <= 0:
+                return None
+            uses, prices = solved
+            if not self._add_for(items, prices):
+                break
+        return uses, prices, float(prices @ left)
+
+    def _add_for(self, items: Items, prices: F64) -> int:
+        if self._pool is None:
+            return self._add_greedy(items, prices)
+        whole = np.floor(prices * _UNIT).astype(np.int64)
+        found = self._pool.best_bins(whole, int(_UNIT * (1 + CLEAR)), _FEW_AGAIN)
+        return sum([self.master.add(counts) for counts in found.bins])
+
+    def most_used(self, uses: F64, left: I64, noise: float, part: float) -> list[I64]:
+        """Columns that are used whole, or else a part of the most used ones, cut to what is left.
+
+        Parameters
+        ----------
+        uses
+            Of all columns.
+        left
+            (K,) items.
+        noise
+            How much chance there is in it, 0 to 1.
+        part
+            How many of the bins that are still needed.
+
+        """
+        at = np.flatnonzero(uses > CLEAR)
+        table = np.minimum(np.array([self.master.columns[c] for c in at]), left)
+        score = np.minimum(uses[at], 1) * self._random.uniform(1 - noise, 1, len(at))
+        score[uses[at] >= 1 - CLEAR] += 1
+        fill = (table @ self._items.relative).sum(axis=1)
+        whole = int((uses[at] >= 1 - CLEAR).sum())
+        most = max(1, whole, int(part * uses.sum()))
+        chosen: list[I64] = []
+        for i in np.lexsort((-fill, -score.round(6))).tolist():
+            counts = table[i]
+            is_good = (
+                counts.any() and (counts <= left).all() and self._items.fit(counts[None, :])[0]
+            )
+            if is_good:
+                chosen.append(counts)
+                left = left - counts
+            if len(chosen) >= most:
+                break
+        return chosen
+
+    # --- for the choice of integers --------------------------------------------------------------
+
+    def promising(self, left: I64, prices: F64, gap: float, most: int) -> list[I64]:
+        """Bins of items that are left that a packing can hold which is no further from the bound.
+
+        Those next to the bound first; without a pool all columns that there are.
+        """
+        if self._pool is None:
+            return self.master.columns
+        return self._pool.cheapest(left, prices, 1 - gap - CLEAR, most)
+
+    @property
+    def prices(self) -> F64:
+        """(K,) those that gave the best bound."""
+        return self._prices
+
+    @property
+    def value(self) -> float:
+        """The best bound before it is rounded up."""
+        return self._value

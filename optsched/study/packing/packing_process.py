@@ -1,0 +1,82 @@
+"""Packing in a process of its own, so that no solver that hangs or dies takes a command with it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from optsched.study.packing.packing_problem import wrong_with_bins
+from optsched.study.packing.solve_packing import (
+    BOUND_MET,
+    PackingResult,
+    quick_packing,
+    solve_packing,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from optsched.solver.cpsat.process import WorkerProcess
+    from optsched.study.packing.packing_problem import VectorPacking
+
+NOT_READY: Final = "the solver process did not come up"
+
+
+@dataclass(frozen=True, slots=True)
+class PackingWork:
+    """An instance on its way to a worker.
+
+    Attributes
+    ----------
+    seconds
+        By its clock, a function of the standard library.
+
+    """
+
+    problem: VectorPacking
+    seconds: float
+    seed: int = 0
+    clock: Callable[[], float] = time.monotonic
+
+    def run(self, report: Callable[[object], None]) -> str:
+        """See `Work`."""
+        return solve_packing(self.problem, self.clock, self.seconds, self.seed, report).stopped
+
+
+def packings(worker: WorkerProcess, work: PackingWork) -> Iterator[PackingResult]:
+    """Better and better packings, each checked here; the last one says why no better one came.
+
+    Raises
+    ------
+    ValueError
+        An item does not fit into an empty bin.
+
+    """
+    best = quick_packing(work.problem)
+    if best.is_proved or work.seconds <= 0:
+        yield best
+        return
+    yield replace(best, stopped="")
+    if not worker.wait_until_ready():
+        yield replace(best, stopped=NOT_READY)
+        return
+    answers = worker.work(work, work.seconds)
+    while True:
+        try:
+            best = _better(work.problem, best, next(answers))
+        except StopIteration as end:
+            stopped = BOUND_MET if best.is_proved else str(end.value)
+            break
+        yield replace(best, stopped="")
+    yield replace(best, stopped=stopped)
+
+
+def _better(problem: VectorPacking, best: PackingResult, new: PackingResult) -> PackingResult:
+    if wrong_with_bins(problem, new.bins):
+        return best
+    if len(new.bins) < len(best.bins):
+        best = replace(best, bins=new.bins, found_by=new.found_by)
+    if new.bound > best.bound:
+        best = replace(best, bound=new.bound, bound_by=new.bound_by)
+    return best

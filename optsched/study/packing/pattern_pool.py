@@ -1,0 +1,206 @@
+"""Every bin that can be filled, where they are not too many: written down once, priced at a glance.
+
+Items are put in the order of the dimension that tells most, largest first. A bin grows item by item
+in that order, so that those which still fit are one stretch of the order; each is found once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import numpy as np
+
+from optsched.study.packing.pattern_pricing import Priced
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import numpy.typing as npt
+
+    from optsched.problem.arrays import F64, I64, Bool
+    from optsched.study.packing.items import Items
+
+    Kinds = npt.NDArray[np.int16]
+    Prices = TypeVar("Prices", F64, I64)
+
+_MOST_NUMBERS: Final = 16_000_000
+_MOST_KINDS: Final = 30_000
+_AT_ONCE: Final = 1_000_000
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Pool:
+    """Bins of up to W items.
+
+    Attributes
+    ----------
+    inside
+        (P, W) kinds of the items of each bin; the number of kinds stands for nothing.
+    num_kinds
+        K.
+
+    """
+
+    inside: Kinds
+    num_kinds: int
+
+    def worth(self, prices: Prices) -> Prices:
+        """(P,) what bins are worth at prices (K,) of items."""
+        padded: Prices = np.append(prices, prices.dtype.type(0))
+        total: Prices = padded[self.inside[:, 0]]
+        for column in self.inside.T[1:]:
+            total += padded[column]
+        return total
+
+    def counts(self, bins: I64) -> I64:
+        """(B, K) how many items of each kind are in some bins."""
+        table = np.zeros((len(bins), self.num_kinds + 1), np.int64)
+        rows = np.repeat(np.arange(len(bins)), self.inside.shape[1])
+        np.add.at(table, (rows, self.inside[bins].ravel()), 1)
+        return table[:, :-1]
+
+    def best_bins(self, prices: I64, above: int, most_bins: int) -> Priced:
+        """As `pricing.best_bins`, the best for many items before the second best for one."""
+        worth = self.worth(prices)
+        good = np.flatnonzero(worth > above)
+        top = int(worth.max(initial=above))
+        if not len(good):
+            return Priced(np.zeros((0, self.num_kinds), np.int64), top, True)
+        return Priced(self.counts(self._varied(good, worth, most_bins)), top, True)
+
+    @property
+    def num_bins(self) -> int:
+        """P."""
+        return len(self.inside)
+
+    def all_counts(self) -> list[I64]:
+        """(K,) of every bin."""
+        return list(self.counts(np.arange(self.num_bins)))
+
+    def cheapest(self, left: I64, prices: F64, above: float, most: int) -> list[I64]:
+        """Bins of items that are left (K,), worth more than so much, the most precious ones."""
+        allowed = np.append(left > 0, True)
+        worth = self.worth(prices)
+        good = np.flatnonzero((worth > above) & allowed[self.inside].all(axis=1))
+        order = good[np.argsort(-worth[good], kind="stable")][:most]
+        table = self.counts(order)
+        return list(table[(table <= left).all(axis=1)])
+
+    def _varied(self, good: I64, worth: I64, most: int) -> I64:
+        """The best bin of each item among some, best first."""
+        order = good[np.argsort(-worth[good], kind="stable")]
+        chosen = [
+            np.unique(self.inside[order, w], return_index=True) for w in range(self.inside.shape[1])
+        ]
+        first = np.unique(np.concatenate([at[kinds < self.num_kinds] for kinds, at in chosen]))
+        rest = np.setdiff1d(np.arange(min(len(order), most // 4)), first)
+        found: I64 = order[np.concatenate([first, rest])[:most]]
+        return found
+
+
+def every_bin(items: Items, is_late: Callable[[], bool]) -> Pool | None:
+    """All bins that hold something; None where they are too many, or time is out."""
+    return _Growth(items, is_late, None).grow(len(items.capacity) + int(items.number.sum()))
+
+
+def full_bins(
+    items: Items, waste: I64, most_items: int, is_late: Callable[[], bool]
+) -> Pool | None:
+    """All bins of a few items that leave no more than so much (D,) of a bin unused.
+
+    None where there is none, they are too many, or time is out.
+    """
+    return _Growth(items, is_late, waste).grow(most_items)
+
+
+class _Growth:
+    """Bins of one item, of two, and so on."""
+
+    def __init__(self, items: Items, is_late: Callable[[], bool], waste: I64 | None) -> None:
+        self._kinds = len(items.number)
+        self._is_late, self._waste = is_late, waste
+        spread = items.relative.std(axis=0) + items.relative.mean(axis=0)
+        self._axis = int(spread.argmax())
+        order = np.lexsort((np.arange(self._kinds), -items.sizes[:, self._axis]))
+        self._kind = np.repeat(order, items.most_in_a_bin[order])
+        self._sizes = items.sizes[self._kind]
+        self._key = -self._sizes[:, self._axis]
+        self._is_copy = np.append(False, self._kind[1:] == self._kind[:-1])
+        ahead = np.minimum(self._sizes, 0)[::-1].cumsum(axis=0)[::-1]
+        self._freed = np.concatenate([-ahead, np.zeros((1, len(items.capacity)), np.int64)])
+        self._capacity = items.capacity
+        self._most = _MOST_NUMBERS // max(4, len(items.capacity))
+
+    def grow(self, most_items: int) -> Pool | None:
+        """Bins of up to so many items."""
+        if len(self._kind) > _MOST_KINDS:
+            return None
+        last, room = np.full(1, -1), self._capacity[None, :]
+        inside = np.zeros((1, 0), np.int16)
+        levels: list[Kinds] = []
+        for size in range(1, most_items + 1):
+            grown = self._grown(last, room, is_last=size == most_items)
+            if grown is None:
+                return None
+            if (sum(map(len, levels)) + len(grown[0])) * max(size, 4) > 4 * self._most:
+                return None
+            parent, last, room = grown
+            inside = np.column_stack([inside[parent], self._kind[last].astype(np.int16)])
+            levels.append(inside[self._is_wanted(room)])
+            if not len(last):
+                break
+        return self._table([level for level in levels if len(level)])
+
+    def _grown(self, last: I64, room: I64, *, is_last: bool) -> tuple[I64, I64, I64] | None:
+        """(parent, item, room) of bins with one item more."""
+        parts, found = list[tuple[np.ndarray, ...]](), 0
+        least = self._waste if is_last else None
+        for parent, item in self._candidates(last, room, least):
+            left = room[parent] - self._sizes[item]
+            fits = (left >= -self._freed[item + 1]).all(axis=1)
+            fits &= ~self._is_copy[item] | (last[parent] == item - 1)
+            if least is not None:
+                fits &= self._is_wanted(left)
+            parts.append((parent[fits], item[fits], left[fits]))
+            found += int(fits.sum())
+            if found > self._most or self._is_late():
+                return None
+        parent, item, left = (np.concatenate(each) for each in zip(*parts, strict=True))
+        return parent, item, left
+
+    def _is_wanted(self, room: I64) -> Bool:
+        wanted = (room >= 0).all(axis=1)
+        if self._waste is not None:
+            wanted &= (room <= self._waste).all(axis=1)
+        return np.asarray(wanted, np.bool_)
+
+    def _table(self, levels: list[Kinds]) -> Pool | None:
+        if not levels:
+            return None
+        width = max(level.shape[1] for level in levels)
+        padded = [
+            np.pad(level, ((0, 0), (0, width - level.shape[1])), constant_values=self._kinds)
+            for level in levels
+        ]
+        return Pool(np.concatenate(padded), self._kinds)
+
+    def _candidates(self, last: I64, room: I64, least: I64 | None) -> Iterator[tuple[I64, I64]]:
+        """(bin, item) that may go together by one dimension, some at a time."""
+        num = len(self._kind)
+        most = room[:, self._axis] + self._freed[last + 1, self._axis]
+        start = np.maximum(np.searchsorted(self._key, -most, "left"), last + 1)
+        end = np.full(len(last), num)
+        if least is not None:
+            smallest = room[:, self._axis] - least[self._axis]
+            end = np.maximum(np.searchsorted(self._key, -smallest, "right"), start)
+        number = end - start
+        edges = np.append(0, np.cumsum(number))
+        at = 0
+        while at < len(last):
+            to = max(at + 1, int(np.searchsorted(edges, edges[at] + _AT_ONCE, "right")) - 1)
+            several = number[at:to]
+            parent = np.repeat(np.arange(at, to), several)
+            offset = np.arange(len(parent)) - np.repeat(edges[at:to] - edges[at], several)
+            yield parent, start[parent] + offset
+            at = to

@@ -1,0 +1,284 @@
+"""Vector bin packing: greedy bins, then columns, then integers, with a bound that is proved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from optsched.study.packing.column_generation import CLEAR, Columns
+from optsched.study.packing.greedy_filling import packings, usual_scores
+from optsched.study.packing.items import Items, as_bin
+from optsched.study.packing.packing_problem import volume_bound, wrong_with_bins
+from optsched.study.packing.pattern_pool import every_bin, full_bins
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from optsched.problem.arrays import F64, I64
+    from optsched.study.packing.greedy_filling import Copies
+    from optsched.study.packing.packing_problem import Bin, VectorPacking
+
+BOUND_MET: Final = "the bound is met"
+OUT_OF_TIME: Final = "out of time"
+
+GREEDY: Final = "greedy"
+FULL_BINS: Final = "full bins"
+CP_SAT: Final = "cp-sat"
+DIVE: Final = "dive"
+VOLUME: Final = "volume"
+COLUMNS: Final = "columns"
+
+_WAYS: Final = 32
+_NOISE: Final = 0.3
+_PART: Final = 0.04
+_FEW_BINS: Final = 12
+_FINISH: Final = 4.0
+_DIVES: Final = 6
+_SHARE: Final = 0.15
+_MOST_COLUMNS: Final = 8000
+_FULL_ITEMS: Final = 3
+_NEXT_TO_NOTHING: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class PackingResult:
+    """A packing and how good it is.
+
+    Attributes
+    ----------
+    bins
+        Checked by `wrong_with_bins`.
+    bound
+        No packing has fewer bins.
+    stopped
+        Why it ended; empty while it goes on.
+    found_by, bound_by
+        Which step found these bins, and which proved that bound.
+
+    """
+
+    bins: tuple[Bin, ...]
+    bound: int
+    stopped: str
+    found_by: str = ""
+    bound_by: str = ""
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether nobody can do with fewer bins."""
+        return len(self.bins) == self.bound
+
+
+def solve_packing(
+    problem: VectorPacking,
+    clock: Callable[[], float],
+    seconds: float = 60.0,
+    seed: int = 0,
+    report: Callable[[PackingResult], None] = lambda result: None,
+) -> PackingResult:
+    """Pack into as few bins as can be found in a time.
+
+    Parameters
+    ----------
+    problem
+        What to pack; every item fits into a bin.
+    clock
+        Seconds, such as `time.monotonic`.
+    seconds
+        When to end at the latest, but for the step that is under way.
+    seed
+        Of the disturbed scores.
+    report
+        Told of everything that is better than before, bins or bound.
+
+    Raises
+    ------
+    ValueError
+        An item does not fit into an empty bin.
+
+    """
+    for kind in problem.kinds:
+        if any(s > c for s, c in zip(kind.sizes, problem.capacity, strict=True)):
+            raise ValueError(f"{problem.name}: an item of {kind.sizes} fits into no empty bin")
+    search = _Search(problem, clock, clock() + seconds, np.random.default_rng(seed), report)
+    stopped = search.run()
+    return search.result(stopped)
+
+
+def quick_packing(problem: VectorPacking) -> PackingResult:
+    """What there is before anything is searched.
+
+    Raises
+    ------
+    ValueError
+        As `solve_packing`.
+
+    """
+    return solve_packing(problem, lambda: 0.0, seconds=0.0)
+
+
+class _Search:
+    """What is known of one instance."""
+
+    def __init__(
+        self,
+        problem: VectorPacking,
+        clock: Callable[[], float],
+        end: float,
+        random: np.random.Generator,
+        report: Callable[[PackingResult], None],
+    ) -> None:
+        self._problem, self._items = problem, Items.of(problem)
+        self._clock, self._end, self._random = clock, end, random
+        self._report = report
+        self.bound, self._bound_by = volume_bound(problem), VOLUME
+        self.best: list[Copies] = []
+        self._found_by = GREEDY
+
+    def result(self, stopped: str) -> PackingResult:
+        """The best so far, checked."""
+        bins = tuple(chain.from_iterable(repeat(as_bin(c), n) for c, n in self.best))
+        wrong = wrong_with_bins(self._problem, bins)
+        if wrong:
+            raise AssertionError(f"{self._problem.name}: {wrong[0]}")
+        return PackingResult(bins, self.bound, stopped, self._found_by, self._bound_by)
+
+    def run(self) -> str:
+        """Search until the bound is met or time is out; which of them."""
+        for counts in packings(self._items, usual_scores(self._items, _WAYS, self._random)):
+            self._offer(counts, GREEDY)
+        for step in (self._fill_up, self._grow, self._dive_on):
+            if self._is_done() or self._is_late():
+                break
+            step()
+        return BOUND_MET if self._is_done() else OUT_OF_TIME
+
+    def _is_done(self) -> bool:
+        return self._num_best <= self.bound
+
+    @property
+    def _num_best(self) -> int:
+        """Bins of the best packing."""
+        return sum(copies for _, copies in self.best)
+
+    def _is_late(self) -> bool:
+        return self._clock() >= self._end
+
+    @property
+    def _left(self) -> float:
+        return max(self._end - self._clock(), 0.01)
+
+    def _offer(self, bins: Iterable[Copies], how: str) -> None:
+        """Take bins that cover everything, without what is there too often."""
+        left = self._items.number.copy()
+        trimmed: list[Copies] = []
+        for counts, copies in bins:
+            missing = copies
+            while missing and (kept := np.minimum(counts, left)).any():
+                some = kept > 0
+                number = min(missing, int((left[some] // kept[some]).min()))
+                left -= number * kept
+                trimmed.append((kept, number))
+                missing -= number
+        is_better = not self.best or sum(n for _, n in trimmed) < self._num_best
+        if is_better and not left.any() and self._items.fit(_table(trimmed)).all():
+            self.best, self._found_by = trimmed, how
+            self._report(self.result(""))
+
+    def _raise(self, bound: int, how: str) -> None:
+        if bound > self.bound:
+            self.bound, self._bound_by = bound, how
+            self._report(self.result(""))
+
+    # --- bins without waste ----------------------------------------------------------------------
+
+    def _fill_up(self) -> None:
+        """Where the volume leaves next to nothing unused, only full bins are of use."""
+        waste = self.bound * self._items.capacity - self._items.total
+        if (waste > _NEXT_TO_NOTHING * self._items.capacity).any() or (waste < 0).any():
+            return
+        from optsched.study.packing.covering import Need, fewest_columns
+
+        pool = full_bins(self._items, waste, _FULL_ITEMS, self._is_late)
+        if pool is None or pool.num_bins > _MOST_COLUMNS:
+            return
+        need = Need(self._items.number, self._items.is_rigid | (waste == 0).all())
+        most = self._left / 2
+        found = fewest_columns(pool.all_counts(), need, (self.bound, self.bound), most, most)
+        if found is not None:
+            self._offer(((counts, 1) for counts in found), FULL_BINS)
+
+    # --- columns ---------------------------------------------------------------------------------
+
+    def _grow(self) -> None:
+        """Generate columns until the bound is as good as it gets."""
+        pool = every_bin(self._items, self._is_late)
+        self._columns = Columns(self._items, pool, self._random, lambda: self._end - self._clock())
+        for counts, _ in self.best:
+            self._columns.master.add(counts)
+        for bound in self._columns.bounds():
+            self._raise(bound, COLUMNS)
+            if self._is_done():
+                return
+
+    # --- integers --------------------------------------------------------------------------------
+
+    def _dive_on(self) -> None:
+        """Dive and choose among columns, again and again."""
+        noise = 0.0
+        while not self._is_done() and not self._is_late():
+            for _ in range(_DIVES):
+                self._dive(noise)
+                noise = _NOISE
+                if self._is_done() or self._is_late():
+                    return
+            columns = self._columns
+            work = self._left * _SHARE
+            self._choose(self._items.number, [], columns.prices, columns.value, work)
+
+    def _choose(self, left: I64, fixed: list[I64], prices: F64, value: float, work: float) -> None:
+        """The fewest bins for what is left beside some that are fixed."""
+        from optsched.study.packing.covering import Need, fewest_columns
+
+        most = self._num_best - 1 - len(fixed)
+        least = max(int(np.ceil(value - CLEAR)), self.bound - len(fixed))
+        need = Need(left, self._items.is_rigid)
+        for target in sorted({least, most}):
+            columns = self._columns.promising(left, prices, target - value, _MOST_COLUMNS)
+            if target > most or not columns or self._is_late():
+                return
+            found = fewest_columns(columns, need, (least, target), work, self._left)
+            if found is not None:
+                self._offer(((counts, 1) for counts in (*fixed, *found)), CP_SAT)
+                return
+
+    def _dive(self, noise: float) -> None:
+        """Fix the most used columns, price again for what is left, and so on to the end."""
+        left = self._items.number.copy()
+        fixed: list[I64] = []
+        while left.any() and not self._is_late():
+            solved = self._columns.solved_for(left)
+            if solved is None:
+                break
+            uses, prices, value = solved
+            if len(fixed) + np.ceil(value - CLEAR) >= self._num_best:
+                break
+            if value <= _FEW_BINS and fixed:
+                self._choose(left, fixed, prices, value, _FINISH)
+                break
+            chosen = self._columns.most_used(uses, left, noise, _PART)
+            if not chosen:
+                break
+            fixed += chosen
+            left = left - np.sum(chosen, axis=0)
+        if not left.any():
+            self._offer(((counts, 1) for counts in fixed), DIVE)
+        self._columns.master.need(self._items.number)
+
+
+def _table(bins: Iterable[Copies]) -> I64:
+    """(B, K) counts of different bins."""
+    return np.array([counts for counts, _ in bins])

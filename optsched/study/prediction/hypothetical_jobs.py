@@ -1,0 +1,335 @@
+"""What would become of jobs that are not there: the session itself, on a cluster that has them.
+
+The same cluster without them is decided as well, so that it can be said who else is concerned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from optsched.api.kinds import POD, POD_GROUP, find_kind
+from optsched.cluster.decisions import Allocate, Enqueue, Evict, Nominate
+from optsched.cluster.snapshot import GangPhase
+from optsched.formats.marks import time_text
+from optsched.formats.snapshot import assemble
+from optsched.session.session import expected_starts, run_session
+from optsched.study.prediction.object_keys import is_pod_of, key_of, name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    from optsched.cluster.booking import Booking
+    from optsched.cluster.decisions import Certificate, Plan
+    from optsched.cluster.reasons import Reason
+    from optsched.cluster.snapshot import Gang, Snapshot
+    from optsched.formats.problems import ObjectProblem
+    from optsched.formats.snapshot import Assembled
+    from optsched.study.prediction.object_keys import Means
+
+    Manifest = Mapping[str, Any]
+
+
+class Start(StrEnum):
+    """When a gang would start: soon, once pods have left, later, or not while nodes are these."""
+
+    NOW = "now"
+    SOON = "soon"
+    LATER = "later"
+    NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """A pod that would leave; gang: whose it is, empty for nobody's."""
+
+    pod: str
+    node: str
+    gang: str
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What would become of one gang.
+
+    Attributes
+    ----------
+    num_pods
+        How many pods it has.
+    places
+        Node by pod: of those that would be bound, or have room kept for them.
+    victims
+        Who would leave for it.
+    reason
+        Why it waits, or its rest; None where nothing waits.
+    expected
+        When it could start if it waits, as far as running pods say when they end; None where that
+        is not known.
+
+    """
+
+    gang: str
+    start: Start
+    num_pods: int
+    places: Mapping[str, str]
+    victims: tuple[Victim, ...] = ()
+    reason: Reason | None = None
+    expected: Booking | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What would become of all that was asked about, and of others because of it.
+
+    Attributes
+    ----------
+    taken_ms
+        When the cluster was as it is taken to be.
+    starts_no_more, starts_too
+        Other gangs that would start now only without, or only with what was added.
+    problems
+        What could not be read, of the cluster and of what was added.
+
+    """
+
+    taken_ms: int
+    asked: tuple[Answer, ...]
+    starts_no_more: tuple[str, ...]
+    starts_too: tuple[str, ...]
+    certificate: Certificate
+    problems: tuple[ObjectProblem, ...] = ()
+
+
+@dataclass(frozen=True)
+class Added:
+    """What is not there.
+
+    Attributes
+    ----------
+    objects
+        Pods and PodGroups are new; anything else may also take the place of what is there.
+    pods_of
+        Pods that a controller makes once a PodGroup among the objects is let in, by its key.
+
+    """
+
+    objects: Sequence[Manifest]
+    pods_of: Mapping[str, Sequence[Manifest]] = field(default_factory=dict)
+
+
+class Clash(Exception):
+    """Pods or PodGroups to be added that are there already."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(f"{', '.join(names)}: there is one already")
+        self.names = tuple(names)
+
+
+def what_if(objects: Sequence[Manifest], added: Added, means: Means) -> Answers:
+    """What would become of a cluster with further objects, or with others of the same names.
+
+    Parameters
+    ----------
+    objects
+        The cluster, as `kube.capture` or a file has it.
+    added
+        What is to be there besides.
+    means
+        The policy, and what a session may use.
+
+    Raises
+    ------
+    Clash
+        Pods or PodGroups of these names exist.
+
+    """
+    before = assemble(objects, means.options).snapshot
+    return _Study(objects, added, means, before.taken_ms).answers(before)
+
+
+class _Study:
+    """One question, and the cluster with what it is about."""
+
+    def __init__(
+        self, objects: Sequence[Manifest], added: Added, means: Means, now_ms: int
+    ) -> None:
+        self._means = means
+        self._now_ms = now_ms
+        self._pods_of = {
+            key: [_dated(pod, now_ms) for pod in pods] for key, pods in added.pods_of.items()
+        }
+        self._added = [_dated(obj, now_ms) for obj in added.objects]
+        self._all_pods = [pod for pods in self._pods_of.values() for pod in pods]
+        self._merged = _merged(objects, [*self._added, *self._all_pods])
+
+    def answers(self, before: Snapshot) -> Answers:
+        base = run_session(before, self._means.policy, self._means.surroundings).plan
+        outside = self._kept_out()
+        read, plan = self._decided(self._with_pods(outside.keys()))
+        after = read.snapshot
+        asked = _asked(after, self._added)
+        found = [self._answer(gang, plan, after, outside) for gang in asked]
+        ours = {gang.key for gang in asked}
+        without, with_ = _started(before, base), _started(after, plan)
+        timed = self._with_times(found, plan)
+        return Answers(
+            taken_ms=self._now_ms,
+            asked=tuple(self._or_never(answer) for answer in timed),
+            starts_no_more=tuple(sorted(without - with_ - ours)),
+            starts_too=tuple(sorted(with_ - without - ours)),
+            certificate=plan.certificate,
+            problems=read.problems,
+        )
+
+    def _decided(self, objects: Iterable[Manifest]) -> tuple[Assembled, Plan]:
+        means = self._means
+        read = assemble(objects, means.options, self._now_ms)
+        return read, run_session(read.snapshot, means.policy, means.surroundings).plan
+
+    # --- what controllers would do ---------------------------------------------------------------
+
+    def _kept_out(self) -> dict[str, Reason | None]:
+        """Why gangs are not let in whose pods are made only then, by key."""
+        if not self._pods_of:
+            return {}
+        unmade = {key_of(pod) for pod in self._all_pods}
+        _, plan = self._decided(obj for obj in self._merged if not is_pod_of(obj, unmade))
+        let_in = {action.gang for action in plan.actions if isinstance(action, Enqueue)}
+        return {key: plan.pending.get(key) for key in self._pods_of if key not in let_in}
+
+    def _with_pods(self, outside: Collection[str] = ()) -> Iterator[Manifest]:
+        """The cluster once gangs have pods, but for those that are not let in."""
+        unmade = {key_of(pod) for key in outside for pod in self._pods_of[key]}
+        for obj in self._merged:
+            key = key_of(obj)
+            if obj.get("kind") == POD_GROUP.kind and key in self._pods_of and key not in outside:
+                yield {**obj, "status": {"phase": GangPhase.INQUEUE.value}}
+            elif not is_pod_of(obj, unmade):
+                yield obj
+
+    # --- answers ---------------------------------------------------------------------------------
+
+    def _answer(
+        self, gang: Gang, plan: Plan, snapshot: Snapshot, outside: Mapping[str, Reason | None]
+    ) -> Answer:
+        bound = _places(plan, gang, Allocate)
+        kept = _places(plan, gang, Nominate)
+        return Answer(
+            gang=gang.key,
+            start=_start(gang, bound, kept),
+            num_pods=max(len(gang.tasks), len(self._pods_of.get(gang.key, ()))),
+            places={**bound, **kept},
+            victims=tuple(_victims(plan, gang, snapshot)),
+            reason=outside.get(gang.key) or plan.pending.get(gang.key),
+        )
+
+    def _with_times(self, found: Sequence[Answer], plan: Plan) -> Iterator[Answer]:
+        """The answers, with when those could start that wait, once all others are placed."""
+        waiting = {answer.gang for answer in found if answer.start is Start.LATER}
+        if not waiting:
+            yield from found
+            return
+        done = _carried_out(self._with_pods(), plan)
+        snapshot = assemble(done, self._means.options, self._now_ms).snapshot
+        expected = expected_starts(snapshot, self._means.policy, waiting)
+        for answer in found:
+            booking = expected.get(answer.gang)
+            is_known = booking is not None and (booking.is_open or booking.start_ms > self._now_ms)
+            yield replace(answer, expected=booking if is_known else None)
+
+    def _or_never(self, answer: Answer) -> Answer:
+        """The answer, or that it does not start either once all others are gone, and why not."""
+        if answer.start is not Start.LATER or answer.expected is not None:
+            return answer
+        read, plan = self._decided(self._alone(answer.gang))
+        [gang] = [gang for gang in read.snapshot.gangs if gang.key == answer.gang]
+        alone = self._answer(gang, plan, read.snapshot, {})
+        if alone.start in (Start.NOW, Start.SOON):
+            return answer
+        return replace(answer, start=Start.NEVER, reason=alone.reason)
+
+    def _alone(self, key: str) -> Iterator[Manifest]:
+        """The cluster with one gang of ours."""
+        whole = list(self._with_pods())
+        gangs = assemble(whole, self._means.options, self._now_ms).snapshot.gangs
+        others = {task.key for gang in gangs if gang.key != key for task in gang.tasks}
+        for obj in whole:
+            is_other_group = obj.get("kind") == POD_GROUP.kind and key_of(obj) != key
+            if not is_other_group and not is_pod_of(obj, others):
+                yield obj
+
+
+def _dated(obj: Manifest, now_ms: int) -> Manifest:
+    """An object that is made now, whatever it says."""
+    return {**obj, "metadata": {**obj["metadata"], "creationTimestamp": time_text(now_ms)}}
+
+
+def _merged(objects: Sequence[Manifest], added: Sequence[Manifest]) -> list[Manifest]:
+    new = {name_of(obj): obj for obj in added}
+    clashes = [
+        f"{obj['kind']} {key_of(obj)}"
+        for obj in objects
+        if find_kind(str(obj.get("apiVersion")), str(obj.get("kind"))) in (POD, POD_GROUP)
+        and name_of(obj) in new
+    ]
+    if clashes:
+        raise Clash(sorted(clashes))
+    return [*(obj for obj in objects if name_of(obj) not in new), *added]
+
+
+def _asked(snapshot: Snapshot, added: Iterable[Manifest]) -> list[Gang]:
+    """The gangs of what was added."""
+    keys = {(str(obj["kind"]), key_of(obj)) for obj in added}
+    return [
+        gang
+        for gang in snapshot.gangs
+        if (POD_GROUP.kind, gang.key) in keys
+        or any((POD.kind, task.key) in keys for task in gang.tasks)
+    ]
+
+
+# --- answers -------------------------------------------------------------------------------------
+
+
+def _places(plan: Plan, gang: Gang, kind: type[Allocate | Nominate]) -> dict[str, str]:
+    found = (a for a in plan.actions if isinstance(a, kind))
+    return {a.task: a.node for a in found if a.gang == gang.key}
+
+
+def _start(gang: Gang, bound: Mapping[str, str], kept: Mapping[str, str]) -> Start:
+    minimum = max(gang.min_member, 1)
+    if len(bound) >= minimum:
+        return Start.NOW
+    if len(bound) + len(kept) >= minimum:
+        return Start.SOON
+    return Start.LATER
+
+
+def _victims(plan: Plan, gang: Gang, snapshot: Snapshot) -> Iterator[Victim]:
+    gang_of = {task.key: other.key for other in snapshot.gangs for task in other.tasks}
+    for action in plan.actions:
+        if isinstance(action, Evict) and action.preemptor == gang.key:
+            whose = gang_of.get(action.task, "")
+            yield Victim(action.task, action.node, whose, action.action)
+
+
+def _started(snapshot: Snapshot, plan: Plan) -> set[str]:
+    """Keys of the gangs that start now."""
+    bound = {action.gang for action in plan.actions if isinstance(action, Allocate)}
+    return {gang.key for gang in snapshot.gangs if gang.key in bound}
+
+
+def _carried_out(objects: Iterable[Manifest], plan: Plan) -> Iterator[Manifest]:
+    """A cluster once everybody runs who is placed, and who has to leave has left."""
+    node_of = {a.task: a.node for a in plan.actions if isinstance(a, Allocate | Nominate)}
+    evicted = {a.task: a.to for a in plan.actions if isinstance(a, Evict)}
+    for obj in objects:
+        key = key_of(obj) if obj.get("kind") == POD.kind else ""
+        node = node_of.get(key) or evicted.get(key)
+        if node:
+            spec = {**obj["spec"], "nodeName": node}
+            yield {**obj, "spec": spec, "status": {"phase": "Running"}}
+        elif key not in evicted:
+            yield obj

@@ -1,0 +1,114 @@
+"""Gangs that wait: their places in the lines of their queues, and when they could start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from optsched.api.kinds import POD_GROUP
+from optsched.cluster.snapshot import GangPhase
+from optsched.formats.snapshot import assemble
+from optsched.session.session import expected_starts, waiting_lines
+from optsched.study.prediction.object_keys import is_pod_of, key_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from optsched.cluster.booking import Booking
+    from optsched.cluster.snapshot import Gang
+    from optsched.study.prediction.object_keys import Means
+
+    Manifest = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a gang stands in the line of its queue.
+
+    Attributes
+    ----------
+    position
+        1 for who is asked first in the next session.
+    num_waiting
+        How many gangs of the queue wait, this one included.
+    ahead
+        Keys of those before it, the first first.
+
+    """
+
+    gang: str
+    queue: str
+    position: int
+    num_waiting: int
+    ahead: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A gang of a cluster. standing: None where nothing of it waits to start."""
+
+    since_ms: int
+    now_ms: int
+    standing: Standing | None
+    expected: Booking | None
+
+
+def standings(objects: Sequence[Manifest], means: Means) -> dict[str, Standing]:
+    """Where all gangs stand that wait, by key."""
+    snapshot = assemble(objects, means.options).snapshot
+    return dict(_stand(waiting_lines(snapshot, means.policy)))
+
+
+def waiting(
+    objects: Sequence[Manifest], key: str, pods: Sequence[Manifest], means: Means
+) -> Waiting | None:
+    """Where a gang stands, and when it could start; None for one that is not there.
+
+    Parameters
+    ----------
+    objects
+        The cluster.
+    key
+        Of the gang.
+    pods
+        Those that will be made once it is let in: they say what room it needs.
+    means
+        The policy, and whose pods are ours.
+
+    """
+    snapshot = assemble(objects, means.options).snapshot
+    gang = _find(snapshot.gangs, key)
+    if gang is None:
+        return None
+    standing = dict(_stand(waiting_lines(snapshot, means.policy))).get(key)
+    booking = None
+    if standing is not None:
+        whole = assemble(_with_pods(objects, key, pods), means.options, snapshot.taken_ms)
+        booking = expected_starts(whole.snapshot, means.policy, {key}).get(key)
+    if booking is not None and not booking.is_open and booking.start_ms <= snapshot.taken_ms:
+        booking = None
+    return Waiting(gang.waiting_since_ms, snapshot.taken_ms, standing, booking)
+
+
+def _find(gangs: Sequence[Gang], key: str) -> Gang | None:
+    return next((gang for gang in gangs if gang.key == key), None)
+
+
+def _stand(lines: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Standing]]:
+    for queue, line in lines.items():
+        for i, key in enumerate(line):
+            yield key, Standing(key, queue, i + 1, len(line), tuple(line[:i]))
+
+
+def _with_pods(
+    objects: Sequence[Manifest], key: str, pods: Sequence[Manifest]
+) -> Iterator[Manifest]:
+    """The cluster once a gang has all of its pods."""
+    names = {key_of(pod) for pod in pods}
+    there = {key_of(obj) for obj in objects if is_pod_of(obj, names)}
+    for obj in objects:
+        if obj.get("kind") == POD_GROUP.kind and key_of(obj) == key and names - there:
+            yield {**obj, "status": {"phase": GangPhase.INQUEUE.value}}
+        else:
+            yield obj
+    yield from (pod for pod in pods if key_of(pod) not in there)

@@ -1,0 +1,178 @@
+"""Reassignment in processes of its own: seeds side by side, each stage from the best so far."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass, replace
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.solver.cpsat.process import hand_over
+from optsched.study.reassignment.reassignment_problem import cost_of, wrong_with
+from optsched.study.reassignment.solve_reassignment import (
+    BOUND_MET,
+    OUT_OF_TIME,
+    SCHEDULE,
+    Effort,
+    ReassignmentResult,
+    quick_reassignment,
+    search_reassignment,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from optsched.solver.cpsat.process import WorkerProcess
+    from optsched.study.reassignment.reassignment_problem import Reassignment
+    from optsched.study.reassignment.solve_reassignment import Stage
+
+_OTHER_LOTS: Final = 2**32
+"""Even: the seed says what an annealing looks at, too."""
+
+NOT_READY: Final = "the solver process did not come up"
+
+
+@dataclass(frozen=True, slots=True)
+class ReassignmentWork:
+    """A part of a search on its way to a worker.
+
+    Attributes
+    ----------
+    effort
+        Its clock is a function of the standard library.
+    start
+        An allowed assignment.
+
+    """
+
+    problem: Reassignment
+    effort: Effort
+    stage: Stage
+    start: tuple[int, ...]
+
+    def run(self, report: Callable[[object], None]) -> str:
+        """See `Work`."""
+        found = search_reassignment(self.problem, self.effort, self.stage, self.start, report)
+        return found.stopped
+
+
+def reassignments(
+    workers: Sequence[WorkerProcess], problem: Reassignment, effort: Effort
+) -> Iterator[ReassignmentResult]:
+    """Better and better assignments, each checked here; the last one says why no better one came.
+
+    Parameters
+    ----------
+    workers
+        Each draws other lots; from the best of all each stage goes on. With a number of steps
+        what comes out depends on how many there are.
+    effort
+        Of each; its clock is a function of the standard library.
+
+    Raises
+    ------
+    ValueError
+        As `quick_reassignment`.
+
+    """
+    race = _Race(problem, effort, quick_reassignment(problem))
+    yield race.best
+    has_time = effort.steps != 0 and (effort.steps is not None or effort.seconds > 0)
+    if race.is_done() or not has_time:
+        yield race.result("")
+        return
+    if not all([worker.wait_until_ready() for worker in workers]):
+        yield race.result(NOT_READY)
+        return
+    for turn in range(len(SCHEDULE)):
+        if not race.is_done():
+            yield from race.run(workers, turn)
+    yield race.result("")
+
+
+class _Race:
+    """What several workers have found."""
+
+    def __init__(self, problem: Reassignment, effort: Effort, best: ReassignmentResult) -> None:
+        self._problem, self._effort, self.best = problem, effort, best
+        self._began = effort.clock()
+        self._history = [(0.0, best.cost)]
+        self._stopped, self._running = OUT_OF_TIME, 0
+
+    def is_done(self) -> bool:
+        """Whether nothing better can come."""
+        return self.best.is_proved
+
+    def result(self, stopped: str) -> ReassignmentResult:
+        """The best, and why it is the last one: what was said, or what a worker said."""
+        said = BOUND_MET if self.best.is_proved else stopped or self._stopped
+        return replace(self.best, stopped=said, history=tuple(self._history))
+
+    def run(self, workers: Sequence[WorkerProcess], turn: int) -> Iterator[ReassignmentResult]:
+        """One stage of all workers; each draws other lots than before."""
+        stage, share = SCHEDULE[turn]
+        effort, start = self._part(share), self.best.machine_of
+        seed = len(workers) * effort.seed + turn * _OTHER_LOTS
+        queue: SimpleQueue[Any] = SimpleQueue()
+        threads = []
+        for i, worker in enumerate(workers):
+            own = replace(effort, seed=seed + i)
+            work = ReassignmentWork(self._problem, own, stage, start)
+            threads.append(threading.Thread(target=_listen, args=(worker, work, queue)))
+        for thread in threads:
+            thread.start()
+        try:
+            yield from self._collect(queue, len(threads))
+        finally:
+            if self._running:
+                _end(workers)
+            for thread in threads:
+                thread.join()
+
+    def _part(self, share: float) -> Effort:
+        effort = self._effort
+        if effort.steps is not None:
+            return replace(effort, steps=max(int(effort.steps * share), 1))
+        left = effort.seconds - (effort.clock() - self._began)
+        return replace(effort, seconds=max(min(left, effort.seconds * share), 0.0))
+
+    def _collect(self, queue: SimpleQueue[Any], running: int) -> Iterator[ReassignmentResult]:
+        self._running = running
+        while self._running:
+            answer = queue.get()
+            if isinstance(answer, str):
+                self._stopped = answer
+                self._running -= 1
+            elif self._is_better(answer):
+                yield replace(self.best, history=tuple(self._history))
+
+    def _is_better(self, new: ReassignmentResult) -> bool:
+        if wrong_with(self._problem, new.machine_of):
+            return False
+        best, cost = self.best, cost_of(self._problem, new.machine_of).total
+        bound = max(best.bound, new.bound)
+        # Of equal ones the first in order, whoever comes first.
+        if (cost, new.machine_of) < (best.cost, best.machine_of):
+            self._history.append((round(self._effort.clock() - self._began, 3), cost))
+            self.best = replace(best, machine_of=new.machine_of, cost=cost, found_by=new.found_by)
+        is_news = self.best is not best or bound > best.bound
+        self.best = replace(self.best, bound=bound)
+        return is_news
+
+
+def _listen(worker: WorkerProcess, work: ReassignmentWork, queue: SimpleQueue[Any]) -> None:
+    """Everything that a worker says, and at last why it ended."""
+    effort = work.effort
+    is_timed = effort.steps is None and effort.clock is time.monotonic
+    answers = worker.work(work, effort.seconds if is_timed else None)
+    queue.put(hand_over(answers, queue.put))
+
+
+def _end(workers: Sequence[WorkerProcess]) -> None:
+    """End processes; who listens to them hears of it."""
+    for worker in workers:
+        if worker.pid is not None:
+            os.kill(worker.pid, signal.SIGKILL)

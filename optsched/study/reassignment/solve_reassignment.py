@@ -1,0 +1,307 @@
+"""Machine reassignment: prices for a bound, annealing, then neighbourhoods solved whole.
+
+Simulated annealing of shifts and swaps brings an assignment most of the way, warming it up again
+some further; CP-SAT then decides the processes of a few machines at once, with all others where
+they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+
+from optsched.study.reassignment.annealing import STYLES, Annealing, cooling, warming
+from optsched.study.reassignment.assignment_state import State
+from optsched.study.reassignment.cost_bounds import better_prices, bound_of, usual_prices
+from optsched.study.reassignment.instance import Instance
+from optsched.study.reassignment.neighbourhoods import Neighbourhoods
+from optsched.study.reassignment.reassignment_problem import cost_of, wrong_with
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from optsched.problem.arrays import I64
+    from optsched.study.reassignment.annealing import Style
+    from optsched.study.reassignment.reassignment_problem import Reassignment
+
+BOUND_MET: Final = "the bound is met"
+OUT_OF_TIME: Final = "out of time"
+
+START: Final = "start"
+ANNEALING: Final = "annealing"
+CP_SAT: Final = "cp-sat"
+
+
+class Stage(Enum):
+    """Parts of a search.
+
+    COOL: a bound, then annealing from the first assignment on. WARM: the best one is made lukewarm
+    and annealed again. IMPROVE: neighbourhoods of it are solved whole.
+    """
+
+    COOL = "cool"
+    WARM = "warm"
+    IMPROVE = "improve"
+
+
+SCHEDULE: Final = (
+    (Stage.COOL, 0.5),
+    (Stage.WARM, 0.12),
+    (Stage.IMPROVE, 0.19),
+    (Stage.IMPROVE, 0.19),
+)
+"""With the shares of the effort that they get."""
+
+_BOUND_SHARE: Final = 0.1
+"""Of the first stage."""
+
+Report: TypeAlias = "Callable[[ReassignmentResult], None]"
+
+_BOUND_STEPS: Final = 20
+"""Steps of prices for one of annealing, where steps are counted."""
+
+_OFTEN: Final = 0.01
+"""Part of the effort after which annealing tells of what it has found."""
+
+_NEIGHBOURHOOD_STEPS: Final = 20
+"""Steps of annealing that a neighbourhood counts for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What a search may spend.
+
+    Attributes
+    ----------
+    seconds
+        By `clock`; not looked at where `steps` is given.
+    seed
+        Of all that is drawn by lot; odd ones look at large processes more often than even ones.
+    steps
+        Steps of annealing, and of other kinds in proportion. The same assignment comes out
+        whenever it is given: no clock is read.
+
+    """
+
+    clock: Callable[[], float]
+    seconds: float = 300.0
+    seed: int = 0
+    steps: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReassignmentResult:
+    """An assignment and how good it is.
+
+    Attributes
+    ----------
+    machine_of
+        Checked by `wrong_with`.
+    cost, bound
+        Of it, and of any.
+    stopped
+        Why it ended; empty while it goes on.
+    found_by
+        `start`, `annealing` or `cp-sat`.
+    history
+        Seconds and cost of each report before.
+
+    """
+
+    machine_of: tuple[int, ...]
+    cost: int
+    bound: int
+    stopped: str
+    found_by: str = START
+    history: tuple[tuple[float, int], ...] = ()
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether none costs less."""
+        return self.cost <= self.bound
+
+    @property
+    def gap(self) -> float:
+        """How much less there might be, of the cost."""
+        return (self.cost - self.bound) / self.cost if self.cost > self.bound else 0.0
+
+
+def quick_reassignment(problem: Reassignment) -> ReassignmentResult:
+    """The assignment from which it starts, with the bound of sums.
+
+    Raises
+    ------
+    ValueError
+        It is not allowed, or sums may not be exact.
+
+    """
+    instance = Instance.of(problem)
+    found = _checked(problem, problem.initial, bound_of(instance, usual_prices(instance)))
+    return replace(found, history=((0.0, found.cost),))
+
+
+def solve_reassignment(
+    problem: Reassignment, effort: Effort, report: Report = lambda result: None
+) -> ReassignmentResult:
+    """The cheapest allowed assignment that is found with an effort, never worse than the first.
+
+    Parameters
+    ----------
+    problem
+        Its first assignment is allowed.
+    report
+        Told of what is better than before, assignment or bound.
+
+    Raises
+    ------
+    ValueError
+        As `quick_reassignment`.
+
+    """
+    search = _Search(problem, effort, report, problem.initial)
+    until = 0.0
+    for stage, share in SCHEDULE:
+        until += share
+        search.run(stage, until)
+    return search.result()
+
+
+def search_reassignment(
+    problem: Reassignment,
+    effort: Effort,
+    stage: Stage,
+    start: tuple[int, ...],
+    report: Report = lambda result: None,
+) -> ReassignmentResult:
+    """The same by one stage that has all of the effort, from an allowed assignment on."""
+    search = _Search(problem, effort, report, start)
+    search.run(stage, 1.0)
+    return search.result()
+
+
+def _checked(problem: Reassignment, machine_of: tuple[int, ...], bound: int) -> ReassignmentResult:
+    wrong = wrong_with(problem, machine_of)
+    if wrong:
+        raise ValueError(f"this assignment is not allowed: {wrong[0]}")
+    return ReassignmentResult(machine_of, cost_of(problem, machine_of).total, bound, "")
+
+
+@dataclass
+class _Spent:
+    """How much of an effort is spent, from 0 to 1."""
+
+    effort: Effort
+    steps: float = 0.0
+    began: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.began = 0.0 if self.effort.steps is not None else self.effort.clock()
+
+    @property
+    def seconds(self) -> float:
+        return 0.0 if self.effort.steps is not None else self.effort.clock() - self.began
+
+    @property
+    def share(self) -> float:
+        if self.effort.steps is not None:
+            return self.steps / max(self.effort.steps, 1)
+        return self.seconds / self.effort.seconds if self.effort.seconds > 0 else 1.0
+
+
+class _Search:
+    """What is known of one instance."""
+
+    def __init__(
+        self,
+        problem: Reassignment,
+        effort: Effort,
+        report: Report,
+        start: tuple[int, ...],
+    ) -> None:
+        self._problem, self._effort, self._report = problem, effort, report
+        self._spent = _Spent(effort)
+        self._random = np.random.default_rng(effort.seed)
+        self._instance = Instance.of(problem)
+        usual = bound_of(self._instance, usual_prices(self._instance))
+        self.best = _checked(problem, start, usual)
+        self._history = [(0.0, self.best.cost)]
+
+    def result(self) -> ReassignmentResult:
+        """The best so far, at the end."""
+        return self._told(BOUND_MET if self.best.is_proved else OUT_OF_TIME)
+
+    def _told(self, stopped: str) -> ReassignmentResult:
+        return replace(self.best, stopped=stopped, history=tuple(self._history))
+
+    def _offer(self, machine_of: I64, found_by: str) -> None:
+        """Take an assignment that is better, after an independent look at it."""
+        found = _checked(self._problem, tuple(machine_of.tolist()), self.best.bound)
+        if found.cost < self.best.cost:
+            self.best = replace(found, found_by=found_by)
+            self._history.append((round(self._spent.seconds, 3), found.cost))
+            self._report(self._told(""))
+
+    def _goes_on(self, until: float) -> bool:
+        return not self.best.is_proved and self._spent.share < until
+
+    def run(self, stage: Stage, until: float) -> None:
+        """Go through a stage until a share of the effort is spent."""
+        instance, style = self._instance, STYLES[self._effort.seed % len(STYLES)]
+        if stage is Stage.COOL:
+            self._bound(until * _BOUND_SHARE)
+            self._anneal(instance.initial, style, cooling(instance), until)
+        elif stage is Stage.WARM:
+            self._anneal(np.array(self.best.machine_of), style, warming(instance), until)
+        else:
+            self._improve(until)
+
+    def _bound(self, until: float) -> None:
+        """Look for a bound until a share of the effort is spent."""
+
+        def goes_on() -> bool:
+            self._spent.steps += 1 / _BOUND_STEPS
+            return self._spent.share < until
+
+        instance = self._instance
+        # Prices aim at a cost that may come out; any that is not too high serves.
+        aim = self.best.bound + 0.5 * (self.best.cost - self.best.bound)
+        prices = better_prices(instance, aim, usual_prices(instance), goes_on)
+        bound = bound_of(instance, prices)
+        if bound > self.best.bound:
+            self.best = replace(self.best, bound=bound)
+            self._report(self._told(""))
+
+    def _anneal(
+        self, start: I64, style: Style, temperature: Callable[[float], float], until: float
+    ) -> None:
+        """Anneal from an assignment on until a share of the effort is spent."""
+        annealing = Annealing(State(self._instance, start), style, self._random)
+        begins = reported = self._spent.share
+        while self._goes_on(until):
+            share = self._spent.share
+            annealing.step(temperature((share - begins) / (until - begins)))
+            self._spent.steps += 1
+            if share - reported > _OFTEN or annealing.best_cost <= self.best.bound:
+                reported = share
+                self._offer(annealing.best, ANNEALING)
+        self._offer(annealing.best, ANNEALING)
+
+    def _improve(self, until: float) -> None:
+        """Solve neighbourhoods until a share of the effort is spent."""
+        start = np.array(self.best.machine_of, np.int64)
+        neighbourhoods = Neighbourhoods(self._instance, start, self._random)
+        while self._goes_on(until):
+            self._spent.steps += _NEIGHBOURHOOD_STEPS
+            if neighbourhoods.step(self._left()):
+                self._offer(neighbourhoods.machine_of, CP_SAT)
+            if neighbourhoods.is_best:
+                self.best = replace(self.best, bound=self.best.cost)
+                self._report(self._told(""))
+
+    def _left(self) -> float | None:
+        if self._effort.steps is not None:
+            return None
+        return max(self._effort.seconds - self._spent.seconds, 0.01)

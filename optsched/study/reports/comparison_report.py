@@ -1,0 +1,390 @@
+"""The report of several models on the same traces."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+
+from optsched.study.accounting.chargeback import HOUR_US
+from optsched.study.comparison.compared_metrics import FIGURES, SHOWN
+from optsched.study.comparison.comparison_text import signed_text, value_text
+from optsched.study.comparison.statistics import CONFIDENCE
+from optsched.study.reports import svg
+from optsched.study.reports.curves_view import Curve, cdf_chart
+from optsched.study.reports.models_view import definition_table, difference_table
+from optsched.study.reports.number_text import counted, fitted, percent, plain
+from optsched.study.reports.page import Cell, Chart, Key, Page, Section, Table
+from optsched.study.reports.timeline_arrays import BELOW, LABEL, LEFT, RIGHT, time_axis, time_x
+from optsched.study.reports.waiting_view import quantile_chart
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from markupsafe import Markup
+
+    from optsched.study.comparison.compared_metrics import Figure
+    from optsched.study.comparison.comparison_table import Comparison, Row
+    from optsched.study.comparison.statistics import Difference
+
+_Judged: TypeAlias = "tuple[Figure, Difference, str]"
+MOST_TRACES: Final = 4
+_ROW: Final = 26.0
+_STRIP: Final = 84.0
+_NAMES: Final = 150.0
+_VALUES: Final = 640.0
+
+
+def comparison_page(found: Comparison) -> Page:
+    """What differs between models, in figures and over time, and what the models say."""
+    traces = list(dict.fromkeys(row.trace for row in found.rows))
+    seeds = sorted({row.seed for row in found.rows})
+    replays = counted(len({(row.trace, row.seed) for row in found.rows}), "replay")
+    facts = [
+        ("models", plain(len(found.models))),
+        ("traces", plain(len(traces))),
+        ("seeds", ", ".join(map(str, seeds[:12])) + (" …" if len(seeds) > 12 else "")),
+        ("held against", found.models[0]),
+        *(("optsched", str(row.result["versions"]["optsched"])) for row in found.rows[:1]),
+    ]
+    title = " and ".join(found.models) if len(found.models) < 3 else "Models"
+    subtitle = f"{replays} of each model: {', '.join(traces)}"
+    warnings = [f"{name}: {fault}" for name, fault in found.failures.items()]
+    if not found.is_complete:
+        warnings.insert(0, "Incomplete: figures are of those replays that were played.")
+    return Page(f"Comparison of {title}", subtitle, facts, list(_sections(found)), warnings)
+
+
+def _sections(found: Comparison) -> Iterable[Section]:
+    yield Section("finished", "What did not finish", [_unfinished(found)])
+    yield Section("means", "Means", [_means(found)])
+    if len(found.models) > 1:
+        yield Section("differences", "Differences", _differences(found), _notes(found))
+    if any("series" in row.result for row in found.rows):
+        yield Section("distributions", "Distributions", _distributions(found))
+        if any(row.result.get("series", {}).get("waited_s") for row in found.rows):
+            yield Section("waits", "Waiting time by queue", [_waits(found)])
+        yield Section("shares", "Shares over time", list(_shares(found)))
+    yield Section("usage", "GPU hours", [_usage(found)])
+    yield Section("model", "Models", _models(found))
+    yield Section("replays", "Replays", [_replays(found)])
+
+
+def _unfinished(found: Comparison) -> Table:
+    """Gangs of all replays of a model, and how many of them did not finish."""
+    rows = []
+    for model in found.models:
+        metrics = [row.result["metrics"] for row in found.rows if row.model == model]
+        gangs, done = (sum(m[key] for m in metrics) for key in ("jobs", "finished"))
+        part = (gangs - done) / gangs if gangs else None
+        cells = [Cell(plain(n), n) for n in (len(metrics), gangs, done, gangs - done)]
+        rows.append((Cell(model), *cells, Cell(percent(part), part)))
+    columns = ("replays", "gangs", "finished", "not finished", "part")
+    note = "The report of a replay says why each gang waits."
+    caption = "Gangs by model"
+    return Table(caption, ("model", *columns), rows, frozenset(columns), note)
+
+
+def _columns(found: Comparison) -> list[Figure]:
+    """Figures that somebody has, those that matter most first."""
+    there = [f for f in FIGURES if any(found.value(row, f) is not None for row in found.rows)]
+    return sorted(there, key=lambda f: SHOWN.index(f.name) if f.name in SHOWN else len(SHOWN))
+
+
+# --- means and differences -----------------------------------------------------------------------
+
+
+def _means(found: Comparison) -> Table:
+    rows = []
+    for figure in _columns(found):
+        values = [found.mean(model, figure) for model in found.models]
+        cells = [
+            Cell(value_text(figure, v), v, found.verdict(model, figure))
+            for model, v in zip(found.models, values, strict=True)
+        ]
+        rows.append((Cell(figure.name), *cells))
+    note = (
+        f"Green: better than {found.models[0]}, red: worse, where that is certain. Times are those "
+        "of jobs that finished under every model."
+    )
+    caption = "Means over all replays of a model"
+    return Table(caption, ("figure", *found.models), rows, frozenset(found.models), note)
+
+
+def _notes(found: Comparison) -> list[str]:
+    how = (
+        f"Others are held against {found.models[0]}, pair by pair: the same trace with the same "
+        f"seed; equal traces count once. Intervals: Student's t, {percent(CONFIDENCE, 0)} for all "
+        "figures together. A difference is better or worse where its interval excludes zero and "
+        "sign flips confirm it, with the same jobs finished and at least "
+        f"{found.least_pairs} pairs."
+    )
+    return [how, *(f"{sentence[:1].upper()}{sentence[1:]}." for sentence in found.reservations)]
+
+
+def _differences(found: Comparison) -> list[Chart | Table]:
+    charts: list[Chart | Table] = []
+    for number, model in enumerate(found.models[1:]):
+        rows = [
+            (figure, apart, found.verdict(model, figure))
+            for figure in _columns(found)
+            if (apart := found.difference(model, figure)) is not None
+        ]
+        charts.append(_interval_chart(found, model, number, rows))
+    return charts
+
+
+def _interval_chart(found: Comparison, model: str, number: int, rows: Sequence[_Judged]) -> Chart:
+    """Differences as parts of the mean of the model that others are held against."""
+    drawn = [
+        (figure, apart, verdict, base)
+        for figure, apart, verdict in rows
+        if (base := abs(found.mean(found.models[0], figure) or 0.0)) and _differs(figure, apart)
+    ]
+    ends = [abs(v) / base for _, apart, _, base in drawn for v in _ends(apart)]
+    reach = next((r for r in _REACHES if max(ends, default=0.0) <= r), _REACHES[-1])
+    name = f"interval-{number}"
+    bottom = 12 + _ROW * len(drawn)
+    parts = list(_interval_axis(reach, bottom, found.models[0]))
+    for i, (figure, apart, verdict, base) in enumerate(drawn):
+        parts += _interval((figure, apart, verdict), (base, reach), 12 + _ROW * (i + 0.5))
+    keys = [Key("good", "better"), Key("bad", "worse"), Key("f7", "may be chance")]
+    return Chart(
+        name,
+        f"{model} against {found.models[0]}",
+        svg.drawing(name, bottom + 44, "Paired differences with their intervals", parts),
+        keys if drawn else (),
+        [_difference_table(model, rows)],
+        "" if drawn else "Nothing differs.",
+        is_walkable=True,
+    )
+
+
+_REACHES: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+
+def _differs(figure: Figure, apart: Difference) -> bool:
+    return signed_text(figure, apart.mean) != value_text(figure, 0.0)
+
+
+def _ends(apart: Difference) -> list[float]:
+    return [v for v in (apart.mean, apart.low, apart.high) if v is not None]
+
+
+def _difference_x(part: float, reach: float) -> float:
+    middle, half = (_NAMES + _VALUES) / 2, (_VALUES - _NAMES) / 2 - 10
+    return middle + max(min(part / reach, 1.0), -1.0) * half
+
+
+def _interval_axis(reach: float, bottom: float, base: str) -> Iterable[Markup]:
+    for step in (-1.0, -0.5, 0.0, 0.5, 1.0):
+        x = _difference_x(step * reach, reach)
+        yield svg.line((x, 6), (x, bottom), class_="grid" if step else "zero")
+        words = f"{step * reach * 100:+g}".replace("-", "−") if step else "0"
+        yield svg.text((x, bottom + 16), words, text_anchor="middle")
+    title = f"difference from the mean of {base} (%)"
+    room = svg.WIDTH - 16
+    yield svg.x_title((_NAMES + _VALUES) / 2, bottom + 36, fitted(title, room))
+
+
+def _interval(judged: _Judged, scale: tuple[float, float], y: float) -> Iterable[Markup]:
+    (figure, apart, verdict), (base, reach) = judged, scale
+    css = {"better": "good", "worse": "bad"}.get(verdict, "f7")
+    words = _in_words(figure, apart)
+    yield svg.text((_NAMES - 8, y + 4), figure.name, text_anchor="end", class_="name")
+    if apart.low is not None and apart.high is not None:
+        ends = [_difference_x(v / base, reach) for v in (apart.low, apart.high)]
+        yield svg.line((ends[0], y), (ends[1], y), class_="whisker")
+        for x in ends:
+            yield svg.line((x, y - 4), (x, y + 4), class_="whisker")
+    at = _difference_x(apart.mean / base, reach)
+    tip = f"{figure.name}: {words}"
+    yield svg.tag("circle", cx=at, cy=y, r=5.5, class_=f"dot {css}", data_tip=tip)
+    told = f"{signed_text(figure, apart.mean)}  {verdict}".strip()
+    yield svg.text((_VALUES + 8, y + 4), told, class_="name")
+
+
+def _in_words(figure: Figure, apart: Difference) -> str:
+    if apart.low is None:
+        return f"{signed_text(figure, apart.mean)} in {counted(apart.pairs, 'pair')}"
+    ends = f"{signed_text(figure, apart.low)} to {signed_text(figure, apart.high)}"
+    return f"{signed_text(figure, apart.mean)}, {ends} in {counted(apart.pairs, 'pair')}"
+
+
+def _difference_table(model: str, rows: Sequence[_Judged]) -> Table:
+    cells = [
+        (
+            Cell(figure.name),
+            *(Cell(signed_text(figure, v), v) for v in (apart.mean, apart.low, apart.high)),
+            Cell(str(apart.pairs), apart.pairs),
+            Cell(verdict, css=verdict),
+        )
+        for figure, apart, verdict in rows
+    ]
+    numbers = ("difference", "from", "to", "pairs")
+    return Table(model, ("figure", *numbers, "verdict"), cells, frozenset(numbers))
+
+
+# --- distributions and shares --------------------------------------------------------------------
+
+
+def _distributions(found: Comparison) -> list[Chart]:
+    note = "Percentiles of each replay, together: each replay counts the same."
+    charts = []
+    for key, name, title in (
+        ("jct_s", "jct", "Completion time"),
+        ("queueing_s", "delay", "Queueing delay"),
+    ):
+        curves = [
+            Curve(model, f"l{min(i, 7)}", _pooled(found, model, key))
+            for i, model in enumerate(found.models)
+        ]
+        charts.append(cdf_chart(name, title, curves, note))
+    return charts
+
+
+def _pooled(found: Comparison, model: str, key: str) -> list[float]:
+    return [
+        value
+        for row in found.rows
+        if row.model == model
+        for value in row.result.get("series", {}).get(key, ())
+    ]
+
+
+def _waits(found: Comparison) -> Chart:
+    """Quantiles of waiting times of each queue under each model."""
+    times: dict[str, list[int]] = {}
+    for row in found.rows:
+        for queue, waited in row.result.get("series", {}).get("waited_s", {}).items():
+            name = f"{queue}, {row.model}"
+            times.setdefault(name, []).extend(round(1000 * value) for value in waited)
+    note = (
+        "All time in which a gang waited for its minimum; percentiles of each replay, together. "
+        "Gangs that still wait count with their wait so far."
+    )
+    ordered = {name: sorted(waits) for name, waits in times.items()}
+    title = "Waiting time by queue and model"
+    return quantile_chart("waits-by-queue", title, ordered, "queue, model", note, is_counted=False)
+
+
+def _shares(found: Comparison) -> Iterable[Chart]:
+    """For each trace, what queues held under each model, with the first seed."""
+    traces = list(dict.fromkeys(row.trace for row in found.rows))
+    for number, trace in enumerate(traces[:MOST_TRACES]):
+        rows = [row for row in found.rows if row.trace == trace and "series" in row.result]
+        if rows:
+            yield _strips(number, trace, [r for r in rows if r.seed == rows[0].seed])
+
+
+def _strips(number: int, trace: str, rows: Sequence[Row]) -> Chart:
+    queues = list(dict.fromkeys(q for row in rows for q in row.result["series"]["held"]))
+    end_ms = max(row.result["series"]["end_ms"] for row in rows)
+    bottom = 8 + len(rows) * (_STRIP + 14)
+    parts = time_axis(end_ms, 8, bottom)
+    for i, row in enumerate(rows):
+        parts += _strip(row, queues, end_ms, 8 + i * (_STRIP + 14))
+    name = f"shares-{number}"
+    unit = rows[0].result["series"]["unit"]
+    seed = f", seed {rows[0].seed}" if len({row.seed for row in rows}) == 1 else ""
+    keys = [Key(f"f{min(i, 7)}", queue) for i, queue in enumerate(queues)]
+    drawing = svg.drawing(name, bottom + BELOW, f"{unit}s held by queue under each model", parts)
+    title = f"{unit}s held, as a part of all: {trace}{seed}"
+    return Chart(name, title, drawing, keys, [_share_table(rows, queues)], is_walkable=True)
+
+
+def _strip(row: Row, queues: Sequence[str], end_ms: int, top: float) -> Iterable[Markup]:
+    series = row.result["series"]
+    floor_y = top + _STRIP
+    yield svg.rect((LEFT, top, RIGHT - LEFT, _STRIP), class_="lane", fill_opacity=0.55)
+    yield svg.label((LEFT - 8, top + 44), LABEL, row.model, css="heading")
+    steps = len(next(iter(series["held"].values()), ()))
+    edges = [
+        round(time_x(series["end_ms"] * i / steps, end_ms), 1) for i in range(steps + 1) if steps
+    ]
+    floor = np.full(steps, floor_y)
+    for i, queue in enumerate(queues):
+        part = np.array(series["held"].get(queue, ()))
+        if not part.any():
+            continue
+        above = np.round(floor - part * _STRIP, 1)
+        words = f"{row.model}\n{queue}: {percent(float(part.mean()))} on average"
+        path = svg.ribbon(edges, above.tolist(), floor.tolist())
+        yield svg.path(path, class_=f"f{min(i, 7)}", data_tip=words)
+        floor = above
+    yield svg.line((LEFT, top), (RIGHT, top), class_="grid")
+    yield svg.text((LEFT - 8, top + 10), "100 %", text_anchor="end")
+    yield svg.text((LEFT - 8, floor_y), "0 %", text_anchor="end")
+
+
+def _share_table(rows: Sequence[Row], queues: Sequence[str]) -> Table:
+    cells = []
+    for row in rows:
+        held = row.result["series"]["held"]
+        means = [sum(held.get(q, ())) / max(len(held.get(q, ())), 1) for q in queues]
+        values = [*means, sum(means)]
+        cells.append((Cell(row.model), *(Cell(percent(v), round(v, 6)) for v in values)))
+    columns = (*queues, "all")
+    return Table("Means over time", ("model", *columns), cells, frozenset(columns))
+
+
+# --- who, what, and how again --------------------------------------------------------------------
+
+
+def _usage(found: Comparison) -> Table:
+    by_model = {model: found.charges(model).by_queue for model in found.models}
+    queues = sorted({queue for held in by_model.values() for queue in held})
+    rows = []
+    for queue in queues:
+        held = [by_model[m][queue].held if queue in by_model[m] else 0 for m in found.models]
+        lost = [by_model[m][queue].evicted if queue in by_model[m] else 0 for m in found.models]
+        told = [
+            Cell(
+                f"{plain(h / HOUR_US)} ({plain(x / HOUR_US)} lost)" if x else plain(h / HOUR_US), h
+            )
+            for h, x in zip(held, lost, strict=True)
+        ]
+        rows.append((Cell(queue), *told))
+    caption = "By queue, all replays of a model together; lost: work that has to be done again"
+    return Table(caption, ("queue", *found.models), rows, frozenset(found.models))
+
+
+def _models(found: Comparison) -> list[Table]:
+    models: dict[str, Mapping[str, Any]] = {}
+    for row in found.rows:
+        told: Mapping[str, Any] | None = row.result["model"].get("definition")
+        if told is not None:
+            models.setdefault(row.model, {**told, "name": row.model})
+    several = list(models.values())
+    return [difference_table(several), *map(definition_table, several)] if several else []
+
+
+def _replays(found: Comparison) -> Table:
+    headings = ("model", "trace", "seed", "gangs", "finished", "JCT mean", "allocation",
+                "preemptions", "wall time", "record")  # fmt: skip
+    rows = []
+    for row in found.rows:
+        metrics, result = row.result["metrics"], row.result
+        jct = metrics["jct_s"] and metrics["jct_s"]["mean"]
+        wall, allocation = result["wall_seconds"], metrics["allocation"]
+        rows.append(
+            (
+                Cell(row.model),
+                Cell(row.trace),
+                Cell(str(row.seed), row.seed),
+                Cell(plain(metrics["jobs"]), metrics["jobs"]),
+                Cell(plain(metrics["finished"]), metrics["finished"]),
+                Cell(value_text(_figure("JCT mean"), jct), jct),
+                Cell(value_text(_figure("allocation"), allocation), allocation),
+                Cell(plain(metrics["preemptions"]), metrics["preemptions"]),
+                Cell(f"{plain(wall, 1)} s", wall),
+                Cell(result["record"]["sha256"][:12]),
+            )
+        )
+    note = "Record: the first digits of its SHA-256. The comparison as JSON has all of it."
+    numbers = frozenset(headings) - {"model", "trace", "record"}
+    return Table("What was played", headings, rows, numbers, note)
+
+
+def _figure(name: str) -> Figure:
+    return next(figure for figure in FIGURES if figure.name == name)

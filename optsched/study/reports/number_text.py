@@ -1,0 +1,154 @@
+"""Numbers and times as reports write them."""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Final
+
+from optsched.study.comparison.duration_text import duration_text
+
+UNKNOWN: Final = "–"
+_SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
+_STEPS: Final = tuple(
+    step * unit
+    for unit, steps in (
+        (1, (1, 2, 5, 10, 20, 50, 100, 200, 500)),
+        (_SECOND, (1, 2, 5, 10, 15, 30)),
+        (_MINUTE, (1, 2, 5, 10, 15, 30)),
+        (_HOUR, (1, 2, 3, 6, 12)),
+        (_DAY, (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)),
+    )
+    for step in steps
+)
+
+
+def moment(at_ms: float) -> str:
+    """An instant of a trace, exact to the millisecond: 0, 90s, 2h15m, 3d4h."""
+    left = round(at_ms)
+    if left == 0:
+        return "0"
+    words = []
+    for name, unit in (("d", _DAY), ("h", _HOUR), ("m", _MINUTE), ("s", _SECOND), ("ms", 1)):
+        number, left = divmod(left, unit)
+        if number:
+            words.append(f"{number}{name}")
+    return " ".join(words)
+
+
+def span(length_ms: float) -> str:
+    """A length of time with three figures or so."""
+    return duration_text(length_ms / 1000)
+
+
+def seconds(value: float | None) -> str:
+    """A length of time in seconds, as `span`."""
+    if value is None:
+        return UNKNOWN
+    return f"{1000 * value:.1f} ms" if 0 < value < 1 else duration_text(value)
+
+
+def percent(part: float | None, digits: int = 1) -> str:
+    """A part of one."""
+    return UNKNOWN if part is None else f"{100 * part:.{digits}f} %"
+
+
+def plain(value: float | None, digits: int = 2) -> str:
+    """A number with thin spaces between thousands."""
+    if value is None:
+        return UNKNOWN
+    text = f"{value:,.{digits}f}"
+    if "." in text:
+        text = text.rstrip("0").rstrip(".")
+    return text.replace(",", "\u202f")
+
+
+def counted(number: int, what: str) -> str:
+    """`1 node`, `3 nodes`."""
+    return f"{plain(number)} {what}" if number == 1 else f"{plain(number)} {what}s"
+
+
+def time_unit(length_ms: float) -> tuple[str, int]:
+    """The unit in which an axis of this length is written, and its milliseconds."""
+    units = (("d", _DAY), ("h", _HOUR), ("min", _MINUTE), ("s", _SECOND))
+    return next((u for u in units if length_ms >= 2 * u[1]), ("ms", 1))
+
+
+def time_ticks(end_ms: int, most: int = 8) -> list[tuple[int, str]]:
+    """Round instants from 0 to an end, and their numbers in `time_unit`."""
+    step = next((s for s in _STEPS if end_ms / s <= most), end_ms)
+    _, unit_ms = time_unit(end_ms)
+    return [(at, plain(at / unit_ms)) for at in range(0, end_ms + 1, step)]
+
+
+def part_ticks(top: float) -> list[float]:
+    """Round parts of one, from 0 to at least a top."""
+    step = next((s for s in (0.01, 0.02, 0.05, 0.1, 0.2, 0.25) if top / s <= 5), 0.25)
+    number = max(1, -int(-(top - 1e-9) // step))
+    return [round(i * step, 4) for i in range(number + 1)]
+
+
+def short(name: str, most: int) -> str:
+    """A name that takes no more room than it has: its middle is left out."""
+    if len(name) <= most:
+        return name
+    head = (most - 1) // 2
+    return f"{name[:head]}…{name[len(name) - (most - 1 - head) :]}"
+
+
+# --- room for names ------------------------------------------------------------------------------
+
+FONT: Final = 12.0
+"""Height of the letters of charts, in units of a drawing."""
+_NARROW: Final = frozenset("iIjl.,:;|!'/ ()[]ft-r\u202f")
+_BROAD: Final = frozenset("mwMW@%—…&×")
+_BREAKS: Final = frozenset("/-_. :")
+
+
+def text_width(text: str, size: float = FONT, *, bold: bool = False) -> float:
+    """An upper estimate of the width of a text; the widest usual fonts stay below it."""
+    return sum(map(_em, text)) * size * (1.1 if bold else 1.0)
+
+
+def _em(char: str) -> float:
+    if unicodedata.combining(char):
+        return 0.0
+    if char in _NARROW:
+        return 0.42
+    if char in _BROAD or not char.isascii():
+        return 1.05
+    return 0.78 if char.isupper() else 0.65
+
+
+def fitted(name: str, room: float, size: float = FONT, *, bold: bool = False) -> str:
+    """A name on one line of a width; its middle is left out where it is longer."""
+    most = len(name)
+    while most > 1 and text_width(short(name, most), size, bold=bold) > room:
+        most -= 1
+    return short(name, most)
+
+
+def wrapped(name: str, room: float, most: int, *, bold: bool = False) -> list[str]:
+    """A name on a few lines of a width, broken behind signs where there are some.
+
+    The middle of a name is left out that is longer than that.
+    """
+    length = min(len(name), 40 * most)
+    lines = _lines(short(name, length), room, bold=bold)
+    while len(lines) > most and length > most:
+        length -= 1
+        lines = _lines(short(name, length), room, bold=bold)
+    return lines
+
+
+def _lines(name: str, room: float, *, bold: bool) -> list[str]:
+    found: list[str] = []
+    while text_width(name, bold=bold) > room and len(name) > 1:
+        end = len(name) - 1
+        while end > 1 and text_width(name[:end], bold=bold) > room:
+            end -= 1
+        cut = next((i for i in range(end, end // 2, -1) if name[i - 1] in _BREAKS), end)
+        while cut > 1 and unicodedata.combining(name[cut]):
+            cut -= 1
+        found.append(name[:cut])
+        name = name[cut:]
+    return [*found, name]

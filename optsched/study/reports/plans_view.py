@@ -1,0 +1,303 @@
+"""Who has which GPU before a plan, and after the plans of several models."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from optsched.cluster.amounts import amount_of
+from optsched.study.reports.gang_cells import (
+    FREE,
+    MOST_CELLS,
+    NAME,
+    OTHERS,
+    Grid,
+    Holder,
+    gang_colours,
+    gang_keys,
+    gang_table,
+    grid_data,
+    grid_drawing,
+)
+from optsched.study.reports.number_text import counted, plain
+from optsched.study.reports.occupancy_view import grid_note, span_of, tile_changes
+from optsched.study.reports.page import Chart, Film, Key
+from optsched.study.reports.timeline_arrays import COLOURS
+from optsched.study.simulation.simulated_devices import WHOLE, GpuBook, gpu_milli
+from optsched.study.simulation.timeline import CPU_UNIT, lanes_of
+from optsched.units import CPU
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from optsched.cluster.cards import CardUse
+    from optsched.cluster.snapshot import Node, Snapshot
+    from optsched.cluster.task import Task
+    from optsched.formats.plan import PlanDocument
+    from optsched.study.reports.gang_cells import Parts
+    from optsched.study.simulation.timeline import Lanes
+
+BEFORE: Final = "before"
+
+
+class Seat(NamedTuple):
+    """A task on lanes of a node; `is_new` where the plan has put it there."""
+
+    gang: str
+    node: int
+    lanes: tuple[int, ...]
+    milli: int
+    is_new: bool
+
+
+@dataclass(frozen=True)
+class Deal:
+    """A cluster, and what plans make of it.
+
+    Attributes
+    ----------
+    plans
+        By name of the model.
+
+    """
+
+    snapshot: Snapshot
+    plans: Mapping[str, PlanDocument]
+
+    @cached_property
+    def lanes(self) -> Lanes:
+        """What is dealt out."""
+        return lanes_of(tuple(_empty(n) for n in self.snapshot.nodes))
+
+    @cached_property
+    def frames(self) -> dict[str, list[Seat]]:
+        """Who sits where: before, and after each plan."""
+        after = {name: _Table(self, plan).seats() for name, plan in self.plans.items()}
+        return {BEFORE: _Table(self, None).seats(), **after}
+
+    @cached_property
+    def queue_of(self) -> dict[str, str]:
+        """Of each gang."""
+        return {gang.key: gang.queue for gang in self.snapshot.gangs}
+
+    @cached_property
+    def colour_of(self) -> dict[str, int]:
+        """Of each queue that has a gang; those that ask for the most have one of their own."""
+        asked: Counter[str] = Counter()
+        for gang in self.snapshot.gangs:
+            asked[gang.queue] += sum(self.size(task) for task in gang.tasks)
+        order = sorted(asked, key=lambda queue: (-asked[queue], queue))
+        return {queue: min(i, COLOURS - 1) for i, queue in enumerate(order)}
+
+    @property
+    def legend(self) -> list[Key]:
+        """What colours mean."""
+        names: dict[int, list[str]] = {}
+        for queue, colour in self.colour_of.items():
+            names.setdefault(colour, []).append(queue)
+        return [
+            Key(f"f{colour}", several[0] if len(several) == 1 else f"{len(several)} other queues")
+            for colour, several in names.items()
+        ]
+
+    def size(self, task: Task) -> int:
+        """Thousandths of GPUs (of CPUs without GPUs) that a task takes."""
+        if self.lanes.unit == CPU_UNIT:
+            return amount_of(task.shape.request, CPU)
+        return gpu_milli(task.shape)
+
+    def held(self, frame: str) -> Counter[str]:
+        """Thousandths by queue; of pods that are not decided here under an empty name."""
+        found: Counter[str] = Counter()
+        for seat in self.frames[frame]:
+            found[self.queue_of.get(seat.gang, "")] += seat.milli * len(seat.lanes)
+        return found
+
+
+def _empty(node: Node) -> Node:
+    return replace(node, residents=())
+
+
+class _Table:
+    """Deals out the lanes of all nodes, in order: who sits there, then who comes."""
+
+    def __init__(self, deal: Deal, plan: PlanDocument | None) -> None:
+        self._deal, self._plan = deal, plan
+        nodes = deal.snapshot.nodes
+        self._number = {node.name: i for i, node in enumerate(nodes)}
+        self._books = [GpuBook(node) for node in nodes]
+        self._seats: dict[str, list[Seat]] = {}
+
+    def seats(self) -> list[Seat]:
+        """Of all tasks that hold something."""
+        tasks: dict[str, Task] = {}
+        for node in self._deal.snapshot.nodes:
+            for task in node.residents:
+                tasks[task.key] = task
+                self._sit(task, node.name, task.cards, is_new=False)
+        if self._plan is not None:
+            self._carry_out(self._plan, tasks)
+        return [seat for seats in self._seats.values() for seat in seats if seat.lanes]
+
+    def _carry_out(self, plan: PlanDocument, tasks: dict[str, Task]) -> None:
+        for eviction in plan.evictions:
+            task = tasks.get(eviction.pod)
+            for seat in self._seats.pop(eviction.pod, ()):
+                if task is not None:
+                    self._books[seat.node].give_back(task.shape, seat.lanes, task.cards)
+        tasks |= {t.key: t for gang in self._deal.snapshot.gangs for t in gang.tasks}
+        moved = {eviction.pod: eviction.to for eviction in plan.evictions if eviction.to}
+        for key, node in sorted({**plan.binds, **moved}.items()):
+            if key in tasks:
+                self._sit(tasks[key], node, plan.cards.get(key, ()), is_new=True)
+
+    def _sit(self, task: Task, node: str, cards: Sequence[CardUse], *, is_new: bool) -> None:
+        number, gang = self._number[node], task.gang or task.key
+        if self._deal.lanes.unit == CPU_UNIT:
+            found = [Seat(gang, number, (0,), self._deal.size(task), is_new)]
+        elif cards:
+            found = [Seat(gang, number, (i,), n, is_new) for i, n in self._parts(number, cards)]
+        else:
+            dealt = self._books[number].take(task.shape)
+            each = min(self._deal.size(task) // max(len(dealt), 1), WHOLE)
+            found = [Seat(gang, number, dealt, each, is_new)]
+        self._seats[task.key] = found
+
+    def _parts(self, number: int, cards: Sequence[CardUse]) -> Iterator[tuple[int, int]]:
+        """Lane and thousandths of parts of GPUs: the larger of the parts of cores and memory."""
+        there = [card for card in self._deal.snapshot.nodes[number].cards if not card.npu]
+        lane_of = {card.key: i for i, card in enumerate(there)}
+        for use in cards:
+            if use.key in lane_of:
+                lane = lane_of[use.key]
+                memory = use.memory * WHOLE // max(there[lane].memory, 1)
+                yield lane, min(max(10 * use.cores, memory), WHOLE)
+
+
+# --- drawing -------------------------------------------------------------------------------------
+
+
+def plan_film(deal: Deal) -> Film:
+    """A grid of GPUs; the slider goes from what there was to the plan of each model."""
+    told = [_told(deal, name) for name in deal.frames]
+    whole = sum(deal.lanes.number) <= MOST_CELLS
+    grid = _by_lane(deal) if whole else _by_node(deal)
+    unit = deal.lanes.unit
+    keys = [Key("free", "free")]
+    if whole:
+        keys = [
+            *gang_keys(_gangs_of(deal), _colours_of(deal)),
+            Key("fresh", "outlined: placed by the plan"),
+            Key("free", "free"),
+        ]
+    else:
+        keys = [*deal.legend, *keys]
+    if any(seat.gang not in deal.queue_of for seat in deal.frames[BEFORE]):
+        keys.append(Key("others", "pods that are not decided here"))
+    shown = min(1, len(told) - 1)
+    note = "The slider goes from what there was to the plan of each model."
+    if whole:
+        note = f"{grid_note(len(_gangs_of(deal)))} {note}"
+    else:
+        note += " A cell is as full as its nodes are; its colour is of who has the most."
+    chart = Chart(
+        NAME,
+        f"Whose is each {unit}?",
+        grid_drawing(grid, shown),
+        keys,
+        [gang_table([(key, deal.queue_of[key]) for key in _gangs_of(deal)])] if whole else (),
+        note,
+        is_walkable=True,
+    )
+    at = [round(i / max(len(told) - 1, 1), 5) for i in range(len(told))]
+    return Film(chart, grid_data(grid, at, told), len(told), shown, told[shown])
+
+
+def _told(deal: Deal, name: str) -> str:
+    held, unit = sum(deal.held(name).values()), deal.lanes.unit
+    total = plain(deal.lanes.total_milli / 1000)
+    words = f"{plain(held / 1000, 1)} of {total} {unit}s held"
+    if name == BEFORE:
+        return f"Before: {words}"
+    plan = deal.plans[name]
+    gangs = {
+        gang.key for gang in deal.snapshot.gangs if any(t.key in plan.binds for t in gang.tasks)
+    }
+    parts = [words, f"{counted(len(gangs), 'gang')} placed", f"{len(plan.pending)} waiting"]
+    if plan.evictions:
+        parts.append(f"{counted(len(plan.evictions), 'pod')} evicted")
+    return f"{name}: {', '.join(parts)}"
+
+
+def _by_lane(deal: Deal) -> Grid:
+    lanes, names = deal.lanes, [node.name for node in deal.snapshot.nodes]
+    first = np.concatenate([[0], np.cumsum(lanes.number)]).astype(int).tolist()
+    holders, number = _holders(deal)
+    held: list[list[Counter[int]]] = [[Counter() for _ in deal.frames] for _ in range(first[-1])]
+    for frame, seats in enumerate(deal.frames.values()):
+        for seat in seats:
+            who = 2 * number[seat.gang] + seat.is_new if seat.gang in number else OTHERS
+            for lane in seat.lanes:
+                held[first[seat.node] + lane][frame][who] += seat.milli
+    whole = np.repeat(np.maximum(lanes.milli, 1), lanes.number).tolist()
+    cells = [
+        [(i, _parts_of(by, milli)) for i, by in enumerate(each)]
+        for each, milli in zip(held, whole, strict=True)
+    ]
+    rows = [(name, n) for name, n in zip(names, lanes.number, strict=True) if n]
+    unit = lanes.unit
+    places = [f"{n}, GPU {i}" if unit != CPU_UNIT else n for n, k in rows for i in range(k)]
+    return Grid(rows, places, holders, cells)
+
+
+def _parts_of(held: Counter[int], whole: int) -> Parts:
+    parts = tuple((who, min(round(100 * held[who] / whole), 100)) for who in sorted(held))
+    return parts or ((FREE, 100),)
+
+
+def _gangs_of(deal: Deal) -> list[str]:
+    """Gangs that hold something in any frame."""
+    there = {seat.gang for seats in deal.frames.values() for seat in seats}
+    return [key for key in deal.queue_of if key in there]
+
+
+def _colours_of(deal: Deal) -> list[str]:
+    return gang_colours([(0, 1)] * len(_gangs_of(deal)))
+
+
+def _holders(deal: Deal) -> tuple[list[Holder], dict[str, int]]:
+    """Each gang twice: as it was, and placed by the plan; and the place of each gang in order."""
+    holders = []
+    gangs = _gangs_of(deal)
+    for i, (key, css) in enumerate(zip(gangs, _colours_of(deal), strict=True), 1):
+        words = f"{key} ({deal.queue_of[key]})"
+        holders += [
+            Holder(words, css, key, i),
+            Holder(f"{words}, placed by the plan", f"{css} fresh", key, i),
+        ]
+    return holders, {key: i for i, key in enumerate(gangs)}
+
+
+def _by_node(deal: Deal) -> Grid:
+    lanes, names = deal.lanes, [node.name for node in deal.snapshot.nodes]
+    kept = [i for i, number in enumerate(lanes.number) if number]
+    each = -(-len(kept) // MOST_CELLS)
+    groups = [kept[i : i + each] for i in range(0, len(kept), each)]
+    cell_of = {node: cell for cell, group in enumerate(groups) for node in group}
+    held = np.zeros((COLOURS, len(groups), len(deal.frames)))
+    for frame, seats in enumerate(deal.frames.values()):
+        for seat in seats:
+            colour = deal.colour_of.get(deal.queue_of.get(seat.gang, ""), COLOURS - 1)
+            held[colour, cell_of[seat.node], frame] += seat.milli * len(seat.lanes)
+    whole = np.array([sum(lanes.number[i] * lanes.milli[i] for i in g) for g in groups])
+    part = np.round(100 * held.sum(axis=0) / np.maximum(whole, 1)[:, None])
+    owner = np.where(part > 0, held.argmax(axis=0), FREE)
+    who = [Holder(f"most held by colour {i + 1}", f"f{i}") for i in range(COLOURS)]
+    for queue, colour in reversed(deal.colour_of.items()):
+        who[colour] = Holder(f"most held by {queue}", f"f{colour}")
+    places = [span_of(names, group) for group in groups]
+    return Grid((), places, who, tile_changes(owner, np.clip(part, 0, 100).astype(np.int64)))

@@ -1,0 +1,188 @@
+"""The report of one replay."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from optsched.study.accounting.chargeback import of_json
+from optsched.study.reports.curves_view import Curve, cdf_chart, share_charts
+from optsched.study.reports.gaps_view import GapLine, TimeAxis, gap_chart
+from optsched.study.reports.jobs_view import queue_charts
+from optsched.study.reports.metric_tables import figure_tables
+from optsched.study.reports.models_view import model_section
+from optsched.study.reports.nodes_view import node_chart
+from optsched.study.reports.number_text import (
+    counted,
+    moment,
+    percent,
+    plain,
+    seconds,
+    time_ticks,
+    time_unit,
+)
+from optsched.study.reports.occupancy_view import film
+from optsched.study.reports.page import MOST_ROWS, Cell, Page, Section, Table
+from optsched.study.reports.timeline_arrays import View
+from optsched.study.reports.usage_view import usage_section
+from optsched.study.reports.waiting_view import reason_section, wait_chart
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from optsched.study.reports.page import Chart
+    from optsched.study.simulation.timeline import Job, Story
+
+
+MOST_GAPS: Final = 240
+
+
+def simulation_page(result: Mapping[str, Any], story: Story, base: Mapping[str, Any]) -> Page:
+    """What a replay came to.
+
+    Parameters
+    ----------
+    result
+        As of `optsched.study.simulation.replay_trace.as_result`, with the definition of its model.
+    story
+        What happened in it.
+    base
+        The definition of the model that its own is held against.
+    """
+    view = View.of(story)
+    model = result["model"]
+    trace = result["trace"]
+    return Page(
+        f"Replay of {trace['name']}",
+        f"{counted(trace['jobs'], 'gang')} on {counted(trace['nodes'], 'node')}, decided by "
+        f"{model['name']}",
+        list(_facts(result)),
+        list(_sections(view, result, base)),
+        list(_warnings(result)),
+    )
+
+
+def _facts(result: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    metrics = result["metrics"]
+    yield "finished", f"{plain(metrics['finished'])} of {plain(metrics['jobs'])} gangs"
+    for name, key in (("completion time, mean", "jct_s"), ("queueing delay, mean", "queueing_s")):
+        if metrics[key] is not None:
+            yield name, seconds(metrics[key]["mean"])
+    if metrics["makespan_s"] is not None:
+        yield "makespan", seconds(metrics["makespan_s"])
+    if metrics["allocation"] is not None:
+        yield "allocation", percent(metrics["allocation"], 2)
+    yield "preemptions", plain(metrics["preemptions"])
+    yield "model", str(result["model"]["name"])
+    yield "seed", str(result["parameters"]["seed"])
+    yield "optsched", str(result["versions"]["optsched"])
+
+
+def _warnings(result: Mapping[str, Any]) -> Iterable[str]:
+    if not result["complete"]:
+        yield (
+            f"Incomplete: the replay was stopped at {moment(result['ended_at_ms'])}. All figures "
+            "are of what happened until then."
+        )
+    for fault, number in sorted(result["faults"].items()):
+        yield f"{fault} ({counted(number, 'time')})"
+
+
+def _sections(view: View, result: Mapping[str, Any], base: Mapping[str, Any]) -> Iterable[Section]:
+    yield reason_section(view.story)
+    yield Section("figures", "Figures", figure_tables(result["metrics"]))
+    if view.story.jobs and view.story.nodes:
+        yield Section("nodes", "Nodes", [node_chart(view), film(view)])
+        yield Section("queues", "Queues", [*queue_charts(view), wait_chart(view.story)])
+        yield Section("shares", "Shares", share_charts(view))
+        yield Section("distributions", "Distributions", _distributions(view))
+    if view.story.gaps:
+        yield Section("gap", "Gap over time", [_gaps(view.story)])
+    if result["gpu_hours"]["charges"]:
+        yield usage_section(of_json(result["gpu_hours"]))
+    yield model_section([result["model"]["definition"]], base)
+    yield Section("again", "How to get it again", list(_provenance(result)))
+
+
+def _gaps(story: Story) -> Chart:
+    """The gap of each session; where they are many, the greatest and the mean of stretches."""
+    points = list(story.gaps)
+    note = "Of each session: |bound − value| of a level as a part of the greater of the two."
+    if len(points) > MOST_GAPS:
+        edges = np.linspace(0, story.end_ms, MOST_GAPS + 1)
+        note += f" {plain(len(points))} sessions in {MOST_GAPS} equal stretches of time."
+        stretch = np.minimum(
+            np.searchsorted(edges, [at for at, *_ in points], "right") - 1, MOST_GAPS - 1
+        )
+        points = [
+            (
+                int(edges[i]),
+                max(points[j][1] for j in mine),
+                sum(points[j][2] for j in mine) / len(mine),
+            )
+            for i in range(MOST_GAPS)
+            if (mine := np.flatnonzero(stretch == i).tolist())
+        ]
+    unit, _ = time_unit(story.end_ms)
+    time = TimeAxis(
+        story.end_ms, time_ticks(story.end_ms), f"time since the start of the trace ({unit})"
+    )
+    lines = [
+        GapLine("greatest of all levels", "l0", [(at, most) for at, most, _ in points]),
+        GapLine("mean of all levels", "l1", [(at, mean) for at, _, mean in points]),
+    ]
+    columns = ("greatest", "mean")
+    rows = [(Cell(moment(at), at), *(Cell(percent(v, 2), v) for v in gaps)) for at, *gaps in points]
+    cut = f"The first {plain(MOST_ROWS)} of {plain(len(rows))}." if len(rows) > MOST_ROWS else ""
+    table = Table("Gaps", ("at", *columns), rows[:MOST_ROWS], frozenset(("at", *columns)), cut)
+    return gap_chart("gaps", "Gap of sessions", lines, time, tables=[table], note=note)
+
+
+def _distributions(view: View) -> list[Chart]:
+    def of(times: Mapping[int, list[float]]) -> list[Curve]:
+        every = [value for values in times.values() for value in values]
+        curves = [Curve("all gangs", "lall", every)]
+        if len(view.colours) > 1:
+            curves += [Curve(n, f"l{i}", times[i]) for i, n in enumerate(view.colours)]
+        return curves
+
+    done = _times(view, lambda j: None if j.done_ms is None else j.done_ms - j.submit_ms)
+    waited = _times(view, lambda j: None if not j.runs else j.runs[0].from_ms - j.submit_ms)
+    return [
+        cdf_chart("jct", "Completion time", of(done)),
+        cdf_chart("delay", "Queueing delay", of(waited)),
+    ]
+
+
+def _times(view: View, of: Callable[[Job], int | None]) -> dict[int, list[float]]:
+    found: dict[int, list[float]] = {i: [] for i in range(len(view.colours))}
+    for job in view.story.jobs:
+        length_ms = of(job)
+        if length_ms is not None:
+            found[view.colour[job.queue]].append(length_ms / 1000)
+    return found
+
+
+def _provenance(result: Mapping[str, Any]) -> Iterable[Table]:
+    trace, parameters = result["trace"], result["parameters"]
+    until_ms = parameters["until_ms"]
+    rows = [
+        ("trace", trace["source"]),
+        ("SHA-256 of the trace", trace["sha256"]),
+        ("SHA-256 of the model", result["model"]["sha256"]),
+        ("session period", moment(parameters["period_ms"])),
+        ("until", "the end" if until_ms is None else moment(until_ms)),
+        ("warm-up", moment(parameters["warm_up_ms"])),
+        ("seed", str(parameters["seed"])),
+        ("events", plain(result["record"]["events"])),
+        ("SHA-256 of the record", result["record"]["sha256"]),
+        *((f"version of {name}", told) for name, told in result["versions"].items()),
+    ]
+    cells = [(Cell(name), Cell(value)) for name, value in rows]
+    yield Table("What it is made of", ("what", "value"), cells, is_sortable=False)
+    if trace["left_out"]:
+        told = trace["left_out"]
+        shown = [(Cell(str(i)), Cell(words)) for i, words in enumerate(told[:100], 1)]
+        note = f"The first 100 of {plain(len(told))}." if len(told) > 100 else ""
+        yield Table("Left out of the trace", ("", "what"), shown, note=note, is_sortable=False)

@@ -1,0 +1,239 @@
+"""How a story is looked at: colours of queues, the axis of time, and its stays as arrays."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from optsched.study.reports import svg
+from optsched.study.reports.number_text import moment, time_ticks, time_unit
+from optsched.study.reports.page import Key
+from optsched.study.reports.time_bins import at_instants, column
+from optsched.study.simulation.timeline import GOES_ON
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+    from optsched.study.reports.time_bins import Floats, Ints
+    from optsched.study.simulation.timeline import Job, Run, Stay, Story
+
+COLOURS: Final = 8
+OTHERS: Final = COLOURS - 1
+LEFT: Final = 190.0
+LABEL: Final = LEFT - 14
+"""Room for names left of a chart."""
+BELOW: Final = 42.0
+"""Room for the axis of time below a chart."""
+HEAD: Final = 16.0
+"""Room for the title of a list of names above them."""
+RIGHT: Final = svg.WIDTH - 14.0
+STRETCHES: Final = 240
+
+
+@dataclass(frozen=True)
+class View:
+    """A story, and what all charts of it have in common.
+
+    Attributes
+    ----------
+    colour
+        Of each queue, from 0; the queues that held the most have one of their own.
+    colours
+        What each colour means.
+
+    """
+
+    story: Story
+    colour: tuple[int, ...]
+    colours: tuple[str, ...]
+
+    @classmethod
+    def of(cls, story: Story) -> View:
+        """The usual one."""
+        weight: Counter[int] = Counter({story.jobs[s.job].queue: 0 for s in story.stays})
+        for job in story.jobs:
+            weight[job.queue] += 0
+        for stay in story.stays:
+            held = stay.milli * len(stay.lanes) * (stay.to_ms - stay.from_ms)
+            weight[story.jobs[stay.job].queue] += held
+        order = sorted(weight, key=lambda q: (-weight[q], story.queues[q]))
+        if len(order) <= COLOURS:
+            of = {queue: i for i, queue in enumerate(order)}
+            names = [story.queues[q] for q in order]
+        else:
+            of = {queue: min(i, OTHERS) for i, queue in enumerate(order)}
+            names = [story.queues[q] for q in order[:OTHERS]]
+            names.append(f"{len(order) - OTHERS} other queues")
+        colour = tuple(of.get(q, OTHERS) for q in range(len(story.queues)))
+        return cls(story, colour, tuple(names))
+
+    def colour_of(self, job: int) -> int:
+        """Of the queue of a job."""
+        return self.colour[self.story.jobs[job].queue]
+
+    @property
+    def legend(self) -> list[Key]:
+        """What colours mean."""
+        return [Key(f"f{i}", name) for i, name in enumerate(self.colours)]
+
+    # --- time ------------------------------------------------------------------------------------
+
+    def x(self, at_ms: float) -> float:
+        """Where an instant is on the axis of time."""
+        return time_x(at_ms, self.story.end_ms)
+
+    @cached_property
+    def edges(self) -> Floats:
+        """Of equal stretches of time."""
+        made: Floats = np.linspace(0, self.story.end_ms, STRETCHES + 1)
+        return made
+
+    @cached_property
+    def edges_x(self) -> list[float]:
+        """Where these are, to whole units."""
+        return [round(self.x(edge), 1) for edge in self.edges]
+
+    def time_axis(self, top: float, bottom: float) -> list[Markup]:
+        """Lines at round instants, and what they are below them."""
+        return time_axis(self.story.end_ms, top, bottom)
+
+    def now(self, top: float, bottom: float, at_ms: int) -> Markup:
+        """The line that the slider moves."""
+        return svg.line(
+            (self.x(at_ms), top),
+            (self.x(at_ms), bottom),
+            class_="now",
+            data_left=LEFT,
+            data_width=RIGHT - LEFT,
+        )
+
+    # --- arrays ----------------------------------------------------------------------------------
+
+    @cached_property
+    def spans(self) -> tuple[Ints, Ints]:
+        """When each stay begins and ends."""
+        stays = self.story.stays
+        return column([s.from_ms for s in stays]), column([s.to_ms for s in stays])
+
+    @cached_property
+    def seen(self) -> tuple[Ints, Ints]:
+        """The same for who looks at an instant: what goes on is there at the end of the story."""
+        begins, ends = self.spans
+        return begins, ends + column([s.why == GOES_ON for s in self.story.stays])
+
+    @cached_property
+    def held(self) -> Floats:
+        """Thousandths that each stay holds."""
+        return column([s.milli * len(s.lanes) for s in self.story.stays]).astype(np.float64)
+
+    @cached_property
+    def stay_colours(self) -> Ints:
+        """The colour of each stay."""
+        return column([self.colour_of(s.job) for s in self.story.stays])
+
+    @cached_property
+    def stay_nodes(self) -> Ints:
+        """The node of each stay."""
+        return column([s.node for s in self.story.stays])
+
+    @cached_property
+    def instants(self) -> Ints:
+        """Instants for a film: of every change where there are few, equally far apart else."""
+        story = self.story
+        times = {t for s in story.stays for t in (s.from_ms, s.to_ms)}
+        times |= {t for _, a, b in story.down for t in (a, b)} | {0, story.end_ms}
+        if len(times) <= STRETCHES:
+            return column(sorted(times))
+        grain = 1000 if story.end_ms > 3_600_000 else 1
+        even = np.linspace(0, story.end_ms, STRETCHES // 2 + 1) / grain
+        made: Ints = even.round().astype(np.int64) * grain
+        return made
+
+    @cached_property
+    def frame_shown(self) -> int:
+        """The first instant at which as much is held as ever."""
+        rows = np.zeros_like(self.stay_nodes)
+        found = at_instants(self.seen, self.held, rows, 1, self.instants)
+        return int(np.argmax(found.round()))
+
+
+def time_x(at_ms: float, end_ms: int) -> float:
+    """Where an instant is on an axis from 0 to an end."""
+    return LEFT + (RIGHT - LEFT) * at_ms / end_ms
+
+
+def time_axis(end_ms: int, top: float, bottom: float) -> list[Markup]:
+    """Lines at round instants, and what they are below them."""
+    parts = []
+    for at_ms, words in time_ticks(end_ms):
+        x = time_x(at_ms, end_ms)
+        parts.append(svg.line((x, top), (x, bottom), class_="grid"))
+        parts.append(svg.text((x, bottom + 16), words, text_anchor="middle"))
+    unit, _ = time_unit(end_ms)
+    title = f"time since the start of the trace ({unit})"
+    parts.append(svg.x_title((LEFT + RIGHT) / 2, bottom + 35, title))
+    return parts
+
+
+def names_title(words: str) -> Markup:
+    """What the names left of a chart are of; above them."""
+    return svg.text((LEFT - 8, 11), words, text_anchor="end", class_="axistitle")
+
+
+# --- in words ------------------------------------------------------------------------------------
+
+_ENDS: Final = {
+    "": "goes on",
+    "finish": "finished",
+    "move": "moved to another node",
+    "node": "its node failed",
+    "preempt": "preempted",
+    "reclaim": "reclaimed by another queue",
+}
+
+
+def ending(why: str) -> str:
+    """How a stay or a run ends."""
+    return _ENDS.get(why, f"ended by {why}")
+
+
+def lanes_text(view: View, stay: Stay) -> str:
+    """Which GPUs a task has: GPU 0–3, half of GPU 2."""
+    lanes = view.story.lanes
+    if lanes.unit == "CPU":
+        return f"{stay.milli / 1000:g} CPU"
+    if not stay.lanes:
+        return "no GPU"
+    whole = f"GPU {ranges(stay.lanes)}"
+    return whole if stay.milli >= 1000 else f"{stay.milli / 10:g} % of {whole}"
+
+
+def ranges(numbers: tuple[int, ...]) -> str:
+    """Rising numbers with neighbours together: 0–3, 6."""
+    return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in together(numbers))
+
+
+def together(numbers: tuple[int, ...]) -> list[tuple[int, int]]:
+    """First and last of each stretch of neighbours."""
+    found: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if found and found[-1][1] + 1 == number:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return found
+
+
+def run_text(run: Run) -> str:
+    """When a gang ran and how that ended."""
+    by = f", for {run.by}" if run.by and run.why != "node" else f" ({run.by})" if run.by else ""
+    return f"ran from {moment(run.from_ms)} to {moment(run.to_ms)}: {ending(run.why)}{by}"
+
+
+def waited_ms(job: Job, end_ms: int) -> int:
+    """How long a gang waited for its minimum, all in all."""
+    return sum(b - a for a, b in job.waits(end_ms))

@@ -1,0 +1,278 @@
+"""Replays from what a user names to a result that says how to get it again."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from itertools import pairwise
+from pathlib import Path
+from platform import python_version
+from typing import TYPE_CHECKING, Any
+
+from optsched import __version__
+from optsched.cluster.trace import sound_trace
+from optsched.formats.instances import read_instance
+from optsched.formats.problems import InstanceError
+from optsched.formats.traces.own import is_own, read_own
+from optsched.formats.traces.read import read_published_trace
+from optsched.policy.policy import describe
+from optsched.study.accounting.chargeback import Charging
+from optsched.study.comparison.model_definitions import definition
+from optsched.study.generators.synthetic_traces import synthetic
+from optsched.study.simulation.observed_trace import trace_of_record
+from optsched.study.simulation.record import lines
+from optsched.study.simulation.simulation_metrics import Measuring, as_json
+from optsched.study.simulation.simulator import Options, Simulation
+from optsched.study.simulation.timeline import Telling
+from optsched.study.simulation.traces import trace_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from optsched.cluster.snapshot import Node
+    from optsched.cluster.trace import Trace, TraceProblem
+    from optsched.formats.instances import Instance
+    from optsched.formats.problems import ObjectProblem
+    from optsched.policy.policy import Policy
+    from optsched.session.ports import Clock
+    from optsched.solver.cpsat.process import Solver
+    from optsched.study.accounting.chargeback import Chargeback
+    from optsched.study.simulation.simulation_metrics import JobTimes, Metrics
+    from optsched.study.simulation.timeline import Story
+
+PICTURES = "snapshot-*.yaml"
+"""Files of a folder that are one picture each of a cluster that was watched, in name order."""
+
+SYNTHETIC = "gavel:"
+"""How the names of synthetic traces begin."""
+
+
+# --- what is given -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A trace, what was left out of it, and where it came from."""
+
+    trace: Trace
+    source: str
+    sha256: str
+    problems: tuple[TraceProblem | ObjectProblem, ...] = ()
+
+
+def read_given(source: str, trace_format: str | None = None, nodes: Path | None = None) -> Given:
+    """The trace that a user names.
+
+    Parameters
+    ----------
+    source
+        A file of kind Trace, manifests, a published trace, or `gavel:…` for a synthetic one.
+    trace_format
+        One of `TRACE_FORMATS` where it is a published one.
+    nodes
+        A trace or manifests whose nodes a published trace is played on.
+
+    Raises
+    ------
+    InstanceError, SyntheticError
+        There is no such trace, or nothing of it can be played.
+
+    """
+    if nodes is not None and trace_format is None:
+        raise InstanceError(
+            f"{nodes}: only a published trace is played on other nodes: name its format, or give "
+            "no nodes"
+        )
+    if source.startswith(SYNTHETIC):
+        return Given(synthetic(source), source, hashlib.sha256(source.encode()).hexdigest())
+    path = Path(source)
+    if not path.exists():
+        raise InstanceError(f"{source}: there is no such file or folder")
+    if trace_format is not None:
+        machines = None if nodes is None else _nodes_of(nodes)
+        trace, problems = read_published_trace(trace_format, path, machines)
+        return Given(trace, source, _sha256(path), problems)
+    if path.is_file() and is_own(path):
+        trace, problems = read_own(path)
+        return Given(trace, source, _sha256(path), problems)
+    if path.is_dir() and any(path.glob(PICTURES)):
+        return _recorded(path, source)
+    instance = read_instance(path)
+    trace = trace_of(instance.snapshot, path.stem)
+    return Given(trace, source, _sha256(path), instance.problems)
+
+
+def read_pictures(folder: Path) -> list[Instance]:
+    """The pictures of a cluster that was watched, in the order of their names and of time.
+
+    InstanceError where there is none, one can not be read, or they are out of order.
+    """
+    read = [read_instance(picture) for picture in sorted(folder.glob(PICTURES))]
+    if not read:
+        raise InstanceError(f"{folder}: there are no pictures {PICTURES} in it")
+    back = next((b for a, b in pairwise(read) if b.snapshot.taken_ms < a.snapshot.taken_ms), None)
+    if back is not None:
+        raise InstanceError(f"{back.path}: was taken before the one before it: name them in order")
+    return read
+
+
+def _recorded(path: Path, source: str) -> Given:
+    """The trace of a cluster that was watched."""
+    read = read_pictures(path)
+    sound, found = sound_trace(trace_of_record([each.snapshot for each in read], path.name))
+    unread: list[TraceProblem | ObjectProblem] = [p for each in read for p in each.problems]
+    problems = (*unread, *found)
+    return Given(sound, source, _sha256(path), problems)
+
+
+def _nodes_of(path: Path) -> tuple[Node, ...]:
+    if path.is_file() and is_own(path):
+        return read_own(path)[0].nodes
+    return read_instance(path).snapshot.nodes
+
+
+def _sha256(path: Path) -> str:
+    """Of a file, or of all files in a folder with their names."""
+    if path.is_file():
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    whole = hashlib.sha256()
+    for file in sorted(f for f in path.rglob("*") if f.is_file()):
+        whole.update(f"{file.relative_to(path)}\n{_sha256(file)}\n".encode())
+    return whole.hexdigest()
+
+
+# --- what comes of it ----------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Tally:
+    """What has been recorded so far."""
+
+    num_events: int = 0
+    num_bytes: int = 0
+    _sha256: Any = field(default_factory=hashlib.sha256)
+
+    def take(self, text: str, num_events: int) -> None:
+        """Count events as they are written."""
+        data = text.encode()
+        self._sha256.update(data)
+        self.num_bytes += len(data)
+        self.num_events += num_events
+
+    @property
+    def sha256(self) -> str:
+        """Of the whole record."""
+        found: str = self._sha256.hexdigest()
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """How far a replay has come.
+
+    Attributes
+    ----------
+    charges
+        What queues and users have held.
+    ended_at_ms
+        On the clock of the trace.
+    faults
+        What went wrong in rules, and how often.
+    story
+        What happened, for those who draw it; None where nobody has asked.
+    jobs
+        When each gang arrived, started and ended, by arrival; those of the warm-up left out.
+
+    """
+
+    metrics: Metrics
+    charges: Chargeback
+    tally: Tally
+    is_complete: bool
+    ended_at_ms: int
+    faults: Mapping[str, int]
+    wall_seconds: float
+    story: Story | None = None
+    jobs: tuple[JobTimes, ...] = ()
+
+
+def play(
+    given: Given,
+    policy: Policy,
+    options: Options,
+    *,
+    warm_up_ms: int = 0,
+    solver: Solver | None = None,
+    clock: Clock,
+) -> Played:
+    """Play a trace to its end and measure it."""
+    began_s = clock.monotonic()
+    simulation = Simulation(given.trace, policy, options, solver=solver, clock=clock)
+    measuring, tally = Measuring(given.trace, warm_up_ms), Tally()
+    charging, telling = Charging(given.trace, warm_up_ms), Telling(given.trace)
+    while (events := simulation.step()) is not None:
+        tally.take(lines(events), len(events))
+        for event in events:
+            measuring.take(event)
+            charging.take(event)
+            telling.take(event)
+    plan = simulation.last_plan
+    return Played(
+        measuring.metrics(simulation.session_seconds),
+        charging.found(simulation.now_ms),
+        tally,
+        is_complete=True,
+        ended_at_ms=simulation.now_ms,
+        faults=simulation.faults,
+        wall_seconds=clock.monotonic() - began_s,
+        story=telling.story(simulation.now_ms, {} if plan is None else plan.pending),
+        jobs=measuring.jobs,
+    )
+
+
+def as_result(
+    given: Given, policy: Policy, options: Options, warm_up_ms: int, played: Played
+) -> dict[str, Any]:
+    """A replay as JSON: its figures, and all that is needed to get it again."""
+    return {
+        "apiVersion": "optsched.io/v1alpha1",
+        "kind": "SimulationResult",
+        "complete": played.is_complete,
+        "versions": _versions(),
+        "trace": {
+            "name": given.trace.name,
+            "source": given.source,
+            "sha256": given.sha256,
+            "jobs": len(given.trace.arrivals),
+            "nodes": len(given.trace.nodes),
+            "left_out": [str(p) for p in given.problems],
+        },
+        "model": {
+            "name": policy.name,
+            "sha256": fingerprint(policy),
+            "definition": definition(policy),
+        },
+        "parameters": {
+            "period_ms": options.period_ms or policy.budgets.period_ms,
+            "until_ms": options.until_ms,
+            "warm_up_ms": warm_up_ms,
+            "seed": options.seed,
+        },
+        "record": {"events": played.tally.num_events, "sha256": played.tally.sha256},
+        "ended_at_ms": played.ended_at_ms,
+        "metrics": as_json(played.metrics),
+        "gpu_hours": played.charges.as_json(),
+        "faults": dict(played.faults),
+        "wall_seconds": round(played.wall_seconds, 3),
+    }
+
+
+def fingerprint(policy: Policy) -> str:
+    """SHA-256 of all that a policy says."""
+    return hashlib.sha256(describe(policy).encode()).hexdigest()
+
+
+def _versions() -> dict[str, str]:
+    others = {name: version(name) for name in ("numpy", "ortools", "scipy")}
+    return {"optsched": __version__, "python": python_version(), **others}

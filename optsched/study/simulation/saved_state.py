@@ -1,0 +1,108 @@
+"""Where a simulation stands, as plain JSON: written down, it goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.cluster.cards import CardUse
+from optsched.cluster.devices import DeviceGrant, DeviceId
+from optsched.cluster.numa import NumaPart
+from optsched.cluster.snapshot import GangPhase
+from optsched.cluster.usage import Usage
+from optsched.study.simulation.simulated_cluster import Held, Seat
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from optsched.study.simulation.simulated_cluster import Ghost, Job, SimulatedCluster
+
+VERSION: Final = 3
+
+
+def write_cluster(cluster: SimulatedCluster) -> dict[str, Any]:
+    """Nodes that are down, and gangs with their places."""
+    return {
+        "down": cluster.down,
+        "jobs": [_job(cluster, job) for _, job in sorted(cluster.jobs.items())],
+        "ghosts": [_ghost(ghost) for ghost in cluster.ghosts],
+    }
+
+
+def read_cluster(cluster: SimulatedCluster, state: Mapping[str, Any]) -> None:
+    """Bring a cluster in which nothing has happened to a state that was written."""
+    for name in state["down"]:
+        cluster.turn(name, ready=False)
+    for given in state["jobs"]:
+        _read_job(cluster, given)
+    for number, leaves_ms, place in state["ghosts"]:
+        cluster.haunt(cluster.ghost(number, _read_place(place), leaves_ms))
+
+
+def write_usage(usage: Mapping[str, Usage]) -> dict[str, Any]:
+    """What queues have used; numbers come back exactly."""
+    return {
+        name: [used.at_ms, [list(pair) for pair in used.seconds]] for name, used in usage.items()
+    }
+
+
+def read_usage(state: Mapping[str, Any]) -> dict[str, Usage]:
+    """What `write_usage` has written."""
+    return {
+        name: Usage(tuple((resource, amount) for resource, amount in pairs), at_ms)
+        for name, (at_ms, pairs) in state.items()
+    }
+
+
+def _job(cluster: SimulatedCluster, job: Job) -> dict[str, Any]:
+    gang = job.gang
+    return {
+        "arrival": job.number,
+        "phase": gang.phase.value,
+        "waiting_since": gang.waiting_since_ms,
+        "since": job.since_ms,
+        "kept": job.kept_ms,
+        "run": job.run,
+        "turn": job.turn,
+        "places": [_place(held) for held in cluster.held(job)],
+        "nominated": {t.key: t.nominated_node for t in gang.tasks if t.nominated_node},
+    }
+
+
+def _ghost(ghost: Ghost) -> list[Any]:
+    task, place = ghost.resident, ghost.place
+    seat = Seat(place.node, task.cards, task.numa, devices=ghost.devices)
+    held = Held(place.task, seat, task.started_ms, place.gpus, task.saved_ms)
+    return [ghost.number, ghost.leaves_ms, _place(held)]
+
+
+def _place(held: Held) -> list[Any]:
+    cards = [astuple(card) for card in held.seat.cards]
+    parts = [astuple(part) for part in held.seat.numa]
+    grants = [[g.claim, [[request, *d] for request, d in g.devices]] for g in held.seat.devices]
+    where = [held.task, held.seat.node, held.since_ms, held.gpus, held.saved_ms]
+    return [*where, cards, parts, grants]
+
+
+def _read_job(cluster: SimulatedCluster, given: Mapping[str, Any]) -> None:
+    job = cluster.add(given["arrival"], cluster.arrival(given["arrival"]).at_ms)
+    cluster.seat_again(job, map(_read_place, given["places"]))
+    cluster.nominate(job, given["nominated"])
+    cluster.set_phase(job, GangPhase(given["phase"]), given["waiting_since"])
+    job.since_ms, job.kept_ms = given["since"], given["kept"]
+    job.run, job.turn = given["run"], given["turn"]
+
+
+def _read_place(given: list[Any]) -> Held:
+    task, node, since_ms, gpus, saved_ms, cards, parts, grants = given
+    seat = Seat(
+        node,
+        cards=tuple(CardUse(*c) for c in cards),
+        numa=tuple(NumaPart(*p) for p in parts),
+        devices=tuple(_read_grant(*g) for g in grants),
+    )
+    return Held(task, seat, since_ms, tuple(gpus), saved_ms)
+
+
+def _read_grant(claim: str, devices: list[list[str]]) -> DeviceGrant:
+    return DeviceGrant(claim, tuple((request, DeviceId(*which)) for request, *which in devices))

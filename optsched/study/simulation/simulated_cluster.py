@@ -1,0 +1,477 @@
+"""The cluster of a simulation: gangs that have arrived, where their tasks sit, which nodes are up.
+
+Snapshots share every part that did not change with the one before.
+"""
+
+from __future__ import annotations
+
+import operator
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from optsched.cluster.snapshot import GangPhase, Snapshot
+from optsched.cluster.task import TaskStatus
+from optsched.study.simulation.claims import ClaimBook
+from optsched.study.simulation.record import Place
+from optsched.study.simulation.simulated_devices import GpuBook, gpu_milli
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from optsched.cluster.cards import CardUse
+    from optsched.cluster.devices import DeviceGrant
+    from optsched.cluster.numa import NumaPart
+    from optsched.cluster.snapshot import Gang, Node
+    from optsched.cluster.task import Task
+    from optsched.cluster.trace import Arrival, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A node for a task, and the parts of it that a session has dealt.
+
+    devices: what its claims get, those that have nothing yet.
+    """
+
+    node: str
+    cards: tuple[CardUse, ...] = ()
+    numa: tuple[NumaPart, ...] = ()
+    gpus: tuple[int, ...] = ()
+    devices: tuple[DeviceGrant, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A task that has a node, since when, which GPUs of it, and when its work was last saved.
+
+    gpus: None where they have yet to be dealt. since_ms: of the trace; saved_ms: of the epoch.
+    """
+
+    task: str
+    seat: Seat
+    since_ms: int
+    gpus: tuple[int, ...] | None = None
+    saved_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ghost:
+    """A pod that has been evicted and holds what it had until it leaves.
+
+    number: of the arrival it belonged to. place: its own task's name, and where it sits. resident:
+    as snapshots show it, which is nobody's and about to leave. devices: what its claims have.
+    """
+
+    leaves_ms: int
+    number: int
+    place: Place
+    resident: Task
+    devices: tuple[DeviceGrant, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A gang that has arrived and has not finished.
+
+    Attributes
+    ----------
+    gang
+        As the next snapshot shows it.
+    fresh
+        Its tasks as they came, by key.
+    places
+        Of the tasks that have a node, by key.
+    since_ms
+        When it began its present run; None while it does not run.
+    kept_ms
+        Work that is done and will not be lost.
+    run
+        How often it has started.
+    turn
+        Changes with every start, stop and move: what was planned for another turn is void.
+
+    """
+
+    number: int
+    arrival: Arrival
+    gang: Gang
+    fresh: Mapping[str, Task]
+    places: dict[str, Place] = field(default_factory=dict)
+    since_ms: int | None = None
+    kept_ms: int = 0
+    run: int = 0
+    turn: int = 0
+
+    @property
+    def least(self) -> int:
+        """Tasks that must have a node for it to run."""
+        return max(self.gang.min_member, 1)
+
+    @property
+    def waits(self) -> bool:
+        """Whether any task of it has no node."""
+        return len(self.places) < len(self.fresh)
+
+
+class SimulatedCluster:
+    """What there is at an instant; whoever tells it what happens says when.
+
+    Attributes
+    ----------
+    jobs
+        By key of the gang, of those that have arrived and have not finished.
+    waiting
+        Keys of those with tasks that have no node.
+
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self.jobs: dict[str, Job] = {}
+        self.waiting: set[str] = set()
+        self._trace = trace
+        self._rest = trace.rest or Snapshot(0)
+        self._number = {node.name: i for i, node in enumerate(trace.nodes)}
+        self._nodes = list(trace.nodes)
+        self._residents: list[dict[str, Task]] = [
+            {t.key: t for t in node.residents} for node in trace.nodes
+        ]
+        self._gpus = [_book(node) for node in trace.nodes]
+        self._claims = _claims_of(trace, self._rest)
+        self._stale: set[int] = set()
+        self._owner: dict[str, Job] = {}
+        self._ghosts: list[Ghost] = []
+        self._keys: list[str] = []
+        self._shown_gangs: tuple[Gang, ...] | None = None
+        self._shown_nodes: tuple[Node, ...] | None = None
+
+    # --- what others see -------------------------------------------------------------------------
+
+    def snapshot(self, at_ms: int) -> Snapshot:
+        """The cluster at an instant of the trace."""
+        for i in self._stale:
+            held = self._residents[i]
+            residents = tuple(held[key] for key in sorted(held))
+            self._nodes[i] = replace(self._nodes[i], residents=residents)
+        if self._stale or self._shown_nodes is None:
+            self._shown_nodes = tuple(self._nodes)
+        self._stale.clear()
+        if self._shown_gangs is None:
+            self._shown_gangs = tuple(self.jobs[key].gang for key in self._keys)
+        rest = self._rest
+        return Snapshot(
+            taken_ms=self._trace.start_ms + at_ms,
+            nodes=self._shown_nodes,
+            gangs=self._shown_gangs,
+            queues=self._trace.queues,
+            claims=rest.claims,
+            namespaces=rest.namespaces,
+            budgets=rest.budgets,
+            topology=self._trace.topology,
+            quotas=rest.quotas,
+            sharding=rest.sharding,
+            answers=rest.answers,
+            devices=self._claims.devices,
+            priority_classes=rest.priority_classes,
+        )
+
+    def is_up(self, node: str) -> bool:
+        """Whether a node has not failed."""
+        number = self._number[node]
+        return self._nodes[number].ready or not self._trace.nodes[number].ready
+
+    @property
+    def down(self) -> list[str]:
+        """Names of the nodes that have failed."""
+        pairs = zip(self._trace.nodes, self._nodes, strict=True)
+        return [node.name for node, now in pairs if node.ready and not now.ready]
+
+    def arrival(self, number: int) -> Arrival:
+        """One of the trace."""
+        return self._trace.arrivals[number]
+
+    def job_of(self, task: str) -> Job | None:
+        """Whose a task on some node is; None where it is nobody's."""
+        return self._owner.get(task)
+
+    # --- gangs -----------------------------------------------------------------------------------
+
+    def add(self, number: int, at_ms: int) -> Job:
+        """Let the gang of an arrival come; its tasks wait, those with a node as well."""
+        arrival = self._trace.arrivals[number]
+        gang = self._as_waiting(_as_submitted(arrival, self._trace.start_ms + at_ms))
+        job = Job(number, arrival, gang, {t.key: t for t in gang.tasks})
+        self.jobs[gang.key] = job
+        self.waiting.add(gang.key)
+        insort(self._keys, gang.key)
+        self._shown_gangs = None
+        for task in arrival.gang.tasks:
+            if task.node and not self.is_up(task.node):
+                self._claims.left(task)
+        return job
+
+    def remove(self, job: Job) -> None:
+        """Let a gang go, and all that it holds."""
+        self._vacate(job, list(job.places))
+        del self.jobs[job.gang.key]
+        self.waiting.discard(job.gang.key)
+        del self._keys[bisect_left(self._keys, job.gang.key)]
+        self._shown_gangs = None
+
+    def seat(self, job: Job, seats: Mapping[str, Seat], at_ms: int) -> tuple[Place, ...]:
+        """Give tasks their nodes, where they run from now on; places in the order of the gang."""
+        placed: dict[str, Task] = {}
+        for key, task in job.fresh.items():
+            if (seat := seats.get(key)) is not None:
+                placed[key] = self._sit(job, task, seat, at_ms)
+        self._swap(job, placed)
+        return tuple(job.places[key] for key in placed)
+
+    def deal(self, binds: Sequence[tuple[str, Task]]) -> dict[str, tuple[int, ...]]:
+        """The GPUs of tasks that come to nodes (name, task) at once, so that all fit together."""
+        coming: dict[str, list[Task]] = {}
+        for node, task in binds:
+            if gpu_milli(task.shape) and not task.shape.cards:
+                coming.setdefault(node, []).append(task)
+        found: dict[str, tuple[int, ...]] = {}
+        for node, tasks in coming.items():
+            dealt = self._gpus[self._number[node]].dealt([t.shape for t in tasks])
+            found |= {t.key: gpus for t, gpus in zip(tasks, dealt, strict=True)}
+        return found
+
+    def seat_again(self, job: Job, held: Iterable[Held]) -> tuple[Place, ...]:
+        """Give tasks the very places that they have had for a while."""
+        placed: dict[str, Task] = {}
+        for each in held:
+            placed[each.task] = self._sit(job, job.fresh[each.task], each.seat, each.since_ms, each)
+        self._swap(job, placed)
+        return tuple(job.places[key] for key in placed)
+
+    def held(self, job: Job) -> tuple[Held, ...]:
+        """What `seat_again` needs to give a gang what it has now."""
+        tasks = {t.key: t for t in job.gang.tasks}
+        return tuple(
+            Held(
+                key,
+                self._seat_of(tasks[key], place),
+                tasks[key].started_ms - self._trace.start_ms,
+                place.gpus,
+                tasks[key].saved_ms,
+            )
+            for key, place in job.places.items()
+        )
+
+    def vacate(self, job: Job, keys: Sequence[str], leaves_ms: int | None = None) -> None:
+        """Take their nodes from tasks; they wait again as they came.
+
+        leaves_ms: until when the old pods hold what they had; None where they leave at once.
+        """
+        tasks = {t.key: t for t in job.gang.tasks}
+        ghosts = (
+            [self._ghost(job, tasks[key], leaves_ms) for key in keys]
+            if leaves_ms is not None
+            else []
+        )
+        self._vacate(job, keys)
+        for ghost in ghosts:
+            self.haunt(ghost)
+        self._swap(job, {key: job.fresh[key] for key in keys})
+
+    # --- pods that are about to leave ------------------------------------------------------------
+
+    @property
+    def ghosts(self) -> tuple[Ghost, ...]:
+        """Pods that have been evicted and have yet to leave, in the order in which they will."""
+        return tuple(self._ghosts)
+
+    def ghost(self, number: int, held: Held, leaves_ms: int) -> Ghost:
+        """The pod of a task of an arrival that had a place, on its way out."""
+        task = next(t for t in self.arrival(number).gang.tasks if t.key == held.task)
+        place = Place(held.task, held.seat.node, held.gpus or ())
+        resident = replace(
+            task,
+            key=f"{held.task}~{leaves_ms}",
+            gang="",
+            status=TaskStatus.RELEASING,
+            node=held.seat.node,
+            nominated_node="",
+            started_ms=held.since_ms,
+            cards=held.seat.cards,
+            device_claims=self._claims.names_leaving(task, leaves_ms),
+            numa=held.seat.numa,
+        )
+        return Ghost(leaves_ms, number, place, resident, held.seat.devices)
+
+    def haunt(self, ghost: Ghost) -> None:
+        """Let a pod that was evicted hold what it had."""
+        number, task = self._number[ghost.place.node], ghost.resident
+        task = self._claims.seated(task, ghost.place.node, ghost.devices)
+        self._gpus[number].hold(task.shape, ghost.place.gpus, task.cards)
+        self._residents[number][task.key] = task
+        self._stale.add(number)
+        insort(self._ghosts, ghost, key=lambda g: (g.leaves_ms, g.resident.key))
+
+    def leave(self, at_ms: int) -> bool:
+        """Let pods go whose time is over; whether there was one."""
+        gone = 0
+        while self._ghosts and self._ghosts[0].leaves_ms <= at_ms:
+            ghost = self._ghosts.pop(0)
+            number, task = self._number[ghost.place.node], ghost.resident
+            del self._residents[number][task.key]
+            self._claims.left(task)
+            self._gpus[number].give_back(task.shape, ghost.place.gpus, task.cards)
+            self._stale.add(number)
+            gone += 1
+        return gone > 0
+
+    def set_phase(self, job: Job, phase: GangPhase, since_ms: int | None = None) -> None:
+        """Set the phase of a gang and, where given, since when it waits (of the epoch)."""
+        since_ms = job.gang.waiting_since_ms if since_ms is None else since_ms
+        if (job.gang.phase, job.gang.waiting_since_ms) != (phase, since_ms):
+            job.gang = replace(job.gang, phase=phase, waiting_since_ms=since_ms)
+            self._shown_gangs = None
+
+    def nominate(self, job: Job, nodes: Mapping[str, str]) -> bool:
+        """Keep room for waiting tasks on nodes, for the others none; whether that is news."""
+        wanted = {
+            t.key: replace(t, nominated_node=nodes.get(t.key, ""))
+            for t in job.gang.tasks
+            if t.key not in job.places and t.nominated_node != nodes.get(t.key, "")
+        }
+        if wanted:
+            self._swap(job, wanted)
+        return bool(wanted)
+
+    def save(self, job: Job, at_ms: int) -> None:
+        """Note on all tasks of a gang that have a node that their work has been saved."""
+        saved_ms = self._trace.start_ms + at_ms
+        there = (t for t in job.gang.tasks if t.key in job.places)
+        changed = {t.key: replace(t, saved_ms=saved_ms) for t in there}
+        for key, task in changed.items():
+            number = self._number[job.places[key].node]
+            self._residents[number][key] = task
+            self._stale.add(number)
+        self._swap(job, changed)
+
+    # --- nodes -----------------------------------------------------------------------------------
+
+    def turn(self, name: str, *, ready: bool) -> dict[str, list[str]]:
+        """Take a node away or bring it back; by gang, tasks of jobs that are on it."""
+        number = self._number[name]
+        ready = ready and self._trace.nodes[number].ready
+        self._nodes[number] = replace(self._nodes[number], ready=ready)
+        self._shown_nodes = None
+        hit: dict[str, list[str]] = {}
+        for key in sorted(self._residents[number]):
+            gang = self._residents[number][key].gang
+            if gang in self.jobs:
+                hit.setdefault(gang, []).append(key)
+        return hit
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _sit(self, job: Job, task: Task, seat: Seat, at_ms: int, held: Held | None = None) -> Task:
+        number = self._number[seat.node]
+        book = self._gpus[number]
+        gpus = seat.gpus if held is None else held.gpus or ()
+        if gpus or (held is not None and held.gpus is not None):
+            book.hold(task.shape, gpus, seat.cards)
+        else:
+            gpus = book.take(task.shape, seat.cards)
+        bound = replace(
+            task,
+            status=TaskStatus.RUNNING,
+            node=seat.node,
+            nominated_node="",
+            started_ms=self._trace.start_ms + at_ms,
+            saved_ms=held.saved_ms if held is not None else task.saved_ms,
+            cards=seat.cards,
+            gpus=gpus if book.is_plain and not seat.cards else (),
+            numa=seat.numa,
+        )
+        bound = self._claims.seated(bound, seat.node, seat.devices)
+        self._residents[number][task.key] = bound
+        self._stale.add(number)
+        job.places[task.key] = Place(task.key, seat.node, gpus)
+        self._owner[task.key] = job
+        return bound
+
+    def _vacate(self, job: Job, keys: Iterable[str]) -> None:
+        for key in keys:
+            place = job.places.pop(key)
+            del self._owner[key]
+            number = self._number[place.node]
+            task = self._residents[number].pop(key)
+            self._claims.left(task)
+            self._gpus[number].give_back(task.shape, place.gpus, task.cards)
+            self._stale.add(number)
+
+    def _swap(self, job: Job, tasks: Mapping[str, Task]) -> None:
+        job.gang = replace(job.gang, tasks=tuple(tasks.get(t.key, t) for t in job.gang.tasks))
+        self._shown_gangs = None
+        (self.waiting.add if job.waits else self.waiting.discard)(job.gang.key)
+
+    def _as_waiting(self, gang: Gang) -> Gang:
+        tasks = tuple(map(self._claims.waiting, gang.tasks))
+        same = all(map(operator.is_, tasks, gang.tasks))
+        return gang if same else replace(gang, tasks=tasks)
+
+    def _seat_of(self, task: Task, place: Place) -> Seat:
+        return Seat(place.node, task.cards, task.numa, devices=self._claims.held(task))
+
+    def _ghost(self, job: Job, task: Task, leaves_ms: int) -> Ghost:
+        place = job.places[task.key]
+        held = Held(task.key, self._seat_of(task, place), task.started_ms, place.gpus)
+        return self.ghost(job.number, held, leaves_ms)
+
+
+def _claims_of(trace: Trace, rest: Snapshot) -> ClaimBook:
+    arriving = [task for arrival in trace.arrivals for task in arrival.gang.tasks]
+    residents = [task for node in trace.nodes for task in node.residents]
+    if not rest.devices.claims:
+        return ClaimBook(rest.devices, (), set())
+    known = {task.uid for task in (*arriving, *residents)}
+    return ClaimBook(rest.devices, (*residents, *(t for t in arriving if t.node)), known)
+
+
+def _book(node: Node) -> GpuBook:
+    book = GpuBook(node)
+    for task in node.residents:
+        book.take(task.shape, task.cards)
+    return book
+
+
+def _as_submitted(arrival: Arrival, now_ms: int) -> Gang:
+    """The gang of an arrival at its instant: nothing of it is older than it says, nor younger."""
+    given = arrival.gang
+    made_ms = _not_after(given.created_ms, now_ms)
+    estimate = arrival.estimate_ms
+
+    def fresh(task: Task) -> Task:
+        said = task.estimate_ms if estimate is None else estimate
+        created_ms = _not_after(task.created_ms, now_ms)
+        keeps = task.status in (TaskStatus.PENDING, TaskStatus.GATED)
+        same = keeps and not task.node and task.gang == given.key
+        if same and (task.created_ms, task.estimate_ms) == (created_ms, said):
+            return task
+        return replace(
+            task,
+            status=task.status if keeps else TaskStatus.PENDING,
+            node="",
+            gang=given.key,
+            created_ms=created_ms,
+            estimate_ms=said,
+        )
+
+    return replace(
+        given,
+        created_ms=made_ms,
+        waiting_since_ms=_not_after(given.waiting_since_ms, now_ms),
+        phase=GangPhase.PENDING if given.phase is GangPhase.COMPLETED else given.phase,
+        tasks=tuple(sorted(map(fresh, given.tasks), key=lambda t: t.order)),
+    )
+
+
+def _not_after(at_ms: int, now_ms: int) -> int:
+    """An instant that somebody has written, or now where none is written or it is to come."""
+    return min(at_ms, now_ms) if at_ms else now_ms

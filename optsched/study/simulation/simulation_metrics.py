@@ -1,0 +1,665 @@
+"""What a simulation came to: times of jobs, use of the cluster, fairness, and what was lost.
+
+Formulas and their sources are told with each figure of `Metrics`. Everything is worked out from the
+trace and the record of its replay alone, so that a record that was kept can be measured again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from heapq import heappop, heappush
+from itertools import combinations
+from typing import TYPE_CHECKING, Final
+
+from optsched.cluster.amounts import amount_of
+from optsched.plugins.devices.fragmentation import Kind, typical
+from optsched.plugins.ordering.sla import own_waiting_ms
+from optsched.study.simulation.record import (
+    Bind,
+    Finish,
+    Held,
+    Move,
+    NodeTurn,
+    Release,
+    Start,
+    Stop,
+    Submit,
+)
+from optsched.study.simulation.simulated_devices import WHOLE, GpuBook, gpu_milli, gpus_of, milli_on
+from optsched.units import CPU
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from optsched.cluster.snapshot import Gang, Node
+    from optsched.cluster.task import Task
+    from optsched.cluster.topology import Topology
+    from optsched.cluster.trace import Arrival, Trace
+    from optsched.study.simulation.record import Event, Place
+
+UNFAIR: Final = 1.1
+"""A finish-time fairness above this counts as unfair (Shockwave, NSDI 2023)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Mean and percentiles; the p-th is the least value that p % of all do not exceed."""
+
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Figures of one replay. None where there is nothing to measure.
+
+    Jobs count that arrive when the warm-up is over. What is integrated over time counts from then
+    to the last arrival, or to the end of the record where nothing arrives later: what drains after
+    it tells nothing about a policy.
+
+    Attributes
+    ----------
+    jobs, finished, started
+        Gangs that arrived, those of them that have done their work, and those that ever ran.
+    makespan_s
+        From the first arrival to the last end (Gavel, OSDI 2020).
+    jct_s
+        Job completion time, end − arrival, of jobs that have finished.
+    queueing_s
+        From arrival to the first start, when a gang has its minimum.
+    allocation
+        GPU time that tasks held, as a part of what nodes that are up had (FGD, ATC 2023, over
+        time). CPU instead where nobody has a GPU.
+    utilisation
+        The same for gangs that ran, without the work that was lost.
+    fragmentation
+        FGD's F over time as a part of the GPUs that were free: what a typical task, drawn from all
+        of the trace, could not take (ATC 2023, §3). None without GPUs.
+    drf_distance
+        Greatest minus least weighted dominant share of queues that had a gang waiting, over time;
+        0 while fewer than two of them had (shares: Ghodsi et al., NSDI 2011).
+    jain
+        (Σx)²/(n·Σx²) of the weighted dominant shares over time of the queues that asked for
+        anything (Jain et al. 1984).
+    ftf_mean, ftf_worst, ftf_unfair
+        Finish-time fairness ρ = completion time / (duration × max(1, N)), N the mean number of
+        jobs in the system for each GPU while the job was there (Themis, NSDI 2020; Shockwave, NSDI
+        2023): mean, greatest, and the part of jobs above 1.1.
+    preemptions, node_failures
+        How often a running gang was stopped for others, or by a node.
+    wasted_gpu_hours
+        GPU time whose work had to be done again (CPU hours without GPUs).
+    topology_tier
+        Mean over starts of the lowest tier of HyperNodes that holds the gang. None without them.
+    cross_leaf_pairs
+        Mean over starts of the pairs of tasks that are not in the same lowest HyperNode.
+    sla_misses
+        Gangs with a waiting time that did not start within it.
+    sessions
+        That were held.
+    session_s
+        Wall time of a session. None where no clock was read.
+    gap
+        Mean over sessions and levels with a bound of |bound − value| as a part of the larger of
+        the two. None where no level has a bound.
+
+    """
+
+    jobs: int
+    started: int
+    finished: int
+    makespan_s: float | None
+    jct_s: Spread | None
+    queueing_s: Spread | None
+    allocation: float | None
+    utilisation: float | None
+    fragmentation: float | None
+    drf_distance: float | None
+    jain: float | None
+    ftf_mean: float | None
+    ftf_worst: float | None
+    ftf_unfair: float | None
+    preemptions: int
+    node_failures: int
+    wasted_gpu_hours: float
+    topology_tier: float | None
+    cross_leaf_pairs: float | None
+    sla_misses: int
+    sessions: int
+    session_s: Spread | None
+    gap: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobTimes:
+    """When one gang arrived, first started and ended, in milliseconds of the trace.
+
+    Attributes
+    ----------
+    name
+        `namespace/name`.
+    started_ms, ended_ms
+        None for a gang that never had its minimum, or has not done its work.
+    finish_time_fairness
+        ρ of a gang that has ended; see `Metrics.ftf_mean`. None without a duration.
+
+    """
+
+    name: str
+    arrived_ms: int
+    started_ms: int | None
+    ended_ms: int | None
+    finish_time_fairness: float | None = None
+
+
+def measure(
+    trace: Trace,
+    events: Iterable[Event],
+    *,
+    warm_up_ms: int = 0,
+    session_seconds: Sequence[float] = (),
+) -> Metrics:
+    """The figures of a replay.
+
+    Parameters
+    ----------
+    trace, events
+        What was played, and the record of it.
+    warm_up_ms
+        What happens before this instant of the trace sets the stage and does not count.
+    session_seconds
+        Wall time of the sessions, where it was measured.
+
+    """
+    sweep = Measuring(trace, warm_up_ms)
+    for event in events:
+        sweep.take(event)
+    return sweep.metrics(session_seconds)
+
+
+def spread(values: Iterable[float]) -> Spread | None:
+    """Mean and nearest-rank percentiles; None of nothing."""
+    ordered = sorted(values)
+    if not ordered:
+        return None
+
+    def rank(percent: int) -> float:
+        return ordered[max(-(-len(ordered) * percent // 100), 1) - 1]
+
+    return Spread(sum(ordered) / len(ordered), rank(50), rank(95), rank(99))
+
+
+def jain_index(values: Sequence[float]) -> float | None:
+    """(Σx)²/(n·Σx²): 1 where all are equal, 1/n where one has everything; None of nothing."""
+    squares = sum(x * x for x in values)
+    return sum(values) ** 2 / (len(values) * squares) if squares else None
+
+
+# --- fragmentation -------------------------------------------------------------------------------
+
+
+class Fragmentation:
+    """F of single nodes against the typical tasks of a trace (FGD §3, `NodeGpuShareFragAmount`)."""
+
+    def __init__(self, trace: Trace) -> None:
+        shapes = Counter(t.shape for a in trace.arrivals for t in a.gang.tasks)
+        kinds = typical(shapes)
+        total = sum(number for _, number in kinds)
+        self._kinds = [(kind, number / total) for kind, number in kinds]
+        self._known: dict[tuple[object, ...], float] = {}
+        self._reach: dict[str, tuple[bool, ...]] = {}
+
+    def of(self, node: Node, cpu_m: int, free: Sequence[int]) -> float:
+        """Thousandths of GPUs that are free on a node and of no use to a typical task."""
+        if node.name not in self._reach:
+            self._reach[node.name] = tuple(_reaches(kind, node) for kind, _ in self._kinds)
+        key = (self._reach[node.name], cpu_m, tuple(sorted(free)))
+        if key not in self._known:
+            self._known[key] = self._work_out(*key)
+        return self._known[key]
+
+    def _work_out(self, reach: tuple[bool, ...], cpu_m: int, free: tuple[int, ...]) -> float:
+        wasted = 0.0
+        for (kind, share), may in zip(self._kinds, reach, strict=True):
+            fitting = sum(room >= kind.milli for room in free)
+            runs = may and kind.number and cpu_m >= kind.cpu_m and fitting >= kind.number
+            lost = sum(room for room in free if room < kind.milli) if runs else sum(free)
+            wasted += share * lost
+        return wasted
+
+
+def _reaches(kind: Kind, node: Node) -> bool:
+    if any(node.labels.get(label) != value for label, value in kind.selector):
+        return False
+    return kind.affinity is None or kind.affinity.matches(node.name, node.labels)
+
+
+# --- the sweep -----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """A gang on its way through the record."""
+
+    arrival: Arrival
+    submit_ms: int
+    counts: bool
+    crowd_before: float
+    start_ms: int | None = None
+    runs: bool = False
+    places: dict[str, Place] = field(default_factory=dict)
+
+
+class Measuring:
+    """Goes through a record once, event by event."""
+
+    def __init__(self, trace: Trace, warm_up_ms: int = 0) -> None:
+        self._warm_up_ms = warm_up_ms
+        last_ms = trace.arrivals[-1].at_ms if trace.arrivals else 0
+        self._until_ms = last_ms if last_ms > warm_up_ms else None
+        self._now_ms = 0
+        self._arrivals = {a.gang.key: a for a in trace.arrivals}
+        self._tasks: dict[str, Task] = {}
+        self._nodes = _Nodes(trace)
+        self._topology = Nearness(trace.topology)
+        self._queues = _Shares(trace)
+        self._jobs: dict[str, _Job] = {}
+        self._crowd, self._crowded = 0, 0.0
+        self._ends: list[int] = []
+        self._first_ms: int | None = None
+        self._jct: list[float] = []
+        self._queueing: list[float] = []
+        self._rho: list[float] = []
+        self._count: Counter[str] = Counter()
+        self._ghosts: list[tuple[int, str, Task, Place]] = []
+        self._lost = self._lost_in_window = 0.0
+        self._gaps: list[float] = []
+        self._times: list[JobTimes] = []
+
+    @property
+    def jobs(self) -> tuple[JobTimes, ...]:
+        """Times of all gangs that have arrived and count, by arrival and name."""
+        waiting = [
+            JobTimes(key, job.submit_ms, job.start_ms, None)
+            for key, job in self._jobs.items()
+            if job.counts
+        ]
+        return tuple(sorted([*self._times, *waiting], key=lambda j: (j.arrived_ms, j.name)))
+
+    @property
+    def num_finished(self) -> int:
+        """Jobs that have done their work so far, of those that count."""
+        return self._count["finished"]
+
+    # --- events ----------------------------------------------------------------------------------
+
+    def take(self, event: Event) -> None:
+        """What happens next."""
+        self._clear(event.at_ms)
+        self._advance(event.at_ms)
+        match event:
+            case Submit():
+                self._submit(event)
+            case Start() | Bind() | Move():
+                self._sit(event)
+            case Release(job=key, tasks=tasks):
+                self._leave(self._jobs[key], tasks, self._grace_ms(self._jobs[key], event.cause))
+            case Stop():
+                self._stop(event)
+            case Finish():
+                self._finish(event)
+            case NodeTurn(node=node, change=change):
+                self._nodes.turn(node, is_up=change == "up")
+            case Held():
+                self._session(event)
+
+    def _counts(self, at_ms: int) -> bool:
+        return at_ms >= self._warm_up_ms
+
+    def _submit(self, event: Submit) -> None:
+        arrival = self._arrivals[event.job]
+        counts = self._counts(event.at_ms)
+        self._jobs[event.job] = _Job(arrival, event.at_ms, counts, self._crowded)
+        self._tasks.update((t.key, t) for t in arrival.gang.tasks)
+        self._crowd += 1
+        self._queues.waits(arrival.gang, 1)
+        if counts:
+            self._count["jobs"] += 1
+            self._first_ms = event.at_ms if self._first_ms is None else self._first_ms
+
+    def _sit(self, event: Start | Bind | Move) -> None:
+        job = self._jobs[event.job]
+        if isinstance(event, Move):
+            self._lose(job, event.lost_ms, event.at_ms)
+            self._leave(job, [p.task for p in event.places])
+        for place in event.places:
+            task = self._tasks[place.task]
+            job.places[place.task] = place
+            self._nodes.change(task, place, 1)
+            self._queues.hold(job.arrival.gang, task, 1)
+        if isinstance(event, Start):
+            self._start(job, event)
+        elif job.runs:
+            self._nodes.ran += sum(self._nodes.size(self._tasks[p.task], p) for p in event.places)
+
+    def _start(self, job: _Job, event: Start) -> None:
+        job.runs = True
+        self._nodes.ran += self._size(job)
+        self._queues.waits(job.arrival.gang, -1)
+        if job.counts:
+            self._topology.started(job.places.values())
+        if job.start_ms is not None:
+            return
+        job.start_ms = event.at_ms
+        if job.counts:
+            self._count["started"] += 1
+            waited_ms = event.at_ms - job.submit_ms
+            self._queueing.append(waited_ms / 1000)
+            limit_ms = own_waiting_ms(job.arrival.gang)
+            self._count["sla"] += limit_ms is not None and waited_ms > limit_ms
+
+    def _clear(self, at_ms: int) -> None:
+        """Let evicted pods leave their nodes whose grace period is over by then."""
+        while self._ghosts and self._ghosts[0][0] <= at_ms:
+            leaves_ms, _, task, place = heappop(self._ghosts)
+            self._advance(leaves_ms)
+            self._nodes.change(task, place, -1)
+
+    @staticmethod
+    def _grace_ms(job: _Job, cause: str) -> int:
+        return 0 if cause == "node" else job.arrival.grace_ms
+
+    def _leave(self, job: _Job, tasks: Iterable[str], grace_ms: int = 0) -> None:
+        for key in tasks:
+            place, task = job.places.pop(key), self._tasks[key]
+            if grace_ms:
+                heappush(self._ghosts, (self._now_ms + grace_ms, key, task, place))
+            else:
+                self._nodes.change(task, place, -1)
+            self._queues.hold(job.arrival.gang, task, -1)
+            if job.runs:
+                self._nodes.ran -= self._nodes.size(task, place)
+
+    def _stop(self, event: Stop) -> None:
+        job = self._jobs[event.job]
+        self._lose(job, event.lost_ms, event.at_ms)
+        self._leave(job, list(job.places), self._grace_ms(job, event.cause))
+        job.runs = False
+        self._queues.waits(job.arrival.gang, 1)
+        if self._counts(event.at_ms):
+            self._count["node" if event.cause == "node" else "preempted"] += 1
+
+    def _lose(self, job: _Job, lost_ms: int, at_ms: int) -> None:
+        if self._counts(at_ms):
+            lost = lost_ms * self._size(job)
+            self._lost += lost
+            self._lost_in_window += lost if self._until_ms is None or at_ms <= self._until_ms else 0
+
+    def _finish(self, event: Finish) -> None:
+        job = self._jobs.pop(event.job)
+        self._leave(job, list(job.places))
+        for task in job.arrival.gang.tasks:
+            del self._tasks[task.key]
+        self._crowd -= 1
+        if not job.counts:
+            return
+        self._count["finished"] += 1
+        self._ends.append(event.at_ms)
+        jct_ms = event.at_ms - job.submit_ms
+        self._jct.append(jct_ms / 1000)
+        alone_ms, rho = job.arrival.duration_ms or 0, None
+        if alone_ms:
+            mean = (self._crowded - job.crowd_before) / jct_ms if jct_ms else 0.0
+            rho = jct_ms / (alone_ms * max(1.0, mean))
+            self._rho.append(rho)
+        self._times.append(JobTimes(event.job, job.submit_ms, job.start_ms, event.at_ms, rho))
+
+    def _session(self, event: Held) -> None:
+        if self._counts(event.at_ms):
+            self._count["sessions"] += 1
+            for _, value, bound in event.levels:
+                if bound is not None:
+                    whole = max(abs(bound), abs(value))
+                    self._gaps.append(abs(bound - value) / whole if whole else 0.0)
+
+    def _size(self, job: _Job) -> float:
+        return sum(self._nodes.size(self._tasks[key], place) for key, place in job.places.items())
+
+    # --- time ------------------------------------------------------------------------------------
+
+    def _advance(self, at_ms: int) -> None:
+        """Let time pass until an instant; only the window counts."""
+        crowd = self._crowd / max(self._nodes.num_gpus, 1)
+        self._crowded += crowd * (at_ms - self._now_ms)
+        end_ms = at_ms if self._until_ms is None else min(at_ms, self._until_ms)
+        elapsed_ms = end_ms - max(self._now_ms, self._warm_up_ms)
+        self._now_ms = at_ms
+        if elapsed_ms > 0:
+            self._nodes.pass_time(elapsed_ms)
+            self._queues.pass_time(elapsed_ms)
+
+    # --- results ---------------------------------------------------------------------------------
+
+    def metrics(self, session_seconds: Sequence[float]) -> Metrics:
+        """All figures."""
+        nodes, rho = self._nodes, self._rho
+        over = nodes.over
+        waiting = [j for j in self._jobs.values() if j.counts and j.start_ms is None]
+        late = sum(self._is_late(j) for j in waiting)
+        first = self._first_ms or 0
+        useful = over["ran"] - self._lost_in_window
+        return Metrics(
+            jobs=self._count["jobs"],
+            started=self._count["started"],
+            finished=self._count["finished"],
+            makespan_s=(max(self._ends) - first) / 1000 if self._ends else None,
+            jct_s=spread(self._jct),
+            queueing_s=spread(self._queueing),
+            allocation=_part(over["held"], over["capacity"]),
+            utilisation=_part(useful, over["capacity"]),
+            fragmentation=_part(over["wasted"], over["idle"]) if nodes.has_plain else None,
+            drf_distance=self._queues.distance,
+            jain=self._queues.jain,
+            ftf_mean=sum(rho) / len(rho) if rho else None,
+            ftf_worst=max(rho, default=None),
+            ftf_unfair=sum(r > UNFAIR for r in rho) / len(rho) if rho else None,
+            preemptions=self._count["preempted"],
+            node_failures=self._count["node"],
+            wasted_gpu_hours=self._lost / WHOLE / 3_600_000,
+            topology_tier=self._topology.mean_tier,
+            cross_leaf_pairs=self._topology.mean_pairs,
+            sla_misses=self._count["sla"] + late,
+            sessions=self._count["sessions"],
+            session_s=spread(session_seconds),
+            gap=sum(self._gaps) / len(self._gaps) if self._gaps else None,
+        )
+
+    def _is_late(self, job: _Job) -> bool:
+        limit_ms = own_waiting_ms(job.arrival.gang)
+        return limit_ms is not None and self._now_ms - job.submit_ms > limit_ms
+
+
+def _part(amount: float, whole: float) -> float | None:
+    return amount / whole if whole else None
+
+
+class _Nodes:
+    """What of the nodes is free and held, in thousandths of GPUs (of CPUs where there are none).
+
+    num_gpus: of all nodes. has_plain: whether any of them is no vGPU; F is about those alone.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self._node = {n.name: n for n in trace.nodes}
+        self.num_gpus = sum(gpus_of(n) for n in trace.nodes)
+        self._free: dict[str, list[int]] = {}
+        self._cpu: dict[str, int] = {}
+        self._up = {n.name for n in trace.nodes if n.ready}
+        self._fragmentation = Fragmentation(trace)
+        self._wasted: dict[str, float] = {}
+        self.held = self.ran = 0.0
+        for node in trace.nodes:
+            book = GpuBook(node)
+            for resident in node.residents:
+                book.take(resident.shape, resident.cards)
+            self._free[node.name] = book.free
+            used = sum(amount_of(t.shape.request, CPU) for t in node.residents)
+            self._cpu[node.name] = amount_of(node.allocatable, CPU) - used
+        self.has_plain = any(self._free.values())
+        self._capacity = sum(self._capacity_of(name) for name in self._up)
+        self._idle = sum(sum(self._free[name]) for name in self._up)
+        self._all_wasted = 0.0
+        for name in sorted(self._up):
+            self._look(name)
+        self.over = dict.fromkeys(("held", "ran", "capacity", "idle", "wasted"), 0.0)
+
+    def size(self, task: Task, place: Place) -> int:
+        """Thousandths that a task takes."""
+        if not self.num_gpus:
+            return amount_of(task.shape.request, CPU)
+        return milli_on(task.shape, self._node[place.node])
+
+    def change(self, task: Task, place: Place, sign: int) -> None:
+        """A task comes (1) or goes (−1)."""
+        node = place.node
+        self.held += sign * self.size(task, place)
+        self._cpu[node] -= sign * amount_of(task.shape.request, CPU)
+        each = min(gpu_milli(task.shape), WHOLE)
+        free = self._free[node]
+        for gpu in place.gpus if each else ():
+            free[gpu] -= sign * each
+        if node in self._up:
+            self._idle -= sign * each * len(place.gpus)
+            self._look(node)
+
+    def turn(self, name: str, *, is_up: bool) -> None:
+        """A node fails or comes back."""
+        if is_up is (name in self._up):
+            return
+        sign = 1 if is_up else -1
+        (self._up.add if is_up else self._up.discard)(name)
+        self._capacity += sign * self._capacity_of(name)
+        self._idle += sign * sum(self._free[name])
+        self._look(name)
+
+    def pass_time(self, elapsed_ms: int) -> None:
+        """Let the state count for so long."""
+        self.over["held"] += self.held * elapsed_ms
+        self.over["ran"] += self.ran * elapsed_ms
+        self.over["capacity"] += self._capacity * elapsed_ms
+        self.over["idle"] += self._idle * elapsed_ms
+        self.over["wasted"] += self._all_wasted * elapsed_ms
+
+    def _capacity_of(self, name: str) -> int:
+        allocatable = self._node[name].allocatable
+        return gpus_of(self._node[name]) * WHOLE if self.num_gpus else amount_of(allocatable, CPU)
+
+    def _look(self, name: str) -> None:
+        """Work out again what of a node is of no use."""
+        if not self._free[name]:
+            return
+        now = 0.0
+        if name in self._up and any(self._free[name]):
+            now = self._fragmentation.of(self._node[name], self._cpu[name], self._free[name])
+        self._all_wasted += now - self._wasted.get(name, 0.0)
+        self._wasted[name] = now
+
+
+class _Shares:
+    """Weighted dominant shares of queues, and who waits in them."""
+
+    def __init__(self, trace: Trace) -> None:
+        total: Counter[str] = Counter()
+        for node in trace.nodes:
+            total.update(dict(node.allocatable))
+        self._total = {r: amount for r, amount in total.items() if amount}
+        self._weight = {q.name: max(q.weight, 1) for q in trace.queues}
+        self._held: dict[str, Counter[str]] = {q.name: Counter() for q in trace.queues}
+        self._share = dict.fromkeys(self._held, 0.0)
+        self._waiting: Counter[str] = Counter()
+        self._asked: set[str] = set()
+        self._over: dict[str, float] = dict.fromkeys(self._held, 0.0)
+        self._apart = 0.0
+        self._ms = 0
+
+    def waits(self, gang: Gang, sign: int) -> None:
+        """A gang begins (1) or ceases (−1) to wait for its minimum."""
+        self._waiting[gang.queue] += sign
+        self._asked.add(gang.queue)
+
+    def hold(self, gang: Gang, task: Task, sign: int) -> None:
+        """A task of a gang gets (1) or loses (−1) its node."""
+        held = self._held[gang.queue]
+        for resource, amount in task.shape.request:
+            held[resource] += sign * amount
+        parts = (held[r] / self._total[r] for r in held if r in self._total)
+        self._share[gang.queue] = max(parts, default=0.0) / self._weight[gang.queue]
+
+    def pass_time(self, elapsed_ms: int) -> None:
+        """Let the shares count for so long."""
+        for queue in self._asked:
+            self._over[queue] += self._share[queue] * elapsed_ms
+        backlogged = [self._share[q] for q, n in self._waiting.items() if n > 0]
+        if len(backlogged) > 1:
+            self._apart += (max(backlogged) - min(backlogged)) * elapsed_ms
+        self._ms += elapsed_ms
+
+    @property
+    def distance(self) -> float | None:
+        """See `Metrics.drf_distance`."""
+        return self._apart / self._ms if self._ms else None
+
+    @property
+    def jain(self) -> float | None:
+        """See `Metrics.jain`."""
+        return jain_index([self._over[queue] for queue in sorted(self._asked)])
+
+
+class Nearness:
+    """How far apart in the network gangs start."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self._leaf = {node: h.name for h in topology.hypernodes for node in h.nodes}
+        self._tiers: list[int] = []
+        self._pairs: list[int] = []
+
+    def started(self, places: Iterable[Place]) -> None:
+        """A gang has started on these places."""
+        if not self._topology.hypernodes:
+            return
+        leaves = [self._leaf.get(p.node, p.node) for p in places]
+        self._tiers.append(self._tier(set(leaves)))
+        number = Counter(leaves)
+        self._pairs.append(sum(a * b for a, b in combinations(number.values(), 2)))
+
+    def _tier(self, leaves: set[str]) -> int:
+        chains = [self._chain(leaf) for leaf in sorted(leaves)]
+        common = set.intersection(*map(set, chains)) if chains else set()
+        by_name = self._topology.by_name
+        return min((by_name[name].tier for name in common), default=self._topology.top_tier)
+
+    def _chain(self, leaf: str) -> list[str]:
+        found: list[str] = []
+        while leaf in self._topology.by_name and leaf not in found:
+            found.append(leaf)
+            leaf = self._topology.by_name[leaf].parent
+        return found
+
+    @property
+    def mean_tier(self) -> float | None:
+        """See `Metrics.topology_tier`."""
+        return sum(self._tiers) / len(self._tiers) if self._tiers else None
+
+    @property
+    def mean_pairs(self) -> float | None:
+        """See `Metrics.cross_leaf_pairs`."""
+        return sum(self._pairs) / len(self._pairs) if self._pairs else None
+
+
+def as_json(metrics: Metrics) -> dict[str, object]:
+    """The figures by name, percentiles one level down."""
+    return asdict(metrics)

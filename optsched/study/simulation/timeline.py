@@ -1,0 +1,353 @@
+"""The story of a replay: which task sat where from when to when, and how each job fared.
+
+It is gathered from the record of a replay, event by event, for those who draw it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from optsched.cluster.amounts import amount_of
+from optsched.study.simulation.record import (
+    Bind,
+    Finish,
+    Held,
+    Move,
+    NodeTurn,
+    Release,
+    Start,
+    Stop,
+    Submit,
+)
+from optsched.study.simulation.simulated_devices import WHOLE, GpuBook, gpu_milli, gpus_of, milli_on
+from optsched.units import CPU
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from optsched.cluster.reasons import Reason
+    from optsched.cluster.snapshot import Node
+    from optsched.cluster.task import Task, TaskShape
+    from optsched.cluster.trace import Trace
+    from optsched.study.simulation.record import Event, Place
+
+GOES_ON: Final = ""
+"""How a stay or a run ends that lasts to the end of the story."""
+DONE: Final = "finish"
+MOVED: Final = "move"
+
+GPU_UNIT: Final = "GPU"
+CPU_UNIT: Final = "CPU"
+
+
+class Stay(NamedTuple):
+    """A task on a node for a while.
+
+    Attributes
+    ----------
+    job
+        Number of its job in `Story.jobs`.
+    lanes
+        Which lanes of the node it has; see `Lanes`.
+    milli
+        Thousandths that it has of each of them.
+    shape
+        Number of its shape in `Story.shapes`.
+    why
+        How it ends: `finish`, `move`, `node`, the action that evicts, or `GOES_ON`.
+
+    """
+
+    job: int
+    task: str
+    node: int
+    lanes: tuple[int, ...]
+    milli: int
+    shape: int
+    from_ms: int
+    to_ms: int
+    why: str
+
+
+class Run(NamedTuple):
+    """A gang with its minimum, from when to when, and how that ended."""
+
+    from_ms: int
+    to_ms: int
+    why: str
+    by: str = ""
+
+
+@dataclass(slots=True)
+class Job:
+    """How a gang fared.
+
+    Attributes
+    ----------
+    size
+        Thousandths of GPUs that its tasks ask for together (of CPUs where there are no GPUs).
+    done_ms
+        When it finished; None where it has not.
+
+    """
+
+    key: str
+    queue: int
+    tasks: int
+    size: int
+    submit_ms: int
+    runs: list[Run] = field(default_factory=list)
+    done_ms: int | None = None
+
+    def start_ms(self) -> int | None:
+        """When it first had its minimum."""
+        return self.runs[0].from_ms if self.runs else None
+
+    def waits(self, end_ms: int) -> list[tuple[int, int]]:
+        """When it waited for its minimum."""
+        stops = [self.submit_ms, *(run.to_ms for run in self.runs)]
+        starts = [*(run.from_ms for run in self.runs), end_ms]
+        if self.done_ms is not None or (self.runs and self.runs[-1].why == GOES_ON):
+            stops, starts = stops[:-1], starts[:-1]
+        return [(a, b) for a, b in zip(stops, starts, strict=True) if b > a]
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """What is dealt out of each node: its GPUs, or the node as a whole where nobody has a GPU.
+
+    Attributes
+    ----------
+    unit
+        `GPU` or `CPU`.
+    number
+        Lanes of each node; 0 of nodes without GPUs beside others that have some.
+    milli
+        Thousandths of a unit in one lane of each node.
+    others
+        (node, lane, thousandths) that pods hold that are not played.
+
+    """
+
+    unit: str
+    number: tuple[int, ...]
+    milli: tuple[int, ...]
+    others: tuple[tuple[int, int, int], ...] = ()
+
+    @property
+    def total_milli(self) -> int:
+        """Of the whole cluster."""
+        return sum(n * m for n, m in zip(self.number, self.milli, strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class Story:
+    """What happened, up to its end.
+
+    Attributes
+    ----------
+    nodes, queues
+        Names; others count in them.
+    stays, jobs
+        In the order in which they began.
+    shapes
+        Parts of the whole cluster that a task of a shape takes, by shape and resource; shaped
+        (number of shapes, number of resources).
+    down
+        (node, from_ms, to_ms).
+    sessions
+        (at_ms, gangs that wait after it).
+    gaps
+        (at_ms, greatest, mean): gaps of the levels of sessions that know bounds, as parts of one.
+    reasons
+        Why gangs still wait at the end: (code, message) by key, as the last session said it.
+    end_ms
+        When the story ends; at least 1.
+
+    """
+
+    nodes: tuple[str, ...]
+    queues: tuple[str, ...]
+    lanes: Lanes
+    stays: Sequence[Stay]
+    jobs: Sequence[Job]
+    shapes: NDArray[np.float64]
+    down: Sequence[tuple[int, int, int]]
+    sessions: Sequence[tuple[int, int]]
+    end_ms: int
+    gaps: Sequence[tuple[int, float, float]] = ()
+    reasons: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+
+class Telling:
+    """Gathers a story, event by event."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._arrivals = {a.gang.key: a for a in trace.arrivals}
+        self._node = {n.name: i for i, n in enumerate(trace.nodes)}
+        self._queue = {q.name: i for i, q in enumerate(trace.queues)}
+        self._lanes = lanes_of(trace.nodes)
+        self._jobs: list[Job] = []
+        self._number: dict[str, int] = {}
+        self._tasks: dict[str, Task] = {}
+        self._shapes: dict[TaskShape, int] = {}
+        self._open: defaultdict[int, dict[str, Stay]] = defaultdict(dict)
+        self._since: dict[int, int] = {}
+        self._stays: list[Stay] = []
+        self._down_since = {i: 0 for i, n in enumerate(trace.nodes) if not n.ready}
+        self._down: list[tuple[int, int, int]] = []
+        self._sessions: list[tuple[int, int]] = []
+        self._gaps: list[tuple[int, float, float]] = []
+        self._now_ms = 0
+
+    def take(self, event: Event) -> None:
+        """What happens next."""
+        self._now_ms = event.at_ms
+        match event:
+            case Submit():
+                self._submit(event)
+            case Start() | Bind() | Move():
+                self._sit(event)
+            case Release(job=key, tasks=tasks, cause=cause):
+                self._leave(self._number[key], tasks, cause)
+            case Stop(job=key, cause=cause, by=by):
+                self._end(self._number[key], cause, by)
+            case Finish(job=key):
+                self._finish(self._number[key])
+            case NodeTurn(node=node, change=change):
+                self._turn(self._node[node], is_up=change == "up")
+            case Held(waiting=waiting, levels=levels):
+                self._sessions.append((event.at_ms, waiting))
+                gaps = [_gap(value, bound) for _, value, bound in levels if bound is not None]
+                if gaps:
+                    self._gaps.append((event.at_ms, max(gaps), sum(gaps) / len(gaps)))
+
+    def story(
+        self, end_ms: int | None = None, pending: Mapping[str, Reason] | None = None
+    ) -> Story:
+        """What happened up to now, or to a later end; `pending` says why gangs wait there."""
+        why = {key: (str(r.code.value), r.message) for key, r in (pending or {}).items()}
+        end_ms = max(self._now_ms, end_ms or 0, 1)
+        going = [s._replace(to_ms=end_ms) for each in self._open.values() for s in each.values()]
+        stays = sorted([*self._stays, *going], key=lambda s: (s.from_ms, s.node, s.lanes, s.task))
+        jobs = [self._as_of(number, job, end_ms) for number, job in enumerate(self._jobs)]
+        down = [*self._down, *((node, at, end_ms) for node, at in self._down_since.items())]
+        return Story(
+            tuple(self._node),
+            tuple(self._queue),
+            self._lanes,
+            stays,
+            jobs,
+            self._parts(),
+            sorted(down),
+            tuple(self._sessions),
+            end_ms,
+            tuple(self._gaps),
+            why,
+        )
+
+    # --- events ----------------------------------------------------------------------------------
+
+    def _submit(self, event: Submit) -> None:
+        gang = self._arrivals[event.job].gang
+        size = sum(self._size(t.shape) for t in gang.tasks)
+        self._number[event.job] = len(self._jobs)
+        queue = self._queue[event.queue]
+        self._jobs.append(Job(event.job, queue, len(gang.tasks), size, event.at_ms))
+        self._tasks.update((t.key, t) for t in gang.tasks)
+
+    def _sit(self, event: Start | Bind | Move) -> None:
+        job = self._number[event.job]
+        if isinstance(event, Move):
+            self._leave(job, [p.task for p in event.places], MOVED)
+        for place in event.places:
+            self._open[job][place.task] = self._stay(job, place, event.at_ms)
+        if isinstance(event, Start):
+            self._since[job] = event.at_ms
+
+    def _stay(self, job: int, place: Place, at_ms: int) -> Stay:
+        shape = self._tasks[place.task].shape
+        node = self._node[place.node]
+        number = self._lanes.number[node]
+        lanes = tuple(lane for lane in place.gpus if lane < number)
+        each = milli_on(shape, self._trace.nodes[node]) // max(len(lanes), 1)
+        lanes, milli = (lanes if each else ()), min(each, WHOLE)
+        if self._lanes.unit == CPU_UNIT:
+            lanes, milli = (0,), amount_of(shape.request, CPU)
+        number = self._shapes.setdefault(shape, len(self._shapes))
+        return Stay(job, place.task, node, lanes, milli, number, at_ms, at_ms, GOES_ON)
+
+    def _leave(self, job: int, tasks: Iterable[str], why: str) -> None:
+        for key in tasks:
+            stay = self._open[job].pop(key)
+            if self._now_ms > stay.from_ms:
+                self._stays.append(stay._replace(to_ms=self._now_ms, why=why))
+
+    def _end(self, job: int, why: str, by: str = "") -> None:
+        self._leave(job, list(self._open[job]), why)
+        since_ms = self._since.pop(job, None)
+        if since_ms is not None:
+            self._jobs[job].runs.append(Run(since_ms, self._now_ms, why, by))
+
+    def _finish(self, job: int) -> None:
+        self._end(job, DONE)
+        self._jobs[job].done_ms = self._now_ms
+        del self._open[job]
+        for task in self._arrivals[self._jobs[job].key].gang.tasks:
+            del self._tasks[task.key]
+
+    def _turn(self, node: int, *, is_up: bool) -> None:
+        if not is_up:
+            self._down_since.setdefault(node, self._now_ms)
+        elif node in self._down_since:
+            self._down.append((node, self._down_since.pop(node), self._now_ms))
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _size(self, shape: TaskShape) -> int:
+        return amount_of(shape.request, CPU) if self._lanes.unit == CPU_UNIT else gpu_milli(shape)
+
+    def _as_of(self, number: int, job: Job, end_ms: int) -> Job:
+        runs = list(job.runs)
+        if number in self._since:
+            runs.append(Run(self._since[number], end_ms, GOES_ON))
+        return Job(job.key, job.queue, job.tasks, job.size, job.submit_ms, runs, job.done_ms)
+
+    def _parts(self) -> NDArray[np.float64]:
+        total: defaultdict[str, int] = defaultdict(int)
+        for node in self._trace.nodes:
+            for resource, amount in node.allocatable:
+                total[resource] += amount
+        names = sorted(resource for resource, amount in total.items() if amount)
+        found = [[amount_of(s.request, r) / total[r] for r in names] for s in self._shapes]
+        return np.array(found, dtype=np.float64).reshape(len(found), len(names))
+
+
+def _gap(value: int, bound: int) -> float:
+    """As in the figures of a replay."""
+    return abs(bound - value) / max(abs(bound), abs(value), 1)
+
+
+def lanes_of(nodes: Sequence[Node]) -> Lanes:
+    """The lanes of nodes, in their order."""
+    number = tuple(gpus_of(n) for n in nodes)
+    if not any(number):
+        cpus = tuple(amount_of(n.allocatable, CPU) for n in nodes)
+        held = (sum(amount_of(t.shape.request, CPU) for t in n.residents) for n in nodes)
+        return Lanes(
+            CPU_UNIT, (1,) * len(nodes), cpus, tuple((i, 0, m) for i, m in enumerate(held) if m)
+        )
+    others: list[tuple[int, int, int]] = []
+    for i, node in enumerate(nodes):
+        book = GpuBook(node)
+        for task in node.residents:
+            book.take(task.shape, task.cards)
+        others += [(i, lane, WHOLE - free) for lane, free in enumerate(book.free) if free < WHOLE]
+    return Lanes(GPU_UNIT, number, (WHOLE,) * len(nodes), tuple(others))

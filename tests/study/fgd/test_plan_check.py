@@ -1,0 +1,72 @@
+"""Each way in which a plan can be wrong is named."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from optsched.study.fgd.plan_check import Placed, milli_of_plan, turned_away, wrong_with_plan
+from optsched.study.fgd.workload import Workload, read_workload
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NODES = """sn,cpu_milli,memory_mib,gpu,model
+a,8000,100,4,G2
+b,8000,100,2,T4
+"""
+PODS = """name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec
+p0,5000,10,0,0,
+p1,1000,10,1,600,
+p2,1000,60,2,1000,T4
+"""
+SHARE, TWO, CPU_ONLY = range(3)
+CLASSES = [CPU_ONLY, CPU_ONLY, SHARE, SHARE, TWO, TWO]
+
+
+@pytest.fixture
+def workload(tmp_path: Path) -> Workload:
+    (tmp_path / "nodes.csv").write_text(NODES)
+    (tmp_path / "pods.csv").write_text(PODS)
+    return read_workload(tmp_path / "pods.csv", tmp_path / "nodes.csv")[0]
+
+
+def test_a_plan_that_can_be_carried_out(workload: Workload) -> None:
+    plan = [Placed(0, 0, ()), Placed(1, 1, ()), Placed(2, 0, (3,)), Placed(4, 1, (1, 0))]
+    assert wrong_with_plan(workload, CLASSES, plan) == []
+    assert milli_of_plan(workload, CLASSES, plan) == 2600
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        ([Placed(0, 0, ()), Placed(1, 0, ())], "node 0 gives out 10000 m of CPU and has 8000"),
+        ([Placed(4, 1, (0, 1)), Placed(5, 1, (0, 1))], "120 MiB of memory and has 100"),
+        ([Placed(2, 0, (1,)), Placed(3, 0, (1,))], "GPU 1 of node 0 gives out 1200"),
+        ([Placed(2, 1, (2,))], "GPU 2 of node 1 gives out 600 thousandths and has 0"),
+        ([Placed(4, 0, (0, 1))], "pod 4 may not run on the model of node 0"),
+        ([Placed(4, 1, (1,))], "pod 4 asks for 2 GPUs and has [1]"),
+        ([Placed(4, 1, (1, 1))], "pod 4 asks for 2 GPUs and has [1, 1]"),
+        ([Placed(2, 0, (0,)), Placed(2, 1, (0,))], "pod 2 is placed 2 times"),
+        ([Placed(6, 0, ())], "pod 6 is none of 6"),
+        ([Placed(0, 2, ())], "pod 0 is on node 2 of 2"),
+        ([Placed(2, 0, (-1,))], "pod 2 has GPUs [-1]"),
+    ],
+)
+def test_what_is_wrong(workload: Workload, plan: list[Placed], said: str) -> None:
+    found = wrong_with_plan(workload, CLASSES, plan)
+    assert any(said in line for line in found), found
+
+
+def test_who_is_turned_away(workload: Workload) -> None:
+    """Room is looked for on every node, model and GPU; the first pod of a class is named."""
+    everybody = [Placed(0, 0, ()), Placed(1, 1, ()), Placed(2, 0, (0,)), Placed(3, 0, (1,))]
+    full = [*everybody, Placed(4, 1, (0, 1))]
+    assert turned_away(workload, CLASSES, full) == []
+    assert turned_away(workload, CLASSES, everybody) == ["pod 4 fits node 1 and is left out"]
+    assert turned_away(workload, CLASSES, full[1:]) == ["pod 0 fits node 0 and is left out"]
+    assert turned_away(workload, CLASSES, full[4:]) == [
+        "pod 0 fits node 0 and is left out",
+        "pod 2 fits node 0 and is left out",
+    ]
