@@ -14,6 +14,7 @@ from optsched.formats.deviceclaims import (
     parse_slice,
     stock_of,
 )
+from optsched.kube.cache.parsed_store import store_or_drop
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,16 +44,16 @@ class DeviceStore:
         self._is_stale = True
         if kind in self._claims:
             claim = None if obj is None else parse_device_claim(obj)[0]
-            _store_or_drop(self._claims[kind], key, claim)
+            store_or_drop(self._claims[kind], key, claim)
             if claim is None or claim.allocation is not None:
                 self._assumed.pop(key, None)
         elif kind in self._classes:
-            _store_or_drop(
+            store_or_drop(
                 self._classes[kind], key, None if obj is None else parse_device_class(obj)[0]
             )
         else:
             self._are_slices_stale = True
-            _store_or_drop(self._slices[kind], key, None if obj is None else parse_slice(obj)[0])
+            store_or_drop(self._slices[kind], key, None if obj is None else parse_slice(obj)[0])
 
     def claim(self, key: str) -> DeviceClaim | None:
         """A claim as the server has it, in the newest version that it tells of."""
@@ -99,10 +100,3 @@ def _newest(versions: Sequence[Mapping[str, V]]) -> dict[str, V]:
     for each in reversed(versions):
         found.update(each)
     return {key: found[key] for key in sorted(found)}
-
-
-def _store_or_drop(store: dict[str, V], key: str, value: V | None) -> None:
-    if value is None:
-        store.pop(key, None)
-    else:
-        store[key] = value

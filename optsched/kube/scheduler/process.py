@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Final
 from optsched.api.events import EventType
 from optsched.api.kinds import CONFIG_MAP, LEASE, POD
 from optsched.formats.pods import DecodeOptions
-from optsched.kube.cache.cluster_cache import ClusterCache, take_every_node
+from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.cache.follower import Follower
 from optsched.kube.cache.geometry_reader import GeometryReader
+from optsched.kube.cache.node_store import take_every_node
 from optsched.kube.client.client import connect
 from optsched.kube.client.errors import KubeError
 from optsched.kube.client.interfaces import Ref
