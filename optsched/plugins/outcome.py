@@ -115,8 +115,8 @@ class Outcome:
         return cast("Derived", self._derived[compute])
 
     @cached_property
-    def asked_next(self) -> dict[int, I64]:
-        """What gangs ask for next, by gang; `asking.asked_next` fills it as rules read it."""
+    def next_requests(self) -> dict[int, I64]:
+        """What gangs request next, by gang; `next_request` fills it on demand."""
         return {}
 
     @cached_property

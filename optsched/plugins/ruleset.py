@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.plugins.custom.isolation import Contained
+from optsched.plugins.custom.isolation import IsolatedRule
 from optsched.plugins.devices.gpu_shares import GpuShares
 from optsched.plugins.eviction.victims import Victims, protected, unwilling
 from optsched.plugins.extension_points import Rule
@@ -98,7 +98,7 @@ class RuleSet:
     def unmodelled(self) -> tuple[str, ...]:
         """Names of custom rules that verify plans and give the engines nothing to find them by."""
         custom = [a.rule for a in self.active if a.origin]
-        inner = [rule.inner if isinstance(rule, Contained) else rule for rule in custom]
+        inner = [rule.inner if isinstance(rule, IsolatedRule) else rule for rule in custom]
         return tuple(rule.name for rule in inner if _only_verifies(type(rule)))
 
     @cached_property
@@ -156,7 +156,7 @@ class RuleSet:
         if not any(a.origin for a in self.active):
             return self
         kept = (
-            replace(a, rule=Contained(a.rule, a.plugin, faults)) if a.origin else a
+            replace(a, rule=IsolatedRule(a.rule, a.plugin, faults)) if a.origin else a
             for a in self.active
         )
         return RuleSet(tuple(kept), self.guards)

@@ -30,11 +30,11 @@ def with_cards(
     numa: dict[str, tuple[NumaPart, ...]] = {}
     for active in rules.active:
         if isinstance(active.rule, DeviceShare):
-            cards = active.rule.deal(world)
+            cards = active.rule.allocate_devices(world)
         elif isinstance(active.rule, DeviceClaims):
-            devices = active.rule.deal(world)
+            devices = active.rule.grant_devices(world)
         elif isinstance(active.rule, NumaAware):
-            numa = active.rule.deal(world)
+            numa = active.rule.plan_cells(world)
     if not cards and not devices and not numa:
         return actions
     return tuple(

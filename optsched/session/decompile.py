@@ -10,7 +10,7 @@ from optsched.cluster.booking import gang_end_ms
 from optsched.cluster.decisions import Allocate, Enqueue, Evict, Nominate
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.plugins.explanations.explain import Explainer, by_code
-from optsched.plugins.ordering.fifo import NOBODY, behind, first_in_order, held_behind
+from optsched.plugins.ordering.fifo import NOBODY, fifo_lines, first_in_order, order_reason
 from optsched.plugins.outcome import Outcome
 from optsched.plugins.wording import amount_text
 from optsched.problem.decisions import Decisions
@@ -86,9 +86,9 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
         refused = [r for a in rules.active if (r := a.rule.explain_refusal(outcome, g))]
         reason = explainer.find_never(g, sorted(refused, key=by_code))
         if reason is None:
-            reason = behind(problem, head) if head != g else _not_let_in(outcome, refused, g)
+            reason = order_reason(problem, head) if head != g else _not_let_in(outcome, refused, g)
         reasons[gangs[g].key] = reason
-    lines = held_behind(outcome)
+    lines = fifo_lines(outcome)
     known: dict[tuple[int, int, int | None, int, bytes], Reason] = {}
     left = (outcome.num_pending > 0) & (problem.shape_of >= 0) & ~decisions.refused
     has_bookings = bool(problem.snapshot.bookings)

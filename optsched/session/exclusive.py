@@ -30,7 +30,7 @@ def with_exclusive(snapshot: Snapshot, rules: Iterable[Rule]) -> Snapshot:
 
     def noted(task: Task) -> Task:
         if task.key not in known:
-            known[task.key] = _noted(task, rule.set_apart(task))
+            known[task.key] = _noted(task, rule.exclusive_groups(task))
         return known[task.key]
 
     nodes = tuple(replace(n, residents=tuple(map(noted, n.residents))) for n in snapshot.nodes)

@@ -78,11 +78,11 @@ class Asked(Extender):
     """A service that is asked again about each cluster."""
 
     def refusals(self, task: Task, nodes: tuple[Node, ...]) -> Mapping[str, str]:
-        self._heard.refusals.clear()
+        self._answers.refusals.clear()
         return super().refusals(task, nodes)
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        self._heard.scores.clear()
+        self._answers.scores.clear()
         return super().class_score(problem, task_class)
 
 
@@ -218,7 +218,7 @@ class Walk:
         if not placed or (self._is_whole(gang, placed) and self._faces.holds(gang)):
             return
         for task in reversed(placed):
-            self._put(gang, task, int(self.node_of[task]), -1)
+            self._add_task(gang, task, int(self.node_of[task]), -1)
         assert self._state() == before, "taking tasks back leaves a trace"
 
     def _place(self, gang: int, task: int) -> bool:
@@ -231,10 +231,10 @@ class Walk:
         if not fits.any():
             return False
         node = self._data.draw(st.sampled_from(np.flatnonzero(fits).tolist()), "node")
-        self._put(gang, task, node, 1)
+        self._add_task(gang, task, node, 1)
         return True
 
-    def _put(self, gang: int, task: int, node: int, sign: int) -> None:
+    def _add_task(self, gang: int, task: int, node: int, sign: int) -> None:
         task_class = int(self._problem.task_class[task])
         self._idle[node] -= sign * self._problem.classes.request[task_class]
         self.node_of[task] = node if sign > 0 else UNPLACED

@@ -23,7 +23,7 @@ from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.task import TaskShape, TaskStatus
 from optsched.formats.snapshot import assemble
 from optsched.plugins.devices.device_claims import DeviceClaims
-from optsched.plugins.devices.device_matching import Want, deal
+from optsched.plugins.devices.device_matching import Demand, match_places
 from optsched.plugins.gangs.gang import Gang
 from optsched.plugins.ruleset import RuleSet
 from optsched.policy import parse_policy
@@ -489,20 +489,20 @@ def test_what_leaves_is_not_free_yet() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wants", "free", "fits"),
+    ("demands", "free", "fits"),
     [
         ([], set(), True),
-        ([Want((0,), 1)], {0}, True),
-        ([Want((0,), 1)], {1}, False),
-        ([Want((0, 1), 1), Want((0,), 1)], {0, 1}, True),
-        ([Want((0, 1), 2), Want((0,), 1)], {0, 1}, False),
-        ([Want((0, 1), 1), Want((0, 2), 1), Want((0,), 1)], {0, 1, 2}, True),
+        ([Demand((0,), 1)], {0}, True),
+        ([Demand((0,), 1)], {1}, False),
+        ([Demand((0, 1), 1), Demand((0,), 1)], {0, 1}, True),
+        ([Demand((0, 1), 2), Demand((0,), 1)], {0, 1}, False),
+        ([Demand((0, 1), 1), Demand((0, 2), 1), Demand((0,), 1)], {0, 1, 2}, True),
     ],
 )
-def test_wants_are_dealt_out(wants: list[Want], free: set[int], fits: bool) -> None:
-    dealt = deal(wants, free)
+def test_wants_are_dealt_out(demands: list[Demand], free: set[int], fits: bool) -> None:
+    dealt = match_places(demands, free)
     assert (dealt is not None) is fits
     if dealt is not None:
         given = [place for places in dealt for place in places]
         assert len(given) == len(set(given))
-        assert all(len(p) == w.number for p, w in zip(dealt, wants, strict=True))
+        assert all(len(p) == w.number for p, w in zip(dealt, demands, strict=True))

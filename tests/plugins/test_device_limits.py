@@ -26,10 +26,10 @@ from optsched.plugins.devices.device_claims import DeviceClaims
 from optsched.plugins.devices.device_matching import (
     STEPS_OF_SEARCH,
     Bond,
+    Demand,
     Option,
     Steps,
-    Want,
-    deal_out,
+    allocate_devices,
     options_of,
 )
 from optsched.problem.compile import compile_problem
@@ -154,7 +154,7 @@ def test_an_expression_has_so_many_words_and_no_larger_numbers(evaluated: list[s
 
 def tied(num_wants: int, num_places: int, values: Sequence[int]) -> list[tuple[Option, ...]]:
     """One claim whose devices have different values."""
-    want = Want(tuple(range(num_places)), 1, "r")
+    want = Demand(tuple(range(num_places)), 1, "r")
     return [(Option((want,) * num_wants, (Bond(True, tuple(range(num_wants)), tuple(values)),)),)]
 
 
@@ -162,13 +162,13 @@ def test_a_search_ends_and_its_result_is_kept() -> None:
     # Six devices of different colours and sizes: two colours have one size.
     colours = tuple(place % 6 for place in range(18))
     sizes = tuple(0 if p % 6 < 2 else 1 + (p // 6 + p) % 5 for p in range(18))
-    wants = (Want(tuple(range(18)), 1, "r"),) * 6
+    demands = (Demand(tuple(range(18)), 1, "r"),) * 6
     bonds = tuple(Bond(True, tuple(range(6)), values) for values in (colours, sizes))
-    asks, free = [(Option(wants, bonds),)], set(range(18))
+    asks, free = [(Option(demands, bonds),)], set(range(18))
     steps = Steps(10 * STEPS_OF_SEARCH)
-    assert deal_out(asks, free, steps) is None
+    assert allocate_devices(asks, free, steps) is None
     assert steps.left == 9 * STEPS_OF_SEARCH
-    assert deal_out(asks, free, steps) is None
+    assert allocate_devices(asks, free, steps) is None
     assert steps.left == 9 * STEPS_OF_SEARCH
 
 
@@ -178,7 +178,7 @@ def test_a_constraint_costs_as_many_steps_as_it_has_requests(
 ) -> None:
     asks, free = tied(num_wants, 16, [place % 5 for place in range(16)]), set(range(16))
     steps = Steps(STEPS_OF_SEARCH)
-    assert (deal_out(asks, free, steps) is not None) is is_served
+    assert (allocate_devices(asks, free, steps) is not None) is is_served
     assert STEPS_OF_SEARCH - steps.left < 30
 
 
@@ -208,20 +208,20 @@ def test_searches_of_a_session_end_together() -> None:
     values = [place % 7 for place in range(14)]
     asks, free = tied(3, 14, values), set(range(14))
     tired = Steps(2)
-    assert deal_out(asks, free, tired) is None
+    assert allocate_devices(asks, free, tired) is None
     assert tired.left == 0
     # A later session finds what this one did not.
-    found = deal_out(asks, free, Steps(STEPS_OF_SEARCH))
+    found = allocate_devices(asks, free, Steps(STEPS_OF_SEARCH))
     assert found is not None
     assert len({values[place] for _, place in found[0]}) == 3
-    assert deal_out(asks, free, Steps(0)) == found
+    assert allocate_devices(asks, free, Steps(0)) == found
 
 
 def test_results_that_are_kept_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_matching, "MOST_KNOWN", 4)
     monkeypatch.setattr(device_matching, "_known", {})
     for number in range(2, 12):
-        deal_out(tied(2, number, range(number)), set(range(number)))
+        allocate_devices(tied(2, number, range(number)), set(range(number)))
     assert len(device_matching._known) == 4
 
 

@@ -141,7 +141,7 @@ def test_residents_keep_what_they_were_told() -> None:
     task = gang("r", ("w", 1, vgpu(memory=600))).tasks[0]
     told = replace(running(task, "n"), cards=(CardUse("GPU-0", 600, 100),))
     untold = replace(running(task, "n"), key="ns/untold")
-    used = VGPU.held(replace(host("n", *cards(1000, 1000)), residents=(told, untold)))
+    used = VGPU.resident_use(replace(host("n", *cards(1000, 1000)), residents=(told, untold)))
     assert [(u.memory, u.cores, u.number) for u in used] == [(600, 100, 1), (600, 0, 1)]
 
 
@@ -272,7 +272,7 @@ def test_slices_that_run_decide_how_the_rest_is_cut() -> None:
     made = cut(cards(400, sharers=9)[0])
     task = gang("r", ("w", 1, vgpu(memory=150))).tasks[0]
     there = replace(running(task, "n"), cards=(CardUse("GPU-0", 200, instance="g2-0"),))
-    (used,) = VGPU.held(replace(host("n", made), residents=(there,)))
+    (used,) = VGPU.resident_use(replace(host("n", made), residents=(there,)))
     assert used.slices == (((1, 0), 1),)
     snapshot = cluster([replace(host("n", made), residents=(there,))], [many(vgpu(memory=100))])
     assert placed(snapshot) == 2

@@ -105,7 +105,7 @@ def test_residents_keep_what_they_were_told() -> None:
     task = gang("r", ("w", 1, asks(npu(memory=16)))).tasks[0]
     told = replace(running(task, "n"), cards=(CardUse("npu-1", 30, npu="Ascend310P"),))
     untold = replace(running(task, "n"), key="ns/untold")
-    used = NPU.held(replace(host("n", *npus(2)), residents=(told, untold)))
+    used = NPU.resident_use(replace(host("n", *npus(2)), residents=(told, untold)))
     assert [(u.memory, u.number) for u in used] == [(30, 1), (30, 1)]
 
 

@@ -82,9 +82,9 @@ def contests_of_queues(draw):
 @given(contests_of_queues())
 def test_filling_finds_what_linear_programs_find(snapshot):
     problem = compile_problem(snapshot)
-    asked = problem.queues.requested
-    view = _view(problem, asked)
-    floor = _floors(problem, asked)
+    requested = problem.queues.requested
+    view = _view(problem, requested)
+    floor = _floors(problem, requested)
     asking = np.flatnonzero(view.dominant > 0)
     assume(len(asking) and (view.use @ floor <= view.limit).all())  # no floor is promised twice
     gain = view.dominant[asking] / problem.queues.weight[asking]

@@ -186,7 +186,7 @@ def tried(layout: Layout, free: Free, needs: list[NumaNeed]) -> bool:
     for cpus in splits(need.cpus, free.cpus):
         for gpus in splits(need.gpus, free.gpus):
             if admits(layout, need, cpus, gpus):
-                left = Free(less(free.cpus, cpus), less(free.gpus, gpus))
+                left = Free(subtract(free.cpus, cpus), subtract(free.gpus, gpus))
                 if tried(layout, left, rest):
                     return True
     return False
@@ -196,7 +196,7 @@ def splits(number: int, free: tuple[int, ...]) -> list[tuple[int, ...]]:
     return [s for s in product(*(range(f + 1) for f in free)) if sum(s) == number]
 
 
-def less(free: tuple[int, ...], taken: tuple[int, ...]) -> tuple[int, ...]:
+def subtract(free: tuple[int, ...], taken: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(f - t for f, t in zip(free, taken, strict=True))
 
 

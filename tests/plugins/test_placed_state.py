@@ -9,7 +9,7 @@ import numpy as np
 from optsched.cluster.selectors import LabelSelector, Operator, Requirement
 from optsched.cluster.task import DeviceRequest, HostPort, PodTerm
 from optsched.plugins.devices.gpu_shares import GpuShares
-from optsched.plugins.explanations.placed_state import Standing
+from optsched.plugins.explanations.placed_state import PlacedState
 from optsched.plugins.nodes.host_ports import HostPorts
 from optsched.plugins.nodes.node_affinity import NodeAffinity
 from optsched.plugins.outcome import Outcome
@@ -31,14 +31,14 @@ PORTS, APARTS, AFFINITY, SHARES = HostPorts(), PodAffinity(), NodeAffinity(), Gp
 WATCHING: tuple[Rule, ...] = (AFFINITY, PORTS, APARTS, SHARES)
 
 
-def standing(binds: Mapping[str, str], *gangs: Gang) -> Standing:
+def standing(binds: Mapping[str, str], *gangs: Gang) -> PlacedState:
     """What stands after tasks of the namespace `ns` have been bound."""
     bench = Bench.of(cluster(NODES, gangs), RuleSet.of(), ())
     decisions = bench.decisions({f"ns/{task}": where for task, where in binds.items()})
-    return Standing(Outcome(bench.problem, decisions), WATCHING)
+    return PlacedState(Outcome(bench.problem, decisions), WATCHING)
 
 
-def open_to(found: Standing, task_class: int = 0) -> list[list[bool]]:
+def open_to(found: PlacedState, task_class: int = 0) -> list[list[bool]]:
     return [mask.tolist() for _, mask in found.masks(task_class)]
 
 

@@ -16,7 +16,7 @@ from optsched.plugins.scores.strategy_fit import (
     Share,
     Strategy,
     StrategyFit,
-    asked_shares,
+    requested_shares,
 )
 from optsched.problem.compile import compile_problem
 from tests.support.small import CPU, GPU, cluster, gang, node, shape
@@ -77,7 +77,7 @@ def test_without_weight_nothing_is_scored() -> None:
 def asked(shares: dict[str, Share], notes: dict[str, str] | None = None) -> dict[str, Share]:
     amounts = (("a.com/x-1", 1), ("a.com/y", 1), ("cpu", 1))
     what = TaskShape(amounts, notes=tuple(sorted((notes or {}).items())))
-    return dict(asked_shares(tuple(shares.items()), what))
+    return dict(requested_shares(tuple(shares.items()), what))
 
 
 def test_the_longest_pattern_counts_and_a_full_name_comes_before_it() -> None:

@@ -78,10 +78,10 @@ def test_groups_of_one_are_about_the_role_itself() -> None:
 def test_the_order_of_the_user_comes_before_ranks() -> None:
     roles = read_roles({NEAR: "a", FAR: "b", ORDER: "c,a,b"}, [])
     assert roles is not None
-    assert sorted("dbac", key=roles.turn) == ["c", "a", "b", "d"]
+    assert sorted("dbac", key=roles.role_order) == ["c", "a", "b", "d"]
     unsaid = read_roles({NEAR: "a", FAR: "b"}, [])
     assert unsaid is not None
-    assert sorted("ab", key=unsaid.turn) == ["b", "a"]
+    assert sorted("ab", key=unsaid.role_order) == ["b", "a"]
 
 
 @pytest.mark.parametrize(("key", "text"), [(NEAR, "a,b,a"), (FAR, "c;b,b"), (ORDER, "a,b,a")])

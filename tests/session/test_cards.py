@@ -36,7 +36,9 @@ def test_what_is_dealt_is_what_was_asked_for_and_no_card_gives_more_than_it_has(
     snapshot = bench.problem.snapshot
     actions = with_cards(snapshot, bench.actions(bench.improved().decisions), RULES)
     held = {
-        n.name: dict(zip((c.key for c in n.cards), DeviceShare(by_vgpu=True).held(n), strict=True))
+        n.name: dict(
+            zip((c.key for c in n.cards), DeviceShare(by_vgpu=True).resident_use(n), strict=True)
+        )
         for n in snapshot.nodes
     }
     task_of = {t.key: t for g in snapshot.gangs for t in g.tasks}

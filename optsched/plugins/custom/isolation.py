@@ -64,7 +64,7 @@ class Fault:
 
     Attributes
     ----------
-    plugin, rule, face
+    plugin, rule, point
         Whose face it was; an action of a user has neither.
     error
         Kind and message of what was raised.
@@ -75,7 +75,7 @@ class Fault:
 
     plugin: str
     rule: str
-    face: str
+    point: str
     error: str
     where: str
 
@@ -83,16 +83,16 @@ class Fault:
         if not self.rule:
             at = f" failed at {self.where}" if self.where else ""
             return f"action {self.plugin}{at}: {self.error}"
-        face = f"{self.face} of rule {self.rule}"
-        return f"plugin {self.plugin}: {face} failed at {self.where}: {self.error}"
+        point = f"{self.point} of rule {self.rule}"
+        return f"plugin {self.plugin}: {point} failed at {self.where}: {self.error}"
 
 
-def fault_of(plugin: str, rule: str, face: str, error: BaseException) -> Fault:
+def fault_of(plugin: str, rule: str, point: str, error: BaseException) -> Fault:
     """What is told of an error that was raised."""
     frames = extract_tb(error.__traceback__)
     where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     text = f"{type(error).__name__}: {error}".rstrip(": ")
-    return Fault(plugin, rule, face, text, where)
+    return Fault(plugin, rule, point, text, where)
 
 
 class PluginFailure(Exception):
@@ -119,13 +119,13 @@ class Faults:
         return tuple(self._found)
 
 
-class Contained(Rule):
+class IsolatedRule(Rule):
     """A rule from elsewhere; asked as itself."""
 
     def __init__(self, inner: Rule, plugin: str, faults: Faults) -> None:
         # Other rules say these of their class; here they are those of the rule inside.
-        said = ("name", "hard_face", "mask_lasts", "mask_sees_pods", "pods_may_help")
-        vars(self).update({attribute: getattr(inner, attribute) for attribute in said})
+        copied = ("name", "hard_face", "mask_lasts", "mask_sees_pods", "pods_may_help")
+        vars(self).update({attribute: getattr(inner, attribute) for attribute in copied})
         self._inner = inner
         self._plugin = plugin
         self._faults = faults
@@ -136,19 +136,19 @@ class Contained(Rule):
         """The rule itself."""
         return self._inner
 
-    def ask(
-        self, face: str, question: Callable[[], Answer], otherwise: Callable[[], Answer]
+    def answer_or(
+        self, point: str, question: Callable[[], Answer], otherwise: Callable[[], Answer]
     ) -> Answer:
         """What a face answers; something else where it raises."""
         try:
             return question()
         except HARMFUL as e:
-            self.note(face, e)
+            self.note(point, e)
             return otherwise()
 
-    def note(self, face: str, error: BaseException) -> Fault:
+    def note(self, point: str, error: BaseException) -> Fault:
         """Take note of what a face has raised."""
-        fault = fault_of(self._plugin, self.name, face, error)
+        fault = fault_of(self._plugin, self.name, point, error)
         self._faults.add(fault)
         return fault
 
@@ -187,7 +187,7 @@ class Contained(Rule):
     def spares(self, problem: Problem) -> Bool | None:
         """See `Rule`: all are spared while that can not be judged."""
         number = len(running_tasks(problem))
-        return self.ask(
+        return self.answer_or(
             "spares",
             lambda: _flags(self._inner.spares(problem), number),
             lambda: np.ones(number, np.bool_),
@@ -208,14 +208,14 @@ class Contained(Rule):
             return f"could not be judged by plugin {self._plugin}, which failed"
         default = Rule.refusal(self, problem, task_class)
         inner = self._inner
-        return self.ask(
+        return self.answer_or(
             "refusal", lambda: _text(inner.refusal(problem, task_class)), lambda: default
         )
 
     def excludes(self, problem: Problem) -> Bool | None:
         """See `Rule`: all gangs are excluded while that can not be judged."""
         number = problem.num_gangs
-        return self.ask(
+        return self.answer_or(
             "excludes",
             lambda: _flags(self._inner.excludes(problem), number),
             lambda: np.ones(number, np.bool_),
@@ -224,7 +224,7 @@ class Contained(Rule):
     def tells_apart(self, problem: Problem) -> Bool | None:
         """See `Rule`."""
         number = problem.num_gangs
-        return self.ask(
+        return self.answer_or(
             "tells_apart",
             lambda: _flags(self._inner.tells_apart(problem), number),
             lambda: None,
@@ -240,16 +240,16 @@ class Contained(Rule):
         """See `Rule`; raises `PluginFailure` where the rows are not whole."""
         self._write("encode_nodes", lambda: self._inner.encode_nodes(form, supplied))
 
-    def _write(self, face: str, write: Callable[[], None]) -> None:
+    def _write(self, point: str, write: Callable[[], None]) -> None:
         try:
             write()
         except HARMFUL as e:
-            raise PluginFailure(self.note(face, e)) from e
+            raise PluginFailure(self.note(point, e)) from e
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         """See `Rule`."""
         inner = self._inner
-        return self.ask(
+        return self.answer_or(
             "ties_nodes", lambda: bool(inner.ties_nodes(problem, task_class)), lambda: False
         )
 
@@ -257,7 +257,7 @@ class Contained(Rule):
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
         """See `Rule`: no score where it fails."""
-        return self.ask(
+        return self.answer_or(
             "class_score",
             lambda: _scores(self._inner.class_score(problem, task_class), problem.num_nodes),
             lambda: None,
@@ -265,12 +265,14 @@ class Contained(Rule):
 
     def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
         """See `Rule`: no score where it fails."""
-        score = self.ask("scorer", lambda: self._inner.scorer(problem, task_class), lambda: None)
+        score = self.answer_or(
+            "scorer", lambda: self._inner.scorer(problem, task_class), lambda: None
+        )
         return None if score is None else partial(self._score, score)
 
     def _score(self, score: Scorer, used: I64, offered: I64) -> F64:
         number = len(used)
-        return self.ask(
+        return self.answer_or(
             "scorer",
             lambda: _numbers(score(used, offered), number),
             lambda: np.zeros(number),
@@ -278,24 +280,24 @@ class Contained(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
-        opened = self.ask("open", lambda: self._inner.open(problem, ledger), lambda: None)
-        return None if opened is None else _contained(self, opened, problem)
+        opened = self.answer_or("open", lambda: self._inner.open(problem, ledger), lambda: None)
+        return None if opened is None else _isolate_greedy(self, opened, problem)
 
     # --- words -----------------------------------------------------------------------------------
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`."""
-        return self.ask("explain", lambda: self._inner.explain(outcome, gang), lambda: None)
+        return self.answer_or("explain", lambda: self._inner.explain(outcome, gang), lambda: None)
 
     def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`."""
-        return self.ask(
+        return self.answer_or(
             "explain_refusal", lambda: self._inner.explain_refusal(outcome, gang), lambda: None
         )
 
     def explain_rooms(self, outcome: Outcome, gang: int, rooms: Sequence[Room]) -> Reason | None:
         """See `Rule`."""
-        return self.ask(
+        return self.answer_or(
             "explain_rooms",
             lambda: self._inner.explain_rooms(outcome, gang, rooms),
             lambda: None,
@@ -309,7 +311,7 @@ def _checked_violations(found: Iterable[object]) -> list[Violation]:
     kept: list[Violation] = []
     for each in found:
         if not isinstance(each, Violation):
-            raise TypeError(f"expected Violations, not {_told(each)}")
+            raise TypeError(f"expected Violations, not {_describe_value(each)}")
         kept.append(each)
     return kept
 
@@ -318,15 +320,15 @@ def _flags(value: object, number: int) -> Bool | None:
     if value is None:
         return None
     if not isinstance(value, np.ndarray) or value.dtype != np.bool_ or value.shape != (number,):
-        raise TypeError(f"expected None or {number} booleans, not {_told(value)}")
+        raise TypeError(f"expected None or {number} booleans, not {_describe_value(value)}")
     return value
 
 
 def _numbers(value: object, number: int) -> F64:
     if not isinstance(value, np.ndarray) or value.shape != (number,):
-        raise TypeError(f"expected {number} numbers, not {_told(value)}")
+        raise TypeError(f"expected {number} numbers, not {_describe_value(value)}")
     if value.dtype.kind not in "iuf":
-        raise TypeError(f"expected numbers, not {_told(value)}")
+        raise TypeError(f"expected numbers, not {_describe_value(value)}")
     if not np.isfinite(value).all():
         raise ValueError("expected finite numbers")
     return value.astype(np.float64)
@@ -336,7 +338,7 @@ def _scores(value: F64 | None, number: int) -> F64 | None:
     return None if value is None else _numbers(value, number)
 
 
-def _told(value: object) -> str:
+def _describe_value(value: object) -> str:
     if isinstance(value, np.ndarray):
         return f"an array {value.shape} of {value.dtype}"
     return type(value).__name__
@@ -344,13 +346,13 @@ def _told(value: object) -> str:
 
 def _text(value: object) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise TypeError(f"expected a text, not {_told(value)}")
+        raise TypeError(f"expected a text, not {_describe_value(value)}")
     return value
 
 
 def _key(value: object) -> tuple[float, ...]:
     if not isinstance(value, tuple):
-        raise TypeError(f"expected a tuple of numbers, not {_told(value)}")
+        raise TypeError(f"expected a tuple of numbers, not {_describe_value(value)}")
     found = tuple(float(part) for part in value)
     if not np.isfinite(found).all():
         raise ValueError("expected finite numbers")
@@ -367,39 +369,39 @@ def _indices(value: object) -> I64 | None:
     if value is None:
         return None
     if not isinstance(value, np.ndarray):
-        raise TypeError(f"expected None or an array of running tasks, not {_told(value)}")
+        raise TypeError(f"expected None or an array of running tasks, not {_describe_value(value)}")
     return value
 
 
 # --- the greedy face -----------------------------------------------------------------------------
 
 
-class _Watched:
+class _IsolatedGreedy:
     """The greedy face of a rule from elsewhere; its methods become those of a `Greedy`."""
 
-    def __init__(self, rule: Contained, inner: Greedy, problem: Problem) -> None:
+    def __init__(self, rule: IsolatedRule, inner: Greedy, problem: Problem) -> None:
         self._rule, self._inner, self._problem = rule, inner, problem
         self._widths: dict[str, int] = {}
 
-    def key(self, face: str, *asked: int) -> tuple[float, ...]:
+    def key(self, point: str, *arguments: int) -> tuple[float, ...]:
         """An order; once it has failed nobody comes before anybody by it."""
-        if face not in self._widths or self._widths[face] >= 0:
-            found = self._rule.ask(
-                face, lambda: _key(getattr(self._inner, face)(*asked)), lambda: None
+        if point not in self._widths or self._widths[point] >= 0:
+            found = self._rule.answer_or(
+                point, lambda: _key(getattr(self._inner, point)(*arguments)), lambda: None
             )
             if found is not None:
-                self._widths[face] = len(found)
+                self._widths[point] = len(found)
                 return found
-            self._widths[face] = ~self._widths.get(face, 0)
-        return (0.0,) * ~self._widths[face]
+            self._widths[point] = ~self._widths.get(point, 0)
+        return (0.0,) * ~self._widths[point]
 
-    def answer(self, face: str, *asked: Any) -> Any:  # noqa: ANN401  one for all faces
+    def call_checked(self, point: str, *arguments: Any) -> Any:  # noqa: ANN401  one for all faces
         """What any other face says, checked."""
-        check, otherwise = _CHECKS[face]
-        return self._rule.ask(
-            face,
-            lambda: check(self, getattr(self._inner, face)(*asked)),
-            lambda: otherwise(self, asked),
+        check, otherwise = _CHECKS[point]
+        return self._rule.answer_or(
+            point,
+            lambda: check(self, getattr(self._inner, point)(*arguments)),
+            lambda: otherwise(self, arguments),
         )
 
     def live_mask(self, value: Bool | None) -> Bool | None:
@@ -411,7 +413,7 @@ class _Watched:
         number = self._problem.num_nodes
         if score is None:
             return None
-        return lambda nodes: self._rule.ask(
+        return lambda nodes: self._rule.answer_or(
             "live_scorer",
             lambda: _numbers(score(nodes), number),
             lambda: np.zeros(number),
@@ -422,7 +424,9 @@ class _Watched:
         return np.zeros(self._problem.num_nodes, np.bool_)
 
 
-_CHECKS: dict[str, tuple[Callable[[_Watched, Any], Any], Callable[[_Watched, Any], Any]]] = {
+_CHECKS: dict[
+    str, tuple[Callable[[_IsolatedGreedy, Any], Any], Callable[[_IsolatedGreedy, Any], Any]]
+] = {
     "is_overused": (lambda _, v: bool(v), lambda *_: False),
     "room": (lambda _, v: int(v), lambda *_: 0),
     "may_start": (lambda _, v: bool(v), lambda *_: False),
@@ -439,24 +443,24 @@ _CHECKS: dict[str, tuple[Callable[[_Watched, Any], Any], Callable[[_Watched, Any
     "promised": (lambda _, v: None, lambda *_: None),
     "is_starving": (lambda _, v: bool(v), lambda *_: False),
     "may_reclaim": (lambda _, v: bool(v), lambda *_: False),
-    "preemptable": (lambda _, v: _indices(v), lambda _, asked: asked[2][:0]),
-    "reclaimable": (lambda _, v: _indices(v), lambda _, asked: asked[2][:0]),
+    "preemptable": (lambda _, v: _indices(v), lambda _, arguments: arguments[2][:0]),
+    "reclaimable": (lambda _, v: _indices(v), lambda _, arguments: arguments[2][:0]),
 }
 """How answers are checked, and what stands for them where a face fails."""
 
 _KEYS = ("queue_key", "gang_key", "victim_queue_key")
 
 
-def _contained(rule: Contained, inner: Greedy, problem: Problem) -> Greedy:
+def _isolate_greedy(rule: IsolatedRule, inner: Greedy, problem: Problem) -> Greedy:
     """A greedy face with just the methods that the one inside has of its own."""
-    watched = _Watched(rule, inner, problem)
+    isolated = _IsolatedGreedy(rule, inner, problem)
     own = [n for n in (*_KEYS, *_CHECKS) if getattr(type(inner), n) is not getattr(Greedy, n)]
     methods: dict[str, Any] = {"queue_key_reach": inner.queue_key_reach}
     for name in own:
-        methods[name] = _method(watched.key if name in _KEYS else watched.answer, name)
+        methods[name] = _method(isolated.key if name in _KEYS else isolated.call_checked, name)
     made: Greedy = type("ContainedGreedy", (Greedy,), methods)()
     return made
 
 
-def _method(asks: Callable[..., Any], name: str) -> Callable[..., Any]:
-    return lambda _, *asked: asks(name, *asked)
+def _method(respond: Callable[..., Any], name: str) -> Callable[..., Any]:
+    return lambda _, *arguments: respond(name, *arguments)

@@ -16,7 +16,12 @@ import numpy as np
 from optsched.cluster.devices import DeviceGrant, too_many_choices
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.task import TaskStatus
-from optsched.plugins.devices.device_matching import STEPS_OF_SESSION, Steps, deal_out, options_of
+from optsched.plugins.devices.device_matching import (
+    STEPS_OF_SESSION,
+    Steps,
+    allocate_devices,
+    options_of,
+)
 from optsched.plugins.extension_points import NOBODY_LEAVES, Greedy, Rule, Violation
 from optsched.plugins.faces import Face
 from optsched.plugins.wording import counted
@@ -34,7 +39,7 @@ if TYPE_CHECKING:
     )
     from optsched.cluster.snapshot import Node, Snapshot
     from optsched.cluster.task import Task, TaskShape
-    from optsched.plugins.devices.device_matching import Bond, Option, Want
+    from optsched.plugins.devices.device_matching import Bond, Demand, Option
     from optsched.plugins.extension_points import Exits
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.outcome import Outcome
@@ -56,7 +61,7 @@ class DeviceClaims(Rule):
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`: by dealing devices out."""
         devices = world.snapshot.devices
-        asked: dict[str, dict[str, DeviceClaim]] = {}
+        requested: dict[str, dict[str, DeviceClaim]] = {}
         node_of: dict[str, str] = {}
         for task, _, node in world.placements:
             for key in task.device_claims:
@@ -72,25 +77,25 @@ class DeviceClaims(Rule):
                     detail = f"claim {key} would get devices on node {node_of[key]}, too"
                     yield Violation(self.name, where, detail)
                 else:
-                    asked.setdefault(node.name, {})[key] = claim
-        for name, claims in asked.items():
+                    requested.setdefault(node.name, {})[key] = claim
+        for name, claims in requested.items():
             if _granted(devices, name, claims.values(), devices.held_by) is None:
                 detail = f"its free devices do not do for claims {', '.join(sorted(claims))}"
                 yield Violation(self.name, f"node {name}", detail)
 
-    def deal(self, world: World) -> dict[str, tuple[DeviceGrant, ...]]:
+    def grant_devices(self, world: World) -> dict[str, tuple[DeviceGrant, ...]]:
         """What the claims of each task get that a plan binds; claims that have all get nothing."""
         devices = world.snapshot.devices
         found: dict[str, tuple[DeviceGrant, ...]] = {}
         for name, placed in world.placed_on.items():
-            asking = [t for t in placed if t.device_claims]
-            if not asking:
+            claiming = [t for t in placed if t.device_claims]
+            if not claiming:
                 continue
-            keys = dict.fromkeys(key for t in asking for key in t.device_claims)
+            keys = dict.fromkeys(key for t in claiming for key in t.device_claims)
             claims = [devices.claims[key] for key in keys if key in devices.claims]
             fresh = [claim for claim in claims if claim.allocation is None]
             granted = _granted(devices, name, fresh, devices.held_by) or {}
-            for task in asking:
+            for task in claiming:
                 grants = (DeviceGrant(key, granted.get(key, ())) for key in task.device_claims)
                 found[task.key] = tuple(grants)
         return found
@@ -103,51 +108,51 @@ class DeviceClaims(Rule):
         if not shape.device_claims and not shape.devices:
             return None
         pools = problem.derived(_Pools)
-        if pools.asks.refusal(shape):
+        if pools.requests.refusal(shape):
             return np.zeros(problem.num_nodes, np.bool_)
         chosen = np.ones(problem.num_nodes, np.bool_)
-        for allocation in pools.asks.allocations(shape):
+        for allocation in pools.requests.allocations(shape):
             if allocation.nodes is not None:
                 chosen &= problem.columns.selects(allocation.nodes)
-        asked = pools.asks.open(shape)
-        if asked:
+        requested = pools.requests.open(shape)
+        if requested:
             known: dict[int, bool] = {}
             for n in np.flatnonzero(chosen).tolist():
-                like = pools.like[n]
-                if like not in known:
-                    options, free = pools.options(like, asked), set(range(pools.number(like)))
-                    known[like] = deal_out(options, free, pools.steps) is not None
-                chosen[n] = known[like]
+                twin = pools.like[n]
+                if twin not in known:
+                    options, free = pools.options(twin, requested), set(range(pools.number(twin)))
+                    known[twin] = allocate_devices(options, free, pools.steps) is not None
+                chosen[n] = known[twin]
         return chosen
 
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`."""
         shape = problem.classes.shapes[task_class]
         pools = problem.derived(_Pools)
-        asked = pools.asks.open(shape)
-        if asked:
-            left = _left_to_others(problem.snapshot.devices, asked)
-            if pools.steps.left <= 0 and any(_leaves_choices(ask) for ask in asked):
+        requested = pools.requests.open(shape)
+        if requested:
+            left = _describe_withheld(problem.snapshot.devices, requested)
+            if pools.steps.left <= 0 and any(_leaves_choices(request) for request in requested):
                 left += "; the searches of this session have ended, a later one goes on"
-            return f"had too few devices free: {' and '.join(_in_words(asked))}{left}"
+            return f"had too few devices free: {' and '.join(_describe_requests(requested))}{left}"
         return f"can not reach the devices of {', '.join(shape.device_claims)}"
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         """See `Rule`."""
-        asks, shape = problem.derived(_Pools).asks, problem.classes.shapes[task_class]
-        return bool(asks.open(shape) or asks.allocated(shape))
+        requests, shape = problem.derived(_Pools).requests, problem.classes.shapes[task_class]
+        return bool(requests.open(shape) or requests.allocated(shape))
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`: claims that no node could serve."""
         problem = outcome.problem
-        asks = problem.derived(_Pools).asks
+        requests = problem.derived(_Pools).requests
         start, end = problem.task_start[gang], problem.task_start[gang + 1]
         for task in problem.tasks[start:end]:
             for key in task.device_claims:
-                if why := unusable(asks.devices, key):
+                if why := unusable(requests.devices, key):
                     return Reason(ReasonCode.DEVICES, why)
-            for ask in task.shape.devices:
-                if why := _refuses(asks.devices, ask):
+            for request in task.shape.devices:
+                if why := _refuses(requests.devices, request):
                     return Reason(ReasonCode.DEVICES, f"a claim of pod {task.key}: {why}")
         return None
 
@@ -159,14 +164,14 @@ class DeviceClaims(Rule):
 
     def stakes(self, problem: Problem, task_class: int) -> I64 | None:
         """See `Rule`: those whose claims hold devices, by their claims."""
-        asks = problem.derived(_Pools).asks
-        if not asks.open(problem.classes.shapes[task_class]):
+        requests = problem.derived(_Pools).requests
+        if not requests.open(problem.classes.shapes[task_class]):
             return None
         running = running_tasks(problem).tasks
         found = np.full(len(running), -1, np.int64)
         known: dict[tuple[str, ...], int] = {}
         for v, task in enumerate(running):
-            claims = (asks.devices.claims.get(key) for key in task.device_claims)
+            claims = (requests.devices.claims.get(key) for key in task.device_claims)
             if any(claim is not None and claim.allocation is not None for claim in claims):
                 found[v] = known.setdefault(task.device_claims, len(known))
         return found
@@ -176,32 +181,34 @@ class DeviceClaims(Rule):
     ) -> None:
         """See `Rule`: the same, where claims give back what they have once nobody uses them."""
         pools, shapes = problem.derived(_Pools), problem.classes.shapes
-        if not any(map(pools.asks.open, shapes)):
+        if not any(map(pools.requests.open, shapes)):
             return
-        dealing = _Dealing(model, pools, _users(problem, exits), _joining(pools, shapes, supplied))
+        allocation_rows = _AllocationRows(
+            model, pools, _users(problem, exits), _joining(pools, shapes, supplied)
+        )
         sharing: dict[str, list[int]] = {}
         for c, shape in enumerate(shapes):
-            for key in pools.asks.shared(shape):
+            for key in pools.requests.shared(shape):
                 sharing.setdefault(key, []).append(c)
             for n in np.flatnonzero(supplied[c] >= 0).tolist() if shape.devices else ():
-                for ask in shape.devices:
-                    _Rows(dealing, n).add(ask, int(supplied[c, n]))
+                for request in shape.devices:
+                    _Rows(allocation_rows, n).add(request, int(supplied[c, n]))
         for key, classes in sharing.items():
-            _share_rows(dealing, (key, classes), supplied)
-        _close(dealing, exits)
+            _share_rows(allocation_rows, (key, classes), supplied)
+        _close(allocation_rows, exits)
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
-        asks = problem.derived(_Pools).asks
-        return _Live(problem) if any(map(asks.open, problem.classes.shapes)) else None
+        requests = problem.derived(_Pools).requests
+        return _Live(problem) if any(map(requests.open, problem.classes.shapes)) else None
 
 
-def _in_words(asked: Iterable[DeviceAsk]) -> Iterator[str]:
+def _describe_requests(requested: Iterable[DeviceAsk]) -> Iterator[str]:
     """What claims ask for, by class; what leaves a choice, one by one."""
     number: Counter[str] = Counter()
     more: list[str] = []
-    for ask in asked:
-        for need in ask.needs:
+    for request in requested:
+        for need in request.needs:
             if need.alternatives:
                 classes = dict.fromkeys(each.device_class for each in need.alternatives)
                 more.append(f"one of class {' or '.join(classes)} as request {need.name} says")
@@ -211,21 +218,21 @@ def _in_words(asked: Iterable[DeviceAsk]) -> Iterator[str]:
                 number[need.device_class] += need.number
         more += (
             f"{'different' if each.is_distinct else 'the same'} {each.attribute}"
-            for each in ask.constraints
+            for each in request.constraints
         )
     yield from (f"{n} of class {name}" for name, n in sorted(number.items()))
     yield from dict.fromkeys(more)
 
 
-def _leaves_choices(ask: DeviceAsk) -> bool:
+def _leaves_choices(request: DeviceAsk) -> bool:
     """Whether devices for a claim are searched for, and not only matched."""
-    return bool(ask.constraints) or any(need.alternatives for need in ask.needs)
+    return bool(request.constraints) or any(need.alternatives for need in request.needs)
 
 
-def _left_to_others(devices: Devices, asked: Iterable[DeviceAsk]) -> str:
+def _describe_withheld(devices: Devices, requested: Iterable[DeviceAsk]) -> str:
     """Which devices would do for claims if they were given out here."""
     number: Counter[str] = Counter()
-    for need in {need for ask in asked for need in ask.needs}:
+    for need in {need for request in requested for need in request.needs}:
         number |= devices.withheld(need)
     parts = [f"{counted(n, 'device')} on all nodes {why}" for why, n in sorted(number.items())]
     return f" (left to others: {', '.join(parts)})" if parts else ""
@@ -246,10 +253,10 @@ def unusable(devices: Devices, key: str) -> str:
     return next((f"resource claim {key}: {why}" for why in found if why), "")
 
 
-def _refuses(devices: Devices, ask: DeviceAsk) -> str:
+def _refuses(devices: Devices, request: DeviceAsk) -> str:
     """Why a claim of a task's own can be used nowhere; empty when it can."""
-    found = (devices.refuses(need) for need in ask.needs)
-    return too_many_choices(ask) or next((why for why in found if why), "")
+    found = (devices.refuses(need) for need in request.needs)
+    return too_many_choices(request) or next((why for why in found if why), "")
 
 
 def _reaches(claim: DeviceClaim, node: Node) -> bool:
@@ -263,14 +270,17 @@ def _granted(
     """(request, device) by claim out of the free devices of a node; None where they do not do."""
     here = devices.on_node.get(node, ())
     free = {i for i, device in enumerate(here) if device.id not in held}
-    asked = list(claims)
-    options = {ask: options_of(devices, node, ask) for ask in {claim.ask for claim in asked}}
-    dealt = deal_out([options[claim.ask] for claim in asked], free)
-    if dealt is None:
+    requested = list(claims)
+    options = {
+        request: options_of(devices, node, request)
+        for request in {claim.ask for claim in requested}
+    }
+    allocated = allocate_devices([options[claim.ask] for claim in requested], free)
+    if allocated is None:
         return None
     return {
         claim.key: tuple((request, here[place].id) for request, place in got)
-        for claim, got in zip(asked, dealt, strict=True)
+        for claim, got in zip(requested, allocated, strict=True)
     }
 
 
@@ -278,7 +288,7 @@ def _granted(
 
 
 @dataclass(frozen=True)
-class _Asks:
+class _Requests:
     """What shapes ask for, given the claims of a snapshot."""
 
     devices: Devices
@@ -286,7 +296,7 @@ class _Asks:
     def refusal(self, shape: TaskShape) -> str:
         """Why a shape can be placed nowhere; empty when it can."""
         found = (unusable(self.devices, key) for key in shape.device_claims)
-        of_own = (_refuses(self.devices, ask) for ask in shape.devices)
+        of_own = (_refuses(self.devices, request) for request in shape.devices)
         return next((why for why in (*found, *of_own) if why), "")
 
     def allocations(self, shape: TaskShape) -> list[DeviceAllocation]:
@@ -311,7 +321,7 @@ class _Asks:
         if not (shape.device_claims or shape.devices) or self.refusal(shape):
             return ()
         shared = (self.devices.claims[key].ask for key in self.shared(shape))
-        return tuple(ask for ask in (*shared, *shape.devices) if ask.needs)
+        return tuple(request for request in (*shared, *shape.devices) if request.needs)
 
 
 class _Pools:
@@ -319,9 +329,9 @@ class _Pools:
 
     def __init__(self, problem: Problem) -> None:
         self.devices = problem.snapshot.devices
-        self.asks = _Asks(self.devices)
+        self.requests = _Requests(self.devices)
         self._names = [node.name for node in problem.snapshot.nodes]
-        self._leaving = _leaving(problem.snapshot)
+        self._find_ending_claims = _find_ending_claims(problem.snapshot)
         self._options: dict[tuple[int, DeviceAsk], tuple[Option, ...]] = {}
         self.steps = Steps(STEPS_OF_SESSION)
 
@@ -329,11 +339,11 @@ class _Pools:
         """How many devices a node has."""
         return len(self.devices.on_node.get(self._names[node], ()))
 
-    def free(self, node: int, gone: Collection[str] = ()) -> set[int]:
+    def free(self, node: int, ended: Collection[str] = ()) -> set[int]:
         """Places of devices that no claim holds but those of some that are gone."""
         here, held = self.devices.on_node.get(self._names[node], ()), self.devices.held_by
         holders = [held.get(device.id) for device in here]
-        return {i for i, holder in enumerate(holders) if holder is None or holder in gone}
+        return {i for i, holder in enumerate(holders) if holder is None or holder in ended}
 
     def holder(self, node: int, place: int) -> str:
         """The claim that holds a device of a node; empty for none."""
@@ -351,13 +361,13 @@ class _Pools:
         return {d.id: n for n, name in enumerate(self._names) for d in on_node.get(name, ())}
 
     @property
-    def leaving(self) -> frozenset[str]:
+    def ending_claims(self) -> frozenset[str]:
         """Claims that end with tasks that are on their way out."""
-        return self._leaving
+        return self._find_ending_claims
 
-    def options(self, node: int, asked: Iterable[DeviceAsk]) -> list[tuple[Option, ...]]:
+    def options(self, node: int, requested: Iterable[DeviceAsk]) -> list[tuple[Option, ...]]:
         """What claims ask for in terms of the devices of a node; the very same for the same."""
-        return [self._options_of(node, ask) for ask in asked]
+        return [self._options_of(node, request) for request in requested]
 
     @cached_property
     def like(self) -> list[int]:
@@ -373,11 +383,11 @@ class _Pools:
             found.append(first.setdefault((looks, types, in_flux), n))
         return found
 
-    def _options_of(self, node: int, ask: DeviceAsk) -> tuple[Option, ...]:
+    def _options_of(self, node: int, request: DeviceAsk) -> tuple[Option, ...]:
         node = self.like[node]
-        key = (node, ask)
+        key = (node, request)
         if key not in self._options:
-            self._options[key] = options_of(self.devices, self._names[node], ask)
+            self._options[key] = options_of(self.devices, self._names[node], request)
         return self._options[key]
 
 
@@ -385,17 +395,17 @@ def _with_claims(node: Node) -> tuple[Task, ...]:
     return tuple(task for task in node.residents if task.device_claims)
 
 
-def _leaving(snapshot: Snapshot) -> frozenset[str]:
+def _find_ending_claims(snapshot: Snapshot) -> frozenset[str]:
     residents = [t for node in snapshot.nodes for t in node.derived(_with_claims)]
-    gone = {t.key for t in residents if t.status is TaskStatus.RELEASING}
-    return snapshot.devices.freed(residents, gone)
+    ended = {t.key for t in residents if t.status is TaskStatus.RELEASING}
+    return snapshot.devices.freed(residents, ended)
 
 
 # --- rows ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _Dealing:
+class _AllocationRows:
     """A model in which devices are dealt out.
 
     Attributes
@@ -404,7 +414,7 @@ class _Dealing:
         Claims that end once some groups have left, and which these are.
     joining
         Variables of tasks that would use a claim that has its devices.
-    dealt
+    allocated
         Variables by node and place of a device: whether it is taken.
 
     """
@@ -422,8 +432,8 @@ def _users(problem: Problem, exits: Exits) -> dict[str, list[int]]:
         return {}
     tasks = running_tasks(problem).tasks
     residents = [t for node in problem.snapshot.nodes for t in node.residents if t.device_claims]
-    gone = {tasks[v].key for v in exits.tasks.tolist()}
-    freed = problem.snapshot.devices.freed(residents, gone)
+    ended = {tasks[v].key for v in exits.tasks.tolist()}
+    freed = problem.snapshot.devices.freed(residents, ended)
     found: dict[str, list[int]] = {}
     for v, group in zip(exits.tasks.tolist(), exits.group_of.tolist(), strict=True):
         for key in freed.intersection(tasks[v].device_claims):
@@ -435,28 +445,28 @@ def _joining(pools: _Pools, shapes: Sequence[TaskShape], supplied: I64) -> dict[
     """Variables of tasks that would use a claim that has its devices, by claim."""
     found: dict[str, list[int]] = {}
     for c, shape in enumerate(shapes):
-        for key in pools.asks.allocated(shape):
+        for key in pools.requests.allocated(shape):
             found.setdefault(key, []).extend(supplied[c][supplied[c] >= 0].tolist())
     return found
 
 
-def _close(dealing: _Dealing, exits: Exits) -> None:
+def _close(allocation_rows: _AllocationRows, exits: Exits) -> None:
     """Every device to one claim, and to none before the one that holds it has ended.
 
     A claim does not end for whom others come.
     """
-    model, ends = dealing.model, dict[str, int]()
-    for (node, place), variables in dealing.dealt.items():
-        holder = dealing.pools.holder(node, place)
-        if holder not in dealing.users:
+    model, ends = allocation_rows.model, dict[str, int]()
+    for (node, place), variables in allocation_rows.dealt.items():
+        holder = allocation_rows.pools.holder(node, place)
+        if holder not in allocation_rows.users:
             model.add_rows(0, variables, 1, upper=1)
             continue
         if holder not in ends:
             (ends[holder],) = model.add_variables(0, 1).tolist()
-            for group in sorted(set(dealing.users[holder])):
+            for group in sorted(set(allocation_rows.users[holder])):
                 factors = [int(exits.number[group]), -1]
                 model.add_rows(0, [ends[holder], int(exits.leave[group])], factors, upper=0)
-            for tasks in dealing.joining.get(holder, ()):
+            for tasks in allocation_rows.joining.get(holder, ()):
                 most = int(model.bounds[1][tasks])
                 model.add_rows(0, [tasks, ends[holder]], [1, most], upper=most)
         factors = [*[1] * len(variables), -1]
@@ -466,15 +476,15 @@ def _close(dealing: _Dealing, exits: Exits) -> None:
 class _Rows:
     """The rows of what claims take on one node; see models/formulation/device_claims.md."""
 
-    def __init__(self, dealing: _Dealing, node: int) -> None:
-        self._model = dealing.model
-        self._pools, self._node = dealing.pools, node
-        self._free = self._pools.free(node, dealing.users)
-        self._dealt = dealing.dealt
+    def __init__(self, allocation_rows: _AllocationRows, node: int) -> None:
+        self._model = allocation_rows.model
+        self._pools, self._node = allocation_rows.pools, node
+        self._free = self._pools.free(node, allocation_rows.users)
+        self._device_variables = allocation_rows.dealt
 
-    def add(self, ask: DeviceAsk, tasks: int) -> None:
+    def add(self, request: DeviceAsk, tasks: int) -> None:
         """As many devices as tasks of a variable take, each with a claim of its own."""
-        (options,) = self._pools.options(self._node, [ask])
+        (options,) = self._pools.options(self._node, [request])
         if any(option.bonds for option in options):
             self._add_one_by_one(options, tasks)
         else:
@@ -489,19 +499,19 @@ class _Rows:
             ones = [*[1] * len(chosen), -1]
             self._model.add_rows(0, [*chosen, tasks], ones, lower=0, upper=0)
         return [
-            [self._add_want(want, variable) for want in option.wants]
+            [self._add_demand(demand, variable) for demand in option.demands]
             for option, variable in zip(options, chosen, strict=True)
         ]
 
-    def _add_want(self, want: Want, tasks: int) -> Places:
+    def _add_demand(self, demand: Demand, tasks: int) -> Places:
         """Σ dealt = number·tasks."""
-        open_places = [place for place in want.places if place in self._free]
+        open_places = [place for place in demand.places if place in self._free]
         variables = self._model.add_variables(0, np.ones(len(open_places), np.int64))
-        factors = np.append(np.ones(len(variables), np.int64), -want.number)
+        factors = np.append(np.ones(len(variables), np.int64), -demand.number)
         self._model.add_rows(0, np.append(variables, tasks), factors, lower=0, upper=0)
         found = dict(zip(open_places, variables.tolist(), strict=True))
         for place, variable in found.items():
-            self._dealt.setdefault((self._node, place), []).append(variable)
+            self._device_variables.setdefault((self._node, place), []).append(variable)
         return found
 
     def _add_one_by_one(self, options: Sequence[Option], tasks: int) -> None:
@@ -518,7 +528,7 @@ class _Rows:
     def _add_bond(self, bond: Bond, places: Sequence[Places]) -> None:
         """Devices of one value alone, or of each value one at most."""
         of_value: dict[object, list[int]] = {}
-        for i in bond.wants:
+        for i in bond.demands:
             for place, variable in places[i].items():
                 of_value.setdefault(bond.value_of[place], []).append(variable)
         if bond.is_distinct:
@@ -537,10 +547,12 @@ Places = dict[int, int]
 """A variable by place: whether the device there is taken."""
 
 
-def _share_rows(dealing: _Dealing, shared: tuple[str, list[int]], supplied: I64) -> None:
+def _share_rows(
+    allocation_rows: _AllocationRows, shared: tuple[str, list[int]], supplied: I64
+) -> None:
     """A claim gets its devices on one node at most, and tasks that name it go there only."""
     key, classes = shared
-    model, ask = dealing.model, dealing.pools.devices.claims[key].ask
+    model, request = allocation_rows.model, allocation_rows.pools.devices.claims[key].ask
     chosen: list[int] = []
     for n in np.flatnonzero((supplied[classes] >= 0).any(axis=0)).tolist():
         (here,) = model.add_variables(0, 1).tolist()
@@ -550,7 +562,7 @@ def _share_rows(dealing: _Dealing, shared: tuple[str, list[int]], supplied: I64)
             if tasks >= 0:
                 most = int(model.bounds[1][tasks])
                 model.add_rows(0, [tasks, here], [1, -most], upper=0)
-        _Rows(dealing, n).add(ask, here)
+        _Rows(allocation_rows, n).add(request, here)
     if chosen:
         model.add_rows(0, chosen, 1, upper=1)
 
@@ -558,7 +570,7 @@ def _share_rows(dealing: _Dealing, shared: tuple[str, list[int]], supplied: I64)
 # --- greedy --------------------------------------------------------------------------------------
 
 
-class _Wanted(NamedTuple):
+class _OpenClaims(NamedTuple):
     """Claims of a task besides what has been put on a node: once others have left, and at once.
 
     now: None where the task may wait for that.
@@ -569,7 +581,7 @@ class _Wanted(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class _Seats:
+class _ClaimUse:
     """Tasks that name a claim without devices: their node, how many, how many can come now."""
 
     node: int = -1
@@ -586,86 +598,88 @@ class _Live(Greedy):
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._pools = problem.derived(_Pools)
-        shapes, asks = problem.classes.shapes, self._pools.asks
-        self._own = [shape.devices if asks.open(shape) else () for shape in shapes]
-        self._shared = [asks.shared(shape) for shape in shapes]
-        self._kept = [asks.allocated(shape) for shape in shapes]
+        shapes, requests = problem.classes.shapes, self._pools.requests
+        self._own = [shape.devices if requests.open(shape) else () for shape in shapes]
+        self._shared = [requests.shared(shape) for shape in shapes]
+        self._kept = [requests.allocated(shape) for shape in shapes]
         self._joined: Counter[str] = Counter()
         self._evicted: list[str] = []
-        self._gone = self._pools.leaving
+        self._ending_claims = self._pools.ending_claims
         self._later: dict[int, list[DeviceAsk]] = {}
         self._now: dict[int, list[DeviceAsk]] = {}
-        self._seats = {key: _Seats() for keys in self._shared for key in keys}
+        self._claim_use = {key: _ClaimUse() for keys in self._shared for key in keys}
         self._sharing: dict[int, list[str]] = {}
         self._put: dict[tuple[int, int], list[bool]] = {}
-        self._views: dict[_Wanted, tuple[I64, Bool]] = {}
+        self._views: dict[_OpenClaims, tuple[I64, Bool]] = {}
         self._stamp = np.zeros(problem.num_nodes, np.int64)
         self._clock = 0
 
     # --- questions -------------------------------------------------------------------------------
 
     def live_mask(self, task_class: int) -> Bool | None:
-        return self._mask(task_class, self._wanted(task_class))
+        return self._mask(task_class, self._open_claims(task_class))
 
     def later_mask(self, task_class: int) -> Bool | None:
-        return self._mask(task_class, self._wanted(task_class)._replace(now=None))
+        return self._mask(task_class, self._open_claims(task_class)._replace(now=None))
 
-    def _wanted(self, task_class: int) -> _Wanted:
+    def _open_claims(self, task_class: int) -> _OpenClaims:
         own, claims = self._own[task_class], self._pools.devices.claims
-        seats = [(claims[key].ask, self._seats[key]) for key in self._shared[task_class]]
-        return _Wanted(
-            (*own, *(ask for ask, there in seats if not there.total)),
-            (*own, *(ask for ask, there in seats if not there.now)),
+        seats = [(claims[key].ask, self._claim_use[key]) for key in self._shared[task_class]]
+        return _OpenClaims(
+            (*own, *(request for request, there in seats if not there.total)),
+            (*own, *(request for request, there in seats if not there.now)),
         )
 
-    def _mask(self, task_class: int, wanted: _Wanted) -> Bool | None:
+    def _mask(self, task_class: int, open_claims: _OpenClaims) -> Bool | None:
         shared = self._shared[task_class]
-        kept = self._ending.intersection(self._kept[task_class])
+        kept = self._unused_ending_claims.intersection(self._kept[task_class])
         if not self._own[task_class] and not shared and not kept:
             return None
-        allowed = self._view(wanted).copy()
+        allowed = self._view(open_claims).copy()
         for key in shared:
-            if self._seats[key].total:
+            if self._claim_use[key].total:
                 here = np.zeros_like(allowed)
-                here[self._seats[key].node] = True
+                here[self._claim_use[key].node] = True
                 allowed &= here
         for node in self._pools.homes(kept):
-            allowed[node] &= self._fits(node, wanted, kept)
+            allowed[node] &= self._fits(node, open_claims, kept)
         return allowed
 
     @property
-    def _ending(self) -> frozenset[str]:
+    def _unused_ending_claims(self) -> frozenset[str]:
         """Claims that end with those who leave, for nobody comes for them."""
-        return self._gone.difference(key for key, number in self._joined.items() if number)
+        return self._ending_claims.difference(key for key, number in self._joined.items() if number)
 
-    def _view(self, wanted: _Wanted) -> Bool:
+    def _view(self, open_claims: _OpenClaims) -> Bool:
         """(N,) nodes that have devices for some claims besides all that has been put there."""
-        if wanted not in self._views:
+        if open_claims not in self._views:
             number = self._problem.num_nodes
-            self._views[wanted] = np.full(number, -1, np.int64), np.zeros(number, np.bool_)
-        seen, fits = self._views[wanted]
+            self._views[open_claims] = np.full(number, -1, np.int64), np.zeros(number, np.bool_)
+        seen, fits = self._views[open_claims]
         for node in np.flatnonzero(seen != self._stamp).tolist():
-            fits[node] = self._fits(node, wanted)
+            fits[node] = self._fits(node, open_claims)
             seen[node] = self._stamp[node]
         return fits
 
-    def _fits(self, node: int, wanted: _Wanted, kept: frozenset[str] = frozenset()) -> bool:
+    def _fits(
+        self, node: int, open_claims: _OpenClaims, kept: frozenset[str] = frozenset()
+    ) -> bool:
         """Whether a node has devices for some claims; kept: claims that do not end then."""
-        later, now = wanted
+        later, now = open_claims
         if not self._pools.number(node):
-            return not any(ask.needs for ask in (*later, *(now or ())))
+            return not any(request.needs for request in (*later, *(now or ())))
         claims = self._pools.devices.claims
-        here = [(claims[key].ask, self._seats[key]) for key in self._sharing.get(node, ())]
-        there = (*self._later.get(node, ()), *(ask for ask, _ in here), *later)
-        free = self._pools.free(node, self._ending - kept)
+        here = [(claims[key].ask, self._claim_use[key]) for key in self._sharing.get(node, ())]
+        there = (*self._later.get(node, ()), *(request for request, _ in here), *later)
+        free = self._pools.free(node, self._unused_ending_claims - kept)
         steps = self._pools.steps
-        if deal_out(self._pools.options(node, there), free, steps) is None:
+        if allocate_devices(self._pools.options(node, there), free, steps) is None:
             return False
         if now is None:
             return True
-        there = (*self._now.get(node, ()), *(ask for ask, seats in here if seats.now), *now)
+        there = (*self._now.get(node, ()), *(request for request, seats in here if seats.now), *now)
         options, free = self._pools.options(node, there), self._pools.free(node)
-        return deal_out(options, free, steps) is not None
+        return allocate_devices(options, free, steps) is not None
 
     # --- notes -----------------------------------------------------------------------------------
 
@@ -681,29 +695,29 @@ class _Live(Greedy):
             for _ in range(count):
                 self._add(node, task_class)
             for _ in range(-count):
-                self._take_back(node, task_class)
+                self._undo_placement(node, task_class)
             self._touch(node)
 
     def _add(self, node: int, task_class: int) -> None:
-        is_now = self._fits(node, self._wanted(task_class))
+        is_now = self._fits(node, self._open_claims(task_class))
         self._put.setdefault((node, task_class), []).append(is_now)
-        for asks in (self._later, self._now) if is_now else (self._later,):
-            asks.setdefault(node, []).extend(self._own[task_class])
+        for requests in (self._later, self._now) if is_now else (self._later,):
+            requests.setdefault(node, []).extend(self._own[task_class])
         for key in self._shared[task_class]:
-            seats = self._seats[key]
+            seats = self._claim_use[key]
             if not seats.total:
                 seats.node = node
                 self._sharing.setdefault(node, []).append(key)
             seats.total += 1
             seats.now += is_now
 
-    def _take_back(self, node: int, task_class: int) -> None:
+    def _undo_placement(self, node: int, task_class: int) -> None:
         is_now = self._put[node, task_class].pop()
-        for asks in (self._later, self._now) if is_now else (self._later,):
-            for ask in self._own[task_class]:
-                asks[node].remove(ask)
+        for requests in (self._later, self._now) if is_now else (self._later,):
+            for request in self._own[task_class]:
+                requests[node].remove(request)
         for key in self._shared[task_class]:
-            seats = self._seats[key]
+            seats = self._claim_use[key]
             seats.total -= 1
             seats.now -= is_now
             if not seats.total:
@@ -719,8 +733,8 @@ class _Live(Greedy):
             self._evicted.remove(task.key)
         residents = [t for n in self._problem.snapshot.nodes for t in n.residents]
         going = {t.key for t in residents if t.status is TaskStatus.RELEASING}
-        asking = [t for t in residents if t.device_claims]
-        self._gone = self._pools.devices.freed(asking, going | set(self._evicted))
+        claiming = [t for t in residents if t.device_claims]
+        self._ending_claims = self._pools.devices.freed(claiming, going | set(self._evicted))
         self._clock += 1
         self._stamp[:] = self._clock
 

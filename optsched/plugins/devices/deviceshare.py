@@ -58,7 +58,7 @@ WIRED_TOP = 10.0
 
 
 EXCLUSIVE = "optsched.io/gpu-exclusive"
-"""The note of a task that shares no vGPU with some others: by which rules, as `set_apart` says."""
+"""The annotation that names the exclusion groups of a task, see `exclusive_groups`."""
 
 _BY_LABELS = "labels:"
 
@@ -95,10 +95,10 @@ class Need(NamedTuple):
         """Whether it asks for NPUs, no two of which one task may have the same."""
         return self.family not in ("", NVIDIA)
 
-    def memory_of(self, card: Card) -> int:
+    def memory_of(self, device: Card) -> int:
         """What it takes of the memory of a card that is usable: of NPUs, a template or all."""
-        memory = self.memory or card.memory * self.percent // 100
-        template = card.chip.cut(memory) if card.chip is not None else None
+        memory = self.memory or device.memory * self.percent // 100
+        template = device.chip.cut(memory) if device.chip is not None else None
         return memory if template is None else template.memory
 
 
@@ -167,7 +167,7 @@ class DeviceShare(Rule):
     locks_nodes: bool = False
     exclusive: tuple[tuple[tuple[str, str], ...], ...] = ()
 
-    def set_apart(self, task: Task) -> str:
+    def exclusive_groups(self, task: Task) -> str:
         """The note for a task that asks for vGPUs: which labels of `exclusive` it has all of."""
         if not self.by_vgpu or not any(not r.npu for r in task.shape.cards):
             return ""
@@ -180,7 +180,7 @@ class DeviceShare(Rule):
         """Whether it matters how devices may be cut."""
         return self.by_vgpu or self.by_npu
 
-    def needs(self, shape: TaskShape) -> tuple[Need, ...]:
+    def gpu_needs(self, shape: TaskShape) -> tuple[Need, ...]:
         """What a shape asks for of shared cards."""
         found = []
         if self.by_memory and (memory := amount_of(shape.request, GPU_MEMORY)):
@@ -200,103 +200,106 @@ class DeviceShare(Rule):
         """See `Rule`: by dealing out, in whatever way fits."""
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
-            asking = [t for t in placed if self.needs(t.shape)]
-            if asking and self._dealt(node, asking) is None:
+            sharing = [t for t in placed if self.gpu_needs(t.shape)]
+            if sharing and self._allocate_tasks(node, sharing) is None:
                 number = counted(len(node.cards), "shared GPU")
-                detail = f"{counted(len(asking), 'more task')} can not be dealt out to {number}"
+                detail = f"{counted(len(sharing), 'more task')} can not be dealt out to {number}"
                 yield Violation(self.name, f"node {name}", detail)
 
-    def deal(self, world: World) -> dict[str, tuple[CardUse, ...]]:
+    def allocate_devices(self, world: World) -> dict[str, tuple[CardUse, ...]]:
         """The cards that each task gets which a plan binds, as far as they can be dealt out."""
         found: dict[str, tuple[CardUse, ...]] = {}
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
-            asking = [t for t in placed if self.needs(t.shape)]
+            sharing = [t for t in placed if self.gpu_needs(t.shape)]
             positions = _Positions(node)
-            dealt = self._dealt(node, asking) or {}
-            for task in (t for t in asking if t.key in dealt):
-                container_of = _containers(self.needs(task.shape))
+            allocated = self._allocate_tasks(node, sharing) or {}
+            for task in (t for t in sharing if t.key in allocated):
+                container_of = _containers(self.gpu_needs(task.shape))
                 found[task.key] = tuple(
-                    positions.use(taken, container_of[i]) for i, taken in dealt[task.key]
+                    positions.to_card_use(taken, container_of[i])
+                    for i, taken in allocated[task.key]
                 )
         return found
 
-    def _dealt(
-        self, node: Node, asking: Sequence[Task]
+    def _allocate_tasks(
+        self, node: Node, sharing: Sequence[Task]
     ) -> dict[str, list[tuple[int, Taken]]] | None:
         """(need, what it takes) by task: in Volcano's order, else in any way that fits."""
-        found = self._dealt_in_order(node, asking)
+        found = self._allocate_in_order(node, sharing)
         if found is not None:
             return found
         wanted = [
             Wanted(need, tuple(usable(c, need, t.shape) for c in node.cards), t.key, i)
-            for t in asking
-            for i, need in enumerate(self.needs(t.shape))
+            for t in sharing
+            for i, need in enumerate(self.gpu_needs(t.shape))
         ]
         wanted.sort(key=_hardest_first)
-        chosen = _deal(node.cards, tuple(self.held(node)), wanted, 0, frozenset(), set())
+        chosen = _allocate_all(
+            node.cards, tuple(self.resident_use(node)), wanted, 0, frozenset(), set()
+        )
         if chosen is None:
             return None
-        by_task: dict[str, list[tuple[int, Taken]]] = {t.key: [] for t in asking}
-        for each, cards in zip(wanted, chosen, strict=True):
-            by_task[each.task] += ((each.place, taken) for taken in cards)
+        by_task: dict[str, list[tuple[int, Taken]]] = {t.key: [] for t in sharing}
+        for each, devices in zip(wanted, chosen, strict=True):
+            by_task[each.task] += ((each.place, taken) for taken in devices)
         return by_task
 
-    def _dealt_in_order(
-        self, node: Node, asking: Sequence[Task]
+    def _allocate_in_order(
+        self, node: Node, sharing: Sequence[Task]
     ) -> dict[str, list[tuple[int, Taken]]] | None:
-        used = self.held(node)
+        used = self.resident_use(node)
         found: dict[str, list[tuple[int, Taken]]] = {}
-        for task in asking:
-            needs = self.needs(task.shape)
-            cards = assign(node.cards, used, needs, task.shape, self.prefers)
-            if cards is None:
+        for task in sharing:
+            needs = self.gpu_needs(task.shape)
+            devices = assign(node.cards, used, needs, task.shape, self.prefers)
+            if devices is None:
                 return None
-            for taken in cards:
-                _take(used, taken)
+            for taken in devices:
+                _add_use(used, taken)
             places = [i for i, need in enumerate(needs) for _ in range(need.number)]
-            found[task.key] = list(zip(places, cards, strict=True))
+            found[task.key] = list(zip(places, devices, strict=True))
         return found
 
-    def held(self, node: Node) -> list[Used]:
+    def resident_use(self, node: Node) -> list[Used]:
         """What residents hold of the cards of a node; where nobody says, as they would be dealt."""
-        return _used(node, self.holdings(node))
+        return _sum_holdings(node, self.holdings(node))
 
     def holdings(self, node: Node) -> dict[str, list[Taken]]:
         """The same by resident."""
         used = [Used() for _ in node.cards]
-        place = {(card.npu, card.key): i for i, card in enumerate(node.cards)}
+        place = {(device.npu, device.key): i for i, device in enumerate(node.cards)}
         found: dict[str, list[Taken]] = {}
         for task in node.residents:
-            alone = any(need.is_alone for need in self.needs(task.shape))
+            alone = any(need.is_alone for need in self.gpu_needs(task.shape))
             for use in (u for u in task.cards if (u.npu, u.key) in place):
                 at = place[use.npu, use.key]
-                card = node.cards[at]
+                device = node.cards[at]
                 # Whoever asks for numbers of cards has all of each of them.
-                memory = use.memory or (card.memory if alone else 0)
-                cut = _slice_of(card, use.instance)
+                memory = use.memory or (device.memory if alone else 0)
+                cut = _slice_of(device, use.instance)
                 # A slice that no geometry knows leaves no room on its card.
-                alone_here = (alone and not use.npu) or (card.mode == MIG and cut is None)
-                groups = _groups_of(task.shape) if card.is_vgpu and self.by_vgpu else ()
-                taken = Taken(at, memory, use.cores, alone_here, cut, _on(card, groups))
+                alone_here = (alone and not use.npu) or (device.mode == MIG and cut is None)
+                groups = _groups_of(task.shape) if device.is_vgpu and self.by_vgpu else ()
+                taken = Taken(at, memory, use.cores, alone_here, cut, _groups_on(device, groups))
                 found.setdefault(task.key, []).append(taken)
-                _take(used, found[task.key][-1])
+                _add_use(used, found[task.key][-1])
         for task in node.residents:
-            needs = self.needs(task.shape)
+            needs = self.gpu_needs(task.shape)
             if needs and task.key not in found:
                 found[task.key] = assign(node.cards, used, needs, task.shape, self.prefers) or []
                 for taken in found[task.key]:
-                    _take(used, taken)
+                    _add_use(used, taken)
         return found
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         """See `Rule`."""
-        return bool(self.needs(problem.classes.shapes[task_class]))
+        return bool(self.gpu_needs(problem.classes.shapes[task_class]))
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
         """See `Rule`: nodes whose cards would do if nobody else used them."""
         shape = problem.classes.shapes[task_class]
-        needs = self.needs(shape)
+        needs = self.gpu_needs(shape)
         if not needs:
             return None
         nodes = problem.snapshot.nodes
@@ -306,11 +309,11 @@ class DeviceShare(Rule):
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`."""
         shape = problem.classes.shapes[task_class]
-        needs = self.needs(shape)
+        needs = self.gpu_needs(shape)
         way = dict(shape.notes).get(NPU_MODE, BY_TEMPLATE)
         is_other = way != BY_TEMPLATE and any(need.is_npu for need in needs)
         other = f" ({NPU_MODE}: {way} is not shared out here)" if is_other else ""
-        return f"had {' and '.join(map(_wanted, needs))} free{other}"
+        return f"had {' and '.join(map(_describe_need, needs))} free{other}"
 
     def encode_nodes(self, form: Formulation, supplied: I64) -> None:
         """Every need dealt to cards, within memory, cores and the number of tasks of each."""
@@ -318,7 +321,7 @@ class DeviceShare(Rule):
 
     def stakes(self, problem: Problem, task_class: int) -> I64 | None:
         """See `Rule`: those that hold anything of cards, by what they hold."""
-        if not self.needs(problem.classes.shapes[task_class]):
+        if not self.gpu_needs(problem.classes.shapes[task_class]):
             return None
         running = running_tasks(problem)
         found = np.full(len(running), -1, np.int64)
@@ -333,7 +336,7 @@ class DeviceShare(Rule):
         self, problem: Problem, model: LinearModel, supplied: I64, exits: Exits
     ) -> None:
         """See `Rule`: the same, where cards have more room by what those held who leave."""
-        needs = [self.needs(shape) for shape in problem.classes.shapes]
+        needs = [self.gpu_needs(shape) for shape in problem.classes.shapes]
         tasks = running_tasks(problem).tasks if len(exits.node) else ()
         first = exits.by_group()
         for n, node in enumerate(problem.snapshot.nodes if any(needs) else ()):
@@ -345,8 +348,8 @@ class DeviceShare(Rule):
                 (int(exits.leave[k]), int(exits.number[k]), parts.get(tasks[first[k]].key, []))
                 for k in np.flatnonzero(exits.node == n).tolist()
             ]
-            cards = _Cards((problem, model), node, _used(node, parts), leaving)
-            cards.add(here, needs, supplied[:, n])
+            devices = _DeviceRows((problem, model), node, _sum_holdings(node, parts), leaving)
+            devices.add(here, needs, supplied[:, n])
 
     def known_holdings(self, problem: Problem, node: int) -> dict[str, list[Taken]]:
         """`holdings` of a node by number, found out once."""
@@ -361,21 +364,23 @@ class DeviceShare(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
-        if not any(self.needs(shape) for shape in problem.classes.shapes):
+        if not any(self.gpu_needs(shape) for shape in problem.classes.shapes):
             return None
         return _Scored(self, problem) if self.prefers and self.weight else _Live(self, problem)
 
-    def points(self, cards: Sequence[Card], used: Sequence[Used], taken: Iterable[Taken]) -> float:
+    def points(
+        self, devices: Sequence[Card], used: Sequence[Used], taken: Iterable[Taken]
+    ) -> float:
         """What a node is worth to a task that takes so much of its cards (`GPUScore`)."""
         after, total = list(used), 0.0
         taken = tuple(taken)
-        wired = Counter(cards[each.at].network for each in taken if is_wired(cards[each.at]))
+        wired = Counter(devices[each.at].network for each in taken if is_wired(devices[each.at]))
         if wired and wired.total() == len(taken):
             total += WIRED_TOP * max(wired.values()) / wired.total()
         for each in taken:
-            _take(after, each)
+            _add_use(after, each)
             if self.prefers is Prefers.BINPACK:
-                total += TOP * after[each.at].memory / max(cards[each.at].memory, 1)
+                total += TOP * after[each.at].memory / max(devices[each.at].memory, 1)
             elif after[each.at].number == 1:
                 total += TOP
         return total * self.weight
@@ -388,23 +393,23 @@ def _groups_of(shape: TaskShape) -> tuple[str, ...]:
     return (*own, *notes.get(EXCLUSIVE, "").split())
 
 
-def _on(card: Card, groups: tuple[str, ...]) -> tuple[str, ...]:
+def _groups_on(device: Card, groups: tuple[str, ...]) -> tuple[str, ...]:
     """Those of some groups that count on a card: what MIG cuts apart may be near anything."""
-    if card.mode != MIG:
+    if device.mode != MIG:
         return groups
     return tuple(group for group in groups if not group.startswith(_BY_LABELS))
 
 
-def _used(node: Node, holdings: Mapping[str, Sequence[Taken]]) -> list[Used]:
+def _sum_holdings(node: Node, holdings: Mapping[str, Sequence[Taken]]) -> list[Used]:
     """What is taken of the cards of a node by those who hold them."""
     used = [Used() for _ in node.cards]
     for parts in holdings.values():
         for taken in parts:
-            _take(used, taken)
+            _add_use(used, taken)
     return [u._replace(cores_before=u.cores) for u in used]
 
 
-def _wanted(need: Need) -> str:
+def _describe_need(need: Need) -> str:
     """What a node without it had: `no vGPU with 3000 memory`, `fewer than 2 vGPUs with …`."""
     kind = "vGPU" if need.is_vgpu else need.family or "shared GPU"
     few = f"fewer than {counted(need.number, kind)}" if need.number > 1 else f"no {kind}"
@@ -414,10 +419,10 @@ def _wanted(need: Need) -> str:
     if need.is_npu and need.number > 1 and need.memory:
         return f"{few} with {memory} (of several NPUs at once each is had whole)"
     cores = f" and {need.cores}% cores" if need.cores else ""
-    return f"{few} with {memory}{cores}{_apart(need)}"
+    return f"{few} with {memory}{cores}{_describe_exclusion(need)}"
 
 
-def _apart(need: Need) -> str:
+def _describe_exclusion(need: Need) -> str:
     by_labels = any(group.startswith(_BY_LABELS) for group in need.groups)
     words = " and no pod that its labels keep away" if by_labels else ""
     own = any(not group.startswith(_BY_LABELS) for group in need.groups)
@@ -427,69 +432,69 @@ def _apart(need: Need) -> str:
 # --- cards ---------------------------------------------------------------------------------------
 
 
-def usable(card: Card, need: Need, shape: TaskShape) -> bool:
+def usable(device: Card, need: Need, shape: TaskShape) -> bool:
     """Whether a card is of a kind that a need may take, whatever is free of it."""
-    if card.family != need.family or not card.is_healthy:
+    if device.family != need.family or not device.is_healthy:
         return False
     notes = dict(shape.notes)
     if need.is_npu:
-        return notes.get(NPU_MODE, BY_TEMPLATE) == BY_TEMPLATE and _is_cut_so(card, need)
-    return not need.is_vgpu or _is_meant(card, notes)
+        return notes.get(NPU_MODE, BY_TEMPLATE) == BY_TEMPLATE and _has_template(device, need)
+    return not need.is_vgpu or _matches_notes(device, notes)
 
 
-def _is_meant(card: Card, notes: Mapping[str, str]) -> bool:
+def _matches_notes(device: Card, notes: Mapping[str, str]) -> bool:
     """Whether a vGPU is one of those that a pod names, and none of those that it excludes."""
-    if notes.get(VGPU_MODE, card.mode) != card.mode:
+    if notes.get(VGPU_MODE, device.mode) != device.mode:
         return False
-    if VGPU_USE_UUID in notes and not _is_among(card, notes[VGPU_USE_UUID]):
+    if VGPU_USE_UUID in notes and not _is_listed(device, notes[VGPU_USE_UUID]):
         return False
-    if _is_among(card, notes.get(VGPU_AVOID_UUID, "")):
+    if _is_listed(device, notes.get(VGPU_AVOID_UUID, "")):
         return False
     if GPU_USE_TYPE in notes:
-        return _is_of(card, notes[GPU_USE_TYPE])
-    return not (GPU_AVOID_TYPE in notes and _is_of(card, notes[GPU_AVOID_TYPE]))
+        return _is_model(device, notes[GPU_USE_TYPE])
+    return not (GPU_AVOID_TYPE in notes and _is_model(device, notes[GPU_AVOID_TYPE]))
 
 
-def _is_among(card: Card, uuids: str) -> bool:
-    return card.key in (uuid.strip() for uuid in uuids.split(","))
+def _is_listed(device: Card, uuids: str) -> bool:
+    return device.key in (uuid.strip() for uuid in uuids.split(","))
 
 
-def _is_cut_so(card: Card, need: Need) -> bool:
+def _has_template(device: Card, need: Need) -> bool:
     """Whether an NPU can be cut as asked for: of several at once only whole ones are given."""
-    if card.chip is None:
+    if device.chip is None:
         return False
-    template = card.chip.cut(need.memory or card.memory * need.percent // 100)
+    template = device.chip.cut(need.memory or device.memory * need.percent // 100)
     return template is not None and (need.number == 1 or not template.name)
 
 
-def is_wired(card: Card) -> bool:
+def is_wired(device: Card) -> bool:
     """Whether it matters which of an NPU's node it is wired to."""
-    return card.network is not None and card.npu.startswith(WIRED)
+    return device.network is not None and device.npu.startswith(WIRED)
 
 
-def _is_of(card: Card, models: str) -> bool:
-    return any(model.upper() in card.model.upper() for model in models.split(","))
+def _is_model(device: Card, models: str) -> bool:
+    return any(model.upper() in device.model.upper() for model in models.split(","))
 
 
-def admits(card: Card, used: Used, need: Need) -> bool:
+def admits(device: Card, used: Used, need: Need) -> bool:
     """Whether a card has as much free as a need takes of one.
 
     Who asks for no cores may join any card that does not have all cores taken already.
     """
-    if used.number >= card.sharers or used.owners or (need.is_alone and used.number):
+    if used.number >= device.sharers or used.owners or (need.is_alone and used.number):
         return False
-    if need.groups and not set(_on(card, need.groups)).isdisjoint(used.groups):
+    if need.groups and not set(_groups_on(device, need.groups)).isdisjoint(used.groups):
         return False
     if not need.cores and need.is_vgpu and used.cores_before >= ALL_CORES:
         return False
     if used.cores + need.cores > ALL_CORES:
         return False
-    if card.mode == MIG:
-        return bool(slices(card, used, need))
-    return used.memory + need.memory_of(card) <= card.memory
+    if device.mode == MIG:
+        return bool(slices(device, used, need))
+    return used.memory + need.memory_of(device) <= device.memory
 
 
-def slices(card: Card, used: Used, need: Need) -> list[Slice]:
+def slices(device: Card, used: Used, need: Need) -> list[Slice]:
     """Kinds of slices that would do for a need: of the geometry in use, the smallest first.
 
     Where none is in use, those of all geometries, in the order of these. Of two in use, which
@@ -501,29 +506,38 @@ def slices(card: Card, used: Used, need: Need) -> list[Slice]:
         return []
     found = [
         (g, instance.memory, kind)
-        for g, geometry in enumerate(card.geometries)
+        for g, geometry in enumerate(device.geometries)
         if g in cut or not cut
         for kind, instance in enumerate(geometry.instances)
-        if instance.memory >= need.memory_of(card) and taken.get((g, kind), 0) < instance.number
+        if instance.memory >= need.memory_of(device) and taken.get((g, kind), 0) < instance.number
     ]
     return [(g, kind) for g, _, kind in sorted(found)]
 
 
-def ways(card: Card, at: int, used: Used, need: Need) -> list[Taken]:
+def allocations(device: Card, at: int, used: Used, need: Need) -> list[Taken]:
     """What a need may take of a card that admits it, in Volcano's order."""
-    if card.mode != MIG:
-        return [Taken(at, need.memory_of(card), need.cores, need.is_alone, None, need.groups)]
-    found = [(g, kind, card.geometries[g].instances[kind]) for g, kind in slices(card, used, need)]
+    if device.mode != MIG:
+        return [Taken(at, need.memory_of(device), need.cores, need.is_alone, None, need.groups)]
+    found = [
+        (g, kind, device.geometries[g].instances[kind]) for g, kind in slices(device, used, need)
+    ]
     return [
-        Taken(at, instance.memory, need.cores, need.is_alone, (g, kind), _on(card, need.groups))
+        Taken(
+            at,
+            instance.memory,
+            need.cores,
+            need.is_alone,
+            (g, kind),
+            _groups_on(device, need.groups),
+        )
         for g, kind, instance in found
     ]
 
 
-def _slice_of(card: Card, instance: str) -> Slice | None:
+def _slice_of(device: Card, instance: str) -> Slice | None:
     """The slice that `geometry-position` names."""
     name, _, position = instance.rpartition("-")
-    for g, geometry in enumerate(card.geometries):
+    for g, geometry in enumerate(device.geometries):
         place = geometry.place(position) if geometry.name == name else None
         if place is not None:
             return g, place[0]
@@ -538,25 +552,25 @@ class _Positions:
         uses = (use for task in node.residents for use in task.cards)
         self._taken = {(use.key, use.instance) for use in uses if use.instance}
 
-    def of(self, taken: Taken) -> str:
+    def take_position(self, taken: Taken) -> str:
         """A free one for what is taken, as `geometry-position`; empty where nothing is cut."""
         if taken.slice is None:
             return ""
-        card, (g, kind) = self._cards[taken.at], taken.slice
-        geometry = card.geometries[g]
+        device, (g, kind) = self._cards[taken.at], taken.slice
+        geometry = device.geometries[g]
         for number in range(geometry.instances[kind].number):
             name = f"{geometry.name}-{geometry.position(kind, number)}"
-            if (card.key, name) not in self._taken:
-                self._taken.add((card.key, name))
+            if (device.key, name) not in self._taken:
+                self._taken.add((device.key, name))
                 return name
         return ""
 
-    def use(self, taken: Taken, container: int) -> CardUse:
+    def to_card_use(self, taken: Taken, container: int) -> CardUse:
         """What is taken as it is told to a pod."""
-        card = self._cards[taken.at]
-        template = card.chip.cut(taken.memory) if card.chip is not None else None
-        instance = self.of(taken) if template is None else template.name
-        return CardUse(card.key, taken.memory, taken.cores, container, instance, card.npu)
+        device = self._cards[taken.at]
+        template = device.chip.cut(taken.memory) if device.chip is not None else None
+        instance = self.take_position(taken) if template is None else template.name
+        return CardUse(device.key, taken.memory, taken.cores, container, instance, device.npu)
 
 
 def _containers(needs: Sequence[Need]) -> list[int]:
@@ -565,7 +579,7 @@ def _containers(needs: Sequence[Need]) -> list[int]:
 
 
 def assign(
-    cards: Sequence[Card],
+    devices: Sequence[Card],
     used: Sequence[Used],
     needs: Iterable[Need],
     shape: TaskShape,
@@ -580,42 +594,42 @@ def assign(
     found: list[Taken] = []
     for need in needs:
         mine = {t.at for t in found} if need.is_npu else set()
-        room = [
+        open_devices = [
             at
-            for at in range(len(cards))[:: -1 if need.is_vgpu else 1]
-            if at not in mine and usable(cards[at], need, shape)
-            if admits(cards[at], after[at], need)
+            for at in range(len(devices))[:: -1 if need.is_vgpu else 1]
+            if at not in mine and usable(devices[at], need, shape)
+            if admits(devices[at], after[at], need)
         ]
-        if len(room) < need.number:
+        if len(open_devices) < need.number:
             return None
         if need.is_npu:
-            _put_best_first(cards, after, room, prefers)
-        for at in room[: need.number]:
-            found.append(ways(cards[at], at, after[at], need)[0])
-            _take(after, found[-1])
+            _put_best_first(devices, after, open_devices, prefers)
+        for at in open_devices[: need.number]:
+            found.append(allocations(devices[at], at, after[at], need)[0])
+            _add_use(after, found[-1])
     return found
 
 
 def _put_best_first(
-    cards: Sequence[Card], used: Sequence[Used], room: list[int], prefers: Prefers
+    devices: Sequence[Card], used: Sequence[Used], open_devices: list[int], prefers: Prefers
 ) -> None:
     """Put NPUs with room in the order in which they are taken (`selectDevices`)."""
     if prefers is Prefers.BINPACK:
-        room.sort(key=lambda at: -used[at].memory / max(cards[at].memory, 1))
+        open_devices.sort(key=lambda at: -used[at].memory / max(devices[at].memory, 1))
     elif prefers is Prefers.SPREAD:
-        room.sort(key=lambda at: used[at].number > 0)
-    if all(is_wired(cards[at]) for at in room):
-        there = Counter(cards[at].network for at in room)
-        room.sort(key=lambda at: (-there[cards[at].network], cards[at].network or 0))
+        open_devices.sort(key=lambda at: used[at].number > 0)
+    if all(is_wired(devices[at]) for at in open_devices):
+        there = Counter(devices[at].network for at in open_devices)
+        open_devices.sort(key=lambda at: (-there[devices[at].network], devices[at].network or 0))
 
 
 def _fits(
-    cards: Sequence[Card], used: Sequence[Used], needs: Iterable[Need], shape: TaskShape
+    devices: Sequence[Card], used: Sequence[Used], needs: Iterable[Need], shape: TaskShape
 ) -> bool:
-    return assign(cards, used, needs, shape) is not None
+    return assign(devices, used, needs, shape) is not None
 
 
-def _take(used: list[Used], taken: Taken, sign: int = 1) -> None:
+def _add_use(used: list[Used], taken: Taken, sign: int = 1) -> None:
     """Count what a task takes of a card; with sign -1 that it gives it back."""
     now = used[taken.at]
     slices_now = dict(now.slices)
@@ -651,8 +665,8 @@ def _hardest_first(wanted: Wanted) -> tuple[object, ...]:
     return (need.family, wanted.task if need.is_npu else "", size)
 
 
-def _deal(
-    cards: Sequence[Card],
+def _allocate_all(
+    devices: Sequence[Card],
     used: tuple[Used, ...],
     wanted: Sequence[Wanted],
     first: int,
@@ -670,17 +684,17 @@ def _deal(
         mine = frozenset()
     if (first, mine, used) in dead:
         return None
-    room = [
+    open_devices = [
         i
-        for i, card in enumerate(cards)
-        if may[i] and i not in mine and admits(card, used[i], need)
+        for i, device in enumerate(devices)
+        if may[i] and i not in mine and admits(device, used[i], need)
     ]
-    for taken in _choices(cards, used, need, room):
+    for taken in _choices(devices, used, need, open_devices):
         after = list(used)
         for each in taken:
-            _take(after, each)
+            _add_use(after, each)
         here = mine.union(each.at for each in taken)
-        rest = _deal(cards, tuple(after), wanted, first + 1, here, dead)
+        rest = _allocate_all(devices, tuple(after), wanted, first + 1, here, dead)
         if rest is not None:
             return [list(taken), *rest]
     dead.add((first, mine, used))
@@ -688,24 +702,24 @@ def _deal(
 
 
 def _choices(
-    cards: Sequence[Card], used: Sequence[Used], need: Need, room: Iterable[int]
+    devices: Sequence[Card], used: Sequence[Used], need: Need, open_devices: Iterable[int]
 ) -> Iterator[tuple[Taken, ...]]:
     """Every way to give a need cards that have room for it."""
-    for chosen in combinations(room, need.number):
-        yield from product(*(ways(cards[i], i, used[i], need) for i in chosen))
+    for chosen in combinations(open_devices, need.number):
+        yield from product(*(allocations(devices[i], i, used[i], need) for i in chosen))
 
 
 # --- rows ----------------------------------------------------------------------------------------
 
 
-class _Gone(NamedTuple):
+class _Departure(NamedTuple):
     """What leaves a card with each of the tasks that a variable counts."""
 
     variable: int
     taken: Taken
 
 
-class _Cards:
+class _DeviceRows:
     """The rows of one node; see models/formulation/deviceshare.md and victims.md."""
 
     def __init__(
@@ -718,14 +732,14 @@ class _Cards:
         problem, self._model = where
         self._shapes = problem.classes.shapes
         self._pending = int(problem.classes.num_pending.sum())
-        self._cards, self._used = node.cards, used
-        self._gone: list[list[_Gone]] = [[] for _ in node.cards]
+        self._cards, self._sum_holdings = node.cards, used
+        self._departures: list[list[_Departure]] = [[] for _ in node.cards]
         left = list(used)
         for variable, number, parts in leaving:
             for taken in parts:
-                self._gone[taken.at].append(_Gone(variable, taken))
+                self._departures[taken.at].append(_Departure(variable, taken))
                 for _ in range(number):
-                    _take(left, taken, -1)
+                    _add_use(left, taken, -1)
         # What is taken once everybody has left who may.
         self._left = [u._replace(cores_before=u.cores) for u in left]
         self._alone = self._model.add_variables(0, np.ones(len(node.cards), np.int64))
@@ -735,37 +749,37 @@ class _Cards:
         self._owning: list[list[int]] = [[] for _ in node.cards]
         self._coreless: list[list[int]] = [[] for _ in node.cards]
         self._cut: dict[int, dict[Slice, list[int]]] = {}
-        self._apart: dict[tuple[int, str], list[int]] = {}
+        self._describe_exclusion: dict[tuple[int, str], list[int]] = {}
 
     def add(self, here: Sequence[int], needs: Sequence[tuple[Need, ...]], supplied: I64) -> None:
         """Deal the tasks of classes on this node, then bound what cards give."""
         for c in here:
             npus: dict[int, list[int]] = {}
             for need in needs[c]:
-                dealt = self._add_need(need, self._shapes[c], int(supplied[c]))
-                for at, variable in dealt if need.is_npu else ():
+                allocated = self._add_need(need, self._shapes[c], int(supplied[c]))
+                for at, variable in allocated if need.is_npu else ():
                     npus.setdefault(at, []).append(variable)
             for variables in (v for v in npus.values() if len(v) > 1):
                 # No NPU twice for one task, whichever of its containers has it.
                 ones = [*[1] * len(variables), -1]
                 self._model.add_row([*variables, int(supplied[c])], ones, upper=0)
-        for at, card in enumerate(self._cards):
-            self._bound(at, card)
-        for (at, group), variables in self._apart.items():
-            self._keep_apart(at, group, variables)
+        for at, device in enumerate(self._cards):
+            self._bound(at, device)
+        for (at, group), variables in self._describe_exclusion.items():
+            self._add_exclusion(at, group, variables)
 
     def _add_need(self, need: Need, shape: TaskShape, tasks: int) -> list[tuple[int, int]]:
         """Σ over cards of v = number·tasks, and no card twice for one task; (card, v)."""
         model = self._model
-        open_cards = [
+        open_devices = [
             i
-            for i, card in enumerate(self._cards)
-            if usable(card, need, shape) and admits(card, self._left[i], need)
+            for i, device in enumerate(self._cards)
+            if usable(device, need, shape) and admits(device, self._left[i], need)
         ]
-        most = [self._most(i, need) for i in open_cards]
-        dealt = model.add_variables(0, np.array(most, np.int64)).tolist()
-        model.add_row([*dealt, tasks], [*[1] * len(dealt), -need.number], lower=0, upper=0)
-        found = list(zip(open_cards, dealt, strict=True))
+        most = [self._most_tasks(i, need) for i in open_devices]
+        allocated = model.add_variables(0, np.array(most, np.int64)).tolist()
+        model.add_row([*allocated, tasks], [*[1] * len(allocated), -need.number], lower=0, upper=0)
+        found = list(zip(open_devices, allocated, strict=True))
         for at, variable in found:
             model.add_row([variable, tasks], [1, -1], upper=0)
             if self._cards[at].mode == MIG:
@@ -773,112 +787,116 @@ class _Cards:
             else:
                 self._memory[at].append((variable, need.memory_of(self._cards[at])))
             self._cores[at].append((variable, need.cores))
-            for group in _on(self._cards[at], need.groups):
-                self._apart.setdefault((at, group), []).append(variable)
+            for group in _groups_on(self._cards[at], need.groups):
+                self._describe_exclusion.setdefault((at, group), []).append(variable)
             (self._owning if need.is_alone else self._sharing)[at].append(variable)
             if need.is_vgpu and not need.cores:
                 self._coreless[at].append(variable)
         return found
 
-    def _keep_apart(self, at: int, group: str, variables: Sequence[int]) -> None:
+    def _add_exclusion(self, at: int, group: str, variables: Sequence[int]) -> None:
         """One task of a group a card, and none before those of it that hold it have left."""
         ones = [1] * len(variables)
         self._model.add_row(variables, ones, upper=1)
-        goes = [v for v, taken in self._gone[at] if group in taken.groups]
-        held = self._used[at].groups.count(group)
+        goes = [v for v, taken in self._departures[at] if group in taken.groups]
+        held = self._sum_holdings[at].groups.count(group)
         if held:
             factors = [*[held] * len(variables), *[-1] * len(goes)]
             self._model.add_row([*variables, *goes], factors, upper=0)
 
     def _add_slices(self, at: int, need: Need, variable: int) -> None:
         """Every task on a card that is cut has one slice: Σ over kinds of w = v."""
-        model, card = self._model, self._cards[at]
-        kinds = slices(card, self._left[at], need)
-        counts = [card.geometries[g].instances[kind].number for g, kind in kinds]
+        model, device = self._model, self._cards[at]
+        kinds = slices(device, self._left[at], need)
+        counts = [device.geometries[g].instances[kind].number for g, kind in kinds]
         chosen = model.add_variables(0, np.array(counts, np.int64)).tolist()
         model.add_row([*chosen, variable], [*[1] * len(chosen), -1], lower=0, upper=0)
-        of_card = self._cut.setdefault(at, {})
+        by_slice = self._cut.setdefault(at, {})
         for kind, each in zip(kinds, chosen, strict=True):
-            of_card.setdefault(kind, []).append(each)
+            by_slice.setdefault(kind, []).append(each)
 
     def _bound_slices(self, at: int) -> None:
         """One geometry a card, and of each kind no more than it has: Σ w + held ≤ count·q, Σ q ≤ 1.
 
         While two are in use, which is so as long as those stay who use them, nothing comes.
         """
-        model, card, of_card = self._model, self._cards[at], self._cut.get(at, {})
-        if not of_card:
+        model, device, by_slice = self._model, self._cards[at], self._cut.get(at, {})
+        if not by_slice:
             return
-        taken = dict(self._used[at].slices)
+        taken = dict(self._sum_holdings[at].slices)
         in_use: dict[int, int] = {}
-        for g, kind in sorted({*of_card, *taken}):
+        for g, kind in sorted({*by_slice, *taken}):
             if g not in in_use:
                 (in_use[g],) = model.add_variables(0, 1).tolist()
-            comes = of_card.get((g, kind), [])
-            goes = [gone.variable for gone in self._gone[at] if gone.taken.slice == (g, kind)]
+            comes = by_slice.get((g, kind), [])
+            goes = [
+                departures.variable
+                for departures in self._departures[at]
+                if departures.taken.slice == (g, kind)
+            ]
             held = taken.get((g, kind), 0)
-            count = max(card.geometries[g].instances[kind].number, held)
+            count = max(device.geometries[g].instances[kind].number, held)
             factors = [*[1] * len(comes), *[-1] * len(goes), -count]
             model.add_row([*comes, *goes, in_use[g]], factors, upper=-held)
         mixed = len({g for g, _ in taken}) - 1
         if mixed < 1:
             model.add_row(list(in_use.values()), [1] * len(in_use), upper=1)
             return
-        comes = [w for variables in of_card.values() for w in variables]
+        comes = [w for variables in by_slice.values() for w in variables]
         anything = model.any_of(comes, self._pending)
         factors = [*[1] * len(in_use), mixed]
         model.add_row([*in_use.values(), anything], factors, upper=1 + mixed)
 
-    def _most(self, at: int, need: Need) -> int:
-        card, used = self._cards[at], self._left[at]
-        memory = 0 if card.mode == MIG else need.memory_of(card)
-        most = min(card.sharers - used.number, self._pending)
-        return min(most, (card.memory - used.memory) // memory) if memory else most
+    def _most_tasks(self, at: int, need: Need) -> int:
+        device, used = self._cards[at], self._left[at]
+        memory = 0 if device.mode == MIG else need.memory_of(device)
+        most = min(device.sharers - used.number, self._pending)
+        return min(most, (device.memory - used.memory) // memory) if memory else most
 
-    def _bound(self, at: int, card: Card) -> None:
+    def _bound(self, at: int, device: Card) -> None:
         self._bound_slices(at)
-        used, gone = self._used[at], self._gone[at]
+        used, departures = self._sum_holdings[at], self._departures[at]
         self._model.add_room(
             self._memory[at],
-            [(v, t.memory) for v, t in gone],
-            card.memory - used.memory,
+            [(v, t.memory) for v, t in departures],
+            device.memory - used.memory,
             self._pending,
         )
-        cores = [(v, t.cores) for v, t in gone]
+        cores = [(v, t.cores) for v, t in departures]
         self._model.add_room(self._cores[at], cores, ALL_CORES - used.cores, self._pending)
         comes = [*self._sharing[at], *self._owning[at]]
-        if gone:
-            room = card.sharers - used.number
-            goes = [(v, 1) for v, _ in gone]
-            self._model.add_room([(v, 1) for v in comes], goes, room, self._pending)
+        if departures:
+            open_devices = device.sharers - used.number
+            goes = [(v, 1) for v, _ in departures]
+            self._model.add_room([(v, 1) for v in comes], goes, open_devices, self._pending)
             self._wait_for_owners(at, comes)
-        self._bound_owners(at, card)
+        self._bound_owners(at, device)
 
     def _wait_for_owners(self, at: int, comes: Sequence[int]) -> None:
         """Nobody comes while somebody has the card alone, nor all of its cores for the coreless."""
-        used, gone = self._used[at], self._gone[at]
+        used, departures = self._sum_holdings[at], self._departures[at]
         if used.owners and comes:
-            owners = [v for v, t in gone if t.is_alone]
+            owners = [v for v, t in departures if t.is_alone]
             anything = self._model.any_of(comes, self._pending)
             self._model.add_row([*owners, anything], [*[-1] * len(owners), used.owners], upper=0)
         over = used.cores_before - ALL_CORES + 1
         if over > 0 and self._coreless[at]:
             anything = self._model.any_of(self._coreless[at], self._pending)
-            variables = [*(v for v, _ in gone), anything]
-            factors = [*(-t.cores for _, t in gone), over]
+            variables = [*(v for v, _ in departures), anything]
+            factors = [*(-t.cores for _, t in departures), over]
             self._model.add_row(variables, factors, upper=0)
 
-    def _bound_owners(self, at: int, card: Card) -> None:
+    def _bound_owners(self, at: int, device: Card) -> None:
         """Who has a card alone finds nobody there and lets nobody come."""
-        model, owner, gone = self._model, int(self._alone[at]), self._gone[at]
-        most = min(card.sharers - self._left[at].number, self._pending)
+        model, owner, departures = self._model, int(self._alone[at]), self._departures[at]
+        most = min(device.sharers - self._left[at].number, self._pending)
         if self._owning[at]:
             owned = [*self._owning[at], owner]
             model.add_row(owned, [*[1] * len(self._owning[at]), -1], upper=0)
-            if gone:
-                factors = [*[-1] * len(gone), self._used[at].number]
-                model.add_row([*(v for v, _ in gone), owner], factors, upper=0)
-        if self._sharing[at] and (self._owning[at] or not gone):
+            if departures:
+                factors = [*[-1] * len(departures), self._sum_holdings[at].number]
+                model.add_row([*(v for v, _ in departures), owner], factors, upper=0)
+        if self._sharing[at] and (self._owning[at] or not departures):
             shared = [*self._sharing[at], owner]
             model.add_row(shared, [*[1] * len(self._sharing[at]), most], upper=most)
 
@@ -897,18 +915,20 @@ class _Live(Greedy):
         self._rule = rule
         self._problem = problem
         self._shapes = problem.classes.shapes
-        self._needs = [rule.needs(shape) for shape in self._shapes]
+        self._needs = [rule.gpu_needs(shape) for shape in self._shapes]
         nodes = problem.snapshot.nodes
         self._cards = [node.cards for node in nodes]
-        self._used = [_used(node, rule.known_holdings(problem, n)) for n, node in enumerate(nodes)]
-        self._later = [list(used) for used in self._used]
-        self._dealt: dict[tuple[int, int], list[list[Taken]]] = {}
+        self._sum_holdings = [
+            _sum_holdings(node, rule.known_holdings(problem, n)) for n, node in enumerate(nodes)
+        ]
+        self._later = [list(used) for used in self._sum_holdings]
+        self._allocate_tasks: dict[tuple[int, int], list[list[Taken]]] = {}
         self._log: list[int] = []
         self._views: dict[tuple[int, bool], tuple[Bool, F64, int]] = {}
         for n, node in enumerate(nodes):
             leaving = [t for t in node.residents if t.status is TaskStatus.RELEASING]
             for task in leaving if node.cards else ():
-                self._give_back(n, task.key, 1)
+                self._add_future_idle(n, task.key, 1)
 
     def live_mask(self, task_class: int) -> Bool | None:
         return self._view(task_class)[0] if self._needs[task_class] else None
@@ -921,12 +941,12 @@ class _Live(Greedy):
         node = int(running.node_of[victim])
         if self._cards[node]:
             self._log.append(node)
-            self._give_back(node, running.tasks[victim].key, sign)
+            self._add_future_idle(node, running.tasks[victim].key, sign)
 
-    def _give_back(self, node: int, task: str, sign: int) -> None:
+    def _add_future_idle(self, node: int, task: str, sign: int) -> None:
         """Count what a resident holds as free later on, or no more so."""
         for taken in self._rule.known_holdings(self._problem, node).get(task, ()):
-            _take(self._later[node], taken, -sign)
+            _add_use(self._later[node], taken, -sign)
             now = self._later[node][taken.at]
             before = now.cores_before - sign * taken.cores
             self._later[node][taken.at] = now._replace(cores_before=before)
@@ -937,25 +957,25 @@ class _Live(Greedy):
         for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
             self._log.append(node)
             for _ in range(count):
-                self._put(node, task_class)
+                self._add_task(node, task_class)
             for _ in range(-count):
-                self._take_back(node, task_class)
+                self._undo_placement(node, task_class)
 
-    def _put(self, node: int, task_class: int) -> None:
-        cards, used, later = self._cards[node], self._used[node], self._later[node]
+    def _add_task(self, node: int, task_class: int) -> None:
+        devices, used, later = self._cards[node], self._sum_holdings[node], self._later[node]
         needs, shape = self._needs[task_class], self._shapes[task_class]
         prefers = self._rule.prefers
-        found = assign(cards, used, needs, shape, prefers)
-        found = found or assign(cards, later, needs, shape, prefers) or []
+        found = assign(devices, used, needs, shape, prefers)
+        found = found or assign(devices, later, needs, shape, prefers) or []
         for taken in found:
-            _take(used, taken)
-            _take(later, taken)
-        self._dealt.setdefault((node, task_class), []).append(found)
+            _add_use(used, taken)
+            _add_use(later, taken)
+        self._allocate_tasks.setdefault((node, task_class), []).append(found)
 
-    def _take_back(self, node: int, task_class: int) -> None:
-        for taken in self._dealt[node, task_class].pop():
-            _take(self._used[node], taken, -1)
-            _take(self._later[node], taken, -1)
+    def _undo_placement(self, node: int, task_class: int) -> None:
+        for taken in self._allocate_tasks[node, task_class].pop():
+            _add_use(self._sum_holdings[node], taken, -1)
+            _add_use(self._later[node], taken, -1)
 
     def _view(self, task_class: int, *, later: bool = False) -> tuple[Bool, F64]:
         key = (task_class, later)
@@ -967,11 +987,11 @@ class _Live(Greedy):
             touched = set(self._log[self._views[key][2] :])
         fits, points, _ = self._views[key]
         for node in touched:
-            cards, used = self._cards[node], (self._later if later else self._used)[node]
+            devices, used = self._cards[node], (self._later if later else self._sum_holdings)[node]
             needs, shape = self._needs[task_class], self._shapes[task_class]
-            found = assign(cards, used, needs, shape, self._rule.prefers)
+            found = assign(devices, used, needs, shape, self._rule.prefers)
             fits[node] = found is not None
-            points[node] = self._rule.points(cards, used, found or ())
+            points[node] = self._rule.points(devices, used, found or ())
         self._views[key] = fits, points, len(self._log)
         return fits.copy(), points.copy()
 

@@ -20,10 +20,10 @@ from optsched.plugins.devices.gpu_shares import (
     GPU,
     WHOLE,
     Devices,
-    dealt,
+    devices_left,
     free_devices,
     is_shared,
-    part_of,
+    share_milli,
 )
 from optsched.plugins.extension_points import Greedy, Rule
 from optsched.problem.linear import Expression
@@ -68,7 +68,7 @@ class Kind:
     @classmethod
     def of(cls, shape: TaskShape) -> Kind:
         """The kind of a shape."""
-        cpu_m, part = amount_of(shape.request, CPU), part_of(shape)
+        cpu_m, part = amount_of(shape.request, CPU), share_milli(shape)
         number = 1 if part else amount_of(shape.request, GPU)
         milli = part or (WHOLE if number else 0)
         return cls(cpu_m, number, milli, shape.node_selector, shape.node_affinity)
@@ -212,11 +212,11 @@ class Fragmentation(Rule):
 def _has_gpus(problem: Problem) -> bool:
     """Whether a ready node has devices and somebody asks for some, or for a part of one."""
     return bool(free_devices(problem)[problem.ready].any()) and (
-        is_shared(problem) or _is_asked_for(problem)
+        is_shared(problem) or _has_gpu_request(problem)
     )
 
 
-def _is_asked_for(problem: Problem) -> bool:
+def _has_gpu_request(problem: Problem) -> bool:
     """Whether a task of a queue takes GPUs; that they have a place on axis R does not say so."""
     at = problem.index(GPU)
     parts = (problem.classes.request, problem.queues.allocated)
@@ -249,12 +249,12 @@ class FragLevel:
     def ideal(self, problem: Problem) -> int:
         """See `Level`: everything that waits is placed, and only who takes no GPU wastes any."""
         target = target_of(problem)
-        free = int(_before(problem).sum())
+        free = int(_free_at_start(problem).sum())
         shapes, number = problem.classes.shapes, problem.classes.num_pending.tolist()
         kinds = [Kind.of(shape) for shape in shapes]
-        asked = sum(k.number * k.milli * n for k, n in zip(kinds, number, strict=True))
+        requested = sum(k.number * k.milli * n for k, n in zip(kinds, number, strict=True))
         idle_share = int(target.share[target.number == 0].sum())
-        return idle_share * max(free - int(asked), 0)
+        return idle_share * max(free - int(requested), 0)
 
     def encode_places(self, form: Formulation, supplied: I64) -> Expression:
         """See `DomainLevel`: exact for whole GPUs; where parts are taken, only not below 0."""
@@ -263,7 +263,7 @@ class FragLevel:
         return _encode(form, supplied, target_of(form.problem))
 
 
-def _before(problem: Problem) -> I64:
+def _free_at_start(problem: Problem) -> I64:
     """(N, D) thousandths free of devices of ready nodes before anything is placed."""
     if is_shared(problem):
         return np.where(problem.ready[:, None], free_devices(problem), 0)
@@ -282,11 +282,11 @@ def left_devices(outcome: Outcome) -> I64:
     if not is_shared(problem):
         return _fresh(problem, outcome.idle)
     node_of = outcome.decisions.node_of
-    part = np.array([part_of(shape) for shape in problem.classes.shapes], np.int64)
+    part = np.array([share_milli(shape) for shape in problem.classes.shapes], np.int64)
     taken = part[problem.task_class] * outcome.placed
     sharing = np.flatnonzero(taken)
     parts = list(zip(node_of[sharing].tolist(), taken[sharing].tolist(), strict=True))
-    return dealt(_before(problem), parts, _column(problem, GPU, outcome.on_node))
+    return devices_left(_free_at_start(problem), parts, _column(problem, GPU, outcome.on_node))
 
 
 def _encode(form: Formulation, supplied: I64, target: Target) -> Expression:
@@ -303,25 +303,27 @@ def _encode(form: Formulation, supplied: I64, target: Target) -> Expression:
     can = target.reach[of_kind, of_node] & (target.number[of_kind] > 0)
     runs = model.add_variables(0, can.astype(np.int64))
     waste = model.add_variables(0, top)
-    for resource, asked in ((CPU, target.cpu_m), (GPU, target.number)):
+    for resource, requested in ((CPU, target.cpu_m), (GPU, target.number)):
         at = problem.index(resource)
         if at >= 0:
             for i, n in enumerate(of_node.tolist()):
-                _add_room(form, supplied[:, n], at, (n, int(runs[i]), int(asked[of_kind[i]])))
+                _add_fit_row(
+                    form, supplied[:, n], at, (n, int(runs[i]), int(requested[of_kind[i]]))
+                )
     for i, n in enumerate(of_node.tolist()):
         _add_waste(form, supplied[:, n], n, (int(waste[i]), int(runs[i]), int(top[i])))
     return Expression.of(waste, target.share[of_kind] * WHOLE)
 
 
-def _add_room(form: Formulation, supplied: I64, at: int, what: tuple[int, int, int]) -> None:
+def _add_fit_row(form: Formulation, supplied: I64, at: int, what: tuple[int, int, int]) -> None:
     """asked·runs + Σ request·tasks ≤ idle on a node."""
-    node, runs, asked = what
+    node, runs, requested = what
     here = supplied >= 0
     request = form.problem.classes.request[here, at]
     form.model.add_rows(
         0,
         np.append(supplied[here], runs),
-        np.append(request, asked),
+        np.append(request, requested),
         upper=max(int(form.problem.idle[node, at]), 0),
     )
 
@@ -391,11 +393,11 @@ class _Live(Greedy):
     def _points(self, kind: Kind, nodes: I64) -> F64:
         cpu_m, free = self._cpu_m[nodes], self._devices.free[nodes]
         before = self._target.waste(nodes, cpu_m, free)
-        after = self._target.waste(nodes, cpu_m - kind.cpu_m, taken_by(kind, free))
+        after = self._target.waste(nodes, cpu_m - kind.cpu_m, devices_after(kind, free))
         return (before - after).astype(np.float64) * (self._weight / SHARES)
 
 
-def taken_by(kind: Kind, free: I64) -> I64:
+def devices_after(kind: Kind, free: I64) -> I64:
     """(m, D) devices after one more task of a kind: a part from the fullest that has room.
 
     Rows without room stay as they are.

@@ -44,56 +44,56 @@ class GpuShares(Rule):
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             if tied := [t for t in node.residents if t.gpus]:
-                yield from self._verify_beside(node, tied, placed)
+                yield from self._verify_known_devices(node, tied, placed)
                 continue
             shapes = [t.shape for t in (*node.residents, *placed)]
-            parts = sorted((p for s in shapes if (p := part_of(s))), reverse=True)
+            parts = sorted((p for s in shapes if (p := share_milli(s))), reverse=True)
             whole = sum(amount_of(s.request, GPU) for s in shapes)
             devices = amount_of(node.allocatable, GPU) - whole
             if parts and not packs(parts, devices):
-                asked = ", ".join(map(str, parts))
-                room = counted(max(devices, 0), "device")
-                detail = f"parts of {asked} thousandths do not fit {room}"
+                requested = ", ".join(map(str, parts))
+                free_milli = counted(max(devices, 0), "device")
+                detail = f"parts of {requested} thousandths do not fit {free_milli}"
                 yield Violation(self.name, f"node {name}", detail)
-        yield from self._verify_promises(world)
+        yield from self._verify_nominations(world)
 
-    def _verify_beside(
+    def _verify_known_devices(
         self, node: Node, tied: Sequence[Task], placed: Sequence[Task]
     ) -> Iterator[Violation]:
         """Whoever has known devices keeps them; the others are dealt what is left."""
-        room = [WHOLE] * amount_of(node.allocatable, GPU)
+        free_milli = [WHOLE] * amount_of(node.allocatable, GPU)
         for task in tied:
-            for device in (d for d in task.gpus if d < len(room)):
-                room[device] -= part_of(task.shape) or WHOLE
+            for device in (d for d in task.gpus if d < len(free_milli)):
+                free_milli[device] -= share_milli(task.shape) or WHOLE
         known = {task.key for task in tied}
         others = [t.shape for t in (*node.residents, *placed) if t.key not in known]
-        parts = sorted((p for s in others if (p := part_of(s))), reverse=True)
+        parts = sorted((p for s in others if (p := share_milli(s))), reverse=True)
         whole = sum(amount_of(s.request, GPU) for s in others)
-        fresh = room.count(WHOLE)
-        open_rooms = sorted(room)[: len(room) - whole] if whole <= fresh else []
-        if whole > fresh or not _pack(tuple(parts), tuple(open_rooms), set()):
-            asked = ", ".join(map(str, parts)) or "none"
+        fresh = free_milli.count(WHOLE)
+        open_devices = sorted(free_milli)[: len(free_milli) - whole] if whole <= fresh else []
+        if whole > fresh or not _pack(tuple(parts), tuple(open_devices), set()):
+            requested = ", ".join(map(str, parts)) or "none"
             detail = (
-                f"{counted(whole, 'whole GPU')} and parts of {asked} thousandths do not fit"
-                f" devices with {', '.join(map(str, room))} free"
+                f"{counted(whole, 'whole GPU')} and parts of {requested} thousandths do not fit"
+                f" devices with {', '.join(map(str, free_milli))} free"
             )
             yield Violation(self.name, f"node {node.name}", detail)
 
-    def _verify_promises(self, world: World) -> Iterator[Violation]:
+    def _verify_nominations(self, world: World) -> Iterator[Violation]:
         """What is promised packs once everything that is leaving has left."""
         for name, promised in world.promised_on.items():
             node = world.snapshot.node_by_name[name]
             stays = [t.shape for t in node.residents if t.status is not TaskStatus.RELEASING]
             stays += [t.shape for t in world.placed_on.get(name, ())]
             have = Holding.of(node, (*stays, *(t.shape for t in promised)))
-            if any(_has(t.shape) for t in promised) and have.parts and not have.fits:
+            if any(_uses_gpus(t.shape) for t in promised) and have.parts and not have.fits:
                 detail = "parts of GPUs are promised that will not fit"
                 yield Violation(self.name, f"node {name}", detail)
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         """See `Rule`: parts, and whole GPUs beside them."""
         shape = problem.classes.shapes[task_class]
-        return is_shared(problem) and bool(part_of(shape) or amount_of(shape.request, GPU))
+        return is_shared(problem) and bool(share_milli(shape) or amount_of(shape.request, GPU))
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
@@ -101,7 +101,7 @@ class GpuShares(Rule):
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
         """See `Rule`: nodes that have devices at all."""
-        if not part_of(problem.classes.shapes[task_class]):
+        if not share_milli(problem.classes.shapes[task_class]):
             return None
         return np.array(
             [amount_of(n.allocatable, GPU) > 0 for n in problem.snapshot.nodes], np.bool_
@@ -110,7 +110,7 @@ class GpuShares(Rule):
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`."""
         shape = problem.classes.shapes[task_class]
-        part, whole = part_of(shape), amount_of(shape.request, GPU)
+        part, whole = share_milli(shape), amount_of(shape.request, GPU)
         if part:
             return f"had no GPU with {part}/{WHOLE} free"
         return f"had fewer than {counted(whole, 'whole GPU')} free"
@@ -126,8 +126,8 @@ class GpuShares(Rule):
         running = running_tasks(problem)
         found = np.full(len(running), -1, np.int64)
         for v, task in enumerate(running.tasks):
-            if _has(task.shape):
-                found[v] = part_of(task.shape) + amount_of(task.shape.request, GPU) * WHOLE
+            if _uses_gpus(task.shape):
+                found[v] = share_milli(task.shape) + amount_of(task.shape.request, GPU) * WHOLE
         return found
 
     def encode_evicting(
@@ -144,16 +144,18 @@ class GpuShares(Rule):
                 (int(exits.leave[k]), int(exits.number[k]), tasks[first[k]].shape)
                 for k in np.flatnonzero(exits.node == n).tolist()
             ]
-            goes = [each for each in goes if _has(each[2])]
+            goes = [each for each in goes if _uses_gpus(each[2])]
             if not goes:
                 _encode_node((problem, model), supplied[:, n], free[n])
                 continue
             shapes = problem.classes.shapes
-            here = [c for c in np.flatnonzero(supplied[:, n] >= 0).tolist() if _has(shapes[c])]
+            here = [
+                c for c in np.flatnonzero(supplied[:, n] >= 0).tolist() if _uses_gpus(shapes[c])
+            ]
             comes = [(int(supplied[c, n]), shapes[c]) for c in here]
             if comes:
                 stays = Holding.of(node, [t.shape for t in node.residents])
-                _Anew((problem, model), stays, comes, goes).write()
+                _RepackRows((problem, model), stays, comes, goes).write()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +169,7 @@ class Holding:
     @classmethod
     def of(cls, node: Node, shapes: Sequence[TaskShape]) -> Holding:
         """What tasks of some shapes hold of a node."""
-        parts = sorted((p for s in shapes if (p := part_of(s))), reverse=True)
+        parts = sorted((p for s in shapes if (p := share_milli(s))), reverse=True)
         whole = sum(amount_of(s.request, GPU) for s in shapes)
         return cls(amount_of(node.allocatable, GPU), whole, tuple(parts))
 
@@ -176,7 +178,7 @@ class Holding:
         """Whether all of it can be dealt out in some way."""
         return packs(self.parts, self.devices - self.whole)
 
-    def more(self, part: int, whole: int, number: int = 1) -> Holding:
+    def with_tasks(self, part: int, whole: int, number: int = 1) -> Holding:
         """The same with more tasks, or with fewer, that have a part or whole devices."""
         parts = [*self.parts, *([part] * number if part else ())]
         for _ in range(-number if part else 0):
@@ -185,7 +187,7 @@ class Holding:
         return Holding(self.devices, whole, tuple(sorted(parts, reverse=True)))
 
 
-def part_of(shape: TaskShape) -> int:
+def share_milli(shape: TaskShape) -> int:
     """Thousandths of one device that a shape asks for; 0 when it asks for no part."""
     return shape.device.milli if shape.device is not None and shape.device.is_share else 0
 
@@ -197,10 +199,10 @@ def is_shared(problem: Problem) -> bool:
 
 def shares_devices(problem: Problem) -> bool:
     """The same, not kept."""
-    if any(part_of(s) for s in problem.classes.shapes):
+    if any(share_milli(s) for s in problem.classes.shapes):
         return True
     there = problem.snapshot.resident_shapes
-    return any(shape.device is not None and part_of(shape) for shape in there)
+    return any(shape.device is not None and share_milli(shape) for shape in there)
 
 
 def packs(parts: Sequence[int], devices: int) -> bool:
@@ -214,13 +216,13 @@ def _pack(parts: tuple[int, ...], free: tuple[int, ...], dead: set[tuple[int, ..
     """Whether parts, largest first, fit rooms, smallest first; `dead` are rooms seen to fail."""
     if not parts:
         return True
-    useful = tuple(room for room in free if room >= parts[-1])
+    useful = tuple(free_milli for free_milli in free if free_milli >= parts[-1])
     if (len(parts), *useful) in dead or sum(parts) > sum(useful):
         return False
     part, rest = parts[0], parts[1:]
-    for at, room in enumerate(useful):
-        if room >= part and room not in useful[:at]:
-            left = sorted((*useful[:at], room - part, *useful[at + 1 :]))
+    for at, free_milli in enumerate(useful):
+        if free_milli >= part and free_milli not in useful[:at]:
+            left = sorted((*useful[:at], free_milli - part, *useful[at + 1 :]))
             if _pack(rest, tuple(left), dead):
                 return True
     dead.add((len(parts), *useful))
@@ -241,16 +243,16 @@ def _free_devices(problem: Problem) -> I64:
     for i in sorted(tied):
         for task in (t for t in nodes[i].residents if t.gpus):
             here = [d for d in task.gpus if d < number[i]]
-            free[i, here] = np.maximum(free[i, here] - (part_of(task.shape) or WHOLE), 0)
+            free[i, here] = np.maximum(free[i, here] - (share_milli(task.shape) or WHOLE), 0)
     tasks = [(i, t.shape) for i, node in enumerate(nodes) for t in node.residents if not t.gpus]
-    parts = [(i, part) for i, shape in tasks if (part := part_of(shape))]
+    parts = [(i, part) for i, shape in tasks if (part := share_milli(shape))]
     whole = np.zeros(len(nodes), np.int64)
     for i, shape in tasks:
         whole[i] += amount_of(shape.request, GPU)
-    found = dealt(free, parts, whole)
+    found = devices_left(free, parts, whole)
     for i, coming in _nominated(problem).items():
         have = Holding.of(nodes[i], [t.shape for t in nodes[i].residents])
-        loads = _beside(have, Holding.of(nodes[i], coming))
+        loads = _pack_with_nominated(have, Holding.of(nodes[i], coming))
         if loads is not None and i not in tied:
             found[i, : have.devices] = WHOLE - np.array(loads, np.int64)
     return found
@@ -261,12 +263,12 @@ def _nominated(problem: Problem) -> dict[int, list[TaskShape]]:
     number = {node.name: n for n, node in enumerate(problem.snapshot.nodes)}
     found: dict[int, list[TaskShape]] = {}
     for task in problem.tasks:
-        if task.nominated_node in number and _has(task.shape):
+        if task.nominated_node in number and _uses_gpus(task.shape):
             found.setdefault(number[task.nominated_node], []).append(task.shape)
     return found
 
 
-def _beside(have: Holding, coming: Holding) -> list[int] | None:
+def _pack_with_nominated(have: Holding, coming: Holding) -> list[int] | None:
     """What is taken of each device, dealt so that those who wait fit beside; None where they can't.
 
     Whole devices are the last ones.
@@ -279,7 +281,7 @@ def _beside(have: Holding, coming: Holding) -> list[int] | None:
     rest = [part for part, _ in wanted]
     for part, side in wanted:
         rest.pop(0)
-        at = next((d for d in range(open_devices) if _leaves_room(free, d, part, rest)), None)
+        at = next((d for d in range(open_devices) if _rest_fits(free, d, part, rest)), None)
         if at is None:
             return None
         free[at] -= part
@@ -287,15 +289,15 @@ def _beside(have: Holding, coming: Holding) -> list[int] | None:
     return [*taken[: have.devices - have.whole], *[WHOLE] * have.whole]
 
 
-def _leaves_room(free: Sequence[int], device: int, part: int, rest: Sequence[int]) -> bool:
+def _rest_fits(free: Sequence[int], device: int, part: int, rest: Sequence[int]) -> bool:
     """Whether all other parts fit where one goes to a device."""
     if free[device] < part:
         return False
-    left = (room - part * (d == device) for d, room in enumerate(free))
+    left = (free_milli - part * (d == device) for d, free_milli in enumerate(free))
     return _pack(tuple(rest), tuple(sorted(left)), set())
 
 
-def dealt(free: I64, parts: Sequence[tuple[int, int]], whole: I64) -> I64:
+def devices_left(free: I64, parts: Sequence[tuple[int, int]], whole: I64) -> I64:
     """What is left of (N, D) devices once parts and then whole devices have been taken.
 
     Parts are (node, thousandths), the largest first to the fullest device that has room; whole (N,)
@@ -303,13 +305,13 @@ def dealt(free: I64, parts: Sequence[tuple[int, int]], whole: I64) -> I64:
     """
     left = free.copy()
     for node, part in sorted(parts, key=lambda p: -p[1]):
-        _take_part(left[node], part)
+        _take_from_fullest(left[node], part)
     fresh = left == WHOLE
     left[fresh & (fresh.cumsum(axis=1) <= whole[:, None])] = 0
     return left
 
 
-def _take_part(devices: I64, part: int) -> None:
+def _take_from_fullest(devices: I64, part: int) -> None:
     """Take from the fullest device (D,) that has room; from none when there is none."""
     fits = np.where(devices >= part, devices, WHOLE + 1)
     if len(fits) and fits.min() <= WHOLE:
@@ -335,12 +337,14 @@ class Devices(Greedy):
         self._after: dict[int, Holding] = {}
         self._here: dict[int, list[tuple[int, int, int]]] = {}
         for n, node in enumerate(problem.snapshot.nodes):
-            if any(t.status is TaskStatus.RELEASING and _has(t.shape) for t in node.residents):
+            if any(
+                t.status is TaskStatus.RELEASING and _uses_gpus(t.shape) for t in node.residents
+            ):
                 self._watch(n)
         shapes = problem.classes.shapes
-        self._part = [part_of(s) for s in shapes]
+        self._part = [share_milli(s) for s in shapes]
         self._whole = [amount_of(s.request, GPU) for s in shapes]
-        self._dealt: dict[tuple[int, int], list[int]] = {}
+        self._allocated: dict[tuple[int, int], list[int]] = {}
 
     def live_mask(self, task_class: int) -> Bool | None:
         """See `Greedy`."""
@@ -350,7 +354,7 @@ class Devices(Greedy):
         fits = self.free >= part if part else self.free == WHOLE
         enough: Bool = fits.sum(axis=1) >= max(whole, 1)
         for n, after in self._after.items():
-            enough[n] = enough[n] and after.more(part, whole).fits
+            enough[n] = enough[n] and after.with_tasks(part, whole).fits
         return enough
 
     def later_mask(self, task_class: int) -> Bool | None:
@@ -359,16 +363,18 @@ class Devices(Greedy):
         enough = self.live_mask(task_class)
         if enough is not None:
             for n, after in self._after.items():
-                enough[n] = after.more(part, whole).fits
+                enough[n] = after.with_tasks(part, whole).fits
         return enough
 
     def leaves(self, victim: int, sign: int) -> None:
         """See `Greedy`."""
         running = running_tasks(self._problem)
         node, shape = int(running.node_of[victim]), running.tasks[victim].shape
-        if _has(shape):
+        if _uses_gpus(shape):
             after = self._watch(node)
-            self._after[node] = after.more(part_of(shape), amount_of(shape.request, GPU), -sign)
+            self._after[node] = after.with_tasks(
+                share_milli(shape), amount_of(shape.request, GPU), -sign
+            )
 
     def _watch(self, node: int) -> Holding:
         """What a node holds once all have left that leave, with all who have come."""
@@ -377,7 +383,7 @@ class Devices(Greedy):
             stays = [t.shape for t in there.residents if t.status is not TaskStatus.RELEASING]
             after = Holding.of(there, stays)
             for part, whole, number in self._here.get(node, ()):
-                after = after.more(part, whole, number)
+                after = after.with_tasks(part, whole, number)
             self._after[node] = after
         return self._after[node]
 
@@ -388,16 +394,16 @@ class Devices(Greedy):
             return
         for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
             if node in self._after:
-                self._after[node] = self._after[node].more(part, whole, count)
+                self._after[node] = self._after[node].with_tasks(part, whole, count)
             self._here.setdefault(node, []).append((part, whole, count))
-            dealt = self._dealt.setdefault((node, task_class), [])
+            devices_left = self._allocated.setdefault((node, task_class), [])
             for _ in range(abs(count)):
                 if count > 0:
-                    dealt.append(self._deal(node, part, whole))
+                    devices_left.append(self._allocate(node, part, whole))
                 else:
-                    self.free[node, _devices_of(dealt.pop())] += part or WHOLE
+                    self.free[node, _devices_of(devices_left.pop())] += part or WHOLE
 
-    def _deal(self, node: int, part: int, whole: int) -> int:
+    def _allocate(self, node: int, part: int, whole: int) -> int:
         """Take devices of a node, if they are free by now; returns them as bits."""
         free = self.free[node]
         if part and free.max(initial=0) < part:
@@ -417,7 +423,7 @@ def _devices_of(bits: int) -> list[int]:
     return [d for d in range(bits.bit_length()) if bits >> d & 1]
 
 
-class _Anew:
+class _RepackRows:
     """Rows of a node where some may leave: who stays and who comes are dealt to devices again.
 
     Where what is there does not fit together, that is no matter until somebody comes.
@@ -442,29 +448,29 @@ class _Anew:
         self._on: list[list[tuple[int, int]]] = [[] for _ in self._shared]
 
     def write(self) -> None:
-        sizes = {part_of(shape) for *_, shape in self._terms} | set(self._have.parts)
+        sizes = {share_milli(shape) for *_, shape in self._terms} | set(self._have.parts)
         for part in sorted(sizes - {0}):
-            self._deal(part)
+            self._allocate(part)
         for on, shared in zip(self._on, self._shared, strict=True):
             if on:
-                self._at_most([*on, (shared, -WHOLE)], 0)
+                self._add_row([*on, (shared, -WHOLE)], 0)
         whole = ((x, -sign * amount_of(s.request, GPU)) for x, sign, s in self._terms)
         terms = [(x, amount) for x, amount in whole if amount]
-        self._at_most(
+        self._add_row(
             [*terms, *((x, 1) for x in self._shared)], self._have.devices - self._have.whole
         )
 
-    def _deal(self, part: int) -> None:
+    def _allocate(self, part: int) -> None:
         """All parts of one size that are there in the end are dealt to devices."""
         most = np.full(len(self._on), WHOLE // part, np.int64)
-        dealt = self._model.add_variables(0, most).tolist() if len(most) else []
-        for on, variable in zip(self._on, dealt, strict=True):
+        devices_left = self._model.add_variables(0, most).tolist() if len(most) else []
+        for on, variable in zip(self._on, devices_left, strict=True):
             on.append((variable, part))
-        here = [(x, sign) for x, sign, shape in self._terms if part_of(shape) == part]
-        terms = [*((x, -1) for x in dealt), *((x, -sign) for x, sign in here)]
-        self._at_most(terms, -self._have.parts.count(part))
+        here = [(x, sign) for x, sign, shape in self._terms if share_milli(shape) == part]
+        terms = [*((x, -1) for x in devices_left), *((x, -sign) for x, sign in here)]
+        self._add_row(terms, -self._have.parts.count(part))
 
-    def _at_most(self, terms: Sequence[tuple[int, int]], most: int) -> None:
+    def _add_row(self, terms: Sequence[tuple[int, int]], most: int) -> None:
         """Σ amount·variable ≤ most, where anybody comes."""
         variables, amounts = [x for x, _ in terms], [amount for _, amount in terms]
         if self._comes >= 0:
@@ -473,34 +479,34 @@ class _Anew:
             self._model.add_row(variables, amounts, upper=most)
 
 
-def _has(shape: TaskShape) -> bool:
-    return bool(part_of(shape) or amount_of(shape.request, GPU))
+def _uses_gpus(shape: TaskShape) -> bool:
+    return bool(share_milli(shape) or amount_of(shape.request, GPU))
 
 
 def _encode_node(where: tuple[Problem, LinearModel], supplied: I64, free: I64) -> None:
     problem, model = where
     here = np.flatnonzero(supplied >= 0).tolist()
     shapes = problem.classes.shapes
-    sharing = [c for c in here if part_of(shapes[c])]
+    sharing = [c for c in here if share_milli(shapes[c])]
     whole = [c for c in here if amount_of(shapes[c].request, GPU)]
     devices = np.flatnonzero(free > 0).tolist()
     shared = model.add_variables(0, np.ones(len(devices), np.int64))
     parts: dict[int, I64] = {}
     for c in sharing:
-        most = [int(free[d]) // part_of(shapes[c]) for d in devices]
+        most = [int(free[d]) // share_milli(shapes[c]) for d in devices]
         parts[c] = model.add_variables(0, most)
-        dealt = np.append(parts[c], supplied[c])
-        model.add_rows(0, dealt, np.append(np.ones_like(parts[c]), -1), lower=0, upper=0)
+        devices_left = np.append(parts[c], supplied[c])
+        model.add_rows(0, devices_left, np.append(np.ones_like(parts[c]), -1), lower=0, upper=0)
     for i, d in enumerate(devices):
         on = np.array([parts[c][i] for c in sharing], np.int64)
-        size = np.array([part_of(shapes[c]) for c in sharing], np.int64)
+        size = np.array([share_milli(shapes[c]) for c in sharing], np.int64)
         model.add_rows(0, np.append(on, shared[i]), np.append(size, -int(free[d])), upper=0)
     # Only devices that nobody shares yet can be given out whole.
     fresh = [i for i, d in enumerate(devices) if free[d] == WHOLE]
-    asked = np.array([amount_of(shapes[c].request, GPU) for c in whole], np.int64)
+    requested = np.array([amount_of(shapes[c].request, GPU) for c in whole], np.int64)
     model.add_rows(
         0,
         np.concatenate([supplied[whole], shared[fresh]]),
-        np.concatenate([asked, np.ones(len(fresh), np.int64)]),
+        np.concatenate([requested, np.ones(len(fresh), np.int64)]),
         upper=len(fresh),
     )

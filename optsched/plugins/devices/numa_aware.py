@@ -20,12 +20,12 @@ from optsched.plugins.devices.numa_cells import (
     Part,
     assign,
     free_of,
-    grab,
     holdings,
     layout_of,
     options,
     pack_single,
     packs,
+    take_available,
 )
 from optsched.plugins.extension_points import NOBODY_LEAVES, Greedy, Rule, Violation
 from optsched.plugins.faces import Face
@@ -75,7 +75,7 @@ class NumaPolicies(Rule):
         """See `Rule`."""
         for task, _, node in world.placements:
             policy = wanted_policy(task.shape)
-            if policy and not _has(node, policy):
+            if policy and not _has_policy(node, policy):
                 detail = f"asks for {policy}, and node {node.name} {_policy_of(node)}"
                 yield Violation(self.name, f"task {task.key}", detail)
 
@@ -84,7 +84,7 @@ class NumaPolicies(Rule):
         policy = wanted_policy(problem.classes.shapes[task_class])
         if not policy:
             return None
-        return np.array([_has(node, policy) for node in problem.snapshot.nodes], np.bool_)
+        return np.array([_has_policy(node, policy) for node in problem.snapshot.nodes], np.bool_)
 
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`."""
@@ -96,12 +96,14 @@ class NumaPolicies(Rule):
         problem = outcome.problem
         for task in problem.tasks[problem.task_start[gang] : problem.task_start[gang + 1]]:
             policy = wanted_policy(task.shape)
-            if policy and not any(_has(node, policy) for node in problem.snapshot.nodes):
-                return Reason(ReasonCode.PREDICATES, _nowhere(policy, problem.snapshot.nodes))
+            if policy and not any(_has_policy(node, policy) for node in problem.snapshot.nodes):
+                return Reason(
+                    ReasonCode.PREDICATES, _explain_missing_policy(policy, problem.snapshot.nodes)
+                )
         return None
 
 
-def _has(node: Node, policy: str) -> bool:
+def _has_policy(node: Node, policy: str) -> bool:
     layout = layout_of(node)
     return layout is not None and layout.alignment == policy
 
@@ -115,7 +117,7 @@ def _policy_of(node: Node) -> str:
     return f"has {node.numa.alignment}"
 
 
-def _nowhere(policy: str, nodes: Sequence[Node]) -> str:
+def _explain_missing_policy(policy: str, nodes: Sequence[Node]) -> str:
     """Why no node will do for a pod that asks for a policy."""
     if policy not in tuple(Alignment):
         return f"NUMA policy {policy} is none: write one of {', '.join(Alignment)}"
@@ -155,23 +157,26 @@ class NumaAware(Rule):
             node = world.snapshot.node_by_name[name]
             layout = layout_of(node)
             needs = [need for task in placed for need in task.shape.numa]
-            if layout is None or not layout.felt(needs):
+            if layout is None or not layout.relevant_needs(needs):
                 continue
             free = free_of(node)
             if not packs(layout, free, needs):
-                detail = f"{_needed(layout.felt(needs))} do not fit NUMA nodes with {_room(free)}"
+                requested = _describe_needs(layout.relevant_needs(needs))
+                detail = f"{requested} do not fit NUMA nodes with {_describe_free(free)}"
                 yield Violation(self.name, f"node {name}", f"{detail} ({layout.alignment})")
 
-    def deal(self, world: World) -> dict[str, tuple[NumaPart, ...]]:
+    def plan_cells(self, world: World) -> dict[str, tuple[NumaPart, ...]]:
         """What of the cells is meant for each task that a plan binds, as far as that is known."""
         found: dict[str, tuple[NumaPart, ...]] = {}
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             layout = layout_of(node)
-            asking = [t for t in placed if layout is not None and layout.felt(t.shape.numa)]
-            if layout is not None and node.numa is not None and asking:
+            aligned = [
+                t for t in placed if layout is not None and layout.relevant_needs(t.shape.numa)
+            ]
+            if layout is not None and node.numa is not None and aligned:
                 numbers = [cell.number for cell in node.numa.cells]
-                for key, parts in _dealt(layout, free_of(node), asking).items():
+                for key, parts in _assign_tasks(layout, free_of(node), aligned).items():
                     found[key] = _joined(parts, numbers)
         return found
 
@@ -179,7 +184,7 @@ class NumaAware(Rule):
         """See `Rule`: needs that some kubelet insists on."""
         needs = problem.classes.shapes[task_class].numa
         return bool(needs) and any(
-            inside is not None and inside[0].alignment.is_strict and inside[0].felt(needs)
+            inside is not None and inside[0].alignment.is_strict and inside[0].relevant_needs(needs)
             for inside in _insides(problem)
         )
 
@@ -203,7 +208,7 @@ class NumaAware(Rule):
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`."""
         shape = problem.classes.shapes[task_class]
-        return f"had no {_place(wanted_policy(shape))} with {_needed(shape.numa)} free"
+        return f"had no {_place(wanted_policy(shape))} with {_describe_needs(shape.numa)} free"
 
     def encode_nodes(self, form: Formulation, supplied: I64) -> None:
         """Containers dealt to sets of cells, and what sets give split up within them."""
@@ -246,7 +251,7 @@ class NumaAware(Rule):
             layout, free = inside
             rows = _Rows((problem, model), free, goes)
             for c in here:
-                for need in layout.felt(shapes[c].numa):
+                for need in layout.relevant_needs(shapes[c].numa):
                     rows.add(need, options(layout, need), int(supplied[c, n]), c)
             rows.close()
 
@@ -258,17 +263,17 @@ class NumaAware(Rule):
             return None
         start = problem.derived(_begin)
         counts = start.view(task_class)[1]
-        return self.points(start.meant(task_class), counts, problem.ready)
+        return self.points(start.nodes_with_policy(task_class), counts, problem.ready)
 
-    def points(self, meant: Bool, counts: I64, nodes: Bool) -> F64:
+    def points(self, nodes_with_policy: Bool, counts: I64, nodes: Bool) -> F64:
         """(N,) points for taking cells (N,) of nodes with the policy (N,), among some nodes (N,).
 
         None where it is not known how many cells that takes.
         """
-        told = meant & (counts > 0)
-        most = max(int(counts[told & nodes].max(initial=1)), 1)
+        known = nodes_with_policy & (counts > 0)
+        most = max(int(counts[known & nodes].max(initial=1)), 1)
         points = self.weight * (TOP - TOP * counts // most)
-        return np.where(told, points, 0).astype(np.float64)
+        return np.where(known, points, 0).astype(np.float64)
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
@@ -292,23 +297,23 @@ def _begin(problem: Problem) -> _Live:
     return _Live(NumaAware(), problem)
 
 
-def _dealt(layout: Layout, free: Free, asking: Sequence[Task]) -> dict[str, list[Part]]:
+def _assign_tasks(layout: Layout, free: Free, aligned: Sequence[Task]) -> dict[str, list[Part]]:
     """Parts by task: as the kubelet would give them, else in any way where that is known."""
     found: dict[str, list[Part]] = {}
     left = free
-    for task in asking:
+    for task in aligned:
         parts = assign(layout, left, task.shape.numa)
         if parts is None:
-            return _packed(layout, free, asking)
-        left = left.less(parts)
+            return _packed(layout, free, aligned)
+        left = left.subtract(parts)
         found[task.key] = parts
     return found
 
 
-def _packed(layout: Layout, free: Free, asking: Sequence[Task]) -> dict[str, list[Part]]:
+def _packed(layout: Layout, free: Free, aligned: Sequence[Task]) -> dict[str, list[Part]]:
     if layout.alignment is not Alignment.SINGLE:
         return {}
-    wanted = [(need, t.key) for t in asking for need in layout.felt(t.shape.numa)]
+    wanted = [(need, t.key) for t in aligned for need in layout.relevant_needs(t.shape.numa)]
     wanted.sort(key=lambda w: (-w[0].cpus, -w[0].gpus))
     cells = pack_single(free, [need for need, _ in wanted]) or []
     found: dict[str, list[Part]] = {}
@@ -330,7 +335,7 @@ def _joined(parts: Iterable[Part], numbers: Sequence[int]) -> tuple[NumaPart, ..
 # --- words ---------------------------------------------------------------------------------------
 
 
-def _needed(needs: Sequence[NumaNeed]) -> str:
+def _describe_needs(needs: Sequence[NumaNeed]) -> str:
     listed = [_units(n.cpus, n.gpus) for n in needs]
     more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
     return ", ".join(listed[:_SHOWN]) + more
@@ -341,7 +346,7 @@ def _units(cpus: int, gpus: int) -> str:
     return " and ".join([*parts, *([counted(gpus, "GPU")] if gpus else [])])
 
 
-def _room(free: Free) -> str:
+def _describe_free(free: Free) -> str:
     return f"{', '.join(_units(c, g) for c, g in zip(*free, strict=True))} free"
 
 
@@ -367,7 +372,7 @@ class _Rows:
         problem, self._model = where
         self._pending = problem.classes.num_pending
         self._free, self._goes = free, goes
-        self._asked: list[dict[int, list[tuple[int, int]]]] = [{}, {}]
+        self._requested: list[dict[int, list[tuple[int, int]]]] = [{}, {}]
 
     def add(
         self, need: NumaNeed, choices: Sequence[tuple[int, int]], tasks: int, task_class: int
@@ -379,15 +384,15 @@ class _Rows:
         factors = np.append(np.ones(len(chosen), np.int64), -1)
         model.add_rows(0, np.append(chosen, tasks), factors, lower=0, upper=0)
         for variable, option in zip(chosen.tolist(), choices, strict=True):
-            for asked, cells, amount in zip(
-                self._asked, option, (need.cpus, need.gpus), strict=True
+            for requested, cells, amount in zip(
+                self._requested, option, (need.cpus, need.gpus), strict=True
             ):
                 if cells:
-                    asked.setdefault(cells, []).append((variable, amount))
+                    requested.setdefault(cells, []).append((variable, amount))
 
     def close(self) -> None:
         """What sets of cells are asked for comes from their cells, which give what is free."""
-        for r, (asked, free) in enumerate(zip(self._asked, self._free, strict=True)):
+        for r, (requested, free) in enumerate(zip(self._requested, self._free, strict=True)):
             goes: list[list[tuple[int, int]]] = [[] for _ in free]
             most = list(free)
             for variable, number, part in self._goes:
@@ -396,7 +401,7 @@ class _Rows:
                 most[part.at] += number * amount
             given: list[list[tuple[int, int]]] = [[] for _ in free]
             largest = max(int(self._pending.max(initial=0)), *most)
-            for cells, terms in asked.items():
+            for cells, terms in requested.items():
                 self._split(cells, terms, most, given)
             for at, terms in enumerate(given):
                 self._model.add_room(terms, goes[at], free[at], largest)
@@ -442,15 +447,15 @@ class _Live(Greedy):
         self._layouts = [None if i is None else i[0] for i in _insides(problem)]
         self._free = [Free((), ()) if i is None else i[1] for i in _insides(problem)]
         self._later = list(self._free)
-        self._dealt: dict[tuple[int, int], list[list[Part]]] = {}
+        self._assign_tasks: dict[tuple[int, int], list[list[Part]]] = {}
         self._known: dict[tuple[Layout, Free, int], list[Part] | None] = {}
-        self._meant: dict[str, Bool] = {}
+        self._nodes_with_policy: dict[str, Bool] = {}
         self._log: list[int] = []
         self._views: dict[tuple[int, bool], tuple[Bool, I64, int]] = {}
         for n, layout in enumerate(self._layouts):
             residents = problem.snapshot.nodes[n].residents if layout is not None else ()
             for task in (t for t in residents if t.status is TaskStatus.RELEASING):
-                self._give_back(n, task.key, 1)
+                self._add_future_idle(n, task.key, 1)
 
     def live_mask(self, task_class: int) -> Bool | None:
         return self.view(task_class)[0].copy() if self._needs[task_class] else None
@@ -463,12 +468,12 @@ class _Live(Greedy):
         node = int(running.node_of[victim])
         if self._layouts[node] is not None:
             self._log.append(node)
-            self._give_back(node, running.tasks[victim].key, sign)
+            self._add_future_idle(node, running.tasks[victim].key, sign)
 
-    def _give_back(self, node: int, task: str, sign: int) -> None:
+    def _add_future_idle(self, node: int, task: str, sign: int) -> None:
         """Count what a resident holds as free later on, or no more so."""
         parts = holdings(self._problem.snapshot.nodes[node])[1].get(task, ())
-        self._later[node] = self._later[node].less(parts, -sign)
+        self._later[node] = self._later[node].subtract(parts, -sign)
 
     def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
         problem, rule = self._problem, self._rule
@@ -477,16 +482,18 @@ class _Live(Greedy):
         before = rule.class_score(problem, task_class)
         if before is None:
             return None
-        meant = self.meant(task_class)
-        return lambda nodes: rule.points(meant, self.view(task_class)[1], nodes) - before
+        nodes_with_policy = self.nodes_with_policy(task_class)
+        return lambda nodes: (
+            rule.points(nodes_with_policy, self.view(task_class)[1], nodes) - before
+        )
 
-    def meant(self, task_class: int) -> Bool:
+    def nodes_with_policy(self, task_class: int) -> Bool:
         """(N,) nodes with the policy that a class asks for."""
         policy = wanted_policy(self._problem.classes.shapes[task_class])
-        if policy not in self._meant:
+        if policy not in self._nodes_with_policy:
             having = [layout is not None and layout.alignment == policy for layout in self._layouts]
-            self._meant[policy] = np.array(having, np.bool_)
-        return self._meant[policy]
+            self._nodes_with_policy[policy] = np.array(having, np.bool_)
+        return self._nodes_with_policy[policy]
 
     def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         if not self._needs[task_class]:
@@ -496,23 +503,23 @@ class _Live(Greedy):
             if layout is None:
                 continue
             self._log.append(node)
-            dealt = self._dealt.setdefault((node, task_class), [])
+            assigned = self._assign_tasks.setdefault((node, task_class), [])
             for _ in range(count):
-                dealt.append(self._deal(layout, node, task_class))
-                self._take(node, dealt[-1], 1)
+                assigned.append(self._assign_task(layout, node, task_class))
+                self._subtract_parts(node, assigned[-1], 1)
             for _ in range(-count):
-                self._take(node, dealt.pop(), -1)
+                self._subtract_parts(node, assigned.pop(), -1)
 
-    def _take(self, node: int, parts: list[Part], sign: int) -> None:
-        self._free[node] = self._free[node].less(parts, sign)
-        self._later[node] = self._later[node].less(parts, sign)
+    def _subtract_parts(self, node: int, parts: list[Part], sign: int) -> None:
+        self._free[node] = self._free[node].subtract(parts, sign)
+        self._later[node] = self._later[node].subtract(parts, sign)
 
-    def _deal(self, layout: Layout, node: int, task_class: int) -> list[Part]:
+    def _assign_task(self, layout: Layout, node: int, task_class: int) -> list[Part]:
         found = self._assigned(layout, self._free[node], task_class)
         if found is None:
             found = self._assigned(layout, self._later[node], task_class)
         if found is None:
-            return grab(self._free[node], layout.felt(self._needs[task_class]))
+            return take_available(self._free[node], layout.relevant_needs(self._needs[task_class]))
         return found
 
     def _assigned(self, layout: Layout, free: Free, task_class: int) -> list[Part] | None:

@@ -31,7 +31,7 @@ class Free(NamedTuple):
     cpus: tuple[int, ...]
     gpus: tuple[int, ...]
 
-    def less(self, parts: Iterable[Part], sign: int = 1) -> Free:
+    def subtract(self, parts: Iterable[Part], sign: int = 1) -> Free:
         """What is left once parts have been taken."""
         cpus, gpus = list(self.cpus), list(self.gpus)
         for part in parts:
@@ -55,7 +55,7 @@ class Layout(NamedTuple):
     cpus: tuple[int, ...]
     gpus: tuple[int, ...]
 
-    def felt(self, needs: Iterable[NumaNeed]) -> tuple[NumaNeed, ...]:
+    def relevant_needs(self, needs: Iterable[NumaNeed]) -> tuple[NumaNeed, ...]:
         """Needs as far as they matter: GPUs do where their cells are told."""
         gpus = any(self.gpus)
         found = (NumaNeed(n.cpus, n.gpus if gpus else 0) for n in needs)
@@ -122,7 +122,7 @@ def _size(sets: Iterable[int]) -> int:
 
 
 @cache
-def _wishes(layout: Layout, need: NumaNeed) -> tuple[Option, ...]:
+def _preferred_options(layout: Layout, need: NumaNeed) -> tuple[Option, ...]:
     """The order in which cells are tried: a kubelet that does not insist still prefers few."""
     if layout.alignment.is_strict:
         return options(layout, need)
@@ -141,24 +141,24 @@ def total(amounts: Sequence[int], cells: int) -> int:
 def assign(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> list[Part] | None:
     """What a pod gets, container by container, as its kubelet would; None where one is refused."""
     found: list[Part] = []
-    for need in layout.felt(needs):
+    for need in layout.relevant_needs(needs):
         parts = _assign_one(layout, free, need)
         if parts is None:
             return None
-        free = free.less(parts)
+        free = free.subtract(parts)
         found += parts
     return found
 
 
 def _assign_one(layout: Layout, free: Free, need: NumaNeed) -> list[Part] | None:
-    for option in _wishes(layout, need):
+    for option in _preferred_options(layout, need):
         enough = total(free.cpus, option.cpus) >= need.cpus
         if enough and total(free.gpus, option.gpus) >= need.gpus:
-            return _take(free, need, option)
+            return _take_from_cells(free, need, option)
     return None
 
 
-def _take(free: Free, need: NumaNeed, option: Option) -> list[Part]:
+def _take_from_cells(free: Free, need: NumaNeed, option: Option) -> list[Part]:
     """Take from the cells of an option, those of both resources first; what is short is left."""
     cells = [at for at in range(len(free.cpus)) if (option.cpus | option.gpus) >> at & 1]
     cpus, gpus = need.cpus, need.gpus
@@ -172,11 +172,11 @@ def _take(free: Free, need: NumaNeed, option: Option) -> list[Part]:
     return found
 
 
-def grab(free: Free, needs: Iterable[NumaNeed]) -> list[Part]:
+def take_available(free: Free, needs: Iterable[NumaNeed]) -> list[Part]:
     """What is there of some needs, from whatever cells."""
     everything = (1 << len(free.cpus)) - 1
     both = NumaNeed(sum(n.cpus for n in needs), sum(n.gpus for n in needs))
-    return _take(free, both, Option(everything, everything))
+    return _take_from_cells(free, both, Option(everything, everything))
 
 
 # --- whether needs fit, in any way ---------------------------------------------------------------
@@ -187,51 +187,51 @@ def packs(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> bool:
 
     Where that takes too long to be found out, they can not.
     """
-    wanted = sorted(layout.felt(needs), key=lambda n: (-n.cpus, -n.gpus))
-    if not layout.alignment.is_strict or assign(layout, free, wanted) is not None:
+    ordered = sorted(layout.relevant_needs(needs), key=lambda n: (-n.cpus, -n.gpus))
+    if not layout.alignment.is_strict or assign(layout, free, ordered) is not None:
         return True
-    choices = [options(layout, need) for need in set(wanted)]
+    choices = [options(layout, need) for need in set(ordered)]
     if not all(choices):
         return False
     if all(o.cells.bit_count() == 1 for each in choices for o in each):
-        return pack_single(free, wanted) is not None
-    rooms = tuple(_rooms(amounts) for amounts in free)
-    return _pack_sets(layout, wanted, (rooms[0], rooms[1]), (0, 0), set())
+        return pack_single(free, ordered) is not None
+    capacities = tuple(_subset_capacity(amounts) for amounts in free)
+    return _pack_sets(layout, ordered, (capacities[0], capacities[1]), (0, 0), set())
 
 
-def pack_single(free: Free, wanted: Sequence[NumaNeed]) -> list[int] | None:
+def pack_single(free: Free, needs: Sequence[NumaNeed]) -> list[int] | None:
     """The cell of each need where each lies in one; None where they do not fit."""
-    return _pack_single(wanted, tuple(zip(*free, strict=True)), set())
+    return _pack_single(needs, tuple(zip(*free, strict=True)), set())
 
 
 def _pack_single(
-    wanted: Sequence[NumaNeed],
-    rooms: tuple[tuple[int, int], ...],
+    needs: Sequence[NumaNeed],
+    capacities: tuple[tuple[int, int], ...],
     dead: set[tuple[int, tuple[tuple[int, int], ...]]],
 ) -> list[int] | None:
     """`dead` are rooms, in order, that have been seen to fail: cells are all alike."""
-    if not wanted:
+    if not needs:
         return []
-    state = (len(wanted), tuple(sorted(rooms)))
+    state = (len(needs), tuple(sorted(capacities)))
     if state in dead or len(dead) > MOST_FAILED:
         return None
-    need, tried = wanted[0], set()
-    for at, room in sorted(enumerate(rooms), key=lambda each: each[1]):
-        if room in tried or room[0] < need.cpus or room[1] < need.gpus:
+    need, tried = needs[0], set()
+    for at, capacity in sorted(enumerate(capacities), key=lambda each: each[1]):
+        if capacity in tried or capacity[0] < need.cpus or capacity[1] < need.gpus:
             continue
-        tried.add(room)
-        left = (room[0] - need.cpus, room[1] - need.gpus)
-        rest = _pack_single(wanted[1:], (*rooms[:at], left, *rooms[at + 1 :]), dead)
+        tried.add(capacity)
+        left = (capacity[0] - need.cpus, capacity[1] - need.gpus)
+        rest = _pack_single(needs[1:], (*capacities[:at], left, *capacities[at + 1 :]), dead)
         if rest is not None:
             return [at, *rest]
     dead.add(state)
     return None
 
 
-_Rooms = tuple[int, ...]
+_SubsetCapacity = tuple[int, ...]
 
 
-def _rooms(amounts: Sequence[int]) -> _Rooms:
+def _subset_capacity(amounts: Sequence[int]) -> _SubsetCapacity:
     """By set of cells, how much more may be asked of the sets within it.
 
     Amounts that are asked of sets can be split up within them just when no set is asked for more
@@ -240,35 +240,38 @@ def _rooms(amounts: Sequence[int]) -> _Rooms:
     return tuple(total(amounts, cells) for cells in range(1 << len(amounts)))
 
 
-def _asked(rooms: _Rooms, cells: int, amount: int) -> _Rooms:
+def _reserve_capacity(capacities: _SubsetCapacity, cells: int, amount: int) -> _SubsetCapacity:
     return tuple(
-        room - amount if cells and cells & around == cells else room
-        for around, room in enumerate(rooms)
+        capacity - amount if cells and cells & around == cells else capacity
+        for around, capacity in enumerate(capacities)
     )
 
 
 def _pack_sets(
     layout: Layout,
-    wanted: Sequence[NumaNeed],
-    rooms: tuple[_Rooms, _Rooms],
+    needs: Sequence[NumaNeed],
+    capacities: tuple[_SubsetCapacity, _SubsetCapacity],
     at: tuple[int, int],
     dead: set[object],
 ) -> bool:
     """`at`: the next need, and the first option that it may take, for alike needs go up."""
     first, least = at
-    if first == len(wanted):
+    if first == len(needs):
         return True
-    if (at, rooms) in dead or len(dead) > MOST_FAILED:
+    if (at, capacities) in dead or len(dead) > MOST_FAILED:
         return False
-    need = wanted[first]
-    is_alike = first + 1 < len(wanted) and wanted[first + 1] == need
+    need = needs[first]
+    is_equal = first + 1 < len(needs) and needs[first + 1] == need
     for number, option in enumerate(options(layout, need)[least:], least):
-        after = (_asked(rooms[0], option.cpus, need.cpus), _asked(rooms[1], option.gpus, need.gpus))
+        after = (
+            _reserve_capacity(capacities[0], option.cpus, need.cpus),
+            _reserve_capacity(capacities[1], option.gpus, need.gpus),
+        )
         if min(after[0]) < 0 or min(after[1]) < 0:
             continue
-        if _pack_sets(layout, wanted, after, (first + 1, number if is_alike else 0), dead):
+        if _pack_sets(layout, needs, after, (first + 1, number if is_equal else 0), dead):
             return True
-    dead.add((at, rooms))
+    dead.add((at, capacities))
     return False
 
 
@@ -294,63 +297,70 @@ def holdings(node: Node) -> tuple[Free, dict[str, list[Part]]]:
     cells = numa.cells
     free = Free(tuple(c.free_cpus for c in cells), tuple(c.free_gpus for c in cells))
     place = {cell.number: at for at, cell in enumerate(cells)}
-    told = _told(numa, node.residents)
+    matched = _match_residents(numa, node.residents)
     found: dict[str, list[Part]] = {}
-    for hold, task in zip(numa.holds, told, strict=True):
+    for hold, task in zip(numa.holds, matched, strict=True):
         parts = [Part(place[p.cell], p.cpus, p.gpus) for p in hold.parts]
         if task is None:
-            free = free.less(parts, -1)
+            free = free.subtract(parts, -1)
         else:
             found[task.key] = parts
-    for task, left in _late(layout, node, told):
-        parts = _late_parts(layout, free, task, left, place)
-        free = free.less(parts)
+    for task, left in _find_unreported(layout, node, matched):
+        parts = _assign_unreported(layout, free, task, left, place)
+        free = free.subtract(parts)
         found.setdefault(task.key, []).extend(parts)
-    taken = Free(tuple(c.cpus - c.reserved for c in cells), layout.gpus).less(_by_cell(free))
-    taken = taken.less(part for parts in found.values() for part in parts)
+    taken = Free(tuple(c.cpus - c.reserved for c in cells), layout.gpus).subtract(
+        _parts_by_cell(free)
+    )
+    taken = taken.subtract(part for parts in found.values() for part in parts)
     for task in node.residents:
         if task.numa and task.key not in found:
-            found[task.key] = _decided(task, taken, place)
-            taken = taken.less(found[task.key])
+            found[task.key] = _planned_parts(task, taken, place)
+            taken = taken.subtract(found[task.key])
     return free, found
 
 
-def _by_cell(free: Free) -> list[Part]:
+def _parts_by_cell(free: Free) -> list[Part]:
     return [Part(at, *amounts) for at, amounts in enumerate(zip(*free, strict=True))]
 
 
-def _told(numa: Numa, residents: Sequence[Task]) -> list[Task | None]:
+def _match_residents(numa: Numa, residents: Sequence[Task]) -> list[Task | None]:
     """The resident of each hold; None for pods that have gone."""
     by_uid = {task.uid: task for task in residents if task.uid}
     by_key = {task.key: task for task in residents}
     return [by_uid.get(h.uid) or (by_key.get(h.key) if h.key else None) for h in numa.holds]
 
 
-def _late(
-    layout: Layout, node: Node, told: Sequence[Task | None]
+def _find_unreported(
+    layout: Layout, node: Node, matched: Sequence[Task | None]
 ) -> Iterator[tuple[Task, tuple[NumaNeed, ...]]]:
     """Residents that the agent has not seen yet, and what of their needs."""
     numa = node.numa
     assert numa is not None  # noqa: S101  the caller has looked
     seen = [Counter[str](), Counter[str]()]
-    unsaid = [sum(c.cpus - c.reserved - c.free_cpus for c in numa.cells)]
-    unsaid.append(sum(c.gpus - c.free_gpus for c in numa.cells))
-    for hold, task in zip(numa.holds, told, strict=True):
+    unreported = [sum(c.cpus - c.reserved - c.free_cpus for c in numa.cells)]
+    unreported.append(sum(c.gpus - c.free_gpus for c in numa.cells))
+    for hold, task in zip(numa.holds, matched, strict=True):
         for r, amount in enumerate(_sum((p.cpus, p.gpus) for p in hold.parts)):
-            unsaid[r] -= amount
+            unreported[r] -= amount
             if task is not None:
                 seen[r][task.key] += amount
-    for task in sorted(node.residents, key=_age):
-        needs = layout.felt(task.shape.numa)
-        asked = _sum((n.cpus, n.gpus) for n in needs)
-        is_late = [False, False]
-        for r, amount in enumerate(asked):
+    for task in sorted(node.residents, key=_start_order):
+        needs = layout.relevant_needs(task.shape.numa)
+        requested = _sum((n.cpus, n.gpus) for n in needs)
+        is_unreported = [False, False]
+        for r, amount in enumerate(requested):
             if seen[r][task.key] or not amount:
                 continue
-            is_late[r] = amount > unsaid[r]
-            unsaid[r] -= 0 if is_late[r] else amount
-        if any(is_late):
-            yield task, tuple(NumaNeed(n.cpus * is_late[0], n.gpus * is_late[1]) for n in needs)
+            is_unreported[r] = amount > unreported[r]
+            unreported[r] -= 0 if is_unreported[r] else amount
+        if any(is_unreported):
+            yield (
+                task,
+                tuple(
+                    NumaNeed(n.cpus * is_unreported[0], n.gpus * is_unreported[1]) for n in needs
+                ),
+            )
 
 
 def _sum(pairs: Iterable[tuple[int, int]]) -> tuple[int, int]:
@@ -358,20 +368,20 @@ def _sum(pairs: Iterable[tuple[int, int]]) -> tuple[int, int]:
     return sum(a for a, _ in listed), sum(b for _, b in listed)
 
 
-def _age(task: Task) -> tuple[bool, int, str]:
+def _start_order(task: Task) -> tuple[bool, int, str]:
     return task.status is TaskStatus.BOUND, task.started_ms, task.key
 
 
-def _late_parts(
+def _assign_unreported(
     layout: Layout, free: Free, task: Task, left: tuple[NumaNeed, ...], place: Mapping[int, int]
 ) -> list[Part]:
     cpus, gpus = any(n.cpus for n in left), any(n.gpus for n in left)
-    decided = _decided(task, free, place)
-    felt = [Part(p.at, p.cpus * cpus, p.gpus * gpus) for p in decided]
-    return felt or assign(layout, free, left) or grab(free, left)
+    planned = _planned_parts(task, free, place)
+    relevant_needs = [Part(p.at, p.cpus * cpus, p.gpus * gpus) for p in planned]
+    return relevant_needs or assign(layout, free, left) or take_available(free, left)
 
 
-def _decided(task: Task, most: Free, place: Mapping[int, int]) -> list[Part]:
+def _planned_parts(task: Task, most: Free, place: Mapping[int, int]) -> list[Part]:
     """What was meant for a task when it was bound, as far as there is so much."""
     cells = ((p, place[p.cell]) for p in task.numa if p.cell in place)
     return [

@@ -41,7 +41,7 @@ class KeptPerDevice:
     cpu_m: int
     mem_bytes: int
 
-    def kept(self, resource: str) -> int:
+    def reserved_amount(self, resource: str) -> int:
         """Base units of CPU or memory that go with one piece."""
         return self.cpu_m if resource == CPU else self.mem_bytes
 
@@ -63,12 +63,12 @@ class Proportions(Rule):
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             for proportion in self.proportions:
-                if proportion.device in node.offers and not all(map(self._needs, placed)):
+                if proportion.device in node.offers and not all(map(self._requests_device, placed)):
                     yield from self._check(node, placed, proportion)
 
-    def _needs(self, task: Task) -> bool:
-        asked = dict(task.shape.request)
-        return any(asked.get(p.device, 0) for p in self.proportions)
+    def _requests_device(self, task: Task) -> bool:
+        requested = dict(task.shape.request)
+        return any(requested.get(p.device, 0) for p in self.proportions)
 
     def _check(
         self, node: Node, placed: Sequence[Task], proportion: KeptPerDevice
@@ -76,12 +76,12 @@ class Proportions(Rule):
         held = summed(taken_by(t) for t in node.residents)
         offers = node.offers
         for resource in SECONDARY:
-            kept = proportion.kept(resource)
+            kept = proportion.reserved_amount(resource)
             slack = _idle(offers, held, resource) - kept * _idle(offers, held, proportion.device)
             for task in placed:
-                asked = dict(task.shape.request)
-                change = kept * asked.get(proportion.device, 0) - asked.get(resource, 0)
-                slack += change if not self._needs(task) else max(change, 0)
+                requested = dict(task.shape.request)
+                change = kept * requested.get(proportion.device, 0) - requested.get(resource, 0)
+                slack += change if not self._requests_device(task) else max(change, 0)
             if slack < 0:
                 detail = f"{amount_text(resource, -slack)} too little for idle {proportion.device}"
                 yield Violation(self.name, f"node {node.name}", detail)
@@ -90,12 +90,12 @@ class Proportions(Rule):
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         """See `Rule`: what is idle on a node decides."""
-        return bool(self._there(problem)) and not self._exempt(problem)[task_class]
+        return bool(self._active_proportions(problem)) and not self._exempt(problem)[task_class]
 
     def encode_nodes(self, form: Formulation, supplied: I64) -> None:
         """Σ request·u − Σ max(kept·device − request, 0)·u ≤ slack, where tasks without come."""
         problem = form.problem
-        there = self._there(problem)
+        there = self._active_proportions(problem)
         if not there:
             return
         comes = self._encode_comes(form, supplied)
@@ -122,18 +122,18 @@ class Proportions(Rule):
     def _change(self, problem: Problem, proportion: KeptPerDevice, resource: str) -> I64:
         """(C,) how one task of each class changes the slack at best."""
         offers = problem.derived(Offers)
-        devices, asked = offers.asked(proportion.device), offers.asked(resource)
-        change: I64 = proportion.kept(resource) * devices - asked
+        devices, requested = offers.requests_of(proportion.device), offers.requests_of(resource)
+        change: I64 = proportion.reserved_amount(resource) * devices - requested
         return np.where(self._exempt(problem), np.maximum(change, 0), change)
 
     # --- greedy ----------------------------------------------------------------------------------
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`: only where a node has such devices."""
-        there = self._there(problem)
+        there = self._active_proportions(problem)
         return _Kept(problem, there, self._exempt(problem)) if there else None
 
-    def _there(self, problem: Problem) -> list[KeptPerDevice]:
+    def _active_proportions(self, problem: Problem) -> list[KeptPerDevice]:
         """The proportions for devices that nodes have."""
         offers = problem.derived(Offers)
         return [p for p in self.proportions if offers.offered(p.device).any()]
@@ -143,7 +143,7 @@ class Proportions(Rule):
         offers = problem.derived(Offers)
         exempt = np.zeros(len(problem.classes.shapes), np.bool_)
         for proportion in self.proportions:
-            exempt |= offers.asked(proportion.device) > 0
+            exempt |= offers.requests_of(proportion.device) > 0
         return exempt
 
 
@@ -154,7 +154,9 @@ def _idle(offers: Mapping[str, int], held: Mapping[str, int], resource: str) -> 
 def _slack(problem: Problem, proportion: KeptPerDevice, resource: str) -> I64:
     """(N,) what is idle beyond what is kept for idle devices; negative where that is too little."""
     offers = problem.derived(Offers)
-    slack: I64 = offers.idle(resource) - proportion.kept(resource) * offers.idle(proportion.device)
+    slack: I64 = offers.idle(resource) - proportion.reserved_amount(resource) * offers.idle(
+        proportion.device
+    )
     return slack
 
 
@@ -198,6 +200,9 @@ class _Slack:
         self, offers: Offers, proportion: KeptPerDevice, resource: str, slack: I64
     ) -> None:
         self.has: Bool = offers.offered(proportion.device) > 0
-        self.asked = offers.asked(resource)
+        self.asked = offers.requests_of(resource)
         self.slack = slack.copy()
-        self.change: I64 = proportion.kept(resource) * offers.asked(proportion.device) - self.asked
+        self.change: I64 = (
+            proportion.reserved_amount(resource) * offers.requests_of(proportion.device)
+            - self.asked
+        )

@@ -65,12 +65,12 @@ class _Sparing(Greedy):
         return self._is_system[gang]
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        return self._others(victims)
+        return self._drop_system_pods(victims)
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        return self._others(victims)
+        return self._drop_system_pods(victims)
 
-    def _others(self, victims: I64) -> I64:
+    def _drop_system_pods(self, victims: I64) -> I64:
         tasks = running_tasks(self._problem).tasks
         return np.array([v for v in victims.tolist() if not is_system(tasks[v])], np.int64)
 

@@ -68,11 +68,11 @@ class Entitled(Rule):
 
     def _verify_gangs(self, world: World) -> Iterator[Violation]:
         """What a gang of victims keeps is its minimum, or nothing."""
-        gone = {e.task for e in world.evictions}
+        evicted = {e.task for e in world.evictions}
         exchanging = {e.preemptor for e in world.evictions}
         for gang in world.snapshot.gangs:
             held = [t for t in gang.tasks if t.status.counts_as_ready]
-            left = [t for t in held if t.key not in gone]
+            left = [t for t in held if t.key not in evicted]
             leaves = not any(t.status.holds_resources for t in left)
             if len(left) == len(held) or (leaves and gang.key not in exchanging):
                 continue
@@ -111,20 +111,20 @@ class Entitled(Rule):
         shares = _Shares(world, due, by_use=by_use)
         claims = Claims(world)
         for (preemptor, lender), reclaim in sorted(reclaims.items(), key=lambda e: e[1].last):
-            asked = sorted(summed(taken_by(t) for t in world.placed_of.get(preemptor, [])))
+            requested = sorted(summed(taken_by(t) for t in world.placed_of.get(preemptor, [])))
             borrower = world.snapshot.gang_by_key[preemptor].queue
             shares.replay(reclaim.last)
             gang = world.snapshot.gang_by_key[preemptor]
             # What is guaranteed does not depend on how large the gangs are that hold it.
             returned = [task for task in reclaim.tasks if not claims.covers(gang, task)]
             for where, detail in (
-                *shares.overclaims(borrower, lender, asked),
-                *shares.overreturns(lender, borrower, asked, returned),
+                *shares.overclaims(borrower, lender, requested),
+                *shares.overreturns(lender, borrower, requested, returned),
                 *shares.sunk(lender, borrower, reclaim.tasks),
             ):
                 found = f"{detail}, reclaim for {preemptor}"
                 yield Violation(self.name, f"queue {where}", found, preemptor)
-            for where, detail in shares.unrelated(asked, reclaim.tasks):
+            for where, detail in shares.unrelated(requested, reclaim.tasks):
                 found = f"{detail}, reclaim for {preemptor}"
                 yield Violation(self.name, f"task {where}", found, preemptor)
 
@@ -156,69 +156,75 @@ class _Shares:
         self._due = due
         self._by_use = by_use
         self._replayed = 0
-        self._gone: dict[str, dict[str, int]] = {q.name: {} for q in world.snapshot.queues}
-        self._gone_at_last: dict[str, dict[str, int]] = {q.name: {} for q in world.snapshot.queues}
+        self._evicted: dict[str, dict[str, int]] = {q.name: {} for q in world.snapshot.queues}
+        self._evicted_in_all: dict[str, dict[str, int]] = {
+            q.name: {} for q in world.snapshot.queues
+        }
         for at in range(len(world.evictions)):
-            self._count(at, self._gone_at_last)
+            self._count_eviction(at, self._evicted_in_all)
 
     def replay(self, last: int) -> None:
         """Carry out all evictions up to one of them."""
         for at in range(self._replayed, last + 1):
-            self._count(at, self._gone)
+            self._count_eviction(at, self._evicted)
         self._replayed = max(self._replayed, last + 1)
 
-    def _count(self, at: int, gone: dict[str, dict[str, int]]) -> None:
+    def _count_eviction(self, at: int, evicted: dict[str, dict[str, int]]) -> None:
         eviction = self._world.evictions[at]
         task = self._world.task_by_key.get(eviction.task)
         gang = self._world.snapshot.gang_by_key.get("" if task is None else task.gang)
-        if task is not None and gang is not None and gang.queue in gone and not eviction.to:
-            add_into(gone[gang.queue], taken_by(task))
+        if task is not None and gang is not None and gang.queue in evicted and not eviction.to:
+            add_into(evicted[gang.queue], taken_by(task))
 
-    def _apart(self, name: str, other: str) -> list[Queue]:
+    def _path_below_common_ancestor(self, name: str, other: str) -> list[Queue]:
         """A queue and its ancestors as far up as the other queue is not below them."""
         by_name = self._world.snapshot.queue_by_name
         above = {q.name for q in self._world.ancestors(by_name[other])}
         return [q for q in self._world.ancestors(by_name[name]) if q.name not in above]
 
-    def _held(self, queue: Queue, gone: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    def _allocated_after(
+        self, queue: Queue, evicted: Mapping[str, Mapping[str, int]]
+    ) -> dict[str, int]:
         """What a queue holds once so much has gone."""
         held: dict[str, int] = {}
         for name in self._world.below(queue):
             add_into(held, self._world.held_by_queue[name])
             add_into(held, self._world.gained_by_queue[name])
-            add_into(held, {r: -amount for r, amount in gone[name].items()})
+            add_into(held, {r: -amount for r, amount in evicted[name].items()})
         return held
 
-    def _named(self, queue: Queue, asked: Iterable[str]) -> dict[str, int]:
+    def _named(self, queue: Queue, requested: Iterable[str]) -> dict[str, int]:
         """What is due to a queue of what is asked for."""
         due = self._due.get(queue.name, {})
-        return {r: due[r] for r in asked if due.get(r, 0) > 0}
+        return {r: due[r] for r in requested if due.get(r, 0) > 0}
 
-    def overclaims(self, name: str, lender: str, asked: Sequence[str]) -> Iterator[tuple[str, str]]:
+    def overclaims(
+        self, name: str, lender: str, requested: Sequence[str]
+    ) -> Iterator[tuple[str, str]]:
         """Where the claiming side would hold more than is due to it."""
-        chain = self._apart(name, lender)
-        if not any(self._named(queue, asked) for queue in chain):
+        chain = self._path_below_common_ancestor(name, lender)
+        if not any(self._named(queue, requested) for queue in chain):
             yield name, "nothing that is asked for is due to it"
         for queue in chain:
-            held = self._held(queue, self._gone_at_last)
-            for r, due in self._named(queue, asked).items():
+            held = self._allocated_after(queue, self._evicted_in_all)
+            for r, due in self._named(queue, requested).items():
                 used = held.get(r, 0)
                 if used > due:
                     both = f"{amount_text(r, used)} held, {amount_text(r, due)} deserved"
                     yield queue.name, both
 
     def overreturns(
-        self, name: str, borrower: str, asked: Sequence[str], tasks: Sequence[Task]
+        self, name: str, borrower: str, requested: Sequence[str], tasks: Sequence[Task]
     ) -> Iterator[tuple[str, str]]:
         """Where a queue was not above its due before its last victim that uses some of it.
 
         What counts is what the claim asks for, or what the victims use; pods that use none of that
         are not kept back.
         """
-        for queue in self._apart(name, borrower):
-            held = self._held(queue, self._gone)
+        for queue in self._path_below_common_ancestor(name, borrower):
+            held = self._allocated_after(queue, self._evicted)
             due = self._due.get(queue.name, {})
-            for kind, kept in self._kinds(queue, asked, tasks).items():
+            for kind, kept in self._kinds(queue, requested, tasks).items():
                 keeps = {r: due[r] for r in kind}
                 if queue.tolerance is not None:
                     keeps = {r: queue.tolerance.kept(r, amount) for r, amount in keeps.items()}
@@ -227,7 +233,7 @@ class _Shares:
                     yield queue.name, "gives back more than it holds above what it deserves"
 
     def _kinds(
-        self, queue: Queue, asked: Sequence[str], tasks: Sequence[Task]
+        self, queue: Queue, requested: Sequence[str], tasks: Sequence[Task]
     ) -> dict[frozenset[str], list[dict[str, int]]]:
         """What victims take, by the resources of which the queue must hold more than is due."""
         due = self._due.get(queue.name, {})
@@ -235,14 +241,16 @@ class _Shares:
         for taken in map(taken_by, tasks):
             counts = {r for r, n in taken.items() if n and due.get(r, 0) > 0}
             if not self._by_use:
-                counts = set(self._named(queue, asked)) if counts & set(asked) else set()
+                counts = set(self._named(queue, requested)) if counts & set(requested) else set()
             if counts:
                 kinds.setdefault(frozenset(counts), []).append(taken)
         return kinds
 
-    def unrelated(self, asked: Sequence[str], tasks: Sequence[Task]) -> Iterator[tuple[str, str]]:
+    def unrelated(
+        self, requested: Sequence[str], tasks: Sequence[Task]
+    ) -> Iterator[tuple[str, str]]:
         """Pods that use nothing of what is asked for, where queues return what their pods use."""
-        needed = {r for r in asked if r != PODS}
+        needed = {r for r in requested if r != PODS}
         for task in tasks if self._by_use else ():
             if not needed & {r for r, n in taken_by(task).items() if n}:
                 yield task.key, "uses nothing that is asked for"
@@ -250,8 +258,8 @@ class _Shares:
     def sunk(self, name: str, borrower: str, tasks: Sequence[Task]) -> Iterator[tuple[str, str]]:
         """Where a queue would be left with less than is guaranteed to it."""
         touched = summed(taken_by(t) for t in tasks)
-        for queue in self._apart(name, borrower):
-            held = self._held(queue, self._gone)
+        for queue in self._path_below_common_ancestor(name, borrower):
+            held = self._allocated_after(queue, self._evicted)
             for r, floor in queue.guarantee:
                 left = held.get(r, 0)
                 if r in touched and left < floor:

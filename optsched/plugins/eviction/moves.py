@@ -94,10 +94,10 @@ def moved_by(world: World, plugin: str) -> list[Evict]:
     return [e for e in world.evictions if e.action == SHUFFLE and e.plugin == plugin]
 
 
-def left_broken(gang: Gang, gone: Collection[str]) -> str:
+def left_broken(gang: Gang, evicted: Collection[str]) -> str:
     """What a gang would be short of without some tasks; empty if it is whole, or gone."""
     held = [t for t in gang.tasks if t.status.counts_as_ready]
-    left = [t for t in held if t.key not in gone]
+    left = [t for t in held if t.key not in evicted]
     if len(left) == len(held) or not any(t.status.holds_resources for t in left):
         return ""
     if len(left) < gang.min_member or lacks_role(gang, left):

@@ -37,12 +37,12 @@ def find_needless(world: World, rules: RuleSet, by: Collection[str]) -> Iterator
     such a victim has left; or where a rule other than the room of nodes refuses the preemptor
     without it.
     """
-    coming = _find_coming(world)
+    coming = _placements_by_gang(world)
     for preemptor, victims in sorted(_find_victims(world, by).items()):
         gang = world.snapshot.gang_by_key[preemptor]
         here = coming.get(preemptor, {})
         doubtful = _find_doubtful(world, here, victims)
-        if doubtful and not _is_asked_for(world, rules, (gang, here), doubtful):
+        if doubtful and not _is_required_by_rule(world, rules, (gang, here), doubtful):
             yield doubtful[0], preemptor
 
 
@@ -59,7 +59,7 @@ def _find_victims(world: World, by: Collection[str]) -> dict[str, list[Task]]:
     return found
 
 
-def _find_coming(world: World) -> dict[str, dict[str, list[Task]]]:
+def _placements_by_gang(world: World) -> dict[str, dict[str, list[Task]]]:
     """What the plan binds and promises, by gang and node."""
     found: dict[str, dict[str, list[Task]]] = {}
     for placement in (*world.placements, *world.promises):
@@ -85,36 +85,36 @@ def _find_doubtful(
             by_node.setdefault(task.node, []).append(task)
     for name, leaving in sorted(by_node.items()):
         node = world.snapshot.node_by_name[name]
-        if not _is_used(node, coming[name], leaving):
+        if not _needs_victims(node, coming[name], leaving):
             doubtful.append(max(leaving, key=lambda task: (_size(task), task.key)).key)
     return sorted(doubtful)
 
 
 def _find_spare(world: World, victims: Sequence[Task]) -> set[str]:
     """Keys of the victims whose gang would lack nothing if just this one stayed."""
-    gone = {eviction.task for eviction in world.evictions}
+    evicted = {eviction.task for eviction in world.evictions}
     found: set[str] = set()
     for key in {task.gang for task in victims}:
         gang = world.snapshot.gang_by_key[key]
         held = [t for t in gang.tasks if t.status.counts_as_ready]
-        left = [t for t in held if t.key not in gone]
+        left = [t for t in held if t.key not in evicted]
         mine = [task for task in victims if task.gang == key]
-        alike = mine if gang.role_minimums or gang.sub_groups else mine[:1]
-        for task in alike:
+        candidates = mine if gang.role_minimums or gang.sub_groups else mine[:1]
+        for task in candidates:
             if next(find_losses(gang, held, [*left, task]), None) is None:
-                found |= {task.key} if alike is mine else {t.key for t in mine}
+                found |= {task.key} if candidates is mine else {t.key for t in mine}
     return found
 
 
-def _is_used(node: Node, coming: Sequence[Task], leaving: Sequence[Task]) -> bool:
+def _needs_victims(node: Node, coming: Sequence[Task], leaving: Sequence[Task]) -> bool:
     """Whether victims give less than what comes takes and one victim a task, of some resource.
 
     An overfull node needs the rest of it for itself.
     """
-    asked = summed(map(taken_by, coming))
+    requested = summed(map(taken_by, coming))
     given = [taken_by(task) for task in leaving]
     held = summed(map(taken_by, node.residents))
-    for resource, amount in asked.items():
+    for resource, amount in requested.items():
         over = held.get(resource, 0) - node.offer(resource)
         if not amount or (resource == PODS and over + amount <= 0):
             continue
@@ -128,7 +128,7 @@ def _size(task: Task) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(taken_by(task).items()))
 
 
-def _is_asked_for(
+def _is_required_by_rule(
     world: World,
     rules: RuleSet,
     preemptor: tuple[Gang, Collection[str]],
@@ -139,7 +139,7 @@ def _is_asked_for(
     actions = [a for a in world.actions if not (isinstance(a, Evict) and a.task in stay)]
     names = _find_names(world, *preemptor)
     return any(
-        violation.rule != _FITS and _is_about(violation, names)
+        violation.rule != _FITS and _concerns(violation, names)
         for violation in verify_actions(world.snapshot, actions, _without_lending(rules))
     )
 
@@ -165,6 +165,6 @@ def _find_names(world: World, gang: Gang, nodes: Collection[str]) -> dict[str, s
     }
 
 
-def _is_about(violation: Violation, names: Mapping[str, set[str]]) -> bool:
+def _concerns(violation: Violation, names: Mapping[str, set[str]]) -> bool:
     kind, _, name = violation.where.partition(" ")
     return kind not in names or name in names[kind]

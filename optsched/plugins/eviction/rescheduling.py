@@ -76,7 +76,7 @@ class Rescheduling(Rule):
 
     # --- nodes -----------------------------------------------------------------------------------
 
-    def used(self, node: Node, now_ms: int) -> Mapping[str, int] | None:
+    def measured_use(self, node: Node, now_ms: int) -> Mapping[str, int] | None:
         """Parts of a node in use, in millionths; None where that was not measured lately."""
         load, offered = node.load, node.offers
         if load is None or not node.ready or now_ms - load.measured_ms > self.fresh_ms:
@@ -86,15 +86,15 @@ class Rescheduling(Rule):
 
     def excess(self, node: Node, now_ms: int) -> str:
         """What is in use above the target, in words; empty where nothing is or nobody knows."""
-        used = {} if self._takes(node, now_ms) else self.used(node, now_ms) or {}
+        used = {} if self._is_underused(node, now_ms) else self.measured_use(node, now_ms) or {}
         above = [r for r in used if used[r] > self.strategy.high_ppm[r]]
         return " and ".join(
             f"{used[r] / 10_000:g}% of {r} in use, above {self.strategy.high_ppm[r] / 10_000:g}%"
             for r in above
         )
 
-    def _takes(self, node: Node, now_ms: int) -> bool:
-        used = self.used(node, now_ms)
+    def _is_underused(self, node: Node, now_ms: int) -> bool:
+        used = self.measured_use(node, now_ms)
         low = self.strategy.low_ppm
         return used is not None and not node.unschedulable and all(used[r] <= low[r] for r in used)
 
@@ -104,7 +104,7 @@ class Rescheduling(Rule):
         """See `Rule`."""
         nodes, now_ms = problem.snapshot.nodes, problem.snapshot.taken_ms
         reasons = {n: text for n, node in enumerate(nodes) if (text := self.excess(node, now_ms))}
-        takes = np.array([self._takes(node, now_ms) for node in nodes], np.bool_)
+        takes = np.array([self._is_underused(node, now_ms) for node in nodes], np.bool_)
         if not reasons or not takes.any():
             return None
         tasks = self._order(problem, reasons)
@@ -121,12 +121,12 @@ class Rescheduling(Rule):
         limit = snapshot.priority_classes.get(self.strategy.below_class)
         if limit is None:
             return []
-        load = {n: self.used(snapshot.nodes[n], snapshot.taken_ms) or {} for n in reasons}
+        load = {n: self.measured_use(snapshot.nodes[n], snapshot.taken_ms) or {} for n in reasons}
         busy = {n: -(used[CPU] + used[MEMORY]) for n, used in load.items()}
 
         def rank(v: int) -> tuple[int, int, tuple[int, bool, int, str]]:
             n = int(running.node_of[v])
-            return (busy[n], n, _least_first(running.tasks[v]))
+            return (busy[n], n, _eviction_order(running.tasks[v]))
 
         here = (v for v, n in enumerate(running.node_of.tolist()) if n in reasons)
         return sorted((v for v in here if running.tasks[v].priority < limit), key=rank)
@@ -134,7 +134,7 @@ class Rescheduling(Rule):
     def _relief(self, problem: Problem, takes: Bool) -> Relief:
         targets = np.array([self.strategy.high_ppm[r] for r in AMOUNTS], np.int64)
         nodes, now_ms = problem.snapshot.nodes, problem.snapshot.taken_ms
-        used = [self.used(node, now_ms) or {} for node in nodes]
+        used = [self.measured_use(node, now_ms) or {} for node in nodes]
         parts = np.array([[u.get(r, 0) for r in AMOUNTS] for u in used], np.int64)
         size = np.array([[node.offers.get(r, 0) for r in AMOUNTS] for node in nodes], np.int64)
         parts, size = parts.reshape(-1, len(AMOUNTS)), size.reshape(-1, len(AMOUNTS))
@@ -145,7 +145,7 @@ class Rescheduling(Rule):
             excess=excess,
             space=np.where(takes[:, None], -excess, 0),
             is_open=takes,
-            uses=_uses(problem),
+            uses=_requested_amounts(problem),
             fits=self.strategy.fits,
         )
 
@@ -179,11 +179,11 @@ def _times(size: I64, ppm: I64) -> I64:
     return np.where((ppm > 0) & (size > 0), np.maximum(exact, 1), exact)
 
 
-def _least_first(task: Task) -> tuple[int, bool, int, str]:
+def _eviction_order(task: Task) -> tuple[int, bool, int, str]:
     return (task.priority, not task.shape.is_best_effort, -task.created_ms, task.key)
 
 
-def _uses(problem: Problem) -> I64:
+def _requested_amounts(problem: Problem) -> I64:
     """(V, K) what running tasks request: what they really use nobody measures."""
     running = running_tasks(problem)
     found = np.zeros((len(running), len(AMOUNTS)), np.int64)

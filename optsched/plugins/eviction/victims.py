@@ -48,11 +48,11 @@ class Victims(Rule):
             problem = _problem(world, eviction) or claims.refusal(eviction)
             if problem:
                 yield Violation(self.name, where, problem)
-        gone = [t for key in seen if (t := world.task_by_key.get(key)) is not None]
+        evicted = [t for key in seen if (t := world.task_by_key.get(key)) is not None]
         for budget in world.snapshot.budgets:
-            evicted = [t for t in gone if covers(budget, t)]
-            if len(evicted) > budget.allowed:
-                detail = f"{len(evicted)} evicted, {budget.allowed} allowed"
+            covered = [t for t in evicted if covers(budget, t)]
+            if len(covered) > budget.allowed:
+                detail = f"{len(covered)} evicted, {budget.allowed} allowed"
                 yield Violation(self.name, f"budget {budget.key}", detail)
 
     def spares(self, problem: Problem) -> Bool:
@@ -163,8 +163,8 @@ def _unmovable(world: World, eviction: Evict) -> str:
     if eviction.preemptor or not eviction.plugin:
         return f"evicted by {SHUFFLE}, but no plugin wants it moved"
     task = world.task_by_key[eviction.task]
-    gone = {e.task for e in world.evictions}
-    broken = left_broken(world.snapshot.gang_by_key[task.gang], gone)
+    evicted = {e.task for e in world.evictions}
+    broken = left_broken(world.snapshot.gang_by_key[task.gang], evicted)
     return broken or _refusal(task, world.snapshot.taken_ms)
 
 
@@ -225,19 +225,19 @@ class Claims:
 
     def _is_covered(self, queue: Queue, gang: Gang, task: Task) -> bool:
         """Whether what a gang claims for a queue is within its guarantee, which a victim holds."""
-        asked, taken = _least(gang), taken_by(task)
+        asked, taken = _least_request(gang), taken_by(task)
         floor = {r: amount for r, amount in queue.guarantee if amount > 0 and asked.get(r, 0) > 0}
         if not any(taken.get(r, 0) > 0 for r in floor):
             return False
         below = self._world.below(queue)
         parts = [self._world.held_by_queue[name] for name in below]
         claiming = {gang.key, *(key for name in below for key in self._gangs.get(name, ()))}
-        parts += [_least(self._world.snapshot.gang_by_key[key]) for key in sorted(claiming)]
+        parts += [_least_request(self._world.snapshot.gang_by_key[key]) for key in sorted(claiming)]
         held = summed(parts)
         return all(held.get(r, 0) <= amount for r, amount in floor.items())
 
 
-def _least(gang: Gang) -> Mapping[str, int]:
+def _least_request(gang: Gang) -> Mapping[str, int]:
     """The least that a gang needs of what it waits for: of what all of its tasks request."""
     waiting = [taken_by(t) for t in gang.tasks if t.status is TaskStatus.PENDING]
     ready = sum(task.status.counts_as_ready for task in gang.tasks)

@@ -106,7 +106,7 @@ class EmptyCluster:
         self._checks_left = MOST_CHECKS
         self.effort = Effort(MOST_STEPS)
         self._open: dict[int, Bool | None] = {}
-        self._room: dict[int, I64] = {}
+        self._pods_per_node: dict[int, I64] = {}
         self._ties: dict[int, tuple[str, ...]] = {}
         self._known: dict[tuple[object, ...], Lack | None] = {}
 
@@ -164,7 +164,7 @@ class EmptyCluster:
 
     def find_lack(self, gang: int) -> Lack | None:
         """Return what the minimum of a gang lacks; None where it fits, or where that stays open."""
-        if self._fits_alike(gang):
+        if self._fits_one_class(gang):
             return None
         minimum = self.whole_minimum(gang)
         rules = self._tying([item.task_class for item in minimum.items])
@@ -176,7 +176,7 @@ class EmptyCluster:
             self._known[key] = self._lack(gang, minimum, rules)
         return self._known[key]
 
-    def _fits_alike(self, gang: int) -> bool:
+    def _fits_one_class(self, gang: int) -> bool:
         """Whether it is plain that a gang fits: alike pods, of which none runs, and room for all.
 
         Most gangs are such, and nothing has to be made of their pods to see it.
@@ -189,7 +189,7 @@ class EmptyCluster:
         task_class = int(problem.shapes.class_of[problem.shapes.start[number]])
         if self._tying([task_class]):
             return False
-        return int(self.room(task_class).sum()) >= entries[0].count
+        return int(self.pods_per_node(task_class).sum()) >= entries[0].count
 
     def _own_claims(self, minimum: Minimum) -> Iterator[object]:
         for item in minimum.items:
@@ -220,15 +220,15 @@ class EmptyCluster:
     def _is_easy(self, minimum: Minimum) -> bool:
         """Whether all pods are of one class, or every one could have a node of its own."""
         total = sum(item.number for item in minimum.items)
-        rooms = [self.room(item.task_class) for item in minimum.items]
+        rooms = [self.pods_per_node(item.task_class) for item in minimum.items]
         if len({item.task_class for item in minimum.items}) == 1:
             least = max(minimum.whole, sum(n for _, n in minimum.roles))
             return int(rooms[0].sum()) >= least
         return all(int(np.count_nonzero(room)) >= total for room in rooms)
 
-    def room(self, task_class: int) -> I64:
+    def pods_per_node(self, task_class: int) -> I64:
         """(N,) pods of a class that nodes have resources for, no other pods there."""
-        if task_class not in self._room:
+        if task_class not in self._pods_per_node:
             problem = self._problem
             request = problem.classes.request[task_class]
             counts = np.full(problem.num_nodes, UNLIMITED)
@@ -236,8 +236,8 @@ class EmptyCluster:
                 np.minimum(counts, self._offers[:, r] // int(request[r]), out=counts)
             np.maximum(counts, 0, out=counts)
             mask = self._mask(task_class)
-            self._room[task_class] = counts if mask is None else np.where(mask, counts, 0)
-        return self._room[task_class]
+            self._pods_per_node[task_class] = counts if mask is None else np.where(mask, counts, 0)
+        return self._pods_per_node[task_class]
 
     def is_open(self, task_class: int) -> Bool:
         """(N,) nodes that are ready and that no mask closes to a class."""
@@ -420,18 +420,18 @@ class _Nodes:
 
     def explain(self, missing: int, *, is_exact: bool) -> Lack:
         """Return which resources or rules keep pods of the minimum out."""
-        asked = np.flatnonzero(self._request.any(axis=0)).tolist()
+        requested = np.flatnonzero(self._request.any(axis=0)).tolist()
         chosen = tuple(self.cheapest().tolist())
         closed = tuple(np.flatnonzero(~self._is_open.any(axis=0)).tolist())
         self.refusing = {}
-        if self._missing(tuple(asked)):
+        if self._missing(tuple(requested)):
             return Lack(chosen, missing, is_exact, (), tuple(self.refusing), closed)
         lifted, left = list[int](), missing
-        if len(asked) > _MOST_COMPARED:
+        if len(requested) > _MOST_COMPARED:
             # To compare many takes minutes: all of them, less those that change nothing.
-            lifted, left = sorted(asked, key=lambda r: (-self._slack(r), r)), 0
+            lifted, left = sorted(requested, key=lambda r: (-self._slack(r), r)), 0
         while left:
-            others = [r for r in asked if r not in lifted]
+            others = [r for r in requested if r not in lifted]
             best = self._most_helpful(lifted, others)
             now = self._missing((*lifted, best))
             if now >= left and len(others) > 1:
@@ -469,8 +469,8 @@ class _Nodes:
 
     def _slack(self, r: int) -> float:
         """What nodes offer of a resource for each unit that the minimum asks for."""
-        asked = int(self._request[:, r] @ self._count)
-        return float(self._number @ self._problem.allocatable[self._first, r]) / max(asked, 1)
+        requested = int(self._request[:, r] @ self._count)
+        return float(self._number @ self._problem.allocatable[self._first, r]) / max(requested, 1)
 
     def cheapest(self) -> I64:
         """(I,) pods of each item that make up the minimum that asks for least."""

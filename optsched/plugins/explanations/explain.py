@@ -10,7 +10,7 @@ import numpy as np
 
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.plugins.explanations.empty_cluster import EmptyCluster
-from optsched.plugins.explanations.placed_state import Standing
+from optsched.plugins.explanations.placed_state import PlacedState
 from optsched.plugins.extension_points import Room
 from optsched.plugins.gangs.next_request import next_entries
 from optsched.plugins.wording import amount_text, counted
@@ -63,8 +63,8 @@ class Explainer:
         self._views: dict[int, _View] = {}
 
     @cached_property
-    def _standing(self) -> Standing:
-        return Standing(self._outcome, self._rules.masking)
+    def _standing(self) -> PlacedState:
+        return PlacedState(self._outcome, self._rules.masking)
 
     def reason(self, gang: int) -> Reason:
         """Why a gang with pending tasks gets nothing (more) now.
@@ -238,7 +238,7 @@ class _Free:
 class _Sight:
     """What all classes of tasks see alike: rules by how long their masks last, and free room."""
 
-    def __init__(self, outcome: Outcome, rules: RuleSet, standing: Standing) -> None:
+    def __init__(self, outcome: Outcome, rules: RuleSet, standing: PlacedState) -> None:
         self.outcome = outcome
         self.standing = standing
         self.lasting = [r for r in rules.filters if r.mask_lasts and not r.mask_sees_pods]

@@ -106,9 +106,9 @@ class Packing:
         """(K, I) pods of one item that a node of a class takes alone, no more than there are."""
         found = np.where(self.is_open, self.count, 0)
         for i in range(len(self.count)):
-            asked = np.flatnonzero(self.request[i])
-            if len(asked):
-                fits = (self.capacity[:, asked] // self.request[i, asked]).min(axis=1)
+            requested = np.flatnonzero(self.request[i])
+            if len(requested):
+                fits = (self.capacity[:, requested] // self.request[i, requested]).min(axis=1)
                 found[:, i] = np.minimum(found[:, i], np.maximum(fits, 0))
         if self.admits is not None:
             for k, i in np.argwhere(found > 0).tolist():
@@ -169,8 +169,8 @@ class Packing:
         left = (self.count if most is None else np.minimum(most, self.count)).copy()
         chosen = np.zeros_like(left)
         order = np.argsort(cost, kind="stable").tolist()
-        wants = [([i for i in order if goal.of[i]], goal.least) for goal in self.roles]
-        for items, least in (*wants, (order, None)):
+        role_items = [([i for i in order if goal.of[i]], goal.least) for goal in self.roles]
+        for items, least in (*role_items, (order, None)):
             open_number = self.whole - int(chosen.sum()) if least is None else least
             for i in items:
                 taken = min(int(left[i]), max(open_number, 0))
@@ -204,12 +204,12 @@ class Packing:
             left = int(chosen[i])
             if not left:
                 continue
-            asked = np.flatnonzero(self.request[i])
-            if not len(asked):
+            requested = np.flatnonzero(self.request[i])
+            if not len(requested):
                 if not is_open[:, i].any():
                     return False
                 continue
-            room = (idle[:, asked] // self.request[i, asked]).min(axis=1)
+            room = (idle[:, requested] // self.request[i, requested]).min(axis=1)
             room = np.where(is_open[:, i], np.maximum(room, 0), 0)
             tight = np.argsort(room, kind="stable")
             before = np.cumsum(room[tight]) - room[tight]
@@ -233,10 +233,10 @@ class Packing:
         bound, is_exact = self.estimate_missing()
         if is_exact:
             return bound, True
-        found = self._search(self.singles())
+        found = self._search_packings(self.singles())
         return (bound, False) if found is None else (max(found, bound), True)
 
-    def _search(self, singles: I64) -> int | None:
+    def _search_packings(self, singles: I64) -> int | None:
         """Pods that the best packing lacks; None where the search would take too long.
 
         Node after node, all packings are kept that no other one contains.
@@ -286,10 +286,10 @@ class Packing:
         if item == len(most):
             yield chosen
             return
-        asked = np.flatnonzero(self.request[item])
+        requested = np.flatnonzero(self.request[item])
         top = most[item]
-        if len(asked):
-            top = min(top, int((idle[asked] // self.request[item, asked]).min()))
+        if len(requested):
+            top = min(top, int((idle[requested] // self.request[item, requested]).min()))
         is_last, rest = item == len(most) - 1, (0,) * (len(most) - item - 1)
         for number in range(max(top, 0), -1, -1):
             counts = (*chosen, number)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _NOBODY = -1
 
 
-class Standing:
+class PlacedState:
     """The live faces of some rules, told of everything that has been placed."""
 
     def __init__(self, outcome: Outcome, rules: Sequence[Rule]) -> None:
@@ -57,12 +57,12 @@ class Standing:
             if mask is not None:
                 yield rule, mask
 
-    def most_together(self, asks: Sequence[tuple[int, int]], counts: I64) -> int:
+    def most_together(self, requests: Sequence[tuple[int, int]], counts: I64) -> int:
         """How many tasks find room one after the other, each on the first node that takes it.
 
         Parameters
         ----------
-        asks
+        requests
             Class and number of the tasks, in order.
         counts
             (len(asks), N) tasks that nodes have room for, by resources and masks.
@@ -70,7 +70,7 @@ class Standing:
         """
         done: list[tuple[int, I64]] = []
         used = np.zeros(counts.shape[1], np.int64)
-        for (task_class, number), room in zip(asks, counts, strict=True):
+        for (task_class, number), room in zip(requests, counts, strict=True):
             for _ in range(number):
                 allowed = room > used
                 for _, mask in self.masks(task_class):

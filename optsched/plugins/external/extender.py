@@ -41,7 +41,7 @@ class Service:
 
 
 @dataclass
-class _Heard:
+class _Answers:
     """What the service has said in one session."""
 
     refusals: dict[TaskShape, Mapping[str, str]] = field(default_factory=dict)
@@ -82,13 +82,13 @@ class Extender(Rule):
     ignorable: bool = False
     managed: tuple[str, ...] = ()
     outside: Outside = field(default_factory=Silent)
-    _heard: _Heard = field(default_factory=_Heard, init=False, repr=False)
+    _answers: _Answers = field(default_factory=_Answers, init=False, repr=False)
 
     def connected(self, outside: Outside) -> Rule:
         """See `Rule`."""
         return replace(self, outside=outside)
 
-    def asks(self, verb: Verb) -> bool:
+    def is_configured(self, verb: Verb) -> bool:
         """Whether it is asked something."""
         return any(verb is known for known, _ in self.paths)
 
@@ -106,9 +106,9 @@ class Extender(Rule):
 
     def refusals(self, task: Task, nodes: tuple[Node, ...]) -> Mapping[str, str]:
         """Why nodes are refused to tasks like one, by node."""
-        if not self.asks(Verb.PREDICATE) or not self.manages(task.shape.request):
+        if not self.is_configured(Verb.PREDICATE) or not self.manages(task.shape.request):
             return {}
-        known = self._heard.refusals
+        known = self._answers.refusals
         if task.shape not in known:
             open_nodes = tuple(node for node in nodes if node.ready)
             reply = self.outside.ask(Question(Verb.PREDICATE, task, open_nodes))
@@ -130,7 +130,7 @@ class Extender(Rule):
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
         """See `Rule`."""
-        task = _first_of(problem, task_class)
+        task = _first_task_of(problem, task_class)
         refused = {} if task is None else self.refusals(task, problem.snapshot.nodes)
         if not refused:
             return None
@@ -138,19 +138,25 @@ class Extender(Rule):
 
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`: what was said most often."""
-        task = _first_of(problem, task_class)
-        said = [] if task is None else sorted(self.refusals(task, problem.snapshot.nodes).values())
-        most = max(said, key=said.count, default="")
+        task = _first_task_of(problem, task_class)
+        reasons = (
+            [] if task is None else sorted(self.refusals(task, problem.snapshot.nodes).values())
+        )
+        most = max(reasons, key=reasons.count, default="")
         return f"did not pass the extender ({most})" if most else "did not pass the extender"
 
     # --- score -----------------------------------------------------------------------------------
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
         """See `Rule`: no score where the service gives none."""
-        task = _first_of(problem, task_class)
-        if task is None or not self.asks(Verb.PRIORITIZE) or not self.manages(task.shape.request):
+        task = _first_task_of(problem, task_class)
+        if (
+            task is None
+            or not self.is_configured(Verb.PRIORITIZE)
+            or not self.manages(task.shape.request)
+        ):
             return None
-        known, nodes = self._heard.scores, problem.snapshot.nodes
+        known, nodes = self._answers.scores, problem.snapshot.nodes
         if task.shape not in known:
             open_nodes = tuple(node for node in nodes if node.ready)
             reply = self.outside.ask(Question(Verb.PRIORITIZE, task, open_nodes))
@@ -164,12 +170,12 @@ class Extender(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
-        return _Votes(self, problem, ledger) if any(map(self.asks, _VOTING)) else None
+        return _Votes(self, problem, ledger) if any(map(self.is_configured, _VOTING)) else None
 
     def vote(self, gang: Gang) -> int:
         """Whether a gang may be enqueued."""
-        known = self._heard.votes
-        if not self.asks(Verb.JOB_ENQUEUEABLE) or not self.manages_gang(gang):
+        known = self._answers.votes
+        if not self.is_configured(Verb.JOB_ENQUEUEABLE) or not self.manages_gang(gang):
             return ABSTAIN
         if gang.key not in known:
             reply = self.outside.ask(Question(Verb.JOB_ENQUEUEABLE, gang=gang))
@@ -184,38 +190,38 @@ class Extender(Rule):
 
     def enqueued(self, gang: Gang) -> None:
         """Tell the service that a gang has been enqueued."""
-        if self.asks(Verb.JOB_ENQUEUED) and self.manages_gang(gang):
+        if self.is_configured(Verb.JOB_ENQUEUED) and self.manages_gang(gang):
             self.outside.ask(Question(Verb.JOB_ENQUEUED, gang=gang))
 
     def is_overused(self, problem: Problem, queue: int) -> bool:
         """Whether a queue gets nothing more."""
         found = problem.snapshot.queue_by_name.get(problem.queues.names[queue])
-        if found is None or not self.asks(Verb.QUEUE_OVERUSED):
+        if found is None or not self.is_configured(Verb.QUEUE_OVERUSED):
             return False
-        known = self._heard.overused
+        known = self._answers.overused
         if found.name not in known:
             reply = self.outside.ask(Question(Verb.QUEUE_OVERUSED, queue=found))
-            said = reply.fields.get("overused") is True
-            known[found.name] = not self.ignorable if reply.failure else said
+            reasons = reply.fields.get("overused") is True
+            known[found.name] = not self.ignorable if reply.failure else reasons
         return known[found.name]
 
-    def is_ready(self, gang: Gang, placed: int) -> bool:
+    def reports_gang_ready(self, gang: Gang, placed: int) -> bool:
         """Whether a gang may start with so many tasks placed."""
-        if not self.asks(Verb.JOB_READY) or not self.manages_gang(gang):
+        if not self.is_configured(Verb.JOB_READY) or not self.manages_gang(gang):
             return True
-        known = self._heard.ready
+        known = self._answers.ready
         if (gang.key, placed) not in known:
             reply = self.outside.ask(Question(Verb.JOB_READY, gang=gang, placed=placed))
-            said = reply.fields.get("status") is True
-            known[gang.key, placed] = self.ignorable if reply.failure else said
+            reasons = reply.fields.get("status") is True
+            known[gang.key, placed] = self.ignorable if reply.failure else reasons
         return known[gang.key, placed]
 
     def victims(self, verb: Verb, task: Task, victims: tuple[Task, ...]) -> frozenset[str] | None:
         """Keys of the victims that may go; None where the service has no say."""
-        if not self.asks(verb) or not self.manages(task.shape.request):
+        if not self.is_configured(verb) or not self.manages(task.shape.request):
             return None
         names = tuple(victim.key for victim in victims)
-        known, asked = self._heard.victims, (verb, task.shape, names)
+        known, asked = self._answers.victims, (verb, task.shape, names)
         if asked not in known:
             reply = self.outside.ask(Question(verb, task, victims=victims))
             named = reply.fields.get("victims", ())
@@ -228,15 +234,15 @@ class Extender(Rule):
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`: the service was asked whether it is ready, and it never was."""
         key = outcome.problem.snapshot.gangs[gang].key
-        said = [ready for (known, _), ready in self._heard.ready.items() if known == key]
-        if not said or any(said):
+        reasons = [ready for (known, _), ready in self._answers.ready.items() if known == key]
+        if not reasons or any(reasons):
             return None
         return Reason(ReasonCode.PLUGIN, "the extender does not let it start")
 
     def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`."""
         key = outcome.problem.snapshot.gangs[gang].key
-        if self._heard.votes.get(key, ABSTAIN) != REJECT:
+        if self._answers.votes.get(key, ABSTAIN) != REJECT:
             return None
         return Reason(ReasonCode.PLUGIN, "the extender does not let its pods be created")
 
@@ -251,7 +257,7 @@ _VOTING = (
 )
 
 
-def _first_of(problem: Problem, task_class: int) -> Task | None:
+def _first_task_of(problem: Problem, task_class: int) -> Task | None:
     """The first task by name of those that have the shape of a class."""
     shape = problem.classes.shapes[task_class]
     return problem.derived(_first_by_shape).get(shape)
@@ -293,7 +299,7 @@ class _Votes(Greedy):
         return self._rule.is_overused(self._problem, queue)
 
     def holds(self, gang: int) -> bool:
-        return self._rule.is_ready(self._gangs[gang], self._ledger.gang_placed[gang])
+        return self._rule.reports_gang_ready(self._gangs[gang], self._ledger.gang_placed[gang])
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
         return self._allowed(Verb.PREEMPTABLE, task_class, victims)
@@ -302,7 +308,10 @@ class _Votes(Greedy):
         return self._allowed(Verb.RECLAIMABLE, task_class, victims)
 
     def _allowed(self, verb: Verb, task_class: int, victims: I64) -> I64 | None:
-        task, running = _first_of(self._problem, task_class), running_tasks(self._problem).tasks
+        task, running = (
+            _first_task_of(self._problem, task_class),
+            running_tasks(self._problem).tasks,
+        )
         if task is None:
             return None
         asked = victims.tolist()

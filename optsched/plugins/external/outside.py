@@ -97,7 +97,7 @@ class Reply:
     failure: str = ""
 
     @property
-    def why_not(self) -> str:
+    def failure_reason(self) -> str:
         """Why there is no answer, or none about some node; empty where there is one."""
         failed = self.fields.get("failed")
         some = failed.values() if isinstance(failed, dict) else ()
@@ -173,4 +173,4 @@ class Recorder:
     @property
     def failures(self) -> Sequence[tuple[str, str]]:
         """(verb, why) of questions that got no answer."""
-        return [(q.verb.value, why) for q, r in self._entries if (why := r.why_not)]
+        return [(q.verb.value, why) for q, r in self._entries if (why := r.failure_reason)]

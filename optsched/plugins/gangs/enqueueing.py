@@ -29,7 +29,7 @@ def expected_by_queue(problem: Problem) -> I64:
     return problem.derived(_expected_by_queue)
 
 
-def waits_for_room(problem: Problem) -> list[int]:
+def enqueued_gangs(problem: Problem) -> list[int]:
     """Gangs that were let in and of which nothing runs yet."""
     return [
         g
@@ -50,7 +50,7 @@ def _least_resources(problem: Problem) -> I64:
 def _expected_by_queue(problem: Problem) -> I64:
     least = least_resources(problem)
     expected = np.zeros_like(problem.queues.allocated)
-    waiting = [g for g in waits_for_room(problem) if problem.queue_of[g] >= 0]
+    waiting = [g for g in enqueued_gangs(problem) if problem.queue_of[g] >= 0]
     np.add.at(expected, problem.queue_of[waiting], least[waiting])
     has_elastic = [bool(row.allocated) and not row.gang.is_implicit for row in problem.rows]
     for g in np.flatnonzero(np.array(has_elastic, np.bool_) & (problem.queue_of >= 0)).tolist():

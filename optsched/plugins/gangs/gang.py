@@ -71,12 +71,12 @@ class Gang(Rule):
         """What is free has to do for each gang that starts, and for all that is placed."""
         taken = summed(taken_by(t) for t in placed)
         for gang in starting:
-            asked = summed(taken_by(t) for t in _waiting(gang))
+            requested = summed(taken_by(t) for t in _waiting(gang))
             for resource, least in gang.min_resources:
                 if least > free.get(resource, 0):
                     detail = f"minResources {amount_text(resource, least)} are not free"
                     yield Violation(self.name, f"gang {gang.key}", detail)
-                excess = max(0, least - asked.get(resource, 0))
+                excess = max(0, least - requested.get(resource, 0))
                 taken[resource] = taken.get(resource, 0) + excess
         for resource, amount in taken.items():
             named = any(resource == r for g in starting for r, _ in g.min_resources)
@@ -104,19 +104,19 @@ class Gang(Rule):
         for h in np.unique(gangs.gang_class_of[bound]).tolist():
             entries = range(int(gangs.start[h]), int(gangs.start[h + 1]))
             shape = form.problem.shapes.shapes[int(gangs.shape_of[h])]
-            _at_least(form, list(entries), shape.need, int(form.start[h]))
+            _add_minimum_row(form, list(entries), shape.need, int(form.start[h]))
             for role, need in shape.need_role:
                 chosen = [
                     f for f, entry in zip(entries, shape.entries, strict=True) if entry.role == role
                 ]
-                _at_least(form, chosen, need, int(form.start[h]))
+                _add_minimum_row(form, chosen, need, int(form.start[h]))
         _encode_min_resources(form)
 
     # --- greedy ----------------------------------------------------------------------------------
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
         """See `Rule`."""
-        face = _OrderAndRoom if problem.shapes.least.any() else _Order
+        face = _OrderWithMinResources if problem.shapes.least.any() else _Order
         return face(problem, ledger)
 
     # --- explain ---------------------------------------------------------------------------------
@@ -150,19 +150,19 @@ def _waiting(gang: GangObject) -> list[Task]:
     return [t for t in waits if t.key not in short]
 
 
-def _free(world: World, *gone: TaskStatus) -> dict[str, int]:
+def _free(world: World, *excluded: TaskStatus) -> dict[str, int]:
     """What is free on ready nodes together, by resource, without residents of some statuses."""
     free: dict[str, int] = {}
     for node in world.snapshot.nodes:
         if node.ready:
-            held = summed(taken_by(t) for t in node.residents if t.status not in gone)
+            held = summed(taken_by(t) for t in node.residents if t.status not in excluded)
             for resource, amount in world.offers(node).items():
                 left = max(0, amount - held.get(resource, 0))
                 free[resource] = free.get(resource, 0) + left
     return free
 
 
-def _at_least(form: Formulation, entries: list[int], need: int, start: int) -> None:
+def _add_minimum_row(form: Formulation, entries: list[int], need: int, start: int) -> None:
     """Σ x over entries − need·y ≥ 0."""
     if need:
         variables = np.append(form.placed_variable[entries], start)
@@ -173,10 +173,10 @@ def _at_least(form: Formulation, entries: list[int], need: int, start: int) -> N
 def excess_resources(problem: Problem) -> I64:
     """(S, R) what minResources keeps free beyond the pending tasks of a starting gang."""
     shapes = problem.shapes
-    asked = np.zeros_like(shapes.least)
+    requested = np.zeros_like(shapes.least)
     use = problem.classes.request[shapes.class_of] * shapes.count[:, None]
-    np.add.at(asked, shapes.shape_of_entry, use)
-    excess: I64 = np.maximum(shapes.least - asked, 0)
+    np.add.at(requested, shapes.shape_of_entry, use)
+    excess: I64 = np.maximum(shapes.least - requested, 0)
     return excess
 
 
@@ -254,9 +254,9 @@ class _Order(Greedy):
         for v in victims.tolist():
             of = int(gang_of[v])
             if of not in spare:
-                gone = self._ledger.gang_evicted[of]
+                excluded = self._ledger.gang_evicted[of]
                 spare[of] = (
-                    self._ready[of] + self._ledger.gang_placed[of] - gone - self._least_of[of]
+                    self._ready[of] + self._ledger.gang_placed[of] - excluded - self._least_of[of]
                 )
             if spare[of] > 0:
                 spare[of] -= 1
@@ -269,7 +269,7 @@ class _Order(Greedy):
         return (0.0,) if self._ready[gang] else (1.0,)
 
 
-class _OrderAndRoom(_Order):
+class _OrderWithMinResources(_Order):
     """The same, where some gang names minResources."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
@@ -290,18 +290,18 @@ class _OrderAndRoom(_Order):
         self._started ^= {gang}
 
     def may_start(self, gang: int) -> bool:
-        return self._leaves(self._ledger.coming_total, self._least[gang])
+        return self._suffices(self._ledger.coming_total, self._least[gang])
 
     def holds(self, gang: int) -> bool:
         ledger, nothing = self._ledger, [0] * len(self._kept)
-        if not self._leaves(ledger.coming_total, nothing):
+        if not self._suffices(ledger.coming_total, nothing):
             return False
         if ledger.gang_waiting[gang]:
             both = zip(self._least[gang], self._free, ledger.leaving_total, strict=True)
             return all(least <= free + leaving for least, free, leaving in both)
         is_free = all(a <= b for a, b in zip(self._least[gang], self._free, strict=True))
-        return is_free and self._leaves(ledger.idle_total, nothing)
+        return is_free and self._suffices(ledger.idle_total, nothing)
 
-    def _leaves(self, room: list[int], least: list[int]) -> bool:
+    def _suffices(self, idle: list[int], least: list[int]) -> bool:
         """Whether so much is left of some room beside what is kept."""
-        return all(a <= b - k for a, b, k in zip(least, room, self._kept, strict=True))
+        return all(a <= b - k for a, b, k in zip(least, idle, self._kept, strict=True))

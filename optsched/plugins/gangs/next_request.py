@@ -56,9 +56,9 @@ def first_task(problem: Problem, gang: int, entry: int) -> int:
     return int(problem.task_start[gang] + problem.shapes.offset[number])
 
 
-def asked_next(outcome: Outcome, gang: int) -> I64:
+def next_requests(outcome: Outcome, gang: int) -> I64:
     """(R,) what the tasks of `next_entries` take together. Read only; rules share it."""
-    known = outcome.asked_next
+    known = outcome.next_requests
     if gang not in known:
         problem = outcome.problem
         total = np.zeros(len(problem.resources), np.int64)

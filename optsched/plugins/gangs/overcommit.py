@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.plugins.extension_points import Greedy, Rule
-from optsched.plugins.gangs.enqueueing import least_resources, waits_for_room
+from optsched.plugins.gangs.enqueueing import enqueued_gangs, least_resources
 
 if TYPE_CHECKING:
     from optsched.plugins.ledger import Ledger
@@ -36,7 +36,7 @@ class _Budget(Greedy):
         least = least_resources(problem)
         self._least = least
         spare = np.floor(problem.total * factor) - problem.used[problem.ready].sum(axis=0)
-        spare -= least[waits_for_room(problem)].sum(axis=0)
+        spare -= least[enqueued_gangs(problem)].sum(axis=0)
         self._spare: list[float] = spare.tolist()
 
     def enqueue_vote(self, gang: int) -> int:

@@ -49,11 +49,11 @@ class ResourceQuota(Rule):
         for g in np.flatnonzero(outcome.decisions.enqueued).tolist():
             _expect(expected, snapshot, snapshot.gangs[g])
         one = snapshot.gangs[gang]
-        for quota, name, asked in _asked(snapshot, one):
+        for quota, name, requested in _quota_requests(snapshot, one):
             hard, used = dict(quota.hard)[name], dict(quota.used).get(name, 0)
             coming = expected.get(quota.key, {}).get(name, 0)
-            if used + coming + asked > hard:
-                shown = [amount_text(name, n) for n in (hard, used, coming, asked)]
+            if used + coming + requested > hard:
+                shown = [amount_text(name, n) for n in (hard, used, coming, requested)]
                 return Reason(
                     ReasonCode.QUOTA,
                     f"the ResourceQuota {quota.key} allows {shown[0]}: {shown[1]} are in use, "
@@ -62,13 +62,13 @@ class ResourceQuota(Rule):
         return None
 
 
-def _asked(snapshot: Snapshot, gang: Gang) -> Iterator[tuple[Quota, str, int]]:
+def _quota_requests(snapshot: Snapshot, gang: Gang) -> Iterator[tuple[Quota, str, int]]:
     """Quota, resource and amount, wherever a quota counts what a gang still brings."""
     for quota in snapshot.quotas:
         if quota.namespace == gang.namespace:
             for name, _ in quota.hard:
-                if asked := _brings(gang, name):
-                    yield quota, name, asked
+                if requested := _brings(gang, name):
+                    yield quota, name, requested
 
 
 def _brings(gang: Gang, name: str) -> int:
@@ -104,8 +104,8 @@ def _expected(snapshot: Snapshot) -> Expected:
 
 
 def _expect(expected: Expected, snapshot: Snapshot, gang: Gang) -> None:
-    for quota, name, asked in _asked(snapshot, gang):
-        add_into(expected.setdefault(quota.key, {}), {name: asked})
+    for quota, name, requested in _quota_requests(snapshot, gang):
+        add_into(expected.setdefault(quota.key, {}), {name: requested})
 
 
 class _Votes(Greedy):
@@ -116,9 +116,9 @@ class _Votes(Greedy):
     def enqueue_vote(self, gang: int) -> int:
         one = self._snapshot.gangs[gang]
         is_in = one.phase is GangPhase.INQUEUE
-        for quota, name, asked in _asked(self._snapshot, one):
-            coming = self._expected.get(quota.key, {}).get(name, 0) - (asked if is_in else 0)
-            if dict(quota.used).get(name, 0) + coming + asked > dict(quota.hard)[name]:
+        for quota, name, requested in _quota_requests(self._snapshot, one):
+            coming = self._expected.get(quota.key, {}).get(name, 0) - (requested if is_in else 0)
+            if dict(quota.used).get(name, 0) + coming + requested > dict(quota.hard)[name]:
                 return -1
         return 1
 

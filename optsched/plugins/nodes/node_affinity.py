@@ -55,10 +55,10 @@ class NodeAffinity(Rule):
 
     def refusal(self, problem: Problem, task_class: int) -> str:
         """What the mask asks for, in words."""
-        return f"did not match {_wanted(problem.classes.shapes[task_class])}"
+        return f"did not match {_describe_selector(problem.classes.shapes[task_class])}"
 
 
-def _wanted(shape: TaskShape) -> str:
+def _describe_selector(shape: TaskShape) -> str:
     selector = ",".join(f"{k}={v}" for k, v in shape.node_selector)
     parts = [f"nodeSelector {selector}"] if selector else []
     if shape.node_affinity is not None:

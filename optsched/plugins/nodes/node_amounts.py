@@ -39,16 +39,16 @@ class Offers:
             if r >= 0:
                 self._idle[resource] = problem.idle[:, r]
             else:
-                held = [_held(n.residents, resource) for n in problem.snapshot.nodes]
+                held = [_sum_requests(n.residents, resource) for n in problem.snapshot.nodes]
                 left = self.offered(resource) - np.array(held, np.int64)
                 self._idle[resource] = np.maximum(left, 0)
         return self._idle[resource]
 
-    def asked(self, resource: str) -> I64:
+    def requests_of(self, resource: str) -> I64:
         """(C,) what one task of each class asks for."""
         r, request = self._problem.index(resource), self._problem.classes.request
         return request[:, r] if r >= 0 else np.zeros(len(request), np.int64)
 
 
-def _held(residents: Iterable[Task], resource: str) -> int:
+def _sum_requests(residents: Iterable[Task], resource: str) -> int:
     return sum(dict(task.shape.request).get(resource, 0) for task in residents)

@@ -72,7 +72,7 @@ class NodeGroup(Rule):
             if found.node_groups.names_any or not self.inherits:
                 return found.node_groups
             seen.add(queue)
-            queue = _above(found)
+            queue = _parent_name(found)
         return NO_GROUPS
 
     def admits(self, groups: NodeGroups, group: str | None) -> bool:
@@ -200,7 +200,7 @@ class NodeGroup(Rule):
         return Reason(ReasonCode.INVALID_QUEUE, message)
 
 
-def _above(queue: Queue) -> str:
+def _parent_name(queue: Queue) -> str:
     return "" if queue.name == ROOT_QUEUE else queue.parent
 
 

@@ -103,20 +103,20 @@ class Tdm(Rule):
         """See `Rule`: tasks that stay on a node when it is not lent any more."""
         lent, running = self._lent(problem), running_tasks(problem)
         closed = lent.any_zone & ~lent.open_now
-        gone = np.flatnonzero(closed[running.node_of])
-        if not len(gone):
+        leaving = np.flatnonzero(closed[running.node_of])
+        if not len(leaving):
             return None
-        tasks = [running.tasks[v] for v in gone.tolist()]
-        order = sorted(range(len(tasks)), key=lambda i: _least_first(tasks[i]))
+        tasks = [running.tasks[v] for v in leaving.tolist()]
+        order = sorted(range(len(tasks)), key=lambda i: _eviction_order(tasks[i]))
         snapshot = problem.snapshot
-        gangs = np.unique(running.gang_of[gone]).tolist()
+        gangs = np.unique(running.gang_of[leaving]).tolist()
         most = {g: Allowance.of(snapshot.gangs[g]) for g in gangs}
         return Moves(
-            tasks=gone[order],
+            tasks=leaving[order],
             reasons={n: _closed(snapshot.nodes[n]) for n in np.flatnonzero(closed).tolist()},
             period_ms=self.period_ms,
             most={g: allowance.most for g, allowance in most.items()},
-            whole=[g for g in gangs if most[g].lets_go(snapshot.gangs[g])],
+            whole=[g for g in gangs if most[g].allows_whole_gang(snapshot.gangs[g])],
         )
 
     def verify_evictions(self, world: World) -> Iterator[Violation]:
@@ -156,7 +156,7 @@ def _closed(node: Node) -> str:
     return f"node {node.name} of zone {node.labels[REVOCABLE_ZONE]} is not lent at this hour"
 
 
-def _least_first(task: Task) -> tuple[int, int, str]:
+def _eviction_order(task: Task) -> tuple[int, int, str]:
     return (task.priority, -task.created_ms, task.key)
 
 
@@ -176,17 +176,17 @@ class Allowance(NamedTuple):
         over = sum(t.status in _OVER for t in gang.tasks)
         missing = len(gang.tasks) - over - stand
         if text := gang.annotations.get(MAX_UNAVAILABLE):
-            return cls(max(_part(text, len(gang.tasks), nothing=0) - missing, 0), True)
+            return cls(max(_parse_amount(text, len(gang.tasks), nothing=0) - missing, 0), True)
         if text := gang.annotations.get(MIN_AVAILABLE):
-            return cls(max(stand - _part(text, len(gang.tasks), nothing=stand), 0), True)
+            return cls(max(stand - _parse_amount(text, len(gang.tasks), nothing=stand), 0), True)
         return cls(1, False)
 
-    def lets_go(self, gang: Gang) -> bool:
+    def allows_whole_gang(self, gang: Gang) -> bool:
         """Whether the gang may leave as a whole."""
         return not self.is_given or self.most >= sum(t.status.is_standing for t in gang.tasks)
 
 
-def _part(text: str, whole: int, nothing: int) -> int:
+def _parse_amount(text: str, whole: int, nothing: int) -> int:
     """A number, or a part of a whole in percent, rounded up."""
     match = _PART.fullmatch(text.strip())
     if match is None:
@@ -209,7 +209,7 @@ class _Order(Greedy):
         self._any_zone = any_zone
         self._later = [is_true(g.annotations.get(PREEMPTABLE)) for g in problem.snapshot.gangs]
         self._num_pending: list[int] = np.diff(problem.task_start).tolist()
-        self._gone: dict[int, int] = {}
+        self._evicted: dict[int, int] = {}
 
     def gang_key(self, gang: int) -> tuple[float, ...]:
         return (float(self._later[gang]),)
@@ -227,22 +227,22 @@ class _Order(Greedy):
         kept = []
         for v in victims.tolist():
             owner = int(running.gang_of[v])
-            if not self._gives_way(running.tasks[v], owner, int(running.node_of[v])):
+            if not self._is_evictable(running.tasks[v], owner, int(running.node_of[v])):
                 continue
             if left.setdefault(owner, self._allowance(owner)) > 0:
                 left[owner] -= 1
                 kept.append(v)
         return np.array(kept, np.int64)
 
-    def _gives_way(self, task: Task, gang: int, node: int) -> bool:
+    def _is_evictable(self, task: Task, gang: int, node: int) -> bool:
         says_so = self._later[gang] or borrows(task.shape)
         runs = task.status is TaskStatus.RUNNING and not self._any_zone[node]
         return bool(says_so and runs and task.preemptable)
 
     def _allowance(self, gang: int) -> int:
         allowance = Allowance.of(self._problem.snapshot.gangs[gang])
-        return allowance.most - (self._gone.get(gang, 0) if allowance.is_given else 0)
+        return allowance.most - (self._evicted.get(gang, 0) if allowance.is_given else 0)
 
     def leaves(self, victim: int, sign: int) -> None:
         gang = int(running_tasks(self._problem).gang_of[victim])
-        self._gone[gang] = self._gone.get(gang, 0) + sign
+        self._evicted[gang] = self._evicted.get(gang, 0) + sign

@@ -150,7 +150,7 @@ class Usage(Rule):
         for n in np.flatnonzero(loads.is_fresh).tolist():
             for task in problem.snapshot.nodes[n].residents:
                 if self._is_unseen(task, now_ms):
-                    shadow.add(n, np.array(_asked(task.shape)))
+                    shadow.add(n, np.array(_requested_amounts(task.shape)))
         return shadow
 
     def _is_unseen(self, task: Task, now_ms: int) -> bool:
@@ -167,7 +167,7 @@ def fresh(node: Node, now_ms: int) -> Load | None:
     return None if load is None or now_ms - load.measured_ms > FRESH_MS else load
 
 
-def _asked(shape: TaskShape) -> tuple[float, ...]:
+def _requested_amounts(shape: TaskShape) -> tuple[float, ...]:
     """CPU and memory requested and allowed beyond, and how many other resources are requested."""
     request, burst = dict(shape.request), dict(shape.burst)
     others = sum(1 for name, amount in request.items() if amount and name not in (*MEASURED, PODS))
@@ -206,19 +206,19 @@ class _Shadow:
     def copied(self) -> _Shadow:
         return _Shadow(self.rule, self.loads, self.extra.copy())
 
-    def add(self, node: int, asked: F64) -> F64:
-        """Count one more task, which asks for (5,) as `_asked` has it; returns what it adds."""
-        added = self._of_task(asked) * self._raised(node)
-        if asked.any():
-            added = np.minimum(added, asked[:2] + asked[2:4])
+    def add(self, node: int, requested: F64) -> F64:
+        """Count one more task with (5,) `_requested_amounts`; return what it adds."""
+        added = self._of_task(requested) * self._raised(node)
+        if requested.any():
+            added = np.minimum(added, requested[:2] + requested[2:4])
         self.extra[node] += added
         return added
 
-    def _of_task(self, asked: F64) -> F64:
+    def _of_task(self, requested: F64) -> F64:
         estimate = self.rule.estimate
-        if not asked.any():
+        if not requested.any():
             return np.array([estimate.idle_cpu_m, estimate.idle_memory], np.float64)
-        return asked[:2] * estimate.of_request + asked[2:4] * estimate.of_burst
+        return requested[:2] * estimate.of_request + requested[2:4] * estimate.of_burst
 
     def _raised(self, node: int) -> float:
         estimate = self.rule.estimate
@@ -257,7 +257,7 @@ class _Usage(Greedy):
         self._gain = np.zeros(problem.num_nodes)
         self._before = problem.derived(rule.shadow).scores()
         shapes = problem.classes.shapes
-        self._asked = [np.array(_asked(shape)) for shape in shapes]
+        self._requested_amounts = [np.array(_requested_amounts(shape)) for shape in shapes]
         self._added: dict[tuple[int, int], list[F64]] = defaultdict(list)
 
     def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
@@ -267,7 +267,7 @@ class _Usage(Greedy):
         for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
             added = self._added[task_class, node]
             for _ in range(count):
-                added.append(self._shadow.add(node, self._asked[task_class]))
+                added.append(self._shadow.add(node, self._requested_amounts[task_class]))
             for _ in range(min(-count, len(added))):
                 self._shadow.extra[node] -= added.pop()
         self._gain[nodes] = self._shadow.score(nodes) - self._before[nodes]

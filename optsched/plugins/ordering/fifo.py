@@ -44,14 +44,16 @@ class Fifo(Rule):
         """See `Rule`."""
         for queue in world.snapshot.queues:
             if queue.is_fifo:
-                line = sorted((g for g in world.snapshot.gangs if g.queue == queue.name), key=_turn)
+                line = sorted(
+                    (g for g in world.snapshot.gangs if g.queue == queue.name), key=_order_key
+                )
                 yield from self._verify_line(line, world)
 
     def _verify_line(self, line: Sequence[Gang], world: World) -> Iterator[Violation]:
         head: Gang | None = None
         for gang in line:
             placed = gang.key in world.placed_of
-            if placed and head is not None and not _goes_first(gang):
+            if placed and head is not None and not _is_exempt(gang):
                 detail = f"passes {head.key}, which comes first in the fifo queue {gang.queue}"
                 yield Violation(self.name, f"gang {gang.key}", detail)
             if head is None and not placed and _could_start(gang):
@@ -69,9 +71,9 @@ class Fifo(Rule):
         for line in order.lines:
             before = None
             for gang in line:
-                alike = _alike(problem, order, gang)
-                number += alike is None or alike != before
-                kinds[gang], before = number, alike
+                class_key = _class_key(problem, order, gang)
+                number += class_key is None or class_key != before
+                kinds[gang], before = number, class_key
         return kinds
 
     def encode(self, form: Formulation) -> None:
@@ -97,11 +99,11 @@ class Fifo(Rule):
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`."""
-        head = held_behind(outcome).ahead(gang)
-        return None if head == NOBODY else behind(outcome.problem, head)
+        head = fifo_lines(outcome).ahead(gang)
+        return None if head == NOBODY else order_reason(outcome.problem, head)
 
 
-def behind(problem: Problem, head: int) -> Reason:
+def order_reason(problem: Problem, head: int) -> Reason:
     """Why a gang waits that nothing but the order holds back."""
     gang = problem.snapshot.gangs[head]
     return Reason(ReasonCode.QUEUE_ORDER, f"waits behind {gang.key} in the fifo queue {gang.queue}")
@@ -114,16 +116,17 @@ def first_in_order(problem: Problem, gang: int, among: Bool) -> int:
         return gang
     gangs = problem.snapshot.gangs
     return min(
-        np.flatnonzero(among & (problem.queue_of == queue)).tolist(), key=lambda g: _turn(gangs[g])
+        np.flatnonzero(among & (problem.queue_of == queue)).tolist(),
+        key=lambda g: _order_key(gangs[g]),
     )
 
 
-def held_behind(outcome: Outcome) -> FifoLines:
+def fifo_lines(outcome: Outcome) -> FifoLines:
     """The lines as decisions leave them; every caller gets the same."""
-    return outcome.derived(_as_left)
+    return outcome.derived(_make_lines)
 
 
-def _as_left(outcome: Outcome) -> FifoLines:
+def _make_lines(outcome: Outcome) -> FifoLines:
     problem = outcome.problem
     served = np.zeros(problem.num_gangs, np.bool_)
     served[problem.gang_of[outcome.placed | (outcome.decisions.nominated >= 0)]] = True
@@ -162,11 +165,11 @@ class FifoLines:
 # --- gangs as the verifier sees them -------------------------------------------------------------
 
 
-def _turn(gang: Gang) -> tuple[int, int, str]:
+def _order_key(gang: Gang) -> tuple[int, int, str]:
     return (-gang.priority, gang.created_ms, gang.key)
 
 
-def _ready(gang: Gang) -> int:
+def _count_ready_tasks(gang: Gang) -> int:
     return sum(t.status.counts_as_ready for t in gang.tasks)
 
 
@@ -175,15 +178,15 @@ def _waiting(gang: Gang) -> list[str]:
     return [t.role for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None]
 
 
-def _goes_first(gang: Gang) -> bool:
+def _is_exempt(gang: Gang) -> bool:
     """Whether it is out of the order: room is kept for it, or it runs in part."""
     if any(t.nominated_node for t in gang.tasks if t.status is TaskStatus.PENDING):
         return True
-    if gang.is_loose or not _ready(gang):
+    if gang.is_loose or not _count_ready_tasks(gang):
         return False
     have = [t.role for t in gang.tasks if t.status.counts_as_ready]
     short = any(have.count(role) < least for role, least in gang.role_minimums)
-    return _ready(gang) < gang.min_member or short or bool(gang.sub_groups)
+    return _count_ready_tasks(gang) < gang.min_member or short or bool(gang.sub_groups)
 
 
 def _could_start(gang: Gang) -> bool:
@@ -193,7 +196,7 @@ def _could_start(gang: Gang) -> bool:
     here, although engines wait for it.
     """
     waiting = _waiting(gang)
-    if gang.problem is not None or gang.sub_groups or _ready(gang) or not waiting:
+    if gang.problem is not None or gang.sub_groups or _count_ready_tasks(gang) or not waiting:
         return False
     if gang.is_loose:
         return True
@@ -233,13 +236,13 @@ def _order(problem: Problem) -> _Order:
         if not is_called and not is_broken:
             lines[int(problem.queue_of[gang])].append(gang)
     gangs = problem.snapshot.gangs
-    ordered = (tuple(sorted(line, key=lambda g: _turn(gangs[g]))) for line in lines.values())
+    ordered = (tuple(sorted(line, key=lambda g: _order_key(gangs[g]))) for line in lines.values())
     kept = tuple(line for line in ordered if line)
     waits = frozenset(g for line in kept for g in line if not problem.num_ready[g])
     return _Order(kept, waits)
 
 
-def _alike(problem: Problem, order: _Order, gang: int) -> tuple[int, int, bool] | None:
+def _class_key(problem: Problem, order: _Order, gang: int) -> tuple[int, int, bool] | None:
     """What neighbours have in common to be one class; None for a gang that stays alone."""
     shape = problem.rows[gang].shape
     if gang in order.waits and shape is not None and shape.is_started:
@@ -272,7 +275,7 @@ class _Chain:
         self._order = order
         self._most = form.model.bounds[1]
         self._last: int | None = None
-        self._is_shut = False
+        self._is_closed = False
 
     def run(self, line: Sequence[tuple[int, int]]) -> None:
         """Gangs in order, with the class that each is the first member of; -1 for the others."""
@@ -288,7 +291,7 @@ class _Chain:
     def _pass_settled(self, gang: int, *, is_served: bool) -> None:
         """One that was decided on before holds up the rest, or shows that nobody held it up."""
         if not is_served:
-            self._is_shut |= gang in self._order.waits
+            self._is_closed |= gang in self._order.waits
         elif self._last is not None:
             self._form.model.add_rows(0, [self._last], 1, lower=1)
 
@@ -303,7 +306,7 @@ class _Chain:
     def _gate(self, h: int) -> None:
         """Nothing for a class before everybody else is served."""
         model, variables = self._form.model, self._variables(h)
-        if self._is_shut:
+        if self._is_closed:
             rows = np.arange(len(variables))
             model.add_rows(rows, variables, 1, upper=np.zeros(len(variables), np.int64))
         elif self._last is not None:

@@ -14,7 +14,7 @@ from optsched.cluster.booking import bookings_that_bind, end_ms, gang_end_ms
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.extension_points import Greedy, Rule, Spare, Violation
-from optsched.plugins.gangs.next_request import asked_next
+from optsched.plugins.gangs.next_request import next_requests
 from optsched.plugins.verification.world import summed, taken_by
 from optsched.plugins.wording import amount_text
 from optsched.problem.arrays import UNLIMITED
@@ -55,30 +55,32 @@ class Reservation(Rule):
             (p, bookings_that_bind(p.gang, bookings, world.snapshot.taken_ms))
             for p in (*world.placements, *world.promises)
         ]
-        for i, booking in enumerate(bookings):
+        for i, reservation in enumerate(bookings):
             bound = [p for p, numbers in placed if i in numbers]
             if bound:
-                yield from self._verify_nodes(booking, bound, world)
-                yield from self._verify_queues(booking, bound, world)
+                yield from self._verify_nodes(reservation, bound, world)
+                yield from self._verify_queues(reservation, bound, world)
 
     def _verify_nodes(
-        self, booking: Booking, bound: Sequence[Placement], world: World
+        self, reservation: Booking, bound: Sequence[Placement], world: World
     ) -> Iterator[Violation]:
-        for name, kept in booking.nodes:
+        for name, kept in reservation.nodes:
             gain = summed(taken_by(p.task) for p in bound if p.node.name == name)
             node = world.snapshot.node_by_name.get(name)
             if not gain or node is None:
                 continue
-            held = summed(taken_by(t) for t in node.residents if _stays(t, booking, world))
+            held = summed(
+                taken_by(t) for t in node.residents if _keeps_resources(t, reservation, world)
+            )
             for resource, amount in kept:
                 used = held.get(resource, 0) + gain.get(resource, 0)
                 if gain.get(resource) and used + amount > node.offers.get(resource, 0):
-                    yield self._delay(f"node {name}", booking, resource, used)
+                    yield self._delay(f"node {name}", reservation, resource, used)
 
     def _verify_queues(
-        self, booking: Booking, bound: Sequence[Placement], world: World
+        self, reservation: Booking, bound: Sequence[Placement], world: World
     ) -> Iterator[Violation]:
-        for name, kept in booking.queues:
+        for name, kept in reservation.queues:
             queue = world.snapshot.queue_by_name.get(name)
             if queue is None or queue.capability is None:
                 continue
@@ -86,25 +88,25 @@ class Reservation(Rule):
             gain = summed(taken_by(p.task) for p in bound if p.gang.queue in below)
             gangs = (g for g in world.snapshot.gangs if g.queue in below)
             tasks = (t for g in gangs for t in g.tasks if t.status.counts_for_queue)
-            held = summed(taken_by(t) for t in tasks if _stays(t, booking, world))
+            held = summed(taken_by(t) for t in tasks if _keeps_resources(t, reservation, world))
             limit = dict(queue.capability)
             for resource, amount in kept:
                 used = held.get(resource, 0) + gain.get(resource, 0)
                 if gain.get(resource) and used + amount > limit.get(resource, UNLIMITED):
-                    yield self._delay(f"queue {name}", booking, resource, used)
+                    yield self._delay(f"queue {name}", reservation, resource, used)
 
-    def _delay(self, where: str, booking: Booking, resource: str, used: int) -> Violation:
+    def _delay(self, where: str, reservation: Booking, resource: str, used: int) -> Violation:
         held = amount_text(resource, used)
-        return Violation(self.name, where, f"{held} would still be held when {_start(booking)}")
+        return Violation(self.name, where, f"{held} would still be held when {_start(reservation)}")
 
     # --- encode ----------------------------------------------------------------------------------
 
     def spare(self, problem: Problem) -> Spare | None:
         """See `Rule`: by booking and resource, what is left beside what must be free then."""
         bookings = problem.snapshot.bookings
-        if not any(booking.nodes for booking in bookings):
+        if not any(reservation.nodes for reservation in bookings):
             return None
-        parts = [_node_room(problem, i) for i in range(len(bookings))]
+        parts = [_node_limits(problem, i) for i in range(len(bookings))]
         capacity = np.concatenate([p.left for p in parts], axis=1)
         request = np.concatenate([p.request for p in parts], axis=1)
         return Spare(capacity, request) if request.any() else None
@@ -114,7 +116,7 @@ class Reservation(Rule):
         problem, gangs = form.problem, form.gangs
         for i, _ in enumerate(problem.snapshot.bookings):
             bound = _bound(problem, i)[gangs.class_of]
-            for queue, r, left in _queue_rooms(problem, i):
+            for queue, r, left in _queue_limits(problem, i):
                 below = problem.queues.subtree[queue][gangs.queue_of[gangs.gang_class_of]]
                 request = problem.classes.request[gangs.class_of, r]
                 entries = bound & below & (request > 0)
@@ -141,7 +143,7 @@ class Reservation(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`: queues only; engines know of nodes by `spare`."""
-        booked = any(booking.queues for booking in problem.snapshot.bookings)
+        booked = any(reservation.queues for reservation in problem.snapshot.bookings)
         return _BelowCeilings(problem, ledger) if booked else None
 
     # --- explain ---------------------------------------------------------------------------------
@@ -151,34 +153,36 @@ class Reservation(Rule):
         problem = outcome.problem
         if not problem.snapshot.bookings:
             return None
-        asked, queue = asked_next(outcome, gang), int(problem.queue_of[gang])
+        requested, queue = next_requests(outcome, gang), int(problem.queue_of[gang])
         for i in _bookings_of(outcome, gang):
-            for above, r, left in _queue_rooms(problem, i):
-                if not problem.queues.subtree[above][queue] or not asked[r]:
+            for above, r, left in _queue_limits(problem, i):
+                if not problem.queues.subtree[above][queue] or not requested[r]:
                     continue
-                if asked[r] > left - _gained(outcome, i, above, r):
-                    return _held_back(problem, gang, problem.snapshot.bookings[i])
+                if requested[r] > left - _gained(outcome, i, above, r):
+                    return _reservation_reason(problem, gang, problem.snapshot.bookings[i])
         return None
 
     def explain_rooms(self, outcome: Outcome, gang: int, rooms: Sequence[Room]) -> Reason | None:
         """See `Rule`: the first booking that leaves too little of the rooms of nodes."""
         problem = outcome.problem
         for i in _bookings_of(outcome, gang):
-            room = _node_room(problem, i)
-            left = room.left - _taken_on(outcome, room.request)
+            room = _node_limits(problem, i)
+            left = room.left - _allocated_on(outcome, room.request)
             for task_class, number, counts in rooms:
                 request = room.request[task_class]
-                asked = np.flatnonzero(request)
-                fits = (left[:, asked] // request[asked]).min(axis=1, initial=int(UNLIMITED))
+                requested = np.flatnonzero(request)
+                fits = (left[:, requested] // request[requested]).min(
+                    axis=1, initial=int(UNLIMITED)
+                )
                 if np.minimum(np.maximum(fits, 0), counts).sum() < number:
-                    return _held_back(problem, gang, problem.snapshot.bookings[i])
+                    return _reservation_reason(problem, gang, problem.snapshot.bookings[i])
         return None
 
 
 # --- bookings as arrays --------------------------------------------------------------------------
 
 
-class _NodeRoom(NamedTuple):
+class _NodeLimits(NamedTuple):
     """(N, D) what bound tasks may take of nodes beside a booking, and (C, D) what each takes.
 
     D are the resources of which they may not take all that will be free.
@@ -202,16 +206,18 @@ def expected_ends(problem: Problem) -> I64:
     return problem.derived(_ends)
 
 
-def _node_room(problem: Problem, number: int) -> _NodeRoom:
-    booking = problem.snapshot.bookings[number]
+def _node_limits(problem: Problem, number: int) -> _NodeLimits:
+    reservation = problem.snapshot.bookings[number]
     index_of = {n.name: i for i, n in enumerate(problem.snapshot.nodes)}
     column = {r: i for i, r in enumerate(problem.resources)}
-    named = sorted({column[r] for _, kept in booking.nodes for r, a in kept if a and r in column})
-    running, gone = running_tasks(problem), expected_ends(problem) <= booking.start_ms
+    named = sorted(
+        {column[r] for _, kept in reservation.nodes for r, a in kept if a and r in column}
+    )
+    running, gone = running_tasks(problem), expected_ends(problem) <= reservation.start_ms
     free = problem.allocatable - problem.used + problem.releasing
     np.add.at(free, running.node_of[gone], running.request[gone])
     left = np.repeat(problem.allocatable[:, named].max(axis=0, initial=0)[None], len(free), axis=0)
-    for name, kept in booking.nodes:
+    for name, kept in reservation.nodes:
         if name in index_of:
             node = index_of[name]
             by_name = dict(kept)
@@ -220,7 +226,7 @@ def _node_room(problem: Problem, number: int) -> _NodeRoom:
     now = np.maximum(problem.allocatable - problem.used + problem.releasing, 0)[:, named]
     binds = (left < now).any(axis=0)
     request = problem.classes.request[:, named] * _bound(problem, number)[:, None]
-    return _NodeRoom(left[:, binds], request[:, binds])
+    return _NodeLimits(left[:, binds], request[:, binds])
 
 
 def _bound(problem: Problem, number: int) -> Bool:
@@ -228,19 +234,19 @@ def _bound(problem: Problem, number: int) -> Bool:
     return np.array([number in bound for bound in problem.classes.bound], np.bool_)
 
 
-def _queue_rooms(problem: Problem, number: int) -> list[tuple[int, int, int]]:
+def _queue_limits(problem: Problem, number: int) -> list[tuple[int, int, int]]:
     """(queue, resource, what bound tasks below it may take beside a booking)."""
-    booking, queues = problem.snapshot.bookings[number], problem.queues
-    if not booking.queues:
+    reservation, queues = problem.snapshot.bookings[number], problem.queues
+    if not reservation.queues:
         return []
-    running, gone = running_tasks(problem), expected_ends(problem) <= booking.start_ms
+    running, gone = running_tasks(problem), expected_ends(problem) <= reservation.start_ms
     stays = queues.allocated.copy()
     known = gone & (running.queue_of >= 0)
     np.subtract.at(stays, running.queue_of[known], running.request[known])
     used = queues.summed_up(stays)
     index_of = {name: i for i, name in enumerate(queues.names)}
     found = []
-    for name, kept in booking.queues:
+    for name, kept in reservation.queues:
         for resource, amount in kept:
             q, r = index_of.get(name, -1), problem.index(resource)
             if q >= 0 and r >= 0 and queues.capability[q, r] < UNLIMITED:
@@ -254,7 +260,7 @@ class _BelowCeilings(Greedy):
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         self._ledger = ledger
         self._bound = problem.classes.bound
-        self._rooms = [_queue_rooms(problem, i) for i in range(len(problem.snapshot.bookings))]
+        self._rooms = [_queue_limits(problem, i) for i in range(len(problem.snapshot.bookings))]
         self._below = [frozenset(np.flatnonzero(row).tolist()) for row in problem.queues.subtree]
         self._taken: dict[tuple[int, int, int], int] = {}
 
@@ -297,7 +303,7 @@ def _gained(outcome: Outcome, number: int, above: int, resource: int) -> int:
     return int(problem.classes.request[problem.task_class[chosen], resource].sum())
 
 
-def _taken_on(outcome: Outcome, request: I64) -> I64:
+def _allocated_on(outcome: Outcome, request: I64) -> I64:
     """(N, D) what placed and promised tasks take of some (C, D)."""
     problem, tasks = outcome.problem, np.flatnonzero(outcome.seated)
     taken = np.zeros((problem.num_nodes, request.shape[1]), np.int64)
@@ -305,9 +311,9 @@ def _taken_on(outcome: Outcome, request: I64) -> I64:
     return taken
 
 
-def _held_back(problem: Problem, number: int, booking: Booking) -> Reason:
+def _reservation_reason(problem: Problem, number: int, reservation: Booking) -> Reason:
     gang = problem.snapshot.gangs[number]
-    when = f"the start of {booking.gang}, expected at {_when(booking)}"
+    when = f"the start of {reservation.gang}, expected at {_start_text(reservation)}"
     if (ends := _end_text(gang, problem.snapshot.taken_ms)) is not None:
         message = f"it would run until {ends} and delay {when}"
     else:
@@ -315,13 +321,13 @@ def _held_back(problem: Problem, number: int, booking: Booking) -> Reason:
     return Reason(ReasonCode.RESERVED, message)
 
 
-def expectation(booking: Booking) -> str:
+def expectation(reservation: Booking) -> str:
     """What the gang that a booking is made for is told."""
-    if not booking.is_open:
-        return f"room is reserved for it from {format_time(booking.start_ms)} on"
+    if not reservation.is_open:
+        return f"room is reserved for it from {format_time(reservation.start_ms)} on"
     return (
         "room is reserved for it as pods end that do not say how long they run, not before "
-        f"{format_time(booking.start_ms)}"
+        f"{format_time(reservation.start_ms)}"
     )
 
 
@@ -330,15 +336,15 @@ def _end_text(gang: Gang, now_ms: int) -> str | None:
     return None if end is None else format_time(end)
 
 
-def _start(booking: Booking) -> str:
-    return f"{booking.gang} is to start at {_when(booking)}"
+def _start(reservation: Booking) -> str:
+    return f"{reservation.gang} is to start at {_start_text(reservation)}"
 
 
-def _when(booking: Booking) -> str:
-    return f"{format_time(booking.start_ms)}{' or later' if booking.is_open else ''}"
+def _start_text(reservation: Booking) -> str:
+    return f"{format_time(reservation.start_ms)}{' or later' if reservation.is_open else ''}"
 
 
-def _stays(task: Task, booking: Booking, world: World) -> bool:
+def _keeps_resources(task: Task, reservation: Booking, world: World) -> bool:
     """Whether a task that has its node still holds it when a booking begins."""
     if task.status is TaskStatus.RELEASING:
         return False
@@ -347,4 +353,4 @@ def _stays(task: Task, booking: Booking, world: World) -> bool:
     if gang is None or node is None or not node.ready:
         return True
     end = end_ms(task, gang, world.snapshot.taken_ms)
-    return end is None or end > booking.start_ms
+    return end is None or end > reservation.start_ms

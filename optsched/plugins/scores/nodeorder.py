@@ -14,7 +14,7 @@ import numpy as np
 from optsched.cluster.task import TaintEffect
 from optsched.plugins.extension_points import Greedy, Rule
 from optsched.plugins.gangs.next_request import first_task
-from optsched.plugins.topology.preferences import Standing, find_wishes
+from optsched.plugins.topology.preferences import Standing, find_preferences
 from optsched.units import CPU, MEMORY
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from optsched.cluster.task import Taint, Task, TaskShape
     from optsched.plugins.extension_points import LiveScorer, Scorer
     from optsched.plugins.ledger import Ledger
-    from optsched.plugins.topology.preferences import Wishes
+    from optsched.plugins.topology.preferences import Preferences
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.problem import Problem
 
@@ -51,10 +51,10 @@ class NodeOrder(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`: only where tasks have wishes about other pods."""
-        wishes = problem.derived(find_wishes)
-        if wishes is None or not (self.pod_affinity or self.topology_spread):
+        preferences = problem.derived(find_preferences)
+        if preferences is None or not (self.pod_affinity or self.topology_spread):
             return None
-        return _AsPlaced(self, wishes)
+        return _AsPlaced(self, preferences)
 
     def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
         """See `Rule`: load of CPU and memory once the task has come, and how even it is."""
@@ -116,29 +116,31 @@ class NodeOrder(Rule):
         shunned = _shunned(problem, shape) if self.taint_toleration else None
         if shunned is not None:
             parts.append(self.taint_toleration * (TOP - _scaled(shunned)))
-        wishes = problem.derived(find_wishes)
-        task = None if wishes is None else wishes.speaker(task_class)
-        if wishes is not None and task is not None:
-            nodes = Standing(wishes)
-            met = self.met(wishes, task_class, task, nodes, problem.ready)
+        preferences = problem.derived(find_preferences)
+        task = None if preferences is None else preferences.speaker(task_class)
+        if preferences is not None and task is not None:
+            nodes = Standing(preferences)
+            met = self.met(preferences, task_class, task, nodes, problem.ready)
             parts += [] if met is None else [met]
         return sum(parts[1:], parts[0]) if parts else None
 
     def met(
-        self, wishes: Wishes, task_class: int, task: Task, standing: Standing, nodes: Bool
+        self, preferences: Preferences, task_class: int, task: Task, standing: Standing, nodes: Bool
     ) -> F64 | None:
         """(N,) how far nodes (N,) meet the wishes of a task of a class, and of pods about it.
 
         None where nobody has any.
         """
-        selecting = wishes.matcher.selecting(task)
-        if not wishes.concerns(task_class, selecting):
+        selecting = preferences.matcher.selecting(task)
+        if not preferences.concerns(task_class, selecting):
             return None
         score = np.zeros(len(nodes))
         if self.pod_affinity:
-            score += self.pod_affinity * wishes.near(task_class, selecting, standing, nodes)
-        if self.topology_spread and wishes.spread(task.shape):
-            score += self.topology_spread * wishes.even(task_class, standing, nodes)
+            score += self.pod_affinity * preferences.affinity_scores(
+                task_class, selecting, standing, nodes
+            )
+        if self.topology_spread and preferences.spread(task.shape):
+            score += self.topology_spread * preferences.spread_scores(task_class, standing, nodes)
         return score
 
 
@@ -147,11 +149,11 @@ class _AsPlaced(Greedy):
 
     reads_labels = True
 
-    def __init__(self, rule: NodeOrder, wishes: Wishes) -> None:
+    def __init__(self, rule: NodeOrder, preferences: Preferences) -> None:
         self._rule = rule
-        self._wishes = wishes
-        self._standing = Standing(wishes)
-        self._start: list[int] = wishes.problem.task_start.tolist()
+        self._wishes = preferences
+        self._standing = Standing(preferences)
+        self._start: list[int] = preferences.problem.task_start.tolist()
 
     def _task(self, gang: int, task_class: int) -> Task:
         """The first task of a class in a gang; it speaks for the others where labels count."""
@@ -160,20 +162,23 @@ class _AsPlaced(Greedy):
         return problem.tasks[start + int((mine == task_class).argmax())]
 
     def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
-        wishes = self._wishes
-        first = first_task(wishes.problem, gang, entry)
-        task, task_class = wishes.problem.tasks[first], int(wishes.problem.task_class[first])
-        speaker = wishes.speaker(task_class)
-        ready = wishes.problem.ready
+        preferences = self._wishes
+        first = first_task(preferences.problem, gang, entry)
+        task, task_class = (
+            preferences.problem.tasks[first],
+            int(preferences.problem.task_class[first]),
+        )
+        speaker = preferences.speaker(task_class)
+        ready = preferences.problem.ready
         before = None
         if speaker is not None:
-            before = self._rule.met(wishes, task_class, speaker, Standing(wishes), ready)
-        now = self._rule.met(wishes, task_class, task, self._standing, ready)
+            before = self._rule.met(preferences, task_class, speaker, Standing(preferences), ready)
+        now = self._rule.met(preferences, task_class, task, self._standing, ready)
         if now is None and before is None:
             return None
 
         def change(nodes: Bool) -> F64:
-            met = self._rule.met(wishes, task_class, task, self._standing, nodes)
+            met = self._rule.met(preferences, task_class, task, self._standing, nodes)
             zero = np.zeros(len(nodes))
             return (zero if met is None else met) - (zero if before is None else before)
 

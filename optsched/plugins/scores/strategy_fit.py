@@ -76,7 +76,7 @@ class StrategyFit(Rule):
     def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
         """See `Rule`."""
         request = problem.classes.request[task_class].tolist()
-        shares = asked_shares(self.shares, problem.classes.shapes[task_class])
+        shares = requested_shares(self.shares, problem.classes.shapes[task_class])
         counted = [
             (r, request[r], shares[name])
             for r, name in enumerate(problem.resources)
@@ -89,9 +89,9 @@ class StrategyFit(Rule):
         def score(used: I64, offered: I64) -> F64:
             total = np.zeros(len(used))
             fits = np.ones(len(used), np.bool_)
-            for r, asked, share in counted:
+            for r, requested, share in counted:
                 has = offered[:, r] > 0
-                busy = used[:, r] + asked
+                busy = used[:, r] + requested
                 part = busy / np.maximum(offered[:, r], 1)
                 part = part if share.strategy is Strategy.MOST else 1 - part
                 total += np.where(has, part * share.weight * top, 0.0)
@@ -109,13 +109,15 @@ class StrategyFit(Rule):
         there = np.zeros(problem.num_nodes)
         for name, weight in self.scarce:
             there += weight * (offers.offered(name) > 0)
-        asked = problem.classes.request[task_class] > 0
-        meets = (problem.allocatable[:, asked] > 0).all(axis=1)
+        requested = problem.classes.request[task_class] > 0
+        meets = (problem.allocatable[:, requested] > 0).all(axis=1)
         score = TOP * self.scarce_weight * (all_of_it - there) / all_of_it
         return np.where(meets, score, 0.0)
 
 
-def asked_shares(shares: tuple[tuple[str, Share], ...], shape: TaskShape) -> Mapping[str, Share]:
+def requested_shares(
+    shares: tuple[tuple[str, Share], ...], shape: TaskShape
+) -> Mapping[str, Share]:
     """How each resource that a task asks for counts; those that do not count are missing.
 
     The annotations of a pod come before the policy: one gives the strategy of all resources, the
@@ -125,11 +127,11 @@ def asked_shares(shares: tuple[tuple[str, Share], ...], shape: TaskShape) -> Map
     found = {name: share for name, _ in shape.request if (share := _share(shares, name))}
     weights = _own_weights(notes.get(SCORING_WEIGHT, ""))
     if weights:
-        asked = {name for name, _ in shape.request}
+        requested = {name for name, _ in shape.request}
         found = {
             name: replace(found.get(name, Share()), weight=weight)
             for name, weight in weights.items()
-            if name in asked
+            if name in requested
         }
     strategy = notes.get(SCORING_TYPE)
     if strategy in tuple(Strategy):

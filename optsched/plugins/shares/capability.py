@@ -15,7 +15,7 @@ from optsched.cluster.snapshot import ROOT_QUEUE
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
 from optsched.plugins.gangs.enqueueing import expected_by_queue, least_resources
-from optsched.plugins.gangs.next_request import asked_next
+from optsched.plugins.gangs.next_request import next_requests
 from optsched.plugins.verification.world import summed
 from optsched.plugins.wording import amount_text
 from optsched.problem.arrays import UNLIMITED
@@ -57,7 +57,9 @@ class Capability(Rule):
     def encode(self, form: Formulation) -> None:
         """Σ over the subtree of request·x ≤ capability − allocated, where there is a ceiling."""
         queues = form.problem.queues
-        form.add_usage_rows(queues.subtree, _room(queues.capability, _subtree_use(form.problem)))
+        form.add_usage_rows(
+            queues.subtree, _subtract_use(queues.capability, _subtree_use(form.problem))
+        )
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
@@ -72,10 +74,10 @@ class Capability(Rule):
         if not problem.derived(_is_limited):
             return None
         queue = int(problem.queue_of[gang])
-        asked = asked_next(outcome, gang)
+        requested = next_requests(outcome, gang)
         used = outcome.subtree_allocated
         above = np.flatnonzero(queues.subtree[:, queue])
-        over = (asked > 0) & (used[above] + asked > queues.capability[above])
+        over = (requested > 0) & (used[above] + requested > queues.capability[above])
         for i, r in np.argwhere(over).tolist():
             at = int(above[i])
             return Reason(
@@ -83,7 +85,7 @@ class Capability(Rule):
                 f"{_place(queues.names[queue], queues.names[at])} has capability "
                 f"{amount_text(problem.resources[r], int(queues.capability[at, r]))}, "
                 f"{amount_text(problem.resources[r], int(used[at, r]))} are in use, "
-                f"{amount_text(problem.resources[r], int(asked[r]))} are asked for",
+                f"{amount_text(problem.resources[r], int(requested[r]))} are asked for",
             )
         return None
 
@@ -101,7 +103,7 @@ def _subtree_use(problem: Problem) -> I64:
     return problem.queues.summed_up(problem.queues.allocated)
 
 
-def _room(limit: I64, used: I64) -> I64:
+def _subtract_use(limit: I64, used: I64) -> I64:
     return np.where(limit < UNLIMITED, limit - used, UNLIMITED)
 
 
@@ -140,20 +142,20 @@ class _Ceilings(Greedy):
 
     def enqueue_vote(self, gang: int) -> int:
         above, used = self._above[self._ledger.queue_of[gang]], self._ledger.subtree_used
-        asked = [(a, r, amount) for r, amount in self._least_of(gang) for a in above]
+        requested = [(a, r, amount) for r, amount in self._least_request(gang) for a in above]
         fits = all(
             amount + self._expected[a][r] + used[a][r] <= self._expectable[a][r]
-            for a, r, amount in asked
+            for a, r, amount in requested
         )
         return 1 if fits else -1
 
-    def _least_of(self, gang: int) -> list[tuple[int, int]]:
+    def _least_request(self, gang: int) -> list[tuple[int, int]]:
         """(resource, amount) of what a gang needs at least."""
         row = self._least[gang]
-        asked = np.flatnonzero(row)
-        return list(zip(asked.tolist(), row[asked].tolist(), strict=True))
+        requested = np.flatnonzero(row)
+        return list(zip(requested.tolist(), row[requested].tolist(), strict=True))
 
     def enqueued(self, gang: int) -> None:
         for a in self._above[self._ledger.queue_of[gang]]:
-            for r, amount in self._least_of(gang):
+            for r, amount in self._least_request(gang):
                 self._expected[a][r] += amount

@@ -56,8 +56,8 @@ class Capacity(Rule):
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
         """What queues deserve, ask for, and miss; on every level of the tree."""
         queues = problem.queues
-        asked = queues.summed_up(queues.requested)
-        due = np.minimum(deserved_amounts(problem), asked)
+        requested = queues.summed_up(queues.requested)
+        due = np.minimum(deserved_amounts(problem), requested)
         if not due.any():
             return ()
         return [Shortfall("fair share", "steps", queues.subtree, due, GRID)]
@@ -66,15 +66,15 @@ class Capacity(Rule):
 def deserved_amounts(problem: Problem) -> I64:
     """(Q, R) the specified part, at most the capability, at least the guarantee."""
     queues = problem.queues
-    wanted: I64 = np.maximum(np.minimum(queues.deserved, queues.capability), queues.guarantee)
-    return wanted
+    deserved: I64 = np.maximum(np.minimum(queues.deserved, queues.capability), queues.guarantee)
+    return deserved
 
 
 def _deserved(queue: Queue) -> dict[str, int]:
     """The same for one queue."""
     ceiling, floor = dict(queue.capability or ()), dict(queue.guarantee)
-    wanted = {r: min(n, ceiling.get(r, n)) for r, n in queue.deserved}
-    return {r: max(wanted.get(r, 0), floor.get(r, 0)) for r in {**wanted, **floor}}
+    deserved = {r: min(n, ceiling.get(r, n)) for r, n in queue.deserved}
+    return {r: max(deserved.get(r, 0), floor.get(r, 0)) for r in {**deserved, **floor}}
 
 
 class _Order(Greedy):
@@ -115,13 +115,13 @@ class _Order(Greedy):
     def may_reclaim(self, queue: int, task_class: int) -> bool:
         """Within the ceiling in all, and within what is deserved of something asked for."""
         request, used = self._ledger.request[task_class], self._ledger.queue_used[queue]
-        asked = self._asked(request)
-        future = {r: used[r] + request[r] for r in asked}
-        if any(future[r] > self._ceiling[queue][r] for r in asked):
+        requested = self._requested_resources(request)
+        future = {r: used[r] + request[r] for r in requested}
+        if any(future[r] > self._ceiling[queue][r] for r in requested):
             return False
         for at in self._upwards(queue):
-            held = self._held(at)
-            if any(held[r] + request[r] <= self._deserved[at][r] for r in asked):
+            held = self._subtree_use(at)
+            if any(held[r] + request[r] <= self._deserved[at][r] for r in requested):
                 return True
         return False
 
@@ -136,7 +136,7 @@ class _Order(Greedy):
             found.append(int(parent_of[found[-1]]))
         return found
 
-    def _held(self, queue: int) -> list[int]:
+    def _subtree_use(self, queue: int) -> list[int]:
         """What a queue and all below it hold."""
         below = np.flatnonzero(self._problem.queues.subtree[queue]).tolist()
         rows = (self._ledger.queue_used[q] for q in below)
@@ -145,13 +145,13 @@ class _Order(Greedy):
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
         """Tasks of queues above what they deserve of what the tasks use; floors are kept."""
         running = running_tasks(self._problem)
-        asked = self._asked(self._ledger.request[task_class])
+        requested = self._requested_resources(self._ledger.request[task_class])
         left: dict[int, list[int]] = {}
         chosen = []
         for v in victims.tolist():
             queue, request = int(running.queue_of[v]), running.request[v].tolist()
             held = left.setdefault(queue, list(self._ledger.queue_used[queue]))
-            if not any(request[r] for r in asked):
+            if not any(request[r] for r in requested):
                 continue
             rest = [a - b for a, b in zip(held, request, strict=True)]
             if any(a < floor for a, floor in zip(rest, self._guarantee[queue], strict=True)):
@@ -171,7 +171,7 @@ class _Order(Greedy):
         """
         subtree = self._problem.queues.subtree
         for at in self._upwards(queue):
-            due, held = self._kept[at], self._held(at)
+            due, held = self._kept[at], self._subtree_use(at)
             named = [r for r in used if due[r]]
             if subtree[at, claimer] or not named:
                 continue
@@ -179,7 +179,7 @@ class _Order(Greedy):
                 return False
         return True
 
-    def _asked(self, request: Sequence[int]) -> list[int]:
+    def _requested_resources(self, request: Sequence[int]) -> list[int]:
         pods = self._problem.index(PODS)
         return [r for r, amount in enumerate(request) if amount and r != pods]
 
@@ -200,5 +200,5 @@ class _OrderByTree(_Order):
 
     def queue_key(self, queue: int) -> tuple[float, ...]:
         path = self._paths[queue]
-        shares = (part for q in path for part in self._share(q, self._held(q)))
+        shares = (part for q in path for part in self._share(q, self._subtree_use(q)))
         return (self._priority[queue], float(self._has_children[queue]), *shares)

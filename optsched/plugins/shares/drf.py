@@ -99,7 +99,7 @@ class DrfOrder(Greedy):
         """Tasks whose gangs hold no smaller share without them than the gang would hold."""
         running = running_tasks(self._problem)
         pairs = zip(self._ledger.gang_used(gang), self._ledger.request[task_class], strict=True)
-        mine = self._share([used + asked for used, asked in pairs])
+        own_share = self._share([used + requested for used, requested in pairs])
         left: dict[int, list[int]] = {}
         chosen = []
         for v in victims.tolist():
@@ -108,8 +108,8 @@ class DrfOrder(Greedy):
             left[of] = rest = [
                 a - b for a, b in zip(held, running.request[v].tolist(), strict=True)
             ]
-            theirs = self._share(rest)
-            if mine < theirs or abs(mine - theirs) <= _NEARLY:
+            victim_share = self._share(rest)
+            if own_share < victim_share or abs(own_share - victim_share) <= _NEARLY:
                 chosen.append(v)
         return np.array(chosen, np.int64)
 
@@ -164,7 +164,7 @@ class LeastShare:
         problem = outcome.problem
         runs = (outcome.num_seated > 0) | _runs(problem)
         gangs = np.flatnonzero(self.contested & runs).tolist()
-        shares = [int((_used(outcome, g) // _step(problem)).max()) for g in gangs]
+        shares = [int((_allocated_after(outcome, g) // _step(problem)).max()) for g in gangs]
         return min([*shares, GRID])
 
     def encode(self, form: Formulation) -> Expression:
@@ -180,7 +180,9 @@ class LeastShare:
             request = problem.classes.request[gangs.class_of]
             held = problem.rows[gang].allocated
             leads = []
-            for r in np.flatnonzero(request[entries].any(axis=0) | _holds(problem, gang)).tolist():
+            for r in np.flatnonzero(
+                request[entries].any(axis=0) | _holds_resource(problem, gang)
+            ).tolist():
                 (lead,) = model.add_variables(0, 1)
                 leads.append(int(lead))
                 use = form.placed(request[:, r], entries)
@@ -209,12 +211,12 @@ def _runs(problem: Problem) -> Bool:
     return runs
 
 
-def _holds(problem: Problem, gang: int) -> Bool:
+def _holds_resource(problem: Problem, gang: int) -> Bool:
     held = problem.rows[gang].allocated
     return np.array([held.get(r, 0) > 0 for r in problem.resources], np.bool_)
 
 
-def _used(outcome: Outcome, gang: int) -> I64:
+def _allocated_after(outcome: Outcome, gang: int) -> I64:
     """(R,) what a gang holds afterwards."""
     problem = outcome.problem
     held = problem.rows[gang].allocated

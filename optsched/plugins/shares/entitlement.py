@@ -12,7 +12,7 @@ import numpy as np
 
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.gangs.next_request import asked_next
+from optsched.plugins.gangs.next_request import next_requests
 from optsched.plugins.verification.world import summed
 from optsched.plugins.wording import amount_text
 from optsched.problem.arrays import UNLIMITED
@@ -60,18 +60,18 @@ class Entitlements(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
-        return _Room(problem, ledger) if problem.snapshot.entitlements else None
+        return _Limits(problem, ledger) if problem.snapshot.entitlements else None
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`: what the queue reclaims, and what it may hold."""
         problem = outcome.problem
         if not problem.snapshot.entitlements:
             return None
-        queues, asked = problem.queues, asked_next(outcome, gang)
+        queues, requested = problem.queues, next_requests(outcome, gang)
         most = entitled_amounts(problem)
         used = queues.subtree.astype(np.int64) @ outcome.queue_allocated
         above = queues.subtree[:, int(problem.queue_of[gang])]
-        over = (asked > 0) & (used + asked > most) & above[:, None]
+        over = (requested > 0) & (used + requested > most) & above[:, None]
         for at, r in np.argwhere(over).tolist():
             name = problem.resources[r]
             return Reason(
@@ -79,7 +79,7 @@ class Entitlements(Rule):
                 f"queue {queues.names[at]} reclaims {name} up to "
                 f"{amount_text(name, int(most[at, r]))}, "
                 f"{amount_text(name, int(used[at, r]))} are in use, "
-                f"{amount_text(name, int(asked[r]))} are asked for",
+                f"{amount_text(name, int(requested[r]))} are asked for",
             )
         return None
 
@@ -96,7 +96,7 @@ def entitled_amounts(problem: Problem) -> I64:
     return most
 
 
-class _Room(Greedy):
+class _Limits(Greedy):
     """Room below what queues and their ancestors may hold."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
@@ -112,11 +112,11 @@ class _Room(Greedy):
     def room(self, queue: int, task_class: int) -> int:
         request = self._ledger.request[task_class]
         rooms = (
-            max(most - self._used(a, r), 0) // request[r]
+            max(most - self._subtree_use(a, r), 0) // request[r]
             for a, r, most in self._binding[queue]
             if request[r]
         )
         return min(rooms, default=int(UNLIMITED))
 
-    def _used(self, queue: int, r: int) -> int:
+    def _subtree_use(self, queue: int, r: int) -> int:
         return sum(self._ledger.queue_used[q][r] for q in self._below[queue])

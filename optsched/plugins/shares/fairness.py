@@ -69,9 +69,9 @@ def queue_shares(
     if not any(rules.find(name) is not None for name in SHARING):
         return ()
     problem = outcome.problem
-    asked = _admissible(problem, pending or {})
-    view = _view(problem, asked)
-    ideal = _ideal_shares(problem, rules, asked)
+    requested = _admissible(problem, pending or {})
+    view = _view(problem, requested)
+    ideal = _ideal_shares(problem, rules, requested)
     held = _dominant(view.total, outcome.queue_allocated)
     asking = np.flatnonzero(view.dominant > 0)
     names = problem.queues.names
@@ -81,21 +81,21 @@ def queue_shares(
     )
 
 
-def _ideal_shares(problem: Problem, rules: RuleSet, asked: I64) -> F64:
+def _ideal_shares(problem: Problem, rules: RuleSet, requested: I64) -> F64:
     """(Q,) shares in the ideal: over time, or over a tree of departments, if the policy says so."""
-    view = _view(problem, asked)
+    view = _view(problem, requested)
     for active in sorted(rules.active, key=lambda a: not isinstance(a.rule, OverTime)):
         if isinstance(active.rule, OverTime | HierarchicalDrf):
             return _dominant(view.total, active.rule.ideal(problem))
-    shares: F64 = ideal_parts(problem, rules, asked) * view.dominant
+    shares: F64 = ideal_parts(problem, rules, requested) * view.dominant
     return shares
 
 
-def ideal_parts(problem: Problem, rules: RuleSet, asked: I64 | None = None) -> F64:
+def ideal_parts(problem: Problem, rules: RuleSet, requested: I64 | None = None) -> F64:
     """(Q,) the part of what each queue asks for, (Q, R), that it would hold in the ideal."""
-    asked = problem.queues.requested if asked is None else asked
-    view = _view(problem, asked)
-    filling = _Filling(view.use, view.limit, _floors(problem, asked))
+    requested = problem.queues.requested if requested is None else requested
+    view = _view(problem, requested)
+    filling = _Filling(view.use, view.limit, _floors(problem, requested))
     first, second = _weights(problem, rules, view)
     for weight in (first, second):
         rising = (weight > 0) & (view.dominant > 0)
@@ -113,7 +113,7 @@ def _admissible(problem: Problem, pending: Mapping[str, Reason]) -> I64:
     suspects = {key: reason.code for key, reason in pending.items() if reason.code in _SUSPECT}
     if not suspects:
         return queues.requested
-    asked = queues.requested.copy()
+    requested = queues.requested.copy()
     index_of = {name: r for r, name in enumerate(problem.resources)}
     largest = problem.allocatable[problem.ready].max(axis=0, initial=0)
     exceeding: dict[tuple[int, int], bool] = {}
@@ -130,8 +130,8 @@ def _admissible(problem: Problem, pending: Mapping[str, Reason]) -> I64:
             row = problem.rows[g]
             for name in row.requested:
                 waiting = row.requested[name] - row.claimed.get(name, 0)
-                asked[queue, index_of[name]] -= waiting
-    return np.maximum(asked, queues.allocated)
+                requested[queue, index_of[name]] -= waiting
+    return np.maximum(requested, queues.allocated)
 
 
 def _exceeds_all(problem: Problem, gang: int, largest: I64) -> bool:
@@ -172,10 +172,10 @@ class _View:
     dominant: F64
 
 
-def _view(problem: Problem, asked: I64) -> _View:
+def _view(problem: Problem, requested: I64) -> _View:
     """The limits for what queues ask for, (Q, R)."""
     queues = problem.queues
-    demand = asked.astype(np.float64)
+    demand = requested.astype(np.float64)
     total = problem.total.astype(np.float64)
     if problem.index(PODS) >= 0:
         total[problem.index(PODS)] = 0
@@ -187,7 +187,7 @@ def _view(problem: Problem, asked: I64) -> _View:
         limits.append(np.array([queues.capability[q, r]], np.float64))
     use, limit = np.concatenate(rows), np.concatenate(limits)
     binds = use.sum(axis=1) > limit
-    return _View(use[binds], limit[binds], total, _dominant(total, asked))
+    return _View(use[binds], limit[binds], total, _dominant(total, requested))
 
 
 def _dominant(total: F64, amounts: I64 | F64) -> F64:
@@ -197,11 +197,11 @@ def _dominant(total: F64, amounts: I64 | F64) -> F64:
     return largest
 
 
-def _floors(problem: Problem, asked: I64) -> F64:
+def _floors(problem: Problem, requested: I64) -> F64:
     """(Q,) the part of what it asks for that a queue is guaranteed."""
     queues = problem.queues
-    named = (queues.guarantee > 0) & (asked > 0)
-    parts = np.where(named, queues.guarantee / np.maximum(asked, 1), np.inf)
+    named = (queues.guarantee > 0) & (requested > 0)
+    parts = np.where(named, queues.guarantee / np.maximum(requested, 1), np.inf)
     least = parts.min(axis=1, initial=np.inf)
     return np.where(np.isfinite(least), np.minimum(least, 1.0), 0.0)
 
@@ -243,7 +243,7 @@ class _Filling:
         level, stopped = 0.0, speed <= 0
         for _ in range(3 * len(speed) + len(self._limit) + 1):
             rising = ~stopped & (self.part <= speed * level + _TINY)
-            step = min(self._to_limit(rising, speed), _least(self._ends(stopped, speed, level)))
+            step = min(self._to_limit(rising, speed), _smallest(self._ends(stopped, speed, level)))
             if not np.isfinite(step):
                 return
             self.part = np.where(rising, self.part + step * speed, self.part)
@@ -255,7 +255,7 @@ class _Filling:
         growth = self._use @ np.where(rising, speed, 0.0)
         left = np.maximum(self._limit - self._use @ self.part, 0.0)
         binding = growth > 0
-        return _least(left[binding] / growth[binding])
+        return _smallest(left[binding] / growth[binding])
 
     def _ends(self, stopped: Bool, speed: F64, level: float) -> F64:
         """How far it may rise until a queue has all that it asks for, or one joins the others."""
@@ -272,5 +272,5 @@ class _Filling:
         return held | (self.part >= 1.0 - _TINY)
 
 
-def _least(values: F64) -> float:
+def _smallest(values: F64) -> float:
     return float(values.min()) if len(values) else float("inf")

@@ -15,7 +15,7 @@ from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import ROOT_QUEUE
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
-from optsched.plugins.gangs.next_request import asked_next
+from optsched.plugins.gangs.next_request import next_requests
 from optsched.plugins.shares.shortfall import Shortfall
 from optsched.plugins.verification.world import summed, taken_by
 from optsched.plugins.wording import amount_text
@@ -56,7 +56,7 @@ class Guarantee(Rule):
             if not gained.get(resource):
                 continue
             before = _claimed(world, resource, lambda q: world.held_by_queue[q])
-            after = _claimed(world, resource, lambda q: _after(world, q))
+            after = _claimed(world, resource, lambda q: _allocated_after(world, q))
             pool = world.total.get(resource, 0) - _held_by_strangers(world, resource)
             if after > max(pool, before):
                 detail = (
@@ -84,8 +84,8 @@ class Guarantee(Rule):
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
         """What is guaranteed, asked for, and missing."""
         queues = problem.queues
-        asked = queues.summed_up(queues.requested)
-        due = np.minimum(queues.guarantee, asked)
+        requested = queues.summed_up(queues.requested)
+        due = np.minimum(queues.guarantee, requested)
         if not due.any():
             return ()
         return [Shortfall("guarantee deficit", "steps", queues.subtree, due, PPM)]
@@ -97,14 +97,14 @@ class Guarantee(Rule):
         problem = outcome.problem
         if not _guaranteed(problem):
             return None
-        asked = asked_next(outcome, gang)
+        requested = next_requests(outcome, gang)
         queue = int(problem.queue_of[gang])
         names = problem.queues.names
         for r in _guaranteed(problem):
             claims = _Claims(problem, r, outcome.queue_allocated[:, r])
-            room, kept = max(claims.room(queue), 0), claims.kept_from(queue)
+            room, kept = max(claims.room(queue), 0), claims.reserved_by_others(queue)
             # Where more is asked for than this, guarantees are not what is in the way.
-            if room < asked[r] <= room + sum(kept.values()):
+            if room < requested[r] <= room + sum(kept.values()):
                 name = problem.resources[r]
                 most = sorted(kept, key=lambda q: (-kept[q], names[q]))
                 shown = [f"{names[q]} ({amount_text(name, kept[q])})" for q in most[:SHOWN]]
@@ -113,8 +113,8 @@ class Guarantee(Rule):
                 of = f"{', '.join(before)} and {last}" if before else last
                 return Reason(
                     ReasonCode.GUARANTEE,
-                    f"{amount_text(name, int(asked[r]))} are asked for, queue {names[queue]} may "
-                    f"take {amount_text(name, room)}: the rest is kept for the guarantees of "
+                    f"{amount_text(name, int(requested[r]))} are asked for, queue {names[queue]} "
+                    f"may take {amount_text(name, room)}: the rest is kept for the guarantees of "
                     f"{'queues' if len(most) > 1 else 'queue'} {of}",
                 )
         return None
@@ -164,7 +164,7 @@ class _Claims:
             at = self._parent[at]
         return unused
 
-    def kept_from(self, queue: int) -> dict[int, int]:
+    def reserved_by_others(self, queue: int) -> dict[int, int]:
         """What queues have of their guarantees unused that a queue may not take."""
         path, at = set(), queue
         while at >= 0:
@@ -176,7 +176,7 @@ class _Claims:
             if q not in path and self._guarantee[q] > self._need[q]
         }
 
-    def take(self, queue: int, amount: int) -> None:
+    def add_use(self, queue: int, amount: int) -> None:
         """Add to a queue's use, or take back where negative."""
         at, change = queue, amount
         while at >= 0 and change:
@@ -197,14 +197,16 @@ class _Reserve(Greedy):
 
     def room(self, queue: int, task_class: int) -> int:
         request = self._ledger.request[task_class]
-        asked = [(r, claims) for r, claims in self._claims.items() if request[r]]
-        return min((max(c.room(queue), 0) // request[r] for r, c in asked), default=int(UNLIMITED))
+        requested = [(r, claims) for r, claims in self._claims.items() if request[r]]
+        return min(
+            (max(c.room(queue), 0) // request[r] for r, c in requested), default=int(UNLIMITED)
+        )
 
     def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         request, number = self._ledger.request[task_class], int(counts.sum())
         for r, claims in self._claims.items():
             if request[r]:
-                claims.take(self._ledger.queue_of[gang], number * request[r])
+                claims.add_use(self._ledger.queue_of[gang], number * request[r])
 
 
 def _encode_resource(form: Formulation, r: int) -> None:
@@ -228,7 +230,7 @@ def _encode_resource(form: Formulation, r: int) -> None:
     model.add_rows(0, claim[queues.parent_of < 0], 1, upper=pool)
 
 
-def _after(world: World, queue: str) -> Mapping[str, int]:
+def _allocated_after(world: World, queue: str) -> Mapping[str, int]:
     return summed((world.held_by_queue[queue], world.gained_by_queue[queue]))
 
 

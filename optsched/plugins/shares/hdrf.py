@@ -156,7 +156,7 @@ class TreeOfTurns:
         self._inverse = [1.0 / t if t else 0.0 for t in problem.total.tolist()]
         self._top = _Node(1.0)
         self._gangs: dict[int, _Node] = {}
-        self._asked = [
+        self._requested = [
             [row.requested.get(name, 0) for name in problem.resources] for row in problem.rows
         ]
         self._open: list[bool] = []
@@ -164,7 +164,7 @@ class TreeOfTurns:
         for q in np.flatnonzero(past.any(axis=1)).tolist():
             self.paths[q][-1].past = past[q].tolist()
         for gang, queue in enumerate(problem.queue_of.tolist()):
-            if queue >= 0 and any(self._asked[gang]):
+            if queue >= 0 and any(self._requested[gang]):
                 home = self.paths[queue][-1]
                 node = _Node(1.0, gang, home)
                 home.below[f" {gang}"] = self._gangs[gang] = node
@@ -201,18 +201,18 @@ class TreeOfTurns:
         if node.gang >= 0:
             held = self._ledger.gang_used(node.gang)
             node.held = [float(amount) for amount in held]
-            node.is_full = self._is_served(held, self._asked[node.gang])
+            node.is_full = self._is_served(held, self._requested[node.gang])
         else:
             for part in node.below.values():
                 self._refresh(part)
             self._join(node, list(node.below.values()))
         node.share = max(a * i for a, i in zip(node.held, self._inverse, strict=True))
 
-    def _is_served(self, held: Sequence[int], asked: Sequence[int]) -> bool:
+    def _is_served(self, held: Sequence[int], requested: Sequence[int]) -> bool:
         """Whether a gang has all it asks for of something, or asks for what is used up."""
         return any(
             want and (not is_open or 0 < want <= have)
-            for have, want, is_open in zip(held, asked, self._open, strict=True)
+            for have, want, is_open in zip(held, requested, self._open, strict=True)
         )
 
     def _join(self, node: _Node, parts: list[_Node]) -> None:
@@ -273,17 +273,17 @@ class _TreeOrder(TurnsByTree, DrfOrder):
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
         """Tasks of queues that stay behind the claimer's once the room has changed hands."""
         running, ledger = running_tasks(self._problem), self._ledger
-        queue, asked = int(self._problem.queue_of[gang]), ledger.request[task_class]
+        queue, requested = int(self._problem.queue_of[gang]), ledger.request[task_class]
         self._note_evictions()
         chosen = []
         for v in victims.tolist():
             of, held = int(running.gang_of[v]), running.request[v].tolist()
             ledger.evict(of, held, 1)
-            ledger.evict(gang, asked, -1)
+            ledger.evict(gang, requested, -1)
             self._note(of, gang)
             if self._tree.key(queue) < self._tree.key(int(running.queue_of[v])):
                 chosen.append(v)
-            ledger.evict(gang, asked, 1)
+            ledger.evict(gang, requested, 1)
             ledger.evict(of, held, -1)
             self._note(of, gang)
         return np.array(chosen, np.int64)

@@ -15,7 +15,7 @@ import numpy as np
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
-from optsched.plugins.gangs.next_request import asked_next
+from optsched.plugins.gangs.next_request import next_requests
 from optsched.plugins.shares.lending import firm_gains, may_borrow
 from optsched.plugins.shares.shares_by_name import shares_by_name
 from optsched.plugins.shares.shortfall import Shortfall
@@ -134,14 +134,14 @@ class Proportion(Rule):
         problem = outcome.problem
         if self.lends and may_borrow(problem.snapshot.gangs[gang], problem.snapshot):
             return None
-        asked = asked_next(outcome, gang)
+        requested = next_requests(outcome, gang)
         queue = int(problem.queue_of[gang])
         deserved = own_shares(problem)[queue]
         used = outcome.queue_allocated[queue]
         # A queue that deserves all there is lacks room, not a share, unless it has some of its own
         # on nodes that are down: these count for it and offer nothing.
-        is_short = (deserved < problem.total) | (asked <= outcome.future_total)
-        binds = (asked > 0) & (used + asked > deserved) & is_short
+        is_short = (deserved < problem.total) | (requested <= outcome.future_total)
+        binds = (requested > 0) & (used + requested > deserved) & is_short
         for r in np.flatnonzero(binds).tolist():
             name = problem.resources[r]
             return Reason(
@@ -149,7 +149,7 @@ class Proportion(Rule):
                 f"queue {problem.queues.names[queue]} deserves "
                 f"{amount_text(name, int(deserved[r]))} by its weight, "
                 f"{amount_text(name, int(used[r]))} are in use, "
-                f"{amount_text(name, int(asked[r]))} are asked for",
+                f"{amount_text(name, int(requested[r]))} are asked for",
             )
         return None
 
@@ -222,8 +222,8 @@ class _Shares(Greedy):
             pods = self._problem.index(PODS)
             pairs = enumerate(zip(held, self._kept[queue], strict=True))
             if any(used > due for r, (used, due) in pairs if r != pods):
-                asked = running.request[v].tolist()
-                left[queue] = [a - b for a, b in zip(held, asked, strict=True)]
+                requested = running.request[v].tolist()
+                left[queue] = [a - b for a, b in zip(held, requested, strict=True)]
                 chosen.append(v)
         return np.array(chosen, np.int64)
 

@@ -81,11 +81,11 @@ class Shortfall:
         place = np.full(missing.shape, -1, np.int64)
         place[k, r] = np.arange(len(k))
         queue = gangs.queue_of[gangs.gang_class_of]
-        at, f, q = _counted(self.member[:, queue], request, place)
+        at, f, q = _match_targets(self.member[:, queue], request, place)
         parts = [(at, form.placed_variable[f], form.placed_factor[f] * request[f, q])]
         if form.victims is not None:
             of_victims = np.pad(self.member, ((0, 0), (0, 1)))[:, form.victims.queue_of]
-            at, v, q = _counted(of_victims, form.victims.request, place)
+            at, v, q = _match_targets(of_victims, form.victims.request, place)
             parts.append((at, form.victims.variables[v], -form.victims.request[v, q]))
         parts.append((np.arange(len(k)), short, step[r]))
         row, variable, factor = (np.concatenate(part) for part in zip(*parts, strict=True))
@@ -93,7 +93,7 @@ class Shortfall:
         return Expression.of(short, np.ones_like(short))
 
 
-def _counted(member: Bool, request: I64, place: I64) -> tuple[I64, I64, I64]:
+def _match_targets(member: Bool, request: I64, place: I64) -> tuple[I64, I64, I64]:
     """Row, number and resource of each amount (m, R) that counts towards a target.
 
     `member` is (K, m), what counts towards each target; `place` (K, R) the row of a target, -1

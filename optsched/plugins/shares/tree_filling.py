@@ -107,29 +107,29 @@ class _Filling:
         self._gangs = _Gangs(kinds)
         self._is_open = np.ones(len(kinds.home), np.bool_)
         self.held = np.zeros(len(kinds.home))
-        self._look()
+        self._update_held()
 
     def rise(self) -> bool:
         """Let those who come first rise until something happens; False when nobody can."""
         if not self._is_open.any():
             return False
-        standing = _Standing(self._tree, self._groups, self._kinds, self._counted())
+        standing = _Standing(self._tree, self._groups, self._kinds, self._amounts_and_growth())
         rate = standing.rates(self._growing())
         kinds = self._kinds
         speed = np.where(self._is_open, rate[kinds.home], 0.0)
         steps = (
-            self._to_limits(speed * self._gangs.num_rising),
-            self._gangs.to_next(self._level[kinds.home], speed),
-            standing.to_next(),
+            self._time_to_limits(speed * self._gangs.num_rising),
+            self._gangs.time_to_next(self._level[kinds.home], speed),
+            standing.time_to_next(),
         )
         step = min(steps)
         if not np.isfinite(step):
             return False
         self._level += step * rate
-        self._look()
+        self._update_held()
         return True
 
-    def _look(self) -> None:
+    def _update_held(self) -> None:
         """Bring what gangs hold up to date, and see whom limits stop."""
         kinds, level = self._kinds, self._level[self._kinds.home]
         self._gangs.move_on(level)
@@ -138,18 +138,18 @@ class _Filling:
         stopped = (kinds.use[full] > 0).any(axis=0)
         self._is_open &= ~stopped & (self._gangs.num_unserved > 0)
 
-    def _counted(self) -> tuple[F64, Bool]:
+    def _amounts_and_growth(self) -> tuple[F64, Bool]:
         """(L,) what counts as held by each kind, and whether it can grow.
 
         Who can not grow counts with all that it holds, others as if their gangs were equal.
         """
-        even = self._gangs.even(self._level[self._kinds.home])
-        return np.where(self._is_open, even, self.held), self._is_open
+        total_without_floors = self._gangs.total_without_floors(self._level[self._kinds.home])
+        return np.where(self._is_open, total_without_floors, self.held), self._is_open
 
     def _growing(self) -> F64:
         return np.where(self._is_open, self._gangs.num_unserved, 0)
 
-    def _to_limits(self, growth: F64) -> float:
+    def _time_to_limits(self, growth: F64) -> float:
         kinds = self._kinds
         more = kinds.use @ growth
         left = np.maximum(kinds.limit - kinds.use @ self.held, 0.0)
@@ -189,7 +189,7 @@ class _Gangs:
         number: I64 = self._started - self._served
         return number
 
-    def _next(self) -> tuple[F64, F64]:
+    def _next_levels(self) -> tuple[F64, F64]:
         """(L,) the levels at which the next gang is served, and the next passes its floor."""
         floors = self._floor * np.minimum(
             self._size[self._start + self._started], np.finfo(float).max
@@ -201,16 +201,16 @@ class _Gangs:
         """Count who is served and who has started at the levels (L,)."""
         reached = level * (1 + _TINY) + _TINY * _TINY
         while True:
-            served, started = (found <= reached for found in self._next())
+            served, started = (found <= reached for found in self._next_levels())
             if not served.any() and not started.any():
                 return
             self._served += served
             self._started += started
 
-    def to_next(self, level: F64, speed: F64) -> float:
+    def time_to_next(self, level: F64, speed: F64) -> float:
         """How long until a gang is served or passes its floor."""
         moving = speed > 0
-        coming = np.minimum(*self._next())[moving] - level[moving]
+        coming = np.minimum(*self._next_levels())[moving] - level[moving]
         return float((np.maximum(coming, 0.0) / speed[moving]).min(initial=np.inf))
 
     def held(self, level: F64) -> F64:
@@ -221,7 +221,7 @@ class _Gangs:
         found: F64 = below + self.num_rising * level + waiting
         return found
 
-    def even(self, level: F64) -> F64:
+    def total_without_floors(self, level: F64) -> F64:
         """(L,) the same as if nobody had a floor."""
         found: F64 = self._sum[self._start + self._served] + self.num_unserved * level
         return found
@@ -297,17 +297,17 @@ class _Standing:
         grown = self._pace[nodes, None] * gain + self._pull[nodes, None] * self._held[nodes]
         np.add.at(self._gain, parent, grown)
 
-    def to_next(self) -> float:
+    def time_to_next(self) -> float:
         """How long until somebody who waits is reached, or another resource takes over."""
-        return min(self._to_equal(), self._to_other())
+        return min(self._time_to_equal(), self._time_to_other_resource())
 
-    def _to_equal(self) -> float:
+    def _time_to_equal(self) -> float:
         parent = np.maximum(self._tree.parent_of, 0)
         waits = (self._pull > 0) & (self._rate[parent] > 0)
         apart = self._key[waits] - self._least[parent[waits]]
         return float((apart / self._rate[parent[waits]]).min(initial=np.inf))
 
-    def _to_other(self) -> float:
+    def _time_to_other_resource(self) -> float:
         rises = np.flatnonzero(self._rate[1:] > 0) + 1
         held, share = self._held[rises], self._share[rises, None]
         faster = self._gain[rises] - self._steep[rises, None]

@@ -59,15 +59,15 @@ class VolumeFill(Rule):
 
     def points(self, chosen: Sequence[tuple[int, Volume]]) -> int:
         """0 to 100 for volumes and what claims ask of them: the mean over storage classes."""
-        asked: dict[str, list[int]] = {}
+        requested: dict[str, list[int]] = {}
         for size_bytes, volume in chosen:
-            total = asked.setdefault(volume.storage_class, [0, 0])
+            total = requested.setdefault(volume.storage_class, [0, 0])
             total[0] += size_bytes
             total[1] += volume.capacity_bytes
-        points = sum(self._at(_percent(*total)) for total in asked.values())
-        return (2 * points + len(asked)) // (2 * len(asked)) if asked else 0
+        points = sum(self._points_at(_percent(*total)) for total in requested.values())
+        return (2 * points + len(requested)) // (2 * len(requested)) if requested else 0
 
-    def _at(self, percent: int) -> int:
+    def _points_at(self, percent: int) -> int:
         """Points at some percent; upstream cuts fractions off towards zero."""
         shape = [(at, points * TENTH) for at, points in self.shape]
         if percent <= shape[0][0]:
@@ -80,8 +80,8 @@ class VolumeFill(Rule):
         return shape[-1][1]
 
 
-def _percent(asked: int, capacity: int) -> int:
-    return FULL if capacity == 0 or asked > capacity else asked * FULL // capacity
+def _percent(requested: int, capacity: int) -> int:
+    return FULL if capacity == 0 or requested > capacity else requested * FULL // capacity
 
 
 def _choices(

@@ -39,7 +39,7 @@ NO_LIMIT = 1 << 40
 Volume: TypeAlias = "tuple[str, str]"
 """A driver, and what tells a volume from others of it."""
 
-Asked: TypeAlias = "Mapping[int, Sequence[Volume]]"
+Requested: TypeAlias = "Mapping[int, Sequence[Volume]]"
 """Volumes by the number of their driver."""
 
 
@@ -62,8 +62,8 @@ class VolumeLimits(Rule):
             come = {driver for driver, _ in fresh}
             for driver, most in node.attach_limits:
                 if driver in come and attached[driver] > most:
-                    told = counted(attached[driver], "volume")
-                    detail = f"{told} of driver {driver} would be attached, it takes {most}"
+                    described = counted(attached[driver], "volume")
+                    detail = f"{described} of driver {driver} would be attached, it takes {most}"
                     yield Violation(self.name, f"node {name}", detail)
 
     # --- masks -----------------------------------------------------------------------------------
@@ -71,25 +71,27 @@ class VolumeLimits(Rule):
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
         """See `Rule`: nodes that would do if nobody else were there, or that have all attached."""
         facts = problem.derived(_facts)
-        if facts is None or not facts.asked[task_class]:
+        if facts is None or not facts.requested[task_class]:
             return None
         chosen = np.ones(problem.num_nodes, np.bool_)
-        for d, volumes in facts.asked[task_class].items():
-            held = _in_use([facts.users(v) for v in volumes], problem.num_nodes)
+        for d, volumes in facts.requested[task_class].items():
+            held = _count_attached([facts.users(v) for v in volumes], problem.num_nodes)
             chosen &= (facts.limit[d] >= len(volumes)) | (held == len(volumes))
         return chosen
 
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`: how many volumes of which drivers, and what nodes attach of them."""
         facts = problem.derived(_facts)
-        if facts is None or not facts.asked[task_class]:
+        if facts is None or not facts.requested[task_class]:
             return "can not attach its volumes"
-        return f"can not attach {' and '.join(_in_words(facts, facts.asked[task_class]))}"
+        return (
+            f"can not attach {' and '.join(_describe_limits(facts, facts.requested[task_class]))}"
+        )
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         """See `Rule`."""
         facts = problem.derived(_facts)
-        return facts is not None and bool(facts.asked[task_class])
+        return facts is not None and bool(facts.requested[task_class])
 
     # --- rows ------------------------------------------------------------------------------------
 
@@ -100,7 +102,7 @@ class VolumeLimits(Rule):
     def stakes(self, problem: Problem, task_class: int) -> I64 | None:
         """See `Rule`: those that have volumes attached which may run out, by their volumes."""
         facts = problem.derived(_facts)
-        return problem.derived(_stakes) if facts and facts.asked[task_class] else None
+        return problem.derived(_stakes) if facts and facts.requested[task_class] else None
 
     def encode_evicting(
         self, problem: Problem, model: LinearModel, supplied: I64, exits: Exits
@@ -108,7 +110,7 @@ class VolumeLimits(Rule):
         """See `Rule`: the same, where a volume is detached once all who use it have left."""
         facts = problem.derived(_facts)
         if facts is not None:
-            _Rows(facts, model, supplied, _leavers(problem, facts, exits)).write()
+            _Rows(facts, model, supplied, _find_leaving_users(problem, facts, exits)).write()
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
@@ -120,12 +122,12 @@ def _volumes(claims: Mapping[str, Claim], tasks: Iterable[Task]) -> set[Volume]:
     return {volume for task in tasks for volume in volumes_of(claims, task.shape.claims)}
 
 
-def _in_words(facts: _Facts, asked: Asked) -> Iterator[str]:
-    for d, volumes in asked.items():
+def _describe_limits(facts: _Facts, requested: Requested) -> Iterator[str]:
+    for d, volumes in requested.items():
         limits = facts.limit[d][facts.limit[d] < NO_LIMIT]
         least, most = int(limits.min()), int(limits.max())
-        told = f"limit {least}" if least == most else f"limits {least} to {most}"
-        yield f"{counted(len(volumes), 'more volume')} of driver {facts.drivers[d]} ({told})"
+        described = f"limit {least}" if least == most else f"limits {least} to {most}"
+        yield f"{counted(len(volumes), 'more volume')} of driver {facts.drivers[d]} ({described})"
 
 
 # --- arrays --------------------------------------------------------------------------------------
@@ -141,7 +143,7 @@ class _Facts:
         (D,) those of which pending tasks ask for more volumes than some node has left.
     limit, left
         (D, N) volumes that a node may have attached, and how many more; the latter may be negative.
-    asked
+    requested
         (C,) by driver the volumes of each task class.
     snapshot
         Where the rest is.
@@ -151,7 +153,7 @@ class _Facts:
     drivers: tuple[str, ...]
     limit: I64
     left: I64
-    asked: tuple[Asked, ...]
+    requested: tuple[Requested, ...]
     snapshot: Snapshot
 
     @cached_property
@@ -175,27 +177,27 @@ class _State:
     """Volumes attached to nodes, by who uses them."""
 
     def __init__(self, facts: _Facts) -> None:
-        self._facts, self._left = facts, facts.left.copy()
+        self._facts, self._attachable = facts, facts.left.copy()
         self._changed: dict[Volume, dict[int, int]] = {}
 
     def _users(self, volume: Volume) -> Mapping[int, int]:
         changed = self._changed.get(volume)
         return self._facts.users(volume) if changed is None else changed
 
-    def allows(self, asked: Asked) -> Bool:
+    def allows(self, requested: Requested) -> Bool:
         """(N,) nodes that can attach volumes besides those that are there."""
-        num_nodes = self._left.shape[1]
+        num_nodes = self._attachable.shape[1]
         chosen = np.ones(num_nodes, np.bool_)
-        for d, volumes in asked.items():
-            fresh = len(volumes) - _in_use([self._users(v) for v in volumes], num_nodes)
-            chosen &= (fresh == 0) | (self._left[d] >= fresh)
+        for d, volumes in requested.items():
+            fresh = len(volumes) - _count_attached([self._users(v) for v in volumes], num_nodes)
+            chosen &= (fresh == 0) | (self._attachable[d] >= fresh)
         return chosen
 
-    def allows_on(self, node: int, asked: Asked) -> bool:
+    def allows_on(self, node: int, requested: Requested) -> bool:
         """The same for one node."""
-        for d, volumes in asked.items():
+        for d, volumes in requested.items():
             fresh = sum(node not in self._users(v) for v in volumes)
-            if fresh and self._left[d, node] < fresh:
+            if fresh and self._attachable[d, node] < fresh:
                 return False
         return True
 
@@ -211,10 +213,10 @@ class _State:
                 if number:
                     here[node] = number
                 if number == max(sign, 0):
-                    self._left[d, node] -= sign
+                    self._attachable[d, node] -= sign
 
 
-def _in_use(users: Sequence[Mapping[int, int]], num_nodes: int) -> I64:
+def _count_attached(users: Sequence[Mapping[int, int]], num_nodes: int) -> I64:
     """(N,) how many of some volumes are attached to each node, given who uses them."""
     number = np.zeros(num_nodes, np.int64)
     for here in users:
@@ -225,10 +227,10 @@ def _in_use(users: Sequence[Mapping[int, int]], num_nodes: int) -> I64:
 def _facts(problem: Problem) -> _Facts | None:
     """None where no driver can run out: nobody asks for volumes, or all nodes have enough left."""
     snapshot = problem.snapshot
-    asked = [volumes_of(snapshot.claims, s.claims) for s in problem.classes.shapes]
-    number = Counter(driver for driver, _ in {volume for each in asked for volume in each})
+    requested = [volumes_of(snapshot.claims, s.claims) for s in problem.classes.shapes]
+    number = Counter(driver for driver, _ in {volume for each in requested for volume in each})
     limits = _limits(snapshot.nodes, number)
-    left = {driver: _left(snapshot, driver, limit) for driver, limit in limits.items()}
+    left = {driver: _attachable(snapshot, driver, limit) for driver, limit in limits.items()}
     scarce = sorted(driver for driver, few in left.items() if (few < number[driver]).any())
     if not scarce:
         return None
@@ -236,7 +238,7 @@ def _facts(problem: Problem) -> _Facts | None:
         drivers=tuple(scarce),
         limit=np.array([limits[driver] for driver in scarce]),
         left=np.array([left[driver] for driver in scarce]),
-        asked=tuple(_by_driver(each, scarce) for each in asked),
+        requested=tuple(_by_driver(each, scarce) for each in requested),
         snapshot=snapshot,
     )
 
@@ -253,7 +255,7 @@ def _limits(nodes: Sequence[Node], wanted: Mapping[str, int]) -> dict[str, I64]:
     return found
 
 
-def _left(snapshot: Snapshot, driver: str, limit: I64) -> I64:
+def _attachable(snapshot: Snapshot, driver: str, limit: I64) -> I64:
     """(N,) how many more volumes of a driver nodes attach."""
     users = snapshot.attached.get(driver, {}).values()
     nodes = np.fromiter(chain.from_iterable(users), np.int64)
@@ -281,12 +283,12 @@ def _stakes(problem: Problem) -> I64:
 
 # --- rows ----------------------------------------------------------------------------------------
 
-_Leavers: TypeAlias = "dict[tuple[Volume, int], list[tuple[int, int]]]"
+_LeavingUsers: TypeAlias = "dict[tuple[Volume, int], list[tuple[int, int]]]"
 """By volume and node, where all who use it may leave: the variables of how many of a group leave,
 and how many they are."""
 
 
-def _leavers(problem: Problem, facts: _Facts, exits: Exits) -> _Leavers:
+def _find_leaving_users(problem: Problem, facts: _Facts, exits: Exits) -> _LeavingUsers:
     users: dict[tuple[Volume, int], Counter[int]] = {}
     running = running_tasks(problem)
     for v, group in zip(exits.tasks.tolist(), exits.group_of.tolist(), strict=True):
@@ -302,44 +304,48 @@ def _leavers(problem: Problem, facts: _Facts, exits: Exits) -> _Leavers:
 class _Rows:
     """The rows of models/formulation/volume_limits.md."""
 
-    def __init__(self, facts: _Facts, model: LinearModel, supplied: I64, leavers: _Leavers) -> None:
+    def __init__(
+        self, facts: _Facts, model: LinearModel, supplied: I64, leaving_users: _LeavingUsers
+    ) -> None:
         self._facts, self._model, self._supplied = facts, model, supplied
         self._most = model.bounds[1]
-        self._leavers = leavers
+        self._find_leaving_users = leaving_users
         self._may_go: dict[tuple[int, int], list[Volume]] = {}
-        for volume, node in sorted(leavers):
+        for volume, node in sorted(leaving_users):
             d = facts.of_driver[volume[0]]
             self._may_go.setdefault((d, node), []).append(volume)
         self._classes: dict[Volume, list[int]] = {}
-        for c, asked in enumerate(facts.asked):
-            for volume in chain.from_iterable(asked.values()):
+        for c, requested in enumerate(facts.requested):
+            for volume in chain.from_iterable(requested.values()):
                 self._classes.setdefault(volume, []).append(c)
 
     def write(self) -> None:
         """One row for each driver and node where it can run out."""
         for d, driver in enumerate(self._facts.drivers):
-            asked = [volume for volume in self._classes if volume[0] == driver]
+            requested = [volume for volume in self._classes if volume[0] == driver]
             may_come = np.array(
-                [(self._supplied[self._classes[v]] >= 0).any(axis=0) for v in asked], np.bool_
+                [(self._supplied[self._classes[v]] >= 0).any(axis=0) for v in requested], np.bool_
             )
             number = may_come.sum(axis=0)
             scarce = (number > 0) & (self._facts.left[d] < number)
             for n in np.flatnonzero(scarce).tolist():
-                self._write(d, n, [asked[i] for i in np.flatnonzero(may_come[:, n]).tolist()])
+                self._write(d, n, [requested[i] for i in np.flatnonzero(may_come[:, n]).tolist()])
 
-    def _write(self, d: int, node: int, asked: Sequence[Volume]) -> None:
+    def _write(self, d: int, node: int, requested: Sequence[Volume]) -> None:
         """Volumes that come ≤ those left and those detached."""
         may_go, left = self._may_go.get((d, node), []), int(self._facts.left[d, node])
-        goes = {volume: self._goes(volume, node) for volume in may_go}
+        goes = {volume: self._add_detach_variable(volume, node) for volume in may_go}
         comes: list[int] = []
-        for volume in asked:
+        for volume in requested:
             if volume in goes and left >= 0:
-                self._model.add_row([goes[volume], self._comes(volume, node)], [1, 1], upper=1)
+                self._model.add_row(
+                    [goes[volume], self._add_attach_variable(volume, node)], [1, 1], upper=1
+                )
             elif volume in goes or node not in self._facts.users(volume):
-                comes.append(self._comes(volume, node))
+                comes.append(self._add_attach_variable(volume, node))
         self._model.add_room([(v, 1) for v in comes], [(v, 1) for v in goes.values()], left, 1)
 
-    def _comes(self, volume: Volume, node: int) -> int:
+    def _add_attach_variable(self, volume: Volume, node: int) -> int:
         """A variable: whether a task that needs a volume gets a node."""
         tasks = self._supplied[self._classes[volume], node]
         tasks = tasks[tasks >= 0]
@@ -348,10 +354,10 @@ class _Rows:
             return int(tasks[0])
         return self._model.any_of(tasks.tolist(), int(most.max()))
 
-    def _goes(self, volume: Volume, node: int) -> int:
+    def _add_detach_variable(self, volume: Volume, node: int) -> int:
         """A variable: whether a volume is detached because all have left who use it."""
         (goes,) = self._model.add_variables(0, 1).tolist()
-        for leave, number in self._leavers[volume, node]:
+        for leave, number in self._find_leaving_users[volume, node]:
             self._model.add_row([goes, leave], [number, -1], upper=0)
         return int(goes)
 
@@ -369,16 +375,18 @@ class _Live(Greedy):
             for task in node.residents if node.attach_limits else ():
                 if task.status is TaskStatus.RELEASING:
                     self._later.change(n, facts.of_task(task), -1)
-        self._volumes = [tuple(chain.from_iterable(each.values())) for each in facts.asked]
+        self._volumes = [tuple(chain.from_iterable(each.values())) for each in facts.requested]
         self._put: dict[tuple[int, int], list[bool]] = {}
 
     def live_mask(self, task_class: int) -> Bool | None:
         later = self.later_mask(task_class)
-        return None if later is None else later & self._now.allows(self._facts.asked[task_class])
+        return (
+            None if later is None else later & self._now.allows(self._facts.requested[task_class])
+        )
 
     def later_mask(self, task_class: int) -> Bool | None:
-        asked = self._facts.asked[task_class]
-        return self._later.allows(asked) if asked else None
+        requested = self._facts.requested[task_class]
+        return self._later.allows(requested) if requested else None
 
     def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         if not self._volumes[task_class]:
@@ -387,17 +395,17 @@ class _Live(Greedy):
             for _ in range(count):
                 self._add(node, task_class)
             for _ in range(-count):
-                self._take_back(node, task_class)
+                self._undo_placement(node, task_class)
 
     def _add(self, node: int, task_class: int) -> None:
         """A task that finds no room now is one that waits for it."""
-        is_now = self._now.allows_on(node, self._facts.asked[task_class])
+        is_now = self._now.allows_on(node, self._facts.requested[task_class])
         self._put.setdefault((node, task_class), []).append(is_now)
         self._later.change(node, self._volumes[task_class], 1)
         if is_now:
             self._now.change(node, self._volumes[task_class], 1)
 
-    def _take_back(self, node: int, task_class: int) -> None:
+    def _undo_placement(self, node: int, task_class: int) -> None:
         self._later.change(node, self._volumes[task_class], -1)
         if self._put[node, task_class].pop():
             self._now.change(node, self._volumes[task_class], -1)

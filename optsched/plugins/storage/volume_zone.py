@@ -56,8 +56,8 @@ class VolumeZone(Rule):
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`: the claims, and where their volumes are."""
         zones = _zones(problem.snapshot, problem.classes.shapes[task_class])
-        told = (f"claim {key} ({label} {' or '.join(values)})" for key, label, values in zones)
-        return f"did not match the zone of the volume of {', '.join(told)}"
+        described = (f"claim {key} ({label} {' or '.join(values)})" for key, label, values in zones)
+        return f"did not match the zone of the volume of {', '.join(described)}"
 
 
 def _zones(snapshot: Snapshot, shape: TaskShape) -> Iterator[tuple[str, str, tuple[str, ...]]]:

@@ -59,9 +59,9 @@ class Volumes(Rule):
                 elif not claim.is_reachable(node.name, node.labels):
                     detail = f"claim {key} can not be reached from node {node.name}"
                     yield Violation(self.name, f"task {task.key}", detail)
-        yield from self._left_without(world)
+        yield from self._verify_supply(world)
 
-    def _left_without(self, world: World) -> Iterator[Violation]:
+    def _verify_supply(self, world: World) -> Iterator[Violation]:
         """Claims that are used now and find no volume besides all others."""
         scarce = _scarce(world.snapshot)
         placed = [(t, node.name) for t, _, node in world.placements if scarce & {*t.shape.claims}]
@@ -102,7 +102,7 @@ class Volumes(Rule):
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
         supply = problem.derived(_supply)
-        return _Dealing(supply) if any(supply.of_class) else None
+        return _VolumeMatching(supply) if any(supply.of_class) else None
 
     def encode_nodes(self, form: Formulation, supplied: I64) -> None:
         """See `encode_apart`."""
@@ -245,7 +245,7 @@ def _selected(problem: Problem, nodes: NodeSelector | None) -> Bool:
     return problem.columns.selects(nodes)
 
 
-class _Dealing(Greedy):
+class _VolumeMatching(Greedy):
     """Volumes that claims get as tasks are placed; claims make way for one another."""
 
     def __init__(self, supply: _Supply) -> None:
@@ -254,7 +254,7 @@ class _Dealing(Greedy):
         self._holders = Holders()
         for key, nodes in supply.standing.items():
             for node in nodes:
-                self._use(key, node, 1)
+                self._count_use_of(key, node, 1)
 
     def live_mask(self, task_class: int) -> Bool | None:
         keys = self._supply.of_class[task_class]
@@ -268,9 +268,9 @@ class _Dealing(Greedy):
     def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         for key in self._supply.of_class[task_class]:
             for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
-                self._use(key, node, count)
+                self._count_use_of(key, node, count)
 
-    def _use(self, key: str, node: int, count: int) -> None:
+    def _count_use_of(self, key: str, node: int, count: int) -> None:
         """Count uses of a claim on a node; it holds a volume while it needs one there."""
         used = self._used.setdefault(key, {})
         used[node] = used.get(node, 0) + count
@@ -284,9 +284,11 @@ class _Dealing(Greedy):
     def _open_nodes(self, key: str) -> Bool:
         """(N,) nodes on which one more task may use a claim, by itself."""
         supply, used = self._supply, self._used.get(key, {})
-        ask = supply.ask(key, used)
-        found = supply.allowed[key].copy() if ask.is_made else np.zeros_like(supply.allowed[key])
-        for volume in self._holders.open_to(key, ask.volumes):
+        request = supply.ask(key, used)
+        found = (
+            supply.allowed[key].copy() if request.is_made else np.zeros_like(supply.allowed[key])
+        )
+        for volume in self._holders.open_to(key, request.volumes):
             found |= supply.reached[volume]
         return found
 
@@ -295,10 +297,10 @@ class _Dealing(Greedy):
         found = allowed.copy()
         for node in np.flatnonzero(allowed).tolist():
             for key in keys:
-                self._use(key, node, 1)
+                self._count_use_of(key, node, 1)
             found[node] = self._holders.short.isdisjoint(keys)
             for key in reversed(keys):
-                self._use(key, node, -1)
+                self._count_use_of(key, node, -1)
         return found
 
 

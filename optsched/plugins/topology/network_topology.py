@@ -87,9 +87,9 @@ class NetworkTopology(Rule):
         goes_to = {p.task.key: p.node.name for p in (*world.placements, *world.promises)}
         for key, placed in world.placed_of.items():
             gang = world.snapshot.gang_by_key[key]
-            for asked, tasks in _bound_together(gang, placed):
+            for request, tasks in _bound_together(gang, placed):
                 nodes = _nodes(world, tasks, goes_to)
-                yield from _apart(self.name, world, gang, asked, nodes)
+                yield from _verify_domain(self.name, world, gang, request, nodes)
 
     # --- greedy ----------------------------------------------------------------------------------
 
@@ -251,10 +251,10 @@ def _bound_together(
         yield gang.topology, gang.tasks
     groups = dict.fromkeys(sub_group_of(gang.sub_groups, t.labels) for t in placed)
     for group in groups:
-        asked = None if group is None else gang.sub_groups[group[0]].topology
-        if asked is not None:
+        request = None if group is None else gang.sub_groups[group[0]].topology
+        if request is not None:
             mine = (t for t in gang.tasks if sub_group_of(gang.sub_groups, t.labels) == group)
-            yield asked, tuple(mine)
+            yield request, tuple(mine)
 
 
 def _nodes(world: World, tasks: Iterable[Task], goes_to: Mapping[str, str]) -> set[str]:
@@ -264,27 +264,29 @@ def _nodes(world: World, tasks: Iterable[Task], goes_to: Mapping[str, str]) -> s
     return stand | {goes_to[t.key] for t in tasks if t.key in goes_to}
 
 
-def _apart(
-    rule: str, world: World, gang: Gang, asked: TopologyRequest, nodes: set[str]
+def _verify_domain(
+    rule: str, world: World, gang: Gang, request: TopologyRequest, nodes: set[str]
 ) -> Iterator[Violation]:
-    if asked.is_hard and not _together(world, asked, nodes):
+    if request.is_hard and not _lie_in_one_domain(world, request, nodes):
         names = sorted(nodes)
         shown = ", ".join(names[:_SHOWN]) + (" and others" if len(names) > _SHOWN else "")
-        yield Violation(rule, f"gang {gang.key}", f"its tasks would be on {shown}, not in {asked}")
+        yield Violation(
+            rule, f"gang {gang.key}", f"its tasks would be on {shown}, not in {request}"
+        )
 
 
-def _together(world: World, asked: TopologyRequest, nodes: set[str]) -> bool:
+def _lie_in_one_domain(world: World, request: TopologyRequest, nodes: set[str]) -> bool:
     """Whether nodes lie together as a rule asks."""
-    if asked.label:
-        values = {world.snapshot.node_by_name[n].labels.get(asked.label) for n in nodes}
+    if request.label:
+        values = {world.snapshot.node_by_name[n].labels.get(request.label) for n in nodes}
         return len(values) == 1 and None not in values
     topology = world.snapshot.topology
-    highest = asked.highest_tier
+    highest = request.highest_tier
     if topology.hypernodes and highest is not None and highest >= topology.top_tier:
-        return not asked.highest_tier_name
+        return not request.highest_tier_name
     fitting = [h for h in topology.hypernodes if nodes <= topology.covered[h.name]]
-    if asked.highest_tier_name:
-        return any(h.tier_name == asked.highest_tier_name for h in fitting)
+    if request.highest_tier_name:
+        return any(h.tier_name == request.highest_tier_name for h in fitting)
     return any(highest is None or h.tier <= highest for h in fitting)
 
 

@@ -51,12 +51,12 @@ class PodAffinity(Rule):
         standing = _Standing(world)
         for task, _, node in world.placements:
             for term in task.shape.pod_anti_affinity:
-                for other in standing.others(term.topology_key, node, task):
-                    if _means(world, term, other):
+                for other in standing.other_tasks(term.topology_key, node, task):
+                    if _selects(world, term, other):
                         detail = f"anti-affinity to {other.key} ({term}) on node {node.name}"
                         yield Violation(self.name, f"task {task.key}", detail)
-            for other, term in standing.disliking(node):
-                if other is not task and _means(world, term, task):
+            for other, term in standing.anti_affinity_terms(node):
+                if other is not task and _selects(world, term, task):
                     detail = f"{other.key} has anti-affinity to it ({term}) on node {node.name}"
                     yield Violation(self.name, f"task {task.key}", detail)
         yield from _unmet_affinity(self.name, world, standing)
@@ -125,8 +125,8 @@ class PodAffinity(Rule):
         """See `Rule`: whom it wants near; kin may make a start elsewhere once all of them left."""
         relations = problem.relations
         carried = relations.carried_by(problem.classes.shapes[task_class])
-        wanted = [m for m in carried if relations.terms[m].kind is TermKind.AFFINITY]
-        return stakes_in(problem, wanted)
+        selected = [m for m in carried if relations.terms[m].kind is TermKind.AFFINITY]
+        return stakes_in(problem, selected)
 
     def encode_evicting(
         self, problem: Problem, model: LinearModel, supplied: I64, exits: Exits
@@ -172,10 +172,10 @@ def _carrying(problem: Problem) -> list[I64]:
 def _find_carrying(problem: Problem) -> list[I64]:
     running = running_tasks(problem).tasks
     terms = (t.source for t in problem.relations.terms)
-    return [_where(term in task.shape.pod_anti_affinity for task in running) for term in terms]
+    return [_find_true(term in task.shape.pod_anti_affinity for task in running) for term in terms]
 
 
-def _where(flags: Iterable[bool]) -> I64:
+def _find_true(flags: Iterable[bool]) -> I64:
     return np.flatnonzero(np.fromiter(flags, np.bool_)).astype(np.int64)
 
 
@@ -202,8 +202,8 @@ class _Live(Greedy):
         self._selecting = problem.classes.relations
 
     def live_mask(self, task_class: int) -> Bool | None:
-        nobody = np.zeros((len(self._selected), 1), np.int64)
-        return self._mask(task_class, nobody, nobody)
+        none_leave = np.zeros((len(self._selected), 1), np.int64)
+        return self._mask(task_class, none_leave, none_leave)
 
     def later_mask(self, task_class: int) -> Bool | None:
         return self._mask(task_class, self._selected_leave, self._carried_leave)
@@ -353,7 +353,7 @@ def _encode_affinity(
         flag = supply.present(supply.variables([*both, *carriers], d))
         reasons = np.append(plain, start)
         if len(here[d]):
-            reasons = np.append(reasons, leaving.stays(model, here[d]))
+            reasons = np.append(reasons, leaving.add_stay_variable(model, here[d]))
         if flag is not None:
             factors = np.append(-np.ones(len(reasons), np.int64), 1)
             model.add_rows(0, np.append(reasons, flag), factors, upper=0)
@@ -363,7 +363,7 @@ def _encode_affinity(
     if starts:
         model.add_rows(0, starts, 1, upper=1)
         for groups in here:
-            leaving.leave_first(model, groups, starts)
+            leaving.add_start_rows(model, groups, starts)
 
 
 class _Leaving:
@@ -373,14 +373,14 @@ class _Leaving:
         self.groups, self.nodes = groups, exits.node[groups]
         self.number, self._leave = exits.number, exits.leave
 
-    def stays(self, model: LinearModel, groups: I64) -> int:
+    def add_stay_variable(self, model: LinearModel, groups: I64) -> int:
         """A 0-1 variable that may be 1 only while anybody of some groups stays."""
         (stays,) = model.add_variables(0, 1)
         there = int(self.number[groups].sum())
         model.add_rows(0, np.append(self._leave[groups], stays), 1, upper=there)
         return int(stays)
 
-    def leave_first(self, model: LinearModel, groups: I64, starts: Sequence[int]) -> None:
+    def add_start_rows(self, model: LinearModel, groups: I64, starts: Sequence[int]) -> None:
         """Nobody makes a start while anybody of some groups stays: count·Σ start ≤ leave."""
         for group in groups.tolist():
             factors = [int(self.number[group])] * len(starts)
@@ -397,18 +397,18 @@ class _Standing:
         self.world = world
         self._by_domain: dict[str, dict[str, list[Task]]] = {}
 
-    def disliking(self, node: Node) -> Iterator[tuple[Task, PodTerm]]:
+    def anti_affinity_terms(self, node: Node) -> Iterator[tuple[Task, PodTerm]]:
         """Anti-affinity terms of tasks for which a node is in the task's own domain."""
-        for key, by_value in self._disliking.items():
+        for key, by_value in self._with_anti_affinity.items():
             value = node.labels.get(key)
             if value is not None:
                 yield from by_value.get(value, ())
 
     @cached_property
-    def _disliking(self) -> dict[str, dict[str, list[tuple[Task, PodTerm]]]]:
+    def _with_anti_affinity(self) -> dict[str, dict[str, list[tuple[Task, PodTerm]]]]:
         """Tasks with anti-affinity and their terms, by label and by its value where they stand."""
         nodes, placed = self.world.snapshot.nodes, (p.task for p in self.world.placements)
-        tasks = [t for n in nodes for t in n.derived(_disliking)]
+        tasks = [t for n in nodes for t in n.derived(_with_anti_affinity)]
         tasks += [t for t in placed if t.shape.pod_anti_affinity]
         found: dict[str, dict[str, list[tuple[Task, PodTerm]]]] = {}
         for task in tasks:
@@ -440,7 +440,7 @@ class _Standing:
             self._by_domain[key] = groups
         return [] if value is None else self._by_domain[key].get(value, [])
 
-    def others(self, key: str, node: Node, task: Task) -> Iterable[Task]:
+    def other_tasks(self, key: str, node: Node, task: Task) -> Iterable[Task]:
         """The other tasks in a node's domain."""
         return (o for o in self.in_domain(key, node.labels.get(key)) if o is not task)
 
@@ -451,11 +451,11 @@ class _Standing:
         return residents + [p.task for p in self.world.placements]
 
 
-def _disliking(node: Node) -> tuple[Task, ...]:
+def _with_anti_affinity(node: Node) -> tuple[Task, ...]:
     return tuple(task for task in node.residents if task.shape.pod_anti_affinity)
 
 
-def _means(world: World, term: PodTerm, task: Task) -> bool:
+def _selects(world: World, term: PodTerm, task: Task) -> bool:
     """Whether a term selects a task."""
     if term.selector is None or not term.selector.matches(task.labels):
         return False
@@ -466,14 +466,14 @@ def _means(world: World, term: PodTerm, task: Task) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _SelectedPods:
     """Where pods stand that some affinity terms select, by domains of one label.
 
     Attributes
     ----------
     kin
         Domains with a pod that the plan places and that carries the very same terms.
-    others
+    other_tasks
         Domains with any other selected pod.
     is_fresh
         Whether the plan places every selected pod that stands in a domain.
@@ -481,31 +481,31 @@ class _Wanted:
     """
 
     kin: frozenset[str]
-    others: frozenset[str]
+    other_tasks: frozenset[str]
     is_fresh: bool
 
 
-def _find_wanted(
+def _locate_selected(
     standing: _Standing, placed: AbstractSet[str], key: str, terms: tuple[PodTerm, ...]
-) -> _Wanted:
+) -> _SelectedPods:
     kin: set[str] = set()
     others: set[str] = set()
     is_fresh = True
     for task in standing.tasks:
-        if not all(_means(standing.world, term, task) for term in terms):
+        if not all(_selects(standing.world, term, task) for term in terms):
             continue
         domain = standing.domain(task, key)
         if domain is not None:
             is_kin = task.key in placed and task.shape.pod_affinity == terms
             (kin if is_kin else others).add(domain)
             is_fresh = is_fresh and task.key in placed
-    return _Wanted(frozenset(kin), frozenset(others), is_fresh)
+    return _SelectedPods(frozenset(kin), frozenset(others), is_fresh)
 
 
 def _unmet_affinity(rule: str, world: World, standing: _Standing) -> Iterator[Violation]:
     placed = {p.task.key for p in world.placements}
     fresh: dict[tuple[PodTerm, ...], set[str]] = {}
-    known: dict[tuple[str, tuple[PodTerm, ...]], _Wanted] = {}
+    known: dict[tuple[str, tuple[PodTerm, ...]], _SelectedPods] = {}
     for task, _, node in world.placements:
         terms = task.shape.pod_affinity
         for term in terms:
@@ -516,11 +516,11 @@ def _unmet_affinity(rule: str, world: World, standing: _Standing) -> Iterator[Vi
                 continue
             at = term.topology_key, terms
             if at not in known:
-                known[at] = _find_wanted(standing, placed, *at)
-            wanted = known[at]
-            if domain in wanted.others:
+                known[at] = _locate_selected(standing, placed, *at)
+            selected = known[at]
+            if domain in selected.other_tasks:
                 continue
-            if not wanted.is_fresh or domain not in wanted.kin:
+            if not selected.is_fresh or domain not in selected.kin:
                 detail = f"no pod that it wants ({term}) is near node {node.name}"
                 yield Violation(rule, f"task {task.key}", detail)
             fresh.setdefault((term, *terms), set()).add(domain)

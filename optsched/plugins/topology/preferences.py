@@ -29,7 +29,7 @@ TOP = 100.0
 
 
 @dataclass(frozen=True, eq=False)
-class Wishes:
+class Preferences:
     """All soft terms of pending tasks and of residents, and the residents they are about.
 
     Attributes
@@ -60,17 +60,17 @@ class Wishes:
         return {t.key: m for m, t in enumerate(self.terms)}
 
     @cached_property
-    def _first(self) -> dict[int, int]:
+    def _first_task_of_class(self) -> dict[int, int]:
         """The first task of each class, which speaks for the others where labels count."""
         classes, first = np.unique(self.problem.task_class, return_index=True)
         return dict(zip(classes.tolist(), first.tolist(), strict=True))
 
     def speaker(self, task_class: int) -> Task | None:
         """The task that stands for a class; None where no task of it waits."""
-        first = self._first.get(task_class)
+        first = self._first_task_of_class.get(task_class)
         return None if first is None else self.problem.tasks[first]
 
-    def wanted(self, shape: TaskShape) -> list[tuple[int, int]]:
+    def affinity_terms(self, shape: TaskShape) -> list[tuple[int, int]]:
         """Weights and numbers of the affinity terms of a shape."""
         return [
             (weight, self._number[TermKind.AFFINITY, (term,)])
@@ -89,13 +89,15 @@ class Wishes:
 
     # --- scores ----------------------------------------------------------------------------------
 
-    def near(self, task_class: int, selecting: Relation, standing: Standing, nodes: Bool) -> F64:
+    def affinity_scores(
+        self, task_class: int, selecting: Relation, standing: Standing, nodes: Bool
+    ) -> F64:
         """(N,) from 0 to 100: how much pods nearby are wanted, and want the task, among nodes (N,).
 
         `selecting` are the terms that select the task.
         """
         raw = np.zeros(self.problem.num_nodes)
-        for weight, m in self.wanted(self.problem.classes.shapes[task_class]):
+        for weight, m in self.affinity_terms(self.problem.classes.shapes[task_class]):
             raw += weight * self._by_domain(m, standing.selected[m])
         for m in selecting:
             if self.terms[m].kind is TermKind.AFFINITY:
@@ -103,7 +105,7 @@ class Wishes:
         low, high = raw[nodes].min(initial=np.inf), raw[nodes].max(initial=-np.inf)
         return np.floor(TOP * (raw - low) / (high - low)) if low < high else np.zeros(len(raw))
 
-    def even(self, task_class: int, standing: Standing, nodes: Bool) -> F64:
+    def spread_scores(self, task_class: int, standing: Standing, nodes: Bool) -> F64:
         """(N,) from 0 to 100: how few pods that are to be spread stand there, among nodes (N,)."""
         shape = self.problem.classes.shapes[task_class]
         mine = self.spread(shape)
@@ -147,22 +149,22 @@ class Wishes:
 
 
 class Standing:
-    """Pods that stand on nodes as tasks are placed: (M, N), see `Wishes`."""
+    """Pods that stand on nodes as tasks are placed: (M, N), see `Preferences`."""
 
-    def __init__(self, wishes: Wishes) -> None:
-        self.selected = wishes.selected.copy()
-        self.carried = wishes.carried.copy()
-        self._wishes = wishes
+    def __init__(self, preferences: Preferences) -> None:
+        self.selected = preferences.selected.copy()
+        self.carried = preferences.carried.copy()
+        self._preferences = preferences
 
     def placed(self, task: Task, nodes: I64, counts: I64) -> None:
         """Count tasks like one on nodes (m,); negative counts come back."""
-        for m in self._wishes.matcher.selecting(task):
+        for m in self._preferences.matcher.selecting(task):
             np.add.at(self.selected[m], nodes, counts)
-        for weight, m in self._wishes.wanted(task.shape):
+        for weight, m in self._preferences.affinity_terms(task.shape):
             np.add.at(self.carried[m], nodes, weight * counts)
 
 
-def find_wishes(problem: Problem) -> Wishes | None:
+def find_preferences(problem: Problem) -> Preferences | None:
     """The soft terms of a problem; None where there are none."""
     nodes = problem.snapshot.nodes
     shapes = dict.fromkeys(problem.classes.shapes)
@@ -173,17 +175,17 @@ def find_wishes(problem: Problem) -> Wishes | None:
         return None
     terms = tuple(found.values())
     size = (len(terms), problem.num_nodes)
-    wishes = Wishes(
+    preferences = Preferences(
         problem, terms, TermMatcher(terms), np.zeros(size, np.int64), np.zeros(size, np.int64)
     )
     for n, task in ((n, t) for n, node in enumerate(nodes) for t in node.residents):
         leaves = task.status is TaskStatus.RELEASING
-        for m in wishes.matcher.selecting(task):
+        for m in preferences.matcher.selecting(task):
             # Spreading looks past pods that are about to leave, as upstream does.
-            wishes.selected[m, n] += not (leaves and terms[m].kind is TermKind.SPREAD)
-        for weight, m in wishes.wanted(task.shape):
-            wishes.carried[m, n] += weight
-    return wishes
+            preferences.selected[m, n] += not (leaves and terms[m].kind is TermKind.SPREAD)
+        for weight, m in preferences.affinity_terms(task.shape):
+            preferences.carried[m, n] += weight
+    return preferences
 
 
 def _terms(problem: Problem, shapes: Iterable[TaskShape], *, spread: bool) -> Iterator[Term]:

@@ -133,7 +133,7 @@ class _Domains:
         self.eligible = _eligible(problem, task_class, source)
         self.present = np.unique(self.domain_of[self.eligible])
 
-    def count(self, on_node: I64) -> I64:
+    def count_by_domain(self, on_node: I64) -> I64:
         """(D,) sums of a count (N,) over eligible nodes."""
         at = self.domain_of[self.eligible]
         sums = np.bincount(at, weights=on_node[self.eligible], minlength=self.number)
@@ -144,13 +144,13 @@ class _Domains:
         named: Bool = np.append(chosen, False)[self.domain_of]
         return named
 
-    def taken(self, on_node: I64) -> Bool:
+    def domains_with_pods(self, on_node: I64) -> Bool:
         """(D,) domains with a node where a count (N,) is above zero."""
         found = np.zeros(self.number, np.bool_)
         found[self.domain_of[(on_node > 0) & (self.domain_of >= 0)]] = True
         return found
 
-    def least(self, count: I64) -> int:
+    def smallest_count(self, count: I64) -> int:
         """The smallest count of a domain; 0 while there are fewer domains than wanted."""
         if len(self.present) < self.term.min_domains:
             return 0
@@ -181,23 +181,25 @@ class _Live(Greedy):
         allowed: Bool | None = None
         for m, domains in self._domains[task_class].items():
             is_counted = m in self._counted[task_class]
-            count = domains.count(self._selected[m])
-            fits = count + int(is_counted) - domains.least(count) <= domains.term.max_skew
+            count = domains.count_by_domain(self._selected[m])
+            fits = count + int(is_counted) - domains.smallest_count(count) <= domains.term.max_skew
             open_to = domains.nodes(fits)
             if is_counted:
-                open_to &= self._keeps_others(m)
+                open_to &= self._keeps_placed_constraints(m)
             allowed = open_to if allowed is None else allowed & open_to
         return allowed
 
-    def _keeps_others(self, m: int) -> Bool:
+    def _keeps_placed_constraints(self, m: int) -> Bool:
         """(N,) nodes where one more task that term m counts breaks nobody's constraint."""
         kept = np.ones(self._selected.shape[1], np.bool_)
         for task_class, placed in self._placed.items():
             domains = self._domains[task_class].get(m)
             if domains is not None:
-                count = domains.count(self._selected[m])
-                full = count + 1 - domains.least(count) > domains.term.max_skew
-                kept &= ~(domains.nodes(full & domains.taken(placed)) & domains.eligible)
+                count = domains.count_by_domain(self._selected[m])
+                full = count + 1 - domains.smallest_count(count) > domains.term.max_skew
+                kept &= ~(
+                    domains.nodes(full & domains.domains_with_pods(placed)) & domains.eligible
+                )
         return kept
 
     def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
@@ -221,7 +223,7 @@ def _encode_term(
 ) -> None:
     problem, model = where
     m = domains.number_of_term
-    held = domains.count(problem.relations.selected[m])
+    held = domains.count_by_domain(problem.relations.selected[m])
     carriers = [
         c
         for c in range(len(problem.classes.shapes))
@@ -236,9 +238,9 @@ def _encode_term(
         counts_at = at[domains.eligible[at]]
         counted = supplied[np.ix_(np.array(carriers, np.int64), counts_at)]
         # Here stand held + Σ counted − Σ gone of those that the constraint counts.
-        counted, gone = counted[counted >= 0], leave[d]
-        here = np.concatenate([counted, gone])
-        signs = np.append(np.ones_like(counted), -np.ones_like(gone))
+        counted, leaving = counted[counted >= 0], leave[d]
+        here = np.concatenate([counted, leaving])
+        signs = np.append(np.ones_like(counted), -np.ones_like(leaving))
         if d in domains.present:
             model.add_rows(0, np.append(here, least), np.append(-signs, 1), upper=int(held[d]))
         own = supplied[task_class, at]

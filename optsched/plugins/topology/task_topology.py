@@ -98,7 +98,7 @@ class Roles:
         """How many of other tasks do not want a task of a role with them."""
         return sum(n for other, n in others.items() if frozenset((role, other)) in self.apart)
 
-    def turn(self, role: str) -> tuple[int, int]:
+    def role_order(self, role: str) -> tuple[int, int]:
         """Order of roles, smaller is earlier."""
         return (-self.place.get(role, 0), -self.rank.get(role, 0))
 
@@ -214,17 +214,19 @@ class _Sorter:
                 bucket = by_node.get(node) or self._new()
                 by_node[node] = bucket
                 bucket.on_node[node] += 1
-                self._count(bucket, role)
+                self._count_role(bucket, role)
 
     def sort(self, tasks: Iterable[_Waiting]) -> dict[str, _Bucket]:
         """Tasks that wait, one after the other; returns buckets by task."""
         found: dict[str, _Bucket] = {}
         mine = (w for w in tasks if w.task.role in self._roles.rank)
-        for waiting in sorted(mine, key=lambda w: (*self._roles.turn(w.task.role), w.task.key)):
+        for waiting in sorted(
+            mine, key=lambda w: (*self._roles.role_order(w.task.role), w.task.key)
+        ):
             bucket = self._best(waiting.task.role) or self._new()
             bucket.entries.append(waiting.entry)
             bucket.load += waiting.load
-            self._count(bucket, waiting.task.role)
+            self._count_role(bucket, waiting.task.role)
             found[waiting.task.key] = bucket
         return found
 
@@ -232,7 +234,7 @@ class _Sorter:
         self.buckets.append(_Bucket(len(self.buckets)))
         return self.buckets[-1]
 
-    def _count(self, bucket: _Bucket, role: str) -> None:
+    def _count_role(self, bucket: _Bucket, role: str) -> None:
         bucket.roles[role] += 1
         self.largest = max(self.largest, bucket.roles.total())
 
@@ -285,7 +287,7 @@ class _Plan:
         sorter = _Sorter(roles)
         sorter.settle(here)
         bucket_of = sorter.sort(tasks)
-        ordered = _in_turn(tasks, roles, bucket_of)
+        ordered = _order_tasks(tasks, roles, bucket_of)
         next_of: dict[int, list[_Bucket | None]] = {w.entry: [] for w in tasks}
         for bucket in sorter.buckets:
             bucket.entries.clear()
@@ -322,19 +324,19 @@ class _Plan:
             bucket.gone[entry] += step
 
 
-def _in_turn(
+def _order_tasks(
     tasks: Sequence[_Waiting], roles: Roles, bucket_of: Mapping[str, _Bucket]
 ) -> list[_Waiting]:
     """Tasks in the order in which they are to be placed: large buckets first, the rest last."""
 
-    def turn(waiting: _Waiting) -> tuple[object, ...]:
+    def role_order(waiting: _Waiting) -> tuple[object, ...]:
         task, bucket = waiting.task, bucket_of.get(waiting.task.key)
         if bucket is None:
             return (-task.priority, 1, 0, 0, 0, 0, task.order)
-        size, role = len(bucket.entries), roles.turn(task.role)
+        size, role = len(bucket.entries), roles.role_order(task.role)
         return (-task.priority, 0, -size, bucket.index, *role, task.order)
 
-    return sorted(tasks, key=turn)
+    return sorted(tasks, key=role_order)
 
 
 def _standing(problem: Problem, gang: int) -> Iterator[tuple[int, str]]:
@@ -393,7 +395,7 @@ class _Buckets(Greedy):
         request = self._request(gang, entry)
         waiting = bucket.waiting
         worth = np.full(len(self._room), float(len(waiting)))
-        worth -= self._left_out([self._request(gang, e) for e in waiting], request)
+        worth -= self._unfitting_tasks([self._request(gang, e) for e in waiting], request)
         for node, number in bucket.on_node.items():
             worth[node] += number
         for node, others in plan.on_node.items():
@@ -401,7 +403,7 @@ class _Buckets(Greedy):
         fits = (self._room >= request).all(axis=1)
         return np.where(fits, worth, 0.0)
 
-    def _left_out(self, waiting: Sequence[I64], own: I64) -> I64:
+    def _unfitting_tasks(self, waiting: Sequence[I64], own: I64) -> I64:
         """(N,) tasks without which the rest, a task of its own among them, fits the node.
 
         Those that come last are left out first.

@@ -17,7 +17,7 @@ import numpy as np
 from optsched.cluster.booking import Booking, estimate_ms
 from optsched.plugins.devices.gpu_shares import shares_devices
 from optsched.plugins.ordering.reservation import NEVER, expected_ends
-from optsched.plugins.topology.preferences import find_wishes
+from optsched.plugins.topology.preferences import find_preferences
 from optsched.problem.arrays import UNLIMITED, frozen
 from optsched.problem.running import running_tasks
 from optsched.solver.greedy.pipeline import start_alone
@@ -185,7 +185,9 @@ class _Planner:
         queues = replace(alone.queues, allocated=allocated)
         then = replace(alone, used=used, releasing=releasing, queues=queues)
         # These look at who stands where, not at amounts.
-        return start_alone(then.taking_over(alone, shares_devices, find_wishes), self._rules, 0)
+        return start_alone(
+            then.taking_over(alone, shares_devices, find_preferences), self._rules, 0
+        )
 
     def _gone(self, moment: _Moment) -> Bool:
         """(V,) running tasks that hold nothing any more at a moment."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.plugins.custom.isolation import Contained
+from optsched.plugins.custom.isolation import IsolatedRule
 from optsched.plugins.eviction.consolidation import CONSOLIDATE
 from optsched.plugins.gangs.gang import Gang
 from optsched.plugins.gangs.sub_groups import SubGroups
@@ -187,7 +187,7 @@ def _emptied_room(problem: Problem, groups: Groups, moves: _Moves | None) -> I64
 
 def is_tied(problem: Problem, rules: RuleSet) -> bool:
     """Whether some rule looks at more of nodes than their resources, or is a custom one."""
-    if any(isinstance(rule, Contained) for rule in rules.hard):
+    if any(isinstance(rule, IsolatedRule) for rule in rules.hard):
         return True
     if any((tied := r.ties_gangs(problem)) is not None and tied.any() for r in rules.hard):
         return True

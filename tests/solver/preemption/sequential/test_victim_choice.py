@@ -320,8 +320,8 @@ def random_card(rng: np.random.Generator, number: int) -> Card:
     if rng.random() < 0.7:
         return made
     small, large = Instance("1g", 200, 2), Instance("2g", made.memory, 1)
-    ways = (Geometry("group1", (small,)), Geometry("group2", (large,)))
-    return replace(made, mode="mig", geometries=ways)
+    allocations = (Geometry("group1", (small,)), Geometry("group2", (large,)))
+    return replace(made, mode="mig", geometries=allocations)
 
 
 def asking_for_cards(rng: np.random.Generator, task):
@@ -453,7 +453,7 @@ def on_cells(rng: np.random.Generator, numa: Numa, task) -> Numa | None:
     """The cells once a task has come, on any that its kubelet admits; None where it admits none."""
     layout = layout_of(replace(node("n"), numa=numa))
     free = Free(tuple(c.free_cpus for c in numa.cells), tuple(c.free_gpus for c in numa.cells))
-    (need,) = layout.felt(task.shape.numa)
+    (need,) = layout.relevant_needs(task.shape.numa)
     found = [
         parts
         for option in options(layout, need)
@@ -463,7 +463,7 @@ def on_cells(rng: np.random.Generator, numa: Numa, task) -> Numa | None:
     if not found:
         return None
     parts = found[int(rng.integers(len(found)))]
-    left = free.less(parts)
+    left = free.subtract(parts)
     cells = tuple(
         replace(c, free_cpus=left.cpus[i], free_gpus=left.gpus[i]) for i, c in enumerate(numa.cells)
     )
