@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.api.kinds import EVENT, JOB, NODE, POD, POD_GROUP, PRIORITY_CLASS, QUEUE, Ref
 from optsched.controllers.job.reconcile import Options as JobOptions
 from optsched.controllers.registry import Options, all_controllers
-from optsched.formats.pods import DecodeOptions, Loners
+from optsched.formats.codec.pods.reader import DecodeOptions, Loners
 from optsched.kube.client.errors import AlreadyExists, Conflict, NotFound
 from optsched.kube.client.interfaces import Page
 from optsched.kube.client.selection import EVERYTHING

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 from optsched import __version__
 from optsched.api.wellknown import HOSTNAME
 from optsched.cluster.decisions import Allocate, Plan
-from optsched.cluster.progress import Progress
+from optsched.cluster.search_progress import Progress
 from optsched.cluster.snapshot import DEFAULT_QUEUE, Gang, Node, Queue, Snapshot, alike_gang
 from optsched.cluster.task import TaskShape
 from optsched.cluster.trace import Arrival, Trace, sound_trace
 from optsched.controllers.job.preview import preview_jobs
-from optsched.formats.groups import with_builtin_queues
-from optsched.formats.identity import instance_identity, snapshot_identity, versions
-from optsched.formats.instances import read_instance
-from optsched.formats.pods import DEFAULT_NAMESPACE, SCHEDULER_NAMES
-from optsched.formats.problems import InstanceError
-from optsched.formats.solveresult import SolveResult
+from optsched.formats.codec.pod_groups import with_builtin_queues
+from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE, SCHEDULER_NAMES
+from optsched.formats.files.diagnostics import InstanceError
+from optsched.formats.snapshots.instance_files import read_instance
+from optsched.formats.snapshots.provenance import instance_identity, snapshot_identity, versions
+from optsched.formats.solve_result import SolveResult
 from optsched.kube.runtime.clock import SystemClock
 from optsched.policy import load
 from optsched.policy.catalogue import Shelf
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from optsched.cluster.amounts import Amounts
-    from optsched.formats.solveresult import InstanceIdentity
+    from optsched.formats.solve_result import InstanceIdentity
     from optsched.study.comparison.executors import Place
     from optsched.study.comparison.grid import Cell
 
@@ -284,7 +284,7 @@ def read(path: str | Path) -> Snapshot:
     """The cluster in manifests, a folder of them, or the openb trace.
 
     Pods are decided that name volcano or optsched as their scheduler. Objects that can not be read
-    are left out; `optsched.formats.instances.read_instance` tells which.
+    are left out; `optsched.formats.snapshots.instance_files.read_instance` tells which.
 
     Raises
     ------
@@ -411,7 +411,7 @@ def solve_result(  # noqa: PLR0913  what a solve may be told, by name
     -------
     SolveResult
         The plan with its certificate, versions, parameters, checksums and history; written by
-        `optsched.formats.solveresult.write_result`.
+        `optsched.formats.solve_result.write_result`.
 
     Raises
     ------

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import optsched
 from optsched import library
 from optsched.cli.main import main
-from optsched.formats.solveresult import read_result, write_result
+from optsched.formats.solve_result import read_result, write_result
 from optsched.session.offline import ResumeError
 
 if TYPE_CHECKING:

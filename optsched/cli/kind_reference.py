@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.cli.base.console import echo
-from optsched.formats.text import Document, read_yaml
+from optsched.formats.files.yaml_text import Document, read_yaml
 from optsched.local.files import shipped
 
 if TYPE_CHECKING:

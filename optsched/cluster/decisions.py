@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from optsched.cluster.cards import CardUse
-    from optsched.cluster.devices import DeviceGrant
+    from optsched.cluster.dra_devices import DeviceGrant
+    from optsched.cluster.gpu_shares import CardUse
     from optsched.cluster.numa import NumaPart
     from optsched.cluster.reasons import Reason
 

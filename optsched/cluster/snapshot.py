@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from optsched.api.wellknown import ALLOCATED_HYPERNODE
 from optsched.cluster.amounts import amount_of
-from optsched.cluster.devices import NO_DEVICES, is_class_quota
-from optsched.cluster.shards import NO_SHARDING
-from optsched.cluster.stores import EMPTY_STORE, Store
+from optsched.cluster.dra_devices import NO_DEVICES, is_class_quota
+from optsched.cluster.local_data import EMPTY_STORE, Store
+from optsched.cluster.node_shards import NO_SHARDING
 from optsched.cluster.task import Taint, TaintEffect, Task, TaskStatus
 from optsched.cluster.topology import NO_TOPOLOGY
 from optsched.units import PODS
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from optsched.cluster.amounts import Amounts
-    from optsched.cluster.booking import Booking
-    from optsched.cluster.cards import Card
-    from optsched.cluster.devices import Devices
+    from optsched.cluster.dra_devices import Devices
+    from optsched.cluster.gpu_shares import Card
+    from optsched.cluster.node_shards import Sharding
     from optsched.cluster.numa import Numa
     from optsched.cluster.reasons import Reason
+    from optsched.cluster.reservation import Booking
     from optsched.cluster.selectors import LabelSelector, NodeSelector
-    from optsched.cluster.shards import Sharding
     from optsched.cluster.task import TaskShape
     from optsched.cluster.topology import SubGroupRule, Topology, TopologyRequest
     from optsched.cluster.usage import Usage

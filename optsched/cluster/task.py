@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from optsched.cluster.stores import NO_WANTS, Wants
+from optsched.cluster.local_data import NO_WANTS, Wants
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from optsched.cluster.amounts import Amounts
-    from optsched.cluster.cards import CardRequest, CardUse
-    from optsched.cluster.devices import DeviceAsk
+    from optsched.cluster.dra_devices import DeviceAsk
+    from optsched.cluster.gpu_shares import CardRequest, CardUse
     from optsched.cluster.numa import NumaNeed, NumaPart
     from optsched.cluster.reasons import Reason
     from optsched.cluster.selectors import LabelSelector, NodeSelector, NodeTerm

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from optsched.api.kinds import Ref
-from optsched.controllers.manifests import (
+from optsched.controllers.json_fields import (
     controller_of,
     group_of,
     labels_of,

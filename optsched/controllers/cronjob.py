@@ -20,7 +20,7 @@ from optsched.api.job import JobPhase
 from optsched.api.kinds import CRON_JOB, JOB
 from optsched.controllers.controller import Controller, existing, owner_wakes
 from optsched.controllers.effects import Again, Create, Delete, Emit, PatchStatus, Then
-from optsched.controllers.manifests import (
+from optsched.controllers.json_fields import (
     acting_for,
     controller_of,
     created_ms,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from optsched.api.kinds import POD_GROUP, QUEUE
 from optsched.api.podgroup import PodGroupPhase
-from optsched.controllers.manifests import name_of, status_of
+from optsched.controllers.json_fields import name_of, status_of
 from optsched.controllers.queue import queue_of_group
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from optsched.controllers.effects import (
     Patch,
     PatchStatus,
 )
-from optsched.controllers.manifests import (
+from optsched.controllers.json_fields import (
     is_leaving,
     labels_of,
     name_of,
@@ -43,8 +43,8 @@ from optsched.controllers.manifests import (
     uid_of,
 )
 from optsched.controllers.ufm import BY_UFM, fabric_hypernodes, strange_hosts
-from optsched.formats.text import Document, read_yaml
-from optsched.formats.topology import TopologyIndex
+from optsched.formats.codec.hypernodes import TopologyIndex
+from optsched.formats.files.yaml_text import Document, read_yaml
 from optsched.units import DurationError, parse_duration_ms
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from optsched.controllers.effects import (
     Question,
     Then,
 )
-from optsched.controllers.manifests import (
+from optsched.controllers.json_fields import (
     acting_for,
     annotations_of,
     controller_of,

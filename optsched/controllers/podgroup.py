@@ -44,7 +44,7 @@ from optsched.api.wellknown import (
 from optsched.cluster.reasons import ReasonCode
 from optsched.controllers.controller import Controller
 from optsched.controllers.effects import Create, Delete, Emit, Patch
-from optsched.controllers.manifests import (
+from optsched.controllers.json_fields import (
     acting_for,
     annotations_of,
     controller_of,
@@ -60,8 +60,8 @@ from optsched.controllers.manifests import (
     uid_of,
 )
 from optsched.controllers.world import Index
-from optsched.formats.requests import pod_request, pod_usage
-from optsched.formats.schemas import POD as POD_SCHEMA
+from optsched.formats.codec.core_schemas import POD as POD_SCHEMA
+from optsched.formats.codec.pods.resource_requests import pod_request, pod_usage
 from optsched.units import format_resource_list
 
 if TYPE_CHECKING:

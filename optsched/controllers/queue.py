@@ -19,7 +19,7 @@ from optsched.api.kinds import COMMAND, POD_GROUP, QUEUE, Ref
 from optsched.api.podgroup import PodGroupPhase
 from optsched.api.queue import QueueState
 from optsched.api.wellknown import CLOSED_BY_PARENT, DEFAULT_QUEUE, ROOT_QUEUE
-from optsched.controllers.commands import (
+from optsched.controllers.bus_commands import (
     COMMANDS_OF,
     action_of,
     command_wakes,
@@ -30,7 +30,7 @@ from optsched.controllers.commands import (
 )
 from optsched.controllers.controller import Controller
 from optsched.controllers.effects import Emit, Patch, PatchStatus, Then
-from optsched.controllers.manifests import (
+from optsched.controllers.json_fields import (
     annotations_of,
     is_leaving,
     name_of,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from optsched.api.hypernode import MemberType
 from optsched.api.kinds import HYPER_NODE
 from optsched.api.schema import NAME_PATTERN
-from optsched.controllers.manifests import name_of, part, records, spec_of
+from optsched.controllers.json_fields import name_of, part, records, spec_of
 from optsched.units.unreadable import why_unreadable
 
 if TYPE_CHECKING:

@@ -1,6 +1,7 @@
-"""Between objects, files and traces on one side and domain values on the other, both ways.
+"""Read and write domain values: Kubernetes objects, snapshots, traces, plans and results.
 
-`pods`, `nodes`, `volumes` and `groups` read one object each; `snapshot` puts a cluster together;
-`instances` and `openb` read files; `encode` and `plan` write. Nothing here asks an API server or
-decides anything, and no unreadable object takes another one with it.
+`codec` has one reader and writer per kind. `snapshots` assembles a cluster from their values and
+reads files and folders. `traces` reads workloads over time. `plan` and `solve_result` are documents
+of optsched. `files` reads YAML and JSON with positions. No module here calls an API server, and an
+unreadable object does not affect another one.
 """

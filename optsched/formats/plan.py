@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from optsched.api.fields import Fields
 from optsched.api.schema import Schema, boolean, listing, mapping, record, text, texts
-from optsched.cluster.cards import CardUse
 from optsched.cluster.decisions import (
     Allocate,
     Certificate,
@@ -26,10 +25,11 @@ from optsched.cluster.decisions import (
     QueueShare,
     Sense,
 )
-from optsched.cluster.devices import DeviceGrant, DeviceId
+from optsched.cluster.dra_devices import DeviceGrant, DeviceId
+from optsched.cluster.gpu_shares import CardUse
 from optsched.cluster.numa import NumaPart
 from optsched.cluster.reasons import Reason, ReasonCode
-from optsched.formats.marks import API_VERSION
+from optsched.formats.codec.snapshot_annotations import API_VERSION
 from optsched.units import FieldError
 from optsched.units.plaintext import write_json
 from optsched.units.unreadable import why_unreadable

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from optsched.cluster.booking import bookings_that_bind
-from optsched.cluster.devices import is_class_quota
+from optsched.cluster.dra_devices import is_class_quota
 from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.reservation import bookings_that_bind
 from optsched.cluster.snapshot import NO_POD_LIMIT
 from optsched.cluster.task import TaskStatus
 from optsched.problem.arrays import LARGEST, ranges, sparse_table

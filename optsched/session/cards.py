@@ -12,9 +12,9 @@ from optsched.plugins.devices.numa_aware import NumaAware
 from optsched.plugins.verification.world import World
 
 if TYPE_CHECKING:
-    from optsched.cluster.cards import CardUse
     from optsched.cluster.decisions import Action
-    from optsched.cluster.devices import DeviceGrant
+    from optsched.cluster.dra_devices import DeviceGrant
+    from optsched.cluster.gpu_shares import CardUse
     from optsched.cluster.numa import NumaPart
     from optsched.cluster.snapshot import Snapshot
     from optsched.plugins.ruleset import RuleSet

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.cluster.booking import gang_end_ms
 from optsched.cluster.decisions import Allocate, Enqueue, Evict, Nominate
 from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.reservation import gang_end_ms
 from optsched.plugins.explanations.explain import Explainer, by_code
 from optsched.plugins.ordering.fifo import NOBODY, fifo_lines, first_in_order, order_reason
 from optsched.plugins.outcome import Outcome

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.decisions import LevelResult, LevelStatus
-from optsched.cluster.progress import Incumbent, Progress, is_news
+from optsched.cluster.search_progress import Incumbent, Progress, is_news
 from optsched.plugins.outcome import Outcome
 from optsched.problem.arrays import UNPLACED
 from optsched.solver.portfolio import NO_SOLVER, judge, no_worse

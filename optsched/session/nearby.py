@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from optsched.api.wellknown import DATASETS
-from optsched.cluster.stores import NO_WANTS, Wants
+from optsched.cluster.local_data import NO_WANTS, Wants
 from optsched.cluster.task import TaskStatus
-from optsched.formats.stores import datasets_in
+from optsched.formats.codec.local_data import datasets_in
 from optsched.plugins.scores.nodeorder import NodeOrder
 from optsched.plugins.storage.data_locality import DataLocality
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from optsched.cluster.progress import Ending, is_news
+from optsched.cluster.search_progress import Ending, is_news
 from optsched.formats.plan import plan_document
-from optsched.formats.solveresult import (
+from optsched.formats.solve_result import (
     FileSum,
     ModelIdentity,
     Parameters,
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from optsched.cluster.decisions import Certificate
-    from optsched.cluster.progress import Incumbent, Progress
+    from optsched.cluster.search_progress import Incumbent, Progress
     from optsched.cluster.snapshot import Snapshot
-    from optsched.formats.solveresult import InstanceIdentity
+    from optsched.formats.solve_result import InstanceIdentity
     from optsched.policy.policy import Policy
     from optsched.session.ports import Clock
     from optsched.session.session import Report

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from optsched.cluster.decisions import Plan
-    from optsched.cluster.progress import Incumbent, Progress
+    from optsched.cluster.search_progress import Incumbent, Progress
     from optsched.cluster.snapshot import Snapshot
     from optsched.plugins.extension_points import Violation
 

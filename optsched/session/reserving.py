@@ -17,8 +17,8 @@ from optsched.solver.greedy.reservations import Wishes, make_bookings
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from optsched.cluster.booking import Booking
     from optsched.cluster.reasons import Reason
+    from optsched.cluster.reservation import Booking
     from optsched.cluster.snapshot import Gang, Snapshot
     from optsched.policy.policy import Policy
     from optsched.problem.problem import Problem

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from optsched.cluster.devices import evaluate_selectors
+from optsched.cluster.dra_devices import evaluate_selectors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from optsched.cluster.devices import DeviceNeed
+    from optsched.cluster.dra_devices import DeviceNeed
     from optsched.cluster.snapshot import Snapshot
 
 

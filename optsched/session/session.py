@@ -24,8 +24,8 @@ from optsched.cluster.decisions import (
     Sense,
 )
 from optsched.cluster.eviction import leaving
-from optsched.cluster.moves import is_successor, kept_places
 from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.relocation import is_successor, kept_places
 from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.custom.isolation import Fault, Faults, PluginFailure
@@ -93,9 +93,9 @@ from optsched.solver.shuffle import once_moved, shuffle
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from optsched.cluster.booking import Booking
     from optsched.cluster.decisions import Action
-    from optsched.cluster.progress import Incumbent, Progress
+    from optsched.cluster.reservation import Booking
+    from optsched.cluster.search_progress import Incumbent, Progress
     from optsched.cluster.snapshot import Gang, Snapshot
     from optsched.plugins.extension_points import AnyLevel, Violation
     from optsched.plugins.external.outside import Outside

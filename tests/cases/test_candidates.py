@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.cluster.decisions import Evict, LevelStatus, Sense
-from optsched.formats.instances import read_instance
+from optsched.formats.snapshots.instance_files import read_instance
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
 from optsched.session.session import Surroundings, judge_actions, run_session

@@ -9,7 +9,7 @@ import pytest
 
 from optsched.cluster.decisions import Allocate, Evict, Nominate
 from optsched.cluster.snapshot import GangPhase, Queue
-from optsched.formats.instances import read_instance
+from optsched.formats.snapshots.instance_files import read_instance
 from optsched.policy.load import load_policy
 from optsched.session.session import Surroundings, run_session
 from optsched.solver.cpsat.level_model import Limits

@@ -13,7 +13,7 @@ from optsched.cluster.amounts import Amounts, amounts, total
 from optsched.cluster.decisions import Allocate, Evict, Nominate, Plan
 from optsched.cluster.snapshot import Gang, Node, Queue, Snapshot
 from optsched.cluster.task import Task, TaskShape, TaskStatus
-from optsched.formats.instances import read_instance
+from optsched.formats.snapshots.instance_files import read_instance
 from optsched.policy.load import load_policy
 from optsched.session.session import Report, Surroundings, run_session
 from optsched.session.solving import limits_of

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from optsched.api.kinds import JOB, POD, QUEUE, Ref
 from optsched.cli.main import main
-from optsched.formats.text import Document, read_yaml
+from optsched.formats.files.yaml_text import Document, read_yaml
 from optsched.kube.client import client
 from optsched.kube.client.errors import AlreadyExists, Conflict, NotFound
 from optsched.kube.client.interfaces import Page

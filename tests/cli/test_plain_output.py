@@ -18,7 +18,7 @@ from optsched.cli import legacy
 from optsched.cli.base.plain_errors import show_crash
 from optsched.cli.main import main
 from optsched.cli.services.log_options import set_up_logging
-from optsched.formats.text import read_yaml, write_yaml
+from optsched.formats.files.yaml_text import read_yaml, write_yaml
 from optsched.kube.client.errors import Rejected
 from optsched.units.plaintext import is_plain, printable, write_json
 from tests.cli.clusters import CONTEXT, FakeCluster, job, pod, queue, values

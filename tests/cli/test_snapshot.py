@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from optsched.cli.main import main
-from optsched.formats.instances import read_instance
+from optsched.formats.snapshots.instance_files import read_instance
 from optsched.kube.client import client
 from optsched.kube.client.errors import Forbidden
 from tests.formats.objects import group, node, pod

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optsched.cluster.cel import MOST_CHARACTERS, CelError, Unsupported, compile_selector
-from optsched.cluster.devices import DeviceId, PooledDevice, Version
+from optsched.cluster.dra_devices import DeviceId, PooledDevice, Version
 
 DEVICE = PooledDevice(
     DeviceId("gpu.example.com", "pool", "d0"),

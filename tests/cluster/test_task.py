@@ -7,11 +7,11 @@ from itertools import permutations
 
 import pytest
 
-from optsched.cluster.cards import CardRequest
-from optsched.cluster.devices import DeviceNeed
+from optsched.cluster.dra_devices import DeviceNeed
+from optsched.cluster.gpu_shares import CardRequest
+from optsched.cluster.local_data import Wants
 from optsched.cluster.numa import NumaNeed
 from optsched.cluster.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
-from optsched.cluster.stores import Wants
 from optsched.cluster.task import (
     DeviceRequest,
     HostPort,

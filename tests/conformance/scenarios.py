@@ -12,9 +12,9 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from optsched.cluster.shards import NO_SHARDING, Shard, Sharding, ShardMode
+from optsched.cluster.node_shards import NO_SHARDING, Shard, Sharding, ShardMode
 from optsched.cluster.snapshot import Load
-from optsched.formats.snapshot import assemble
+from optsched.formats.snapshots.assembly import assemble
 from optsched.plugins.ruleset import RuleSet
 from optsched.policy.load import parse_policy
 from optsched.policy.parts import derive_levels

@@ -14,7 +14,7 @@ from optsched.controllers.effects import (
     Propagation,
     Then,
 )
-from optsched.controllers.manifests import owner_reference, uid_of, version_of
+from optsched.controllers.json_fields import owner_reference, uid_of, version_of
 from tests.support.memory import MemoryWorld
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from optsched.api.kinds import (
     Ref,
 )
 from optsched.controllers.effects import Create
-from optsched.controllers.manifests import owner_reference
+from optsched.controllers.json_fields import owner_reference
 from optsched.controllers.podgroup import Options, PodGroups
 from tests.support.memory import MemoryWorld
 from tests.support.usage import least

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from optsched.cli.kind_reference import kinds_page
-from optsched.formats.text import Document, read_yaml
+from optsched.formats.files.yaml_text import Document, read_yaml
 from tests.support.pages import ROOT
 
 PAGE = (ROOT / "docs" / "crds.md").read_text("utf-8")

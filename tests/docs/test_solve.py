@@ -7,8 +7,8 @@ import re
 import pytest
 
 from optsched.cli.offline.solve_command import solve
-from optsched.cluster.progress import Ending
-from optsched.formats.solveresult import SCHEMA
+from optsched.cluster.search_progress import Ending
+from optsched.formats.solve_result import SCHEMA
 from tests.support.pages import ROOT
 
 PAGE = (ROOT / "docs" / "solve.md").read_text("utf-8")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from optsched.formats.text import Document, read_yaml
+from optsched.formats.files.yaml_text import Document, read_yaml
 from tests.docs.test_compatibility import functions_of
 from tests.support.pages import ROOT
 

@@ -12,7 +12,7 @@ import pytest
 from optsched.api.kinds import CONFIG_MAP, SECRET
 from optsched.controllers.job.controller import job_controller
 from optsched.controllers.job.reconcile import Options
-from optsched.controllers.manifests import name_of, namespace_of
+from optsched.controllers.json_fields import name_of, namespace_of
 from optsched.kube.client.client import connect
 from optsched.kube.controllers.manager import Manager, ManagerDependencies
 from optsched.kube.controllers.metrics import ControllerMetrics

@@ -9,7 +9,7 @@ import pytest
 
 from optsched.api.job import parse_job
 from optsched.controllers.job.pods import pod_maker
-from optsched.formats.text import Document, read_yaml
+from optsched.formats.files.yaml_text import Document, read_yaml
 from tests.support.api import until
 from tests.support.livejobs import LiveJob
 from tests.support.shared import found as found_in_shared

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optsched.cluster.cards import CardUse
 from optsched.cluster.decisions import (
     Allocate,
     Certificate,
@@ -24,7 +23,8 @@ from optsched.cluster.decisions import (
     QueueShare,
     Sense,
 )
-from optsched.cluster.devices import DeviceGrant, DeviceId
+from optsched.cluster.dra_devices import DeviceGrant, DeviceId
+from optsched.cluster.gpu_shares import CardUse
 from optsched.cluster.numa import NumaPart
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.formats.plan import (

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.formats.problems import InstanceError
+from optsched.formats.files.diagnostics import InstanceError
 from optsched.study.reassignment.reassignment_problem import ReassignmentCost, cost_of, wrong_with
 from optsched.study.reassignment.roadef import parse_reassignment, read_reassignment
 from tests.support.shared import shared

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from optsched.formats.problems import InstanceError
+from optsched.formats.files.diagnostics import InstanceError
 from optsched.study.packing.packing_problem import ItemKind, volume_bound, wrong_with_bins
 from optsched.study.packing.vbp import parse_vbp, read_vbp
 from tests.support.packing import published

@@ -26,35 +26,39 @@ from optsched.api.priorityclass import parse_priority_class
 from optsched.api.queue import parse_queue
 from optsched.api.schedulinggroup import parse_scheduling_group
 from optsched.cluster.cel import CelError, Unsupported, compile_selector
-from optsched.cluster.devices import DeviceId, PooledDevice
-from optsched.cluster.moves import read_moves
+from optsched.cluster.dra_devices import DeviceId, PooledDevice
+from optsched.cluster.relocation import read_moves
 from optsched.controllers.hypernode import ConfigError, read_sources
+from optsched.controllers.job.observed_job import read_mark
 from optsched.controllers.job.plugins.flags import read_flags
-from optsched.controllers.job.scene import read_mark
 from optsched.controllers.ufm import UfmError, read_links
-from optsched.formats.budgets import parse_budget
-from optsched.formats.deviceclaims import parse_device_claim, parse_device_class, parse_slice
-from optsched.formats.extender import Verb, read_refusals, read_reply
-from optsched.formats.geometries import parse_device_table
-from optsched.formats.instances import read_instance
-from optsched.formats.nodes import parse_node
-from optsched.formats.numa import parse_numa
+from optsched.formats.codec.disruption_budgets import parse_budget
+from optsched.formats.codec.nodes import parse_node
+from optsched.formats.codec.numatopologies import parse_numa
+from optsched.formats.codec.partition_tables import parse_device_table
+from optsched.formats.codec.pods.reader import DecodeOptions, PodDecoder
+from optsched.formats.codec.queue_usage import read_usage
+from optsched.formats.codec.resource_claims import (
+    parse_device_claim,
+    parse_device_class,
+    parse_slice,
+)
+from optsched.formats.codec.resource_quotas import parse_quota
+from optsched.formats.codec.volumes import parse_csi_node
+from optsched.formats.extender_protocol import Verb, read_refusals, read_reply
+from optsched.formats.files.diagnostics import InstanceError
+from optsched.formats.files.yaml_text import Document, read_json, read_yaml, write_yaml
 from optsched.formats.plan import parse_plan, read_plan
-from optsched.formats.pods import DecodeOptions, PodDecoder
-from optsched.formats.problems import InstanceError
-from optsched.formats.quotas import parse_quota
-from optsched.formats.snapshot import assemble
-from optsched.formats.solveresult import parse_result, read_result
-from optsched.formats.text import Document, read_json, read_yaml, write_yaml
+from optsched.formats.snapshots.assembly import assemble
+from optsched.formats.snapshots.instance_files import read_instance
+from optsched.formats.solve_result import parse_result, read_result
 from optsched.formats.traces.gavel import read_gavel
 from optsched.formats.traces.helios import read_acme, read_helios
 from optsched.formats.traces.jobs import GPU, equal_nodes
 from optsched.formats.traces.openb import read_openb_trace
-from optsched.formats.traces.own import read_own
 from optsched.formats.traces.pai import read_pai
 from optsched.formats.traces.philly import read_philly
-from optsched.formats.usage import read_usage
-from optsched.formats.volumes import parse_csi_node
+from optsched.formats.traces.trace_file import read_own
 from optsched.policy import parse_policy
 from optsched.policy.problem import PolicyError
 from optsched.study.instances.instance_catalogue import read_catalogue
@@ -74,7 +78,7 @@ from optsched.units.hours import parse_hours
 from optsched.units.patterns import PatternError, parse_pattern
 from tests.admission import kit
 from tests.formats import objects
-from tests.formats.test_cards import REGISTER
+from tests.formats.codec.test_gpu_shares import REGISTER
 from tests.formats.traces import test_gavel, test_helios, test_pai, test_philly
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ import pytest
 
 from optsched.api import wellknown
 from optsched.controllers.ufm import UfmError, read_links
-from optsched.formats import marks
-from optsched.formats.encode import encode
-from optsched.formats.snapshot import assemble
+from optsched.formats.codec import snapshot_annotations as marks
+from optsched.formats.codec.queue_usage import USAGE
+from optsched.formats.snapshots.assembly import assemble
+from optsched.formats.snapshots.writer import encode
 from optsched.formats.traces.philly import read_philly
-from optsched.formats.usage import USAGE
 from optsched.plugins.scores import strategy_fit
 from optsched.policy.load import load_policy
 from optsched.session.session import Surroundings, run_session

@@ -11,7 +11,7 @@ from optsched.api.kinds import EVENT, JOB, POD, POD_GROUP, QUEUE
 from optsched.controllers.job import status as status_module
 from optsched.controllers.job.controller import job_controller
 from optsched.controllers.job.reconcile import Options as JobOptions
-from optsched.controllers.manifests import name_of
+from optsched.controllers.json_fields import name_of
 from optsched.kube.client.interfaces import Ref
 from optsched.kube.controllers import manager as controllers_module
 from optsched.kube.reflector.reflector import Deleted

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optsched.cluster.decisions import Sense
-from optsched.formats.snapshot import assemble
+from optsched.formats.snapshots.assembly import assemble
 from optsched.policy.load import is_shipped, load_policy
 from optsched.policy.policy import SolverKind
 from optsched.session.session import Surroundings, judge_actions, run_session

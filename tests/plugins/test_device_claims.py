@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from optsched.cluster.decisions import Allocate
-from optsched.cluster.devices import (
+from optsched.cluster.dra_devices import (
     DeviceAsk,
     DeviceClaim,
     DeviceClass,
@@ -21,7 +21,7 @@ from optsched.cluster.devices import (
 )
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.task import TaskShape, TaskStatus
-from optsched.formats.snapshot import assemble
+from optsched.formats.snapshots.assembly import assemble
 from optsched.plugins.devices.device_claims import DeviceClaims
 from optsched.plugins.devices.device_matching import Demand, match_places
 from optsched.plugins.gangs.gang import Gang

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from optsched.cluster import devices as devices_module
+from optsched.cluster import dra_devices as devices_module
 from optsched.cluster.cel import MOST_PARTS, CelError, Unsupported, compile_selector
-from optsched.cluster.devices import (
+from optsched.cluster.dra_devices import (
     MOST_CHOICES,
     MOST_SELECTORS,
     MOST_TEXT,
@@ -20,7 +20,7 @@ from optsched.cluster.devices import (
     PooledDevice,
     evaluate_selectors,
 )
-from optsched.formats.snapshot import assemble
+from optsched.formats.snapshots.assembly import assemble
 from optsched.plugins.devices import device_claims, device_matching
 from optsched.plugins.devices.device_claims import DeviceClaims
 from optsched.plugins.devices.device_matching import (
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from optsched.cluster.cel import Selector
-    from optsched.cluster.devices import DeviceAsk
+    from optsched.cluster.dra_devices import DeviceAsk
 
 NUM_NODES, OF_NODE = 10, 8
 MODEL = f"device.attributes['{DRIVER}'].model"

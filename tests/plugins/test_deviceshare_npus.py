@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from optsched.api.wellknown import NPU_MODE
-from optsched.cluster.cards import Card, CardRequest, CardUse, Chip, Template
 from optsched.cluster.decisions import Allocate
+from optsched.cluster.gpu_shares import Card, CardRequest, CardUse, Chip, Template
 from optsched.cluster.task import TaskShape
 from optsched.plugins.devices.deviceshare import DeviceShare, Prefers
 from optsched.plugins.gangs.gang import Gang

@@ -11,7 +11,7 @@ import pytest
 
 from optsched.cluster.decisions import LevelStatus
 from optsched.cluster.task import DeviceRequest, TaskShape
-from optsched.formats.openb import read_openb
+from optsched.formats.traces.openb_cluster import read_openb
 from optsched.plugins.devices.fragmentation import (
     SHARES,
     FragLevel,

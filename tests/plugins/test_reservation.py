@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optsched.cluster.booking import Booking, bookings_that_bind, end_ms, gang_end_ms
+from optsched.cluster.reservation import Booking, bookings_that_bind, end_ms, gang_end_ms
 from optsched.cluster.snapshot import Queue
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.gangs.gang import Gang as GangRule

@@ -9,7 +9,7 @@ import pytest
 from optsched.api.wellknown import OVERUSE_TOLERANCE
 from optsched.cluster.decisions import Evict
 from optsched.cluster.snapshot import Gang, GangPhase, Queue, Tolerance
-from optsched.formats.snapshot import assemble
+from optsched.formats.snapshots.assembly import assemble
 from optsched.policy.load import parse_policy
 from optsched.session.session import Surroundings, run_session
 from optsched.solver.cpsat.level_model import Limits

@@ -10,7 +10,7 @@ import pytest
 
 from optsched.cluster.decisions import Evict, Nominate
 from optsched.cluster.snapshot import Claim
-from optsched.formats.snapshot import assemble
+from optsched.formats.snapshots.assembly import assemble
 from optsched.plugins.gangs.gang import Gang
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.storage.volume_limits import VolumeLimits

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from optsched.formats.snapshot import assemble
+from optsched.formats.snapshots.assembly import assemble
 from optsched.policy import parse_policy
 from optsched.session.session import Surroundings, run_session
 from tests.conformance.play import solving

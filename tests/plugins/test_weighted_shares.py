@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from optsched.cluster.eviction import leaving
-from optsched.cluster.moves import moved
+from optsched.cluster.relocation import moved
 from optsched.cluster.snapshot import Gang, Queue, Snapshot
 from optsched.cluster.task import Task, TaskStatus
 from optsched.plugins.shares.proportion import deserved_shares, own_shares

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from optsched.formats.instances import read_instance
-from optsched.formats.problems import InstanceError
-from optsched.formats.text import write_yaml
+from optsched.formats.files.diagnostics import InstanceError
+from optsched.formats.files.yaml_text import write_yaml
+from optsched.formats.snapshots.instance_files import read_instance
 from optsched.policy import PolicyError
 from optsched.policy.load import load_policy
 from optsched.session.session import Surroundings, run_session
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from optsched.cluster.decisions import Plan
-    from optsched.formats.instances import Instance
+    from optsched.formats.snapshots.instance_files import Instance
 
 LIMITS = Limits(budget_ms=None, num_workers=1)
 

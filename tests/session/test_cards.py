@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from optsched.cluster.cards import CardRequest, CardUse
 from optsched.cluster.decisions import Allocate, Evict, Nominate
+from optsched.cluster.gpu_shares import CardRequest, CardUse
 from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.task import TaskShape
-from optsched.formats.cards import bind_marks, card_uses
+from optsched.formats.codec.gpu_shares import bind_marks, card_uses
 from optsched.plugins.devices.deviceshare import DeviceShare
 from optsched.plugins.gangs.gang import Gang
 from optsched.plugins.ruleset import RuleSet

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from optsched.cluster.decisions import Allocate, Evict, Nominate
-from optsched.cluster.moves import MOVES, PATIENCE_MS, kept_places, read_moves, records
+from optsched.cluster.relocation import MOVES, PATIENCE_MS, kept_places, read_moves, records
 from optsched.cluster.selectors import LabelSelector, Operator, Requirement
 from optsched.cluster.snapshot import Gang, GangPhase, Queue
 from optsched.cluster.task import PodTerm, TaskStatus

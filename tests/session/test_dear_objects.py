@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from optsched.api.podgroup import MOST_RESOURCES
-from optsched.formats.snapshot import assemble
-from optsched.formats.taskshapes import MOST_REQUIREMENTS, MOST_TERMS
+from optsched.formats.codec.pods.task_shape import MOST_REQUIREMENTS, MOST_TERMS
+from optsched.formats.snapshots.assembly import assemble
 from optsched.session.session import Surroundings, run_session
 from tests.formats.objects import claiming, device_claim, group, node, pod
 from tests.plugins.test_device_claims import GROUP, POLICY

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from optsched.cluster.decisions import Allocate
-from optsched.formats.instances import read_instance
-from optsched.formats.pods import DecodeOptions
+from optsched.formats.codec.pods.reader import DecodeOptions
+from optsched.formats.snapshots.instance_files import read_instance
 from optsched.policy.load import load_policy
 from optsched.session.session import Surroundings, run_session
 from optsched.solver.cpsat.process import InProcess

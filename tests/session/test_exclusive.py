@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.cluster.cards import Card, CardRequest, CardUse
+from optsched.cluster.gpu_shares import Card, CardRequest, CardUse
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.task import TaskShape
 from optsched.policy import PolicyError, parse_policy

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from optsched.cluster.decisions import Allocate, Evict
-from optsched.formats.snapshot import assemble
-from optsched.formats.text import read_yaml
+from optsched.formats.files.yaml_text import read_yaml
+from optsched.formats.snapshots.assembly import assemble
 from optsched.policy.load import load_policy
 from optsched.session.session import Surroundings, judge_actions, run_session
 from optsched.study.instances.instance_families import Recipe

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.cluster.stores import Store, Wants
+from optsched.cluster.local_data import Store, Wants
 from optsched.plugins.scores.nodeorder import NodeOrder
 from optsched.plugins.storage.data_locality import DataLocality
 from optsched.policy.load import parse_policy

@@ -11,7 +11,7 @@ from optsched.cluster.decisions import Allocate, Evict, Nominate
 from optsched.cluster.numa import NumaPart
 from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.task import TaskStatus
-from optsched.formats.snapshot import assemble
+from optsched.formats.snapshots.assembly import assemble
 from optsched.policy import parse_policy
 from optsched.session.session import run_session
 from tests.conformance.play import alone, solving

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.cluster.decisions import Certificate, Evict, LevelResult, LevelStatus, Sense
-from optsched.cluster.progress import Ending, Incumbent, Progress
-from optsched.formats.identity import instance_identity, versions
-from optsched.formats.instances import read_instance
-from optsched.formats.solveresult import SolveResult, read_result, write_result
+from optsched.cluster.search_progress import Ending, Incumbent, Progress
+from optsched.formats.snapshots.instance_files import read_instance
+from optsched.formats.snapshots.provenance import instance_identity, versions
+from optsched.formats.solve_result import SolveResult, read_result, write_result
 from optsched.policy.load import load_policy, parse_policy
 from optsched.session.offline import (
     Assignment,

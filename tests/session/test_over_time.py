@@ -11,8 +11,8 @@ import pytest
 
 from optsched.cluster.snapshot import Queue
 from optsched.cluster.usage import Usage
-from optsched.formats.encode import encode
-from optsched.formats.snapshot import assemble
+from optsched.formats.snapshots.assembly import assemble
+from optsched.formats.snapshots.writer import encode
 from optsched.policy.load import parse_policy
 from optsched.policy.policy import without_solver
 from optsched.session.session import Surroundings, run_session

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.cluster.cards import Card, CardRequest, CardUse
 from optsched.cluster.decisions import Allocate, Evict, LevelStatus, Nominate
 from optsched.cluster.eviction import leaving
+from optsched.cluster.gpu_shares import Card, CardRequest, CardUse
 from optsched.cluster.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
 from optsched.cluster.snapshot import Budget, Claim, GangPhase, Queue
 from optsched.cluster.task import DeviceRequest, HostPort, PodTerm, SpreadTerm

@@ -13,7 +13,7 @@ from itertools import combinations, product
 from math import floor
 from typing import TYPE_CHECKING, NamedTuple
 
-from optsched.cluster.shards import ShardMode
+from optsched.cluster.node_shards import ShardMode
 from optsched.cluster.snapshot import QueueState
 from optsched.cluster.task import TaintEffect, TaskStatus
 from optsched.units import DurationError, parse_duration_ms
@@ -21,9 +21,9 @@ from optsched.units import DurationError, parse_duration_ms
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from optsched.cluster.booking import Booking
     from optsched.cluster.decisions import Allocate
-    from optsched.cluster.devices import DeviceConstraint, DeviceId, DeviceNeed, PooledDevice
+    from optsched.cluster.dra_devices import DeviceConstraint, DeviceId, DeviceNeed, PooledDevice
+    from optsched.cluster.reservation import Booking
     from optsched.cluster.selectors import NodeSelector
     from optsched.cluster.snapshot import Claim, Gang, Node, Queue, Snapshot
     from optsched.cluster.task import HostPort, PodTerm, SpreadTerm, Task, TaskShape

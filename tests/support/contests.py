@@ -21,8 +21,7 @@ from optsched.api.wellknown import (
     VGPU_PODGROUP_POLICY,
 )
 from optsched.cluster.amounts import amounts, total
-from optsched.cluster.cards import Card, CardRequest, Chip, Geometry, Instance, Template
-from optsched.cluster.devices import (
+from optsched.cluster.dra_devices import (
     NO_DEVICES,
     DeviceAllocation,
     DeviceAsk,
@@ -34,9 +33,10 @@ from optsched.cluster.devices import (
     Devices,
     PooledDevice,
 )
+from optsched.cluster.gpu_shares import Card, CardRequest, Chip, Geometry, Instance, Template
+from optsched.cluster.node_shards import NO_SHARDING, Shard, Sharding, ShardMode
 from optsched.cluster.numa import Alignment, Numa, NumaCell, NumaHold, NumaNeed, NumaPart
 from optsched.cluster.selectors import LabelSelector, Operator, Requirement
-from optsched.cluster.shards import NO_SHARDING, Shard, Sharding, ShardMode
 from optsched.cluster.snapshot import (
     Budget,
     Claim,

@@ -30,7 +30,7 @@ from optsched.controllers.effects import (
     Propagation,
     Then,
 )
-from optsched.controllers.manifests import controller_of, ref_of, uid_of
+from optsched.controllers.json_fields import controller_of, ref_of, uid_of
 from optsched.units import format_time
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from optsched.api import kinds
 from optsched.api.kinds import collection_path, object_path
-from optsched.formats.text import Document, read_yaml
+from optsched.formats.files.yaml_text import Document, read_yaml
 from tests.support.api import Api, Refused
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from optsched.formats.instances import read_instance
-from optsched.formats.solveresult import FileSum, InstanceIdentity
+from optsched.formats.snapshots.instance_files import read_instance
+from optsched.formats.solve_result import FileSum, InstanceIdentity
 from optsched.policy.load import load_policy
 from optsched.session.offline import (
     Assignment,

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import strategies as st
 
 from optsched.cluster.amounts import amounts, total
+from optsched.cluster.local_data import Store, Wants
+from optsched.cluster.node_shards import Shard, Sharding, ShardMode
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
-from optsched.cluster.shards import Shard, Sharding, ShardMode
 from optsched.cluster.snapshot import (
     Budget,
     Claim,
@@ -28,7 +29,6 @@ from optsched.cluster.snapshot import (
     Quota,
     Snapshot,
 )
-from optsched.cluster.stores import Store, Wants
 from optsched.cluster.task import (
     DeviceRequest,
     HostPort,
@@ -50,10 +50,10 @@ from optsched.cluster.topology import (
     TopologyRequest,
 )
 from optsched.cluster.volumes import Volume
-from optsched.formats.groups import Loner, implicit_gang, missing_gang
-from optsched.formats.index import NAMESPACE_LABEL
-from optsched.formats.nodes import GPU_MODEL_LABEL
-from optsched.formats.pods import IMPLICIT_PREFIX
+from optsched.formats.codec.nodes import GPU_MODEL_LABEL
+from optsched.formats.codec.pod_groups import Loner, implicit_gang, missing_gang
+from optsched.formats.codec.pods.reader import IMPLICIT_PREFIX
+from optsched.formats.snapshots.object_index import NAMESPACE_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

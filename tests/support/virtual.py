@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from optsched.cluster.booking import gang_estimate_ms
+from optsched.cluster.reservation import gang_estimate_ms
 from optsched.cluster.snapshot import Gang, GangPhase
 from optsched.session.session import Surroundings, run_session
 from tests.support.small import cluster, running
@@ -13,8 +13,8 @@ from tests.support.small import cluster, running
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from optsched.cluster.booking import Booking
     from optsched.cluster.decisions import Plan
+    from optsched.cluster.reservation import Booking
     from optsched.cluster.snapshot import Node, Queue, Snapshot
     from optsched.policy.policy import Policy
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from optsched.cli.base.console import echo, say
 from optsched.cli.base.path_arguments import is_standard
-from optsched.formats.whole import write_whole
+from optsched.formats.files.atomic_write import write_whole
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from rich.text import Text
 from optsched.cli.base.console import echo, output, remarks, say
 from optsched.cli.base.parameters import RenamedOption
 from optsched.cli.objects.table_columns import TABLES, Column, Table, name_of, namespace_of
-from optsched.formats.text import write_yaml
+from optsched.formats.files.yaml_text import write_yaml
 from optsched.units.plaintext import write_json
 
 if TYPE_CHECKING:

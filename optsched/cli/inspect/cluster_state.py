@@ -10,9 +10,9 @@ from optsched.api.kinds import CONFIG_MAP, PRIORITY_CLASS, Ref
 from optsched.cli.base.connection import Exit, Failure, ask
 from optsched.cli.base.console import remarks, say
 from optsched.cli.base.session_context import policy_from, policy_of
-from optsched.formats.instances import read_objects
-from optsched.formats.pods import DEFAULT_NAMESPACE
-from optsched.formats.problems import InstanceError
+from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE
+from optsched.formats.files.diagnostics import InstanceError
+from optsched.formats.snapshots.instance_files import read_objects
 from optsched.policy.load import parse_policy
 from optsched.units.errors import shown
 

@@ -17,8 +17,8 @@ from optsched.cli.objects.refused_pods import UNMADE, refused_pods, why_unmade
 from optsched.cli.objects.table_columns import name_of, namespace_of, span
 from optsched.cluster.reasons import ReasonCode
 from optsched.controllers.job.expand import expand_job
-from optsched.controllers.job.names import group_name
-from optsched.formats.pods import SCHEDULER_NAMES, DecodeOptions
+from optsched.controllers.job.object_names import group_name
+from optsched.formats.codec.pods.reader import SCHEDULER_NAMES, DecodeOptions
 from optsched.session.session import Surroundings
 from optsched.study.prediction.object_keys import Means
 from optsched.study.prediction.queue_position import Standing, standings, waiting

@@ -14,8 +14,8 @@ from optsched.cli.base.connection import ask, cluster_options
 from optsched.cli.base.console import remarks, say
 from optsched.cli.base.options import Seconds
 from optsched.cli.base.path_arguments import check_folder, is_standard
-from optsched.formats.encode import bundle_writer, yaml_bundle
-from optsched.formats.whole import write_whole
+from optsched.formats.files.atomic_write import write_whole
+from optsched.formats.snapshots.writer import bundle_writer, yaml_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

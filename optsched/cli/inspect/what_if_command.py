@@ -23,8 +23,8 @@ from optsched.cli.objects.table_columns import name_of, namespace_of
 from optsched.cli.objects.target_names import namespace_option
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.controllers.job.expand import expand_job
-from optsched.formats.index import READ_KINDS
-from optsched.formats.pods import SCHEDULER_NAMES, DecodeOptions
+from optsched.formats.codec.pods.reader import SCHEDULER_NAMES, DecodeOptions
+from optsched.formats.snapshots.object_index import READ_KINDS
 from optsched.session.solving import DEFAULT_SECONDS, limits_of
 from optsched.study.prediction.hypothetical_jobs import Added, Answer, Clash, Start
 from optsched.study.prediction.hypothetical_jobs import what_if as answers_of
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from optsched.cli.inspect.cluster_state import Cluster
     from optsched.cli.inspect.dry_run import Rehearsed
     from optsched.cli.objects.manifest_files import Part
-    from optsched.cluster.booking import Booking
+    from optsched.cluster.reservation import Booking
     from optsched.kube.client.client import Client
     from optsched.kube.client.interfaces import Raw
     from optsched.policy.policy import Policy

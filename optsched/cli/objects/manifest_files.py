@@ -16,7 +16,7 @@ from optsched.api.kinds import JOB, JOB_FLOW, JOB_TEMPLATE
 from optsched.api.unknown import unknown_fields
 from optsched.cli.base.connection import Exit, Failure
 from optsched.cli.base.path_arguments import check_no_url
-from optsched.formats.text import Document, TextError, line_of, read_yaml
+from optsched.formats.files.yaml_text import Document, TextError, line_of, read_yaml
 from optsched.units import FieldError
 from optsched.units.errors import shown
 

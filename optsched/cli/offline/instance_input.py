@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 from optsched.cli.base.console import say
 from optsched.cli.base.exit_codes import BAD_INPUT
 from optsched.controllers.job.preview import preview_jobs
-from optsched.formats.instances import read_instance
-from optsched.formats.pods import DecodeOptions
-from optsched.formats.problems import InstanceError
+from optsched.formats.codec.pods.reader import DecodeOptions
+from optsched.formats.files.diagnostics import InstanceError
+from optsched.formats.snapshots.instance_files import read_instance
 from optsched.session.flaws import READ_CODES
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from optsched.formats.instances import Instance
+    from optsched.formats.snapshots.instance_files import Instance
     from optsched.session.flaws import Flaw
 
 MOST_LEFT_OUT: Final = 20

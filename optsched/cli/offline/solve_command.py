@@ -30,11 +30,11 @@ from optsched.cli.offline.solve_options import (
     places_of,
     policies_of,
 )
-from optsched.formats.instances import files_of
+from optsched.formats.codec.pods.reader import SCHEDULER_NAMES
+from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.plan import write_plan
-from optsched.formats.pods import SCHEDULER_NAMES
-from optsched.formats.problems import InstanceError
-from optsched.formats.solveresult import write_result, write_results
+from optsched.formats.snapshots.instance_files import files_of
+from optsched.formats.solve_result import write_result, write_results
 from optsched.session.session import NOTHING
 from optsched.session.solving import DEFAULT_SECONDS
 from optsched.study.comparison.model_definitions import definition
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from optsched.cli.base.stop_signals import Stop
-    from optsched.formats.instances import Instance
+    from optsched.formats.snapshots.instance_files import Instance
     from optsched.study.comparison.plan_measures import PlanMeasures
 
 

@@ -14,7 +14,7 @@ from optsched.cli.base.exit_codes import BAD_INPUT
 from optsched.cli.base.output_files import KeepError, keep_text
 from optsched.cli.base.path_arguments import is_standard
 from optsched.cli.offline.progress_display import showing
-from optsched.formats.solveresult import read_result, write_result
+from optsched.formats.solve_result import read_result, write_result
 from optsched.kube.runtime.clock import SystemClock
 from optsched.session.offline import Means, ResumeError, check_resumable, solve_offline
 from optsched.session.solving import solver_of
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from optsched.cluster.snapshot import Snapshot
-    from optsched.formats.solveresult import SolveResult
+    from optsched.formats.solve_result import SolveResult
     from optsched.policy.policy import Policy
     from optsched.session.offline import Assignment
     from optsched.session.session import Report

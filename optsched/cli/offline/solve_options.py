@@ -13,7 +13,7 @@ from optsched.cli.base.output_files import KeepError, check_writable
 from optsched.cli.base.path_arguments import is_standard
 from optsched.cli.base.session_context import policy_of
 from optsched.cli.offline.solve_model import Job, Places, earlier_result
-from optsched.formats.identity import instance_identity, versions
+from optsched.formats.snapshots.provenance import instance_identity, versions
 from optsched.session.offline import Assignment, model_identity, parameters_of
 from optsched.session.solving import limits_of
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from optsched.formats.solveresult import InstanceIdentity
+    from optsched.formats.solve_result import InstanceIdentity
     from optsched.policy.policy import Policy
 
 

@@ -27,8 +27,8 @@ from optsched.cli.base.path_arguments import (
 from optsched.cli.base.report_page import check_report, report_option, write_report
 from optsched.cli.replays.comparison_tables import show_comparison
 from optsched.cli.replays.replay_options import replay_options
-from optsched.formats.problems import InstanceError
-from optsched.formats.whole import write_whole
+from optsched.formats.files.atomic_write import write_whole
+from optsched.formats.files.diagnostics import InstanceError
 from optsched.kube.runtime.clock import SystemClock
 from optsched.policy.load import load_policy
 from optsched.policy.policy import with_solver

@@ -14,7 +14,7 @@ from optsched.cli.base.console import echo, output, remarks, say
 from optsched.cli.base.exit_codes import BAD_INPUT
 from optsched.cli.base.options import form_option
 from optsched.cli.base.output_formats import JSON, TABLE
-from optsched.formats.problems import InstanceError
+from optsched.formats.files.diagnostics import InstanceError
 from optsched.study.accounting.chargeback import (
     Chargeback,
     chargeback_of_pictures,

@@ -29,8 +29,8 @@ from optsched.cli.base.report_page import base_definition, check_report, report_
 from optsched.cli.base.session_context import policy_of
 from optsched.cli.replays.replay_options import replay_options
 from optsched.cli.replays.simulation_tables import show_result
-from optsched.formats.problems import InstanceError
-from optsched.formats.whole import keep_whole_lines, write_whole
+from optsched.formats.files.atomic_write import keep_whole_lines, write_whole
+from optsched.formats.files.diagnostics import InstanceError
 from optsched.kube.runtime.clock import SystemClock
 from optsched.session.solving import solver_of
 from optsched.study.accounting.chargeback import Charging

@@ -26,7 +26,7 @@ from optsched.cli.services.go_flags import (
     warn_ignored,
 )
 from optsched.cli.services.log_options import logging_options, set_up_logging
-from optsched.formats.pods import SCHEDULER_NAMES
+from optsched.formats.codec.pods.reader import SCHEDULER_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

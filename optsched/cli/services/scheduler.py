@@ -33,8 +33,8 @@ from optsched.cli.services.go_flags import (
     warn_ignored,
 )
 from optsched.cli.services.log_options import logging_options, set_up_logging
-from optsched.cluster.shards import Sharding, ShardMode
-from optsched.formats.pods import SCHEDULER_NAMES, DecodeOptions, Loners
+from optsched.cluster.node_shards import Sharding, ShardMode
+from optsched.formats.codec.pods.reader import SCHEDULER_NAMES, DecodeOptions, Loners
 from optsched.policy.policy import SolverKind
 from optsched.policy.problem import PolicyError
 from optsched.policy.reload import PolicyWatch

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from optsched.cli.base.connection import Exit
 from optsched.cli.base.console import PlainConsole, remarks, say
-from optsched.formats.pods import DecodeOptions
+from optsched.formats.codec.pods.reader import DecodeOptions
 from optsched.local.assets import AssetsError, require
 from optsched.local.components import Options
 from optsched.local.files import shipped

@@ -18,7 +18,7 @@ from optsched.api.kinds import (
     SECRET,
     SERVICE,
 )
-from optsched.controllers.commands import COMMANDS_OF, command_wakes, forgotten
+from optsched.controllers.bus_commands import COMMANDS_OF, command_wakes, forgotten
 from optsched.controllers.controller import Controller, Scope, owner_wakes
 from optsched.controllers.job.reconcile import JobReconciler
 

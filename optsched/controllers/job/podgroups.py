@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.api import wellknown
 from optsched.api.fields import Fields
 from optsched.api.kinds import JOB, POD_GROUP, PRIORITY_CLASS
-from optsched.controllers.job.names import group_name, template_spec
-from optsched.controllers.manifests import (
+from optsched.controllers.job.object_names import group_name, template_spec
+from optsched.controllers.json_fields import (
     annotations_of,
     owner_reference,
     part,
@@ -21,9 +21,9 @@ from optsched.controllers.manifests import (
     spec_of,
     status_of,
 )
-from optsched.formats.pods import OTHER_SCHEDULER, SCHEDULER_NAMES
-from optsched.formats.requests import pod_request, pod_usage
-from optsched.formats.schemas import POD as POD_SCHEMA
+from optsched.formats.codec.core_schemas import POD as POD_SCHEMA
+from optsched.formats.codec.pods.reader import OTHER_SCHEDULER, SCHEDULER_NAMES
+from optsched.formats.codec.pods.resource_requests import pod_request, pod_usage
 from optsched.units import format_resource_list
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.api import wellknown
 from optsched.api.kinds import JOB, POD, POD_GROUP, PRIORITY_CLASS, find_kind
 from optsched.controllers.job.expand import expand_job
-from optsched.formats.pods import DEFAULT_NAMESPACE
+from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

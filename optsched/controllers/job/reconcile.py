@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from optsched.api.events import EventType
 from optsched.api.job import Iteration, JobAction, JobEvent, JobPhase, parse_job
 from optsched.api.kinds import JOB, POD, POD_GROUP, QUEUE, Ref
-from optsched.controllers.commands import action_of, commands_for, done, is_for
+from optsched.controllers.bus_commands import action_of, commands_for, done, is_for
 from optsched.controllers.effects import (
     Again,
     Create,
@@ -23,18 +23,10 @@ from optsched.controllers.effects import (
     Propagation,
     Then,
 )
-from optsched.controllers.job.extras import LEFT_OVER_S, controlled, extra_effects
-from optsched.controllers.job.names import group_name, pod_name
-from optsched.controllers.job.plugins.registry import plugin_problems
-from optsched.controllers.job.podgroups import (
-    group_changes,
-    is_admitted,
-    wanted_group,
-    why_waiting,
-)
-from optsched.controllers.job.pods import pod_maker
-from optsched.controllers.job.policies import Verdict, judge
-from optsched.controllers.job.scene import (
+from optsched.controllers.job.job_claims import missing_claims
+from optsched.controllers.job.lifecycle_policies import Verdict, judge
+from optsched.controllers.job.object_names import group_name, pod_name
+from optsched.controllers.job.observed_job import (
     WHOLE,
     count,
     doomed,
@@ -46,7 +38,7 @@ from optsched.controllers.job.scene import (
     seen_by,
     task_part,
 )
-from optsched.controllers.job.states import (
+from optsched.controllers.job.phases import (
     FINISHED,
     LIVING,
     Answer,
@@ -55,18 +47,26 @@ from optsched.controllers.job.states import (
     after_kill,
     after_sync,
 )
+from optsched.controllers.job.plugin_objects import LEFT_OVER_S, controlled, extra_effects
+from optsched.controllers.job.plugins.registry import plugin_problems
+from optsched.controllers.job.podgroups import (
+    group_changes,
+    is_admitted,
+    wanted_group,
+    why_waiting,
+)
+from optsched.controllers.job.pods import pod_maker
 from optsched.controllers.job.status import counted, moved, status_patch
-from optsched.controllers.job.volumes import missing_claims
-from optsched.controllers.manifests import is_leaving, name_of, part, spec_of, uid_of
+from optsched.controllers.json_fields import is_leaving, name_of, part, spec_of, uid_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from optsched.api.job import Job, JobStatus, TaskSpec
     from optsched.controllers.effects import Effect, Effects, Manifest
+    from optsched.controllers.job.lifecycle_policies import Happening
+    from optsched.controllers.job.observed_job import PodView, Scene
     from optsched.controllers.job.plugins.base import KeyPair
-    from optsched.controllers.job.policies import Happening
-    from optsched.controllers.job.scene import PodView, Scene
     from optsched.controllers.world import World
 
 CLAIM_AGAIN_S: Final = 2.0

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.api.job import JobCondition, JobPhase
 from optsched.api.kinds import JOB
 from optsched.controllers.effects import PatchStatus
-from optsched.controllers.job.states import ENDED
-from optsched.controllers.manifests import status_of, uid_of, version_of
+from optsched.controllers.job.phases import ENDED
+from optsched.controllers.json_fields import status_of, uid_of, version_of
 from optsched.units import format_duration_ms, format_time
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from optsched.api.job import Job, JobStatus
     from optsched.controllers.effects import Manifest
-    from optsched.controllers.job.states import Counts
+    from optsched.controllers.job.phases import Counts
 
 _SECOND_MS: Final = 1000
 _NOTHING: Final[tuple[object, ...]] = (0, "", [])

@@ -13,7 +13,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from optsched.formats.problems import InstanceError
+from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.traces.jobs import GPU, MOST_TASKS, Part, TracedJob, played
 from optsched.formats.traces.rows import Table
 from optsched.units.unreadable import why_unreadable

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from optsched.cluster.snapshot import Queue
-from optsched.formats.problems import InstanceError
+from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.traces.jobs import (
     GPU,
     MOST_NODES,

@@ -11,9 +11,9 @@ from optsched.cluster.selectors import NodeSelector, NodeTerm, Operator, Require
 from optsched.cluster.snapshot import DEFAULT_QUEUE, ROOT_QUEUE, Gang, Node, Queue
 from optsched.cluster.task import DeviceRequest, Task, TaskShape, TaskStatus
 from optsched.cluster.trace import Arrival, Trace, TraceProblem, sound_trace
-from optsched.formats.nodes import GPU_MODEL_LABEL
-from optsched.formats.pods import DEFAULT_NAMESPACE
-from optsched.formats.problems import InstanceError
+from optsched.formats.codec.nodes import GPU_MODEL_LABEL
+from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE
+from optsched.formats.files.diagnostics import InstanceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

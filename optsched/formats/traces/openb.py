@@ -1,6 +1,6 @@
 """The openb trace with its times: pods that come, wait, run and go.
 
-Alibaba cluster-trace-gpu-v2023; `optsched.formats.openb` has the same tables as one snapshot.
+Alibaba cluster-trace-gpu-v2023; `traces.openb_cluster` has the same tables as one snapshot.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from optsched.cluster.trace import TraceProblem
-from optsched.formats.openb import NODE_LIST, WHOLE_MILLI, read_openb_rows
 from optsched.formats.traces.jobs import GPU, Part, TracedJob, played
+from optsched.formats.traces.openb_cluster import NODE_LIST, WHOLE_MILLI, read_openb_rows
 from optsched.formats.traces.rows import Table
 from optsched.units import CPU, MEMORY
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from optsched.cluster.snapshot import Node
     from optsched.cluster.trace import Found
-    from optsched.formats.openb import PodRow
+    from optsched.formats.traces.openb_cluster import PodRow
     from optsched.formats.traces.rows import Row
 
 _TIMES: Final = Table("Pod", ("name", "creation_time", "deletion_time", "scheduled_time"), "name")

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from optsched.cluster.amounts import amounts
 from optsched.cluster.snapshot import Node
-from optsched.formats.nodes import GPU_MODEL_LABEL
-from optsched.formats.problems import InstanceError
+from optsched.formats.codec.nodes import GPU_MODEL_LABEL
+from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.traces.jobs import GPU, MOST_TASKS, Part, TracedJob, listed_nodes, played
 from optsched.formats.traces.rows import Table
 from optsched.units import CPU, MAX_GPUS_ON_NODE, MAX_ON_NODE, MEMORY

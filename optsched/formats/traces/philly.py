@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.cluster.amounts import amounts
 from optsched.cluster.snapshot import Node
 from optsched.cluster.trace import TraceProblem
-from optsched.formats.problems import InstanceError
+from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.traces.jobs import GPU, Part, TracedJob, listed_nodes, played
 from optsched.formats.traces.rows import NOTHING, Table, instant_ms
 from optsched.units import MAX_GPUS_ON_NODE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from optsched.formats.problems import InstanceError
+from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.traces.gavel import read_gavel
 from optsched.formats.traces.helios import read_acme, read_helios
 from optsched.formats.traces.openb import read_openb_trace

@@ -8,7 +8,7 @@ from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Final
 
 from optsched.cluster.trace import TraceProblem
-from optsched.formats.problems import InstanceError
+from optsched.formats.files.diagnostics import InstanceError
 from optsched.units.unreadable import why_unreadable
 
 if TYPE_CHECKING:

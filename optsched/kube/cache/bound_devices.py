@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from optsched.cluster.cards import CardUse
+    from optsched.cluster.gpu_shares import CardUse
     from optsched.cluster.numa import NumaPart
     from optsched.cluster.task import Task
 

@@ -14,17 +14,17 @@ from optsched.api import kinds
 from optsched.api.nodeshard import parse_nodeshard
 from optsched.api.priorityclass import parse_priority_class
 from optsched.api.queue import parse_queue
-from optsched.cluster.shards import NO_SHARDING
+from optsched.cluster.node_shards import NO_SHARDING
 from optsched.cluster.snapshot import Snapshot
 from optsched.cluster.task import QueueGate, TaskStatus
-from optsched.formats.budgets import parse_budget
-from optsched.formats.groups import queue_of, usage_of, with_builtin_queues
-from optsched.formats.index import READ_KINDS
-from optsched.formats.marks import without_marks
-from optsched.formats.pods import DecodeOptions
-from optsched.formats.priorities import priorities
-from optsched.formats.quotas import parse_quota
-from optsched.formats.shards import with_shards
+from optsched.formats.codec.disruption_budgets import parse_budget
+from optsched.formats.codec.node_shards import with_shards
+from optsched.formats.codec.pod_groups import queue_of, usage_of, with_builtin_queues
+from optsched.formats.codec.pods.reader import DecodeOptions
+from optsched.formats.codec.priority_classes import priorities
+from optsched.formats.codec.resource_quotas import parse_quota
+from optsched.formats.codec.snapshot_annotations import without_marks
+from optsched.formats.snapshots.object_index import READ_KINDS
 from optsched.kube.cache.device_store import DeviceStore
 from optsched.kube.cache.gang_store import GangStore
 from optsched.kube.cache.namespace_store import NamespaceStore
@@ -43,16 +43,16 @@ if TYPE_CHECKING:
     from optsched.api.podgroup import PodGroup
     from optsched.api.priorityclass import PriorityClass
     from optsched.api.queue import Queue as ApiQueue
-    from optsched.cluster.cards import CardUse
-    from optsched.cluster.devices import DeviceClass, DeviceGrant
+    from optsched.cluster.dra_devices import DeviceClass, DeviceGrant
+    from optsched.cluster.gpu_shares import CardUse
+    from optsched.cluster.node_shards import Sharding
     from optsched.cluster.numa import NumaPart
     from optsched.cluster.reasons import Reason
     from optsched.cluster.selectors import NodeSelector
-    from optsched.cluster.shards import Sharding
     from optsched.cluster.snapshot import Budget, Claim, Queue, Quota
     from optsched.cluster.task import Task
     from optsched.cluster.usage import Usage
-    from optsched.formats.geometries import DeviceTable
+    from optsched.formats.codec.partition_tables import DeviceTable
     from optsched.kube.client.interfaces import Raw, Ref
     from optsched.kube.reflector.reflector import WatchEvent
     from optsched.session.flaws import Flaw

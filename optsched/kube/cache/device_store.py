@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from optsched.api import kinds
-from optsched.cluster.devices import NO_DEVICES, DeviceAllocation, Devices
-from optsched.formats.deviceclaims import (
+from optsched.cluster.dra_devices import NO_DEVICES, DeviceAllocation, Devices
+from optsched.formats.codec.resource_claims import (
     Stock,
     parse_device_claim,
     parse_device_class,
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from optsched.api.kinds import Kind
-    from optsched.cluster.devices import DeviceClaim, DeviceClass, DeviceGrant
-    from optsched.formats.deviceclaims import Slice
+    from optsched.cluster.dra_devices import DeviceClaim, DeviceClass, DeviceGrant
+    from optsched.formats.codec.resource_claims import Slice
     from optsched.kube.client.interfaces import Raw
 
 V = TypeVar("V")

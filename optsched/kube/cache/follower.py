@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from optsched.formats.index import OPTIONAL_KINDS, READ_KINDS
+from optsched.formats.snapshots.object_index import OPTIONAL_KINDS, READ_KINDS
 from optsched.kube.client.errors import Forbidden, Gone, NotFound
 from optsched.kube.reflector.reflector import Listed, ReflectorState, reflect
 from optsched.kube.runtime.outage import Outage

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 from optsched.api import kinds
 from optsched.api.podgroup import parse_podgroup
 from optsched.api.schedulinggroup import parse_scheduling_group
-from optsched.cluster.moves import MOVES
-from optsched.formats.groups import (
+from optsched.cluster.relocation import MOVES
+from optsched.formats.codec.pod_groups import (
     Loner,
     gang_of_group,
     implicit_gang,
     is_ours_without_pods,
     missing_gang,
 )
-from optsched.formats.pods import IMPLICIT_PREFIX
-from optsched.formats.priorities import Priorities
-from optsched.formats.shuffled import shuffled_ms
-from optsched.formats.upstream import gang_key, gang_of_scheduling_group
+from optsched.formats.codec.pods.reader import IMPLICIT_PREFIX
+from optsched.formats.codec.priority_classes import Priorities
+from optsched.formats.codec.scheduling_groups import gang_key, gang_of_scheduling_group
+from optsched.formats.codec.shuffle_times import shuffled_ms
 from optsched.kube.cache.parsed_store import store_or_drop
 from optsched.kube.cache.sorted_map import SortedMap
 from optsched.session.flaws import Flaw, FlawCode
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from optsched.cluster.reasons import Reason
     from optsched.cluster.snapshot import Gang
     from optsched.cluster.task import Task
-    from optsched.formats.pods import DecodeOptions
+    from optsched.formats.codec.pods.reader import DecodeOptions
     from optsched.kube.cache.namespace_store import NamespaceStore
     from optsched.kube.cache.pod_store import PodStore
     from optsched.kube.client.interfaces import Raw

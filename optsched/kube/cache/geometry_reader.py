@@ -6,14 +6,14 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from optsched.api.kinds import CONFIG_MAP
-from optsched.formats.geometries import NO_TABLE, parse_device_table
+from optsched.formats.codec.partition_tables import NO_TABLE, parse_device_table
 from optsched.kube.client.errors import Forbidden, KubeError, NotFound
 from optsched.kube.client.interfaces import Ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from optsched.formats.geometries import DeviceTable
+    from optsched.formats.codec.partition_tables import DeviceTable
     from optsched.kube.cache.cluster_cache import ClusterCache
     from optsched.kube.client.interfaces import Api
     from optsched.kube.runtime.timing import Timing

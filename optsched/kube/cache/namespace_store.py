@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from optsched.formats.index import NAMESPACE_LABEL
+from optsched.formats.snapshots.object_index import NAMESPACE_LABEL
 from optsched.kube.cache.parsed_store import store_or_drop
 
 if TYPE_CHECKING:

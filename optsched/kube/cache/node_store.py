@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from optsched.api.hypernode import parse_hypernode
-from optsched.formats.cards import recut
-from optsched.formats.geometries import NO_TABLE
-from optsched.formats.nodes import parse_node
-from optsched.formats.numa import parse_numa
-from optsched.formats.topology import TopologyIndex
-from optsched.formats.volumes import parse_csi_node
+from optsched.formats.codec.gpu_shares import recut
+from optsched.formats.codec.hypernodes import TopologyIndex
+from optsched.formats.codec.nodes import parse_node
+from optsched.formats.codec.numatopologies import parse_numa
+from optsched.formats.codec.partition_tables import NO_TABLE
+from optsched.formats.codec.volumes import parse_csi_node
 from optsched.kube.cache.parsed_store import store_or_drop
 from optsched.kube.cache.sorted_map import SortedMap
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from optsched.cluster.numa import Numa
     from optsched.cluster.snapshot import Node
     from optsched.cluster.topology import Topology
-    from optsched.formats.geometries import DeviceTable
+    from optsched.formats.codec.partition_tables import DeviceTable
     from optsched.kube.cache.pod_store import PodStore
     from optsched.kube.client.interfaces import Raw
 

@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from optsched.api import kinds, wellknown
 from optsched.api.schema import MAX_INT32
 from optsched.cluster.task import QueueGate, Task, TaskStatus
-from optsched.formats.cards import NOT_BOUND as CARDS_NOT_BOUND
-from optsched.formats.groups import AT_THEIR_END
-from optsched.formats.marks import without
-from optsched.formats.numa_pods import NOT_BOUND as CELLS_NOT_BOUND
-from optsched.formats.pods import IMPLICIT_PREFIX, PodDecoder, claims_of, is_gone, scheduler_of
+from optsched.formats.codec.gpu_shares import NOT_BOUND as CARDS_NOT_BOUND
+from optsched.formats.codec.pod_groups import AT_THEIR_END
+from optsched.formats.codec.pods.numa_requests import NOT_BOUND as CELLS_NOT_BOUND
+from optsched.formats.codec.pods.reader import (
+    IMPLICIT_PREFIX,
+    PodDecoder,
+    claims_of,
+    is_gone,
+    scheduler_of,
+)
+from optsched.formats.codec.snapshot_annotations import without
 from optsched.kube.cache.bound_devices import BoundDevices, BoundDeviceStore
 from optsched.session.flaws import Flaw, FlawCode
 
@@ -20,11 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from optsched.api.kinds import Kind
-    from optsched.cluster.cards import CardUse
-    from optsched.cluster.devices import DeviceClaim
+    from optsched.cluster.dra_devices import DeviceClaim
+    from optsched.cluster.gpu_shares import CardUse
     from optsched.cluster.numa import NumaPart
-    from optsched.formats.pods import DecodeOptions
-    from optsched.formats.priorities import Priorities
+    from optsched.formats.codec.pods.reader import DecodeOptions
+    from optsched.formats.codec.priority_classes import Priorities
     from optsched.kube.client.interfaces import Raw
 
 _NONE: Final[Mapping[str, Task]] = {}

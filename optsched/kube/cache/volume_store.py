@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from optsched.api.kinds import PERSISTENT_VOLUME, STORAGE_CLASS
-from optsched.formats.volumes import Storage, parse_claim
+from optsched.formats.codec.volumes import Storage, parse_claim
 from optsched.kube.cache.parsed_store import store_or_drop
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.kinds import POD
-from optsched.formats.encode import time_manifest
-from optsched.formats.index import OPTIONAL_KINDS, READ_KINDS
+from optsched.formats.snapshots.object_index import OPTIONAL_KINDS, READ_KINDS
+from optsched.formats.snapshots.writer import time_manifest
 from optsched.kube.client.errors import Gone, NotFound
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from optsched.formats.text import Document, TextError, read_yaml
+from optsched.formats.files.yaml_text import Document, TextError, read_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

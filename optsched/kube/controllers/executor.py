@@ -21,7 +21,7 @@ from optsched.controllers.effects import (
     PatchStatus,
     Then,
 )
-from optsched.controllers.manifests import controller_of
+from optsched.controllers.json_fields import controller_of
 from optsched.kube.client.errors import (
     AlreadyExists,
     ApiError,

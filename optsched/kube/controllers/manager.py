@@ -17,7 +17,7 @@ from optsched.api.kinds import LEASE, POD_GROUP, QUEUE
 from optsched.controllers.controller import scopes_of
 from optsched.controllers.effects import Again, PatchStatus
 from optsched.controllers.figures import groups_by_phase
-from optsched.controllers.manifests import ref_of, uid_of
+from optsched.controllers.json_fields import ref_of, uid_of
 from optsched.kube.client.errors import Gone, KubeError, NotFound
 from optsched.kube.client.selection import Selection
 from optsched.kube.controllers.executor import Executor, ExecutorContext, Stale

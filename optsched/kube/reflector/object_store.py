@@ -13,8 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from optsched.api.kinds import NODE, Ref
 from optsched.controllers.controller import WHOLE
-from optsched.controllers.manifests import controller_of, name_of, namespace_of, uid_of, version_of
-from optsched.formats.recent import Recent
+from optsched.controllers.json_fields import (
+    controller_of,
+    name_of,
+    namespace_of,
+    uid_of,
+    version_of,
+)
+from optsched.formats.bounded_cache import Recent
 from optsched.kube.reflector.reflector import Deleted, Listed
 
 if TYPE_CHECKING:

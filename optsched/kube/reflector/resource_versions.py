@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from optsched.formats.recent import Recent
+from optsched.formats.bounded_cache import Recent
 
 _REMEMBERED: Final = 8192
 """Deleted objects that are remembered, so that an old state does not bring them back."""

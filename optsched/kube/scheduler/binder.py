@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from optsched.api.wellknown import ADMITTED_QUEUE
 from optsched.cluster.decisions import Allocate
 from optsched.cluster.reasons import ReasonCode
-from optsched.formats.cards import VGPU_IDS, bind_marks
-from optsched.formats.numa_pods import decision_marks
+from optsched.formats.codec.gpu_shares import VGPU_IDS, bind_marks
+from optsched.formats.codec.pods.numa_requests import decision_marks
 from optsched.kube.client.errors import (
     ApiError,
     Conflict,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from optsched.cluster.decisions import Plan
-    from optsched.cluster.devices import DeviceGrant
+    from optsched.cluster.dra_devices import DeviceGrant
     from optsched.kube.cache.cluster_cache import ClusterCache
     from optsched.kube.client.interfaces import Api, Ref
     from optsched.kube.runtime.timing import Timing

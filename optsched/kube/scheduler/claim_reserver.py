@@ -10,8 +10,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.cluster.devices import DeviceAllocation
-from optsched.formats.deviceclaims import FINALIZER, granted_fields
+from optsched.cluster.dra_devices import DeviceAllocation
+from optsched.formats.codec.resource_claims import FINALIZER, granted_fields
 from optsched.kube.client.errors import Conflict, KubeError, NotFound, Rejected
 from optsched.kube.client.interfaces import Ref
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from optsched.api.kinds import Kind
-    from optsched.cluster.devices import DeviceClass, DeviceGrant
+    from optsched.cluster.dra_devices import DeviceClass, DeviceGrant
     from optsched.kube.client.interfaces import Api, Raw
 
 TRIES: Final = 8

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 from optsched.api.kinds import POD_GROUP
 from optsched.api.wellknown import EVICTED
 from optsched.cluster.decisions import Allocate, Evict, Nominate
-from optsched.cluster.moves import MOVES, records
 from optsched.cluster.reasons import ReasonCode
-from optsched.formats.pods import is_standing
-from optsched.formats.shuffled import shuffle_mark
-from optsched.formats.upstream import is_upstream
+from optsched.cluster.relocation import MOVES, records
+from optsched.formats.codec.pods.reader import is_standing
+from optsched.formats.codec.scheduling_groups import is_upstream
+from optsched.formats.codec.shuffle_times import shuffle_mark
 from optsched.kube.client.errors import Conflict, KubeError, NotFound, Rejected, TooMany
 from optsched.kube.client.interfaces import Ref, pod_ref
 from optsched.kube.runtime.write_queue import WriteQueue

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from optsched.cluster.decisions import Allocate, Evict
-from optsched.formats.extender import (
+from optsched.formats.extender_protocol import (
     node_info,
     predicate_body,
     read_refusals,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from optsched.cluster.decisions import Plan
     from optsched.cluster.snapshot import Node, Snapshot
     from optsched.cluster.task import TaskShape
-    from optsched.formats.extender import Body
+    from optsched.formats.extender_protocol import Body
     from optsched.policy.policy import Policy
     from optsched.session.ports import Clock
 

@@ -11,7 +11,7 @@ from optsched.api.kinds import POD_GROUP, QUEUE, SCHEDULING_POD_GROUPS
 from optsched.api.wellknown import MADE_GROUP_PREFIX, OVERUSE_TOLERANCE
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.task import TaskStatus
-from optsched.formats.upstream import group_name, is_upstream
+from optsched.formats.codec.scheduling_groups import group_name, is_upstream
 from optsched.kube.client.interfaces import Ref, pod_ref
 from optsched.kube.runtime.events import REPEATS_S, Note
 from optsched.plugins.eviction.entitled import GANG_RECLAIM, RECLAIM

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from optsched.cluster.decisions import Plan
-    from optsched.cluster.shards import Sharding
+    from optsched.cluster.node_shards import Sharding
     from optsched.cluster.snapshot import Gang, Snapshot
     from optsched.kube.cache.cluster_cache import ClusterCache
     from optsched.kube.client.interfaces import Ref

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from optsched.api.events import EventType
 from optsched.api.kinds import CONFIG_MAP, LEASE, POD
-from optsched.formats.pods import DecodeOptions
+from optsched.formats.codec.pods.reader import DecodeOptions
 from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.cache.follower import Follower
 from optsched.kube.cache.geometry_reader import GeometryReader

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from optsched.api.nodeshard import NodeShard
-    from optsched.cluster.shards import Sharding
+    from optsched.cluster.node_shards import Sharding
 
 
 def shard_patch(

@@ -6,8 +6,8 @@ import logging
 import os
 from typing import TYPE_CHECKING, Final
 
-from optsched.formats.encode import encode, write_bundle
 from optsched.formats.plan import write_plan
+from optsched.formats.snapshots.writer import encode, write_bundle
 from optsched.units import format_micro_time
 
 if TYPE_CHECKING:

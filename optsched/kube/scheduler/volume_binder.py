@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM
 from optsched.cluster.volumes import VolumeGrant, deal
-from optsched.formats.volumes import BOUND_BY_CONTROLLER, LOST, SELECTED_NODE
+from optsched.formats.codec.volumes import BOUND_BY_CONTROLLER, LOST, SELECTED_NODE
 from optsched.kube.client.errors import (
     Conflict,
     KubeError,

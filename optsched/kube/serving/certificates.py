@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from optsched.formats.x509 import general_name, key_usage, pem
+from optsched.formats.files.x509 import general_name, key_usage, pem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from optsched.cluster.devices import DeviceGrant, too_many_choices
+from optsched.cluster.dra_devices import DeviceGrant, too_many_choices
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.devices.device_matching import (
@@ -30,7 +30,7 @@ from optsched.problem.running import running_tasks
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from optsched.cluster.devices import (
+    from optsched.cluster.dra_devices import (
         DeviceAllocation,
         DeviceAsk,
         DeviceClaim,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from optsched.cluster.devices import (
+    from optsched.cluster.dra_devices import (
         Attribute,
         DeviceAsk,
         DeviceConstraint,

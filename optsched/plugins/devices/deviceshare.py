@@ -24,7 +24,7 @@ from optsched.api.wellknown import (
     VGPU_USE_UUID,
 )
 from optsched.cluster.amounts import amount_of
-from optsched.cluster.cards import ALL_CORES, NVIDIA, CardUse
+from optsched.cluster.gpu_shares import ALL_CORES, NVIDIA, CardUse
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.extension_points import NOBODY_LEAVES, Greedy, Rule, Violation
 from optsched.plugins.faces import Face
@@ -34,7 +34,7 @@ from optsched.problem.running import running_tasks
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from optsched.cluster.cards import Card
+    from optsched.cluster.gpu_shares import Card
     from optsched.cluster.snapshot import Node
     from optsched.cluster.task import Task, TaskShape
     from optsched.plugins.extension_points import Exits, LiveScorer

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.cluster.booking import gang_end_ms
+from optsched.cluster.reservation import gang_end_ms
 from optsched.plugins.objectives.admission import Started
 
 if TYPE_CHECKING:

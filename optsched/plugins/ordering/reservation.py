@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from optsched.cluster.booking import bookings_that_bind, end_ms, gang_end_ms
 from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.reservation import bookings_that_bind, end_ms, gang_end_ms
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.extension_points import Greedy, Rule, Spare, Violation
 from optsched.plugins.gangs.next_request import next_requests
@@ -24,7 +24,7 @@ from optsched.units import format_time
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from optsched.cluster.booking import Booking
+    from optsched.cluster.reservation import Booking
     from optsched.cluster.snapshot import Gang
     from optsched.cluster.task import Task
     from optsched.plugins.extension_points import Room

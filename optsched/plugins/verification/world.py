@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from optsched.cluster.amounts import amounts
 from optsched.cluster.decisions import Allocate, Evict, Nominate
-from optsched.cluster.devices import is_class_quota
+from optsched.cluster.dra_devices import is_class_quota
 from optsched.cluster.eviction import leaving
-from optsched.cluster.moves import moved, successor_of
+from optsched.cluster.relocation import moved, successor_of
 from optsched.cluster.snapshot import NO_POD_LIMIT, ROOT_QUEUE, QueueState, derived_of
 from optsched.cluster.task import TaskStatus
 from optsched.units import PODS

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.cluster.moves import moved, successor_of
+from optsched.cluster.relocation import moved, successor_of
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.eviction.victims import covers
 from optsched.problem.arrays import frozen, row_groups

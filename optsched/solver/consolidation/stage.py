@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.decisions import Evict, LevelResult, LevelStatus, Sense
-from optsched.cluster.moves import is_successor, moved, nominated, successor_of
+from optsched.cluster.relocation import is_successor, moved, nominated, successor_of
 from optsched.plugins.eviction.consolidation import CONSOLIDATE
 from optsched.plugins.objectives.levels import build_levels
 from optsched.plugins.outcome import Outcome

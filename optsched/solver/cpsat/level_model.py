@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from optsched.cluster.progress import relative_gap
+from optsched.cluster.search_progress import relative_gap
 
 if TYPE_CHECKING:
     from optsched.cluster.decisions import LevelStatus, Sense

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.cluster.booking import Booking, estimate_ms
+from optsched.cluster.reservation import Booking, estimate_ms
 from optsched.plugins.devices.gpu_shares import shares_devices
 from optsched.plugins.ordering.reservation import NEVER, expected_ends
 from optsched.plugins.topology.preferences import find_preferences

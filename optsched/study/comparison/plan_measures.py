@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from optsched.cluster.amounts import amount_of
 from optsched.cluster.decisions import Allocate, Evict, Nominate
-from optsched.cluster.progress import relative_gap
+from optsched.cluster.search_progress import relative_gap
 from optsched.cluster.trace import Arrival, Trace
 from optsched.study.simulation.record import Place
 from optsched.study.simulation.simulated_devices import WHOLE, GpuBook, gpus_of, vgpu_milli

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.formats.whole import write_whole
+from optsched.formats.files.atomic_write import write_whole
 from optsched.units.plaintext import write_json
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from optsched.cluster.decisions import Allocate
-from optsched.formats.marks import time_text
-from optsched.formats.snapshot import assemble
+from optsched.formats.codec.snapshot_annotations import time_text
+from optsched.formats.snapshots.assembly import assemble
 from optsched.plugins.shares.past_usage import half_life_of
 from optsched.session.session import Surroundings, run_session
 from optsched.session.usage import UsageKeeper
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from optsched.cluster.decisions import Plan
-    from optsched.formats.pods import DecodeOptions
+    from optsched.formats.codec.pods.reader import DecodeOptions
     from optsched.policy.policy import Policy
     from optsched.problem.problem import Problem
 

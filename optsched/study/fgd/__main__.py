@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
-from optsched.formats.problems import InstanceError
+from optsched.formats.files.diagnostics import InstanceError
 from optsched.study.fgd.reachable_allocation import BATCHES, offline, online, scene, with_moves
 from optsched.study.fgd.workload import read_workload
 from optsched.units.plaintext import printable

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from optsched.cluster.amounts import amount_of
-from optsched.formats.openb import GPU, NODE_LIST, read_openb_rows
-from optsched.formats.problems import InstanceError
+from optsched.formats.files.diagnostics import InstanceError
+from optsched.formats.traces.openb_cluster import GPU, NODE_LIST, read_openb_rows
 from optsched.study.fgd.gorandom import GoRandom
 from optsched.study.gpu_packing.node_pool import WHOLE, Asked
 from optsched.units import CPU, MEMORY
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from optsched.cluster.snapshot import Node
-    from optsched.formats.openb import PodRow
-    from optsched.formats.problems import ObjectProblem
+    from optsched.formats.files.diagnostics import ObjectProblem
+    from optsched.formats.traces.openb_cluster import PodRow
     from optsched.problem.arrays import F64, I64
 
 TUNE: Final = 1.3

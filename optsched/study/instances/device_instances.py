@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from optsched.cluster.cards import ALL_CORES
 from optsched.cluster.decisions import Allocate
+from optsched.cluster.gpu_shares import ALL_CORES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from optsched.cluster.cards import Card, CardUse
     from optsched.cluster.decisions import Action
+    from optsched.cluster.gpu_shares import Card, CardUse
     from optsched.cluster.snapshot import Snapshot
     from optsched.cluster.task import Task
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.api.fields import Fields
 from optsched.api.schema import boolean, count, listing, mapping, record, text
 from optsched.cluster.decisions import LevelStatus, Sense
-from optsched.cluster.progress import relative_gap
-from optsched.formats.marks import API_VERSION
+from optsched.cluster.search_progress import relative_gap
+from optsched.formats.codec.snapshot_annotations import API_VERSION
+from optsched.formats.files.diagnostics import InstanceError
+from optsched.formats.files.single_document import read_single, unknown_paths
+from optsched.formats.files.yaml_text import line_of
 from optsched.formats.plan import LEVEL, encode_level, parse_level
-from optsched.formats.problems import InstanceError
-from optsched.formats.single import read_single, unknown_paths
-from optsched.formats.text import line_of
 from optsched.solver.preemption.sequential.model import ENDED, VICTIMS
 from optsched.study.instances.instance_families import LICENCE, Recipe, RecipeError
 from optsched.units.plaintext import write_json

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optsched.cluster.decisions import LevelResult, LevelStatus, Sense
+from optsched.formats.files.yaml_text import Document, read_yaml
 from optsched.formats.plan import encode_plan, plan_document, read_plan, restore_plan
-from optsched.formats.snapshot import assemble
-from optsched.formats.solveresult import checksum
-from optsched.formats.text import Document, read_yaml
+from optsched.formats.snapshots.assembly import assemble
+from optsched.formats.solve_result import checksum
 from optsched.policy.load import load_policy
 from optsched.session.session import judge_actions
 from optsched.study.instances.device_instances import wrong_with_cards

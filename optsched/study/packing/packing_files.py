@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.formats.marks import API_VERSION
+from optsched.formats.codec.snapshot_annotations import API_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,8 +14,8 @@ from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
-from optsched.formats.numbers import Numbers, text_of
-from optsched.formats.problems import InstanceError
+from optsched.formats.files.diagnostics import InstanceError
+from optsched.formats.files.number_lists import Numbers, text_of
 from optsched.study.packing.packing_problem import ItemKind, VectorPacking
 from optsched.units.unreadable import why_unreadable
 

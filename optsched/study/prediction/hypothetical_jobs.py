@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 from optsched.api.kinds import POD, POD_GROUP, find_kind
 from optsched.cluster.decisions import Allocate, Enqueue, Evict, Nominate
 from optsched.cluster.snapshot import GangPhase
-from optsched.formats.marks import time_text
-from optsched.formats.snapshot import assemble
+from optsched.formats.codec.snapshot_annotations import time_text
+from optsched.formats.snapshots.assembly import assemble
 from optsched.session.session import expected_starts, run_session
 from optsched.study.prediction.object_keys import is_pod_of, key_of, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from optsched.cluster.booking import Booking
     from optsched.cluster.decisions import Certificate, Plan
     from optsched.cluster.reasons import Reason
+    from optsched.cluster.reservation import Booking
     from optsched.cluster.snapshot import Gang, Snapshot
-    from optsched.formats.problems import ObjectProblem
-    from optsched.formats.snapshot import Assembled
+    from optsched.formats.files.diagnostics import ObjectProblem
+    from optsched.formats.snapshots.assembly import Assembled
     from optsched.study.prediction.object_keys import Means
 
     Manifest = Mapping[str, Any]

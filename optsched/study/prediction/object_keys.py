@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from optsched.api.kinds import POD, find_kind
-from optsched.formats.pods import DEFAULT_NAMESPACE
+from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from optsched.formats.pods import DecodeOptions
+    from optsched.formats.codec.pods.reader import DecodeOptions
     from optsched.policy.policy import Policy
     from optsched.session.session import Surroundings
 

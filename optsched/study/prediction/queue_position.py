@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from optsched.api.kinds import POD_GROUP
 from optsched.cluster.snapshot import GangPhase
-from optsched.formats.snapshot import assemble
+from optsched.formats.snapshots.assembly import assemble
 from optsched.session.session import expected_starts, waiting_lines
 from optsched.study.prediction.object_keys import is_pod_of, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from optsched.cluster.booking import Booking
+    from optsched.cluster.reservation import Booking
     from optsched.cluster.snapshot import Gang
     from optsched.study.prediction.object_keys import Means
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.formats.marks import API_VERSION
+from optsched.formats.codec.snapshot_annotations import API_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from optsched.formats.whole import write_whole
+from optsched.formats.files.atomic_write import write_whole
 from optsched.units.plaintext import write_json
 
 if TYPE_CHECKING:

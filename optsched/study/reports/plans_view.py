@@ -34,7 +34,7 @@ from optsched.units import CPU
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from optsched.cluster.cards import CardUse
+    from optsched.cluster.gpu_shares import CardUse
     from optsched.cluster.snapshot import Node, Snapshot
     from optsched.cluster.task import Task
     from optsched.formats.plan import PlanDocument

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.cluster.decisions import PPM, Sense
-from optsched.cluster.progress import relative_gap
+from optsched.cluster.search_progress import relative_gap
 from optsched.study.reports import svg
 from optsched.study.reports.gaps_view import GapLine, TimeAxis, gap_chart
 from optsched.study.reports.models_view import model_section
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
     from optsched.cluster.decisions import LevelResult
-    from optsched.cluster.progress import Progress
     from optsched.cluster.reasons import Reason
+    from optsched.cluster.search_progress import Progress
     from optsched.cluster.snapshot import Snapshot
     from optsched.formats.plan import Eviction, PlanDocument
-    from optsched.formats.solveresult import SolveResult
+    from optsched.formats.solve_result import SolveResult
     from optsched.study.comparison.plan_measures import PlanMeasures
 
 MOST_LEVELS: Final = 12

@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from optsched.cluster.devices import DeviceAllocation, DeviceGrant
+from optsched.cluster.dra_devices import DeviceAllocation, DeviceGrant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from optsched.cluster.devices import DeviceClaim, Devices
+    from optsched.cluster.dra_devices import DeviceClaim, Devices
     from optsched.cluster.task import Task, TaskShape
 
 _LEFT: Final = "~"

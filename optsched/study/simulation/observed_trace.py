@@ -12,7 +12,7 @@ from optsched.cluster.trace import Arrival, NodeChange, NodeEvent, Trace
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from optsched.cluster.devices import DeviceClaim, Devices
+    from optsched.cluster.dra_devices import DeviceClaim, Devices
     from optsched.cluster.snapshot import Gang, Node, Queue, Snapshot
     from optsched.cluster.task import Task
 

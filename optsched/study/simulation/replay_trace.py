@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from optsched import __version__
 from optsched.cluster.trace import sound_trace
-from optsched.formats.instances import read_instance
-from optsched.formats.problems import InstanceError
-from optsched.formats.traces.own import is_own, read_own
+from optsched.formats.files.diagnostics import InstanceError
+from optsched.formats.snapshots.instance_files import read_instance
 from optsched.formats.traces.read import read_published_trace
+from optsched.formats.traces.trace_file import is_own, read_own
 from optsched.policy.policy import describe
 from optsched.study.accounting.chargeback import Charging
 from optsched.study.comparison.model_definitions import definition
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from optsched.cluster.snapshot import Node
     from optsched.cluster.trace import Trace, TraceProblem
-    from optsched.formats.instances import Instance
-    from optsched.formats.problems import ObjectProblem
+    from optsched.formats.files.diagnostics import ObjectProblem
+    from optsched.formats.snapshots.instance_files import Instance
     from optsched.policy.policy import Policy
     from optsched.session.ports import Clock
     from optsched.solver.cpsat.process import Solver

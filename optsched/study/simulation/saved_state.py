@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import astuple
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.cluster.cards import CardUse
-from optsched.cluster.devices import DeviceGrant, DeviceId
+from optsched.cluster.dra_devices import DeviceGrant, DeviceId
+from optsched.cluster.gpu_shares import CardUse
 from optsched.cluster.numa import NumaPart
 from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.usage import Usage

@@ -19,8 +19,8 @@ from optsched.study.simulation.simulated_devices import GpuBook, gpu_milli
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from optsched.cluster.cards import CardUse
-    from optsched.cluster.devices import DeviceGrant
+    from optsched.cluster.dra_devices import DeviceGrant
+    from optsched.cluster.gpu_shares import CardUse
     from optsched.cluster.numa import NumaPart
     from optsched.cluster.snapshot import Gang, Node
     from optsched.cluster.task import Task

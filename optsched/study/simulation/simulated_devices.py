@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from optsched.cluster.amounts import Amounts
-    from optsched.cluster.cards import CardRequest, CardUse
+    from optsched.cluster.gpu_shares import CardRequest, CardUse
     from optsched.cluster.snapshot import Node
     from optsched.cluster.task import TaskShape
 

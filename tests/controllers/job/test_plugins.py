@@ -15,7 +15,7 @@ from optsched.controllers.job.controller import SCOPES
 from optsched.controllers.job.plugins.flags import read_flags
 from optsched.controllers.job.plugins.registry import PLUGINS, plugin_problems
 from optsched.controllers.job.pods import pod_maker
-from optsched.controllers.manifests import owner_reference
+from optsched.controllers.json_fields import owner_reference
 from tests.support.vcjobs import Play, container, job, task
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ import pytest
 
 from optsched.api.job import parse_job
 from optsched.api.kinds import PRIORITY_CLASS, QUEUE
+from optsched.controllers.job.job_claims import pod_volumes
 from optsched.controllers.job.podgroups import group_changes, wanted_group
 from optsched.controllers.job.pods import pod_maker
-from optsched.controllers.job.volumes import pod_volumes
 from tests.support.memory import MemoryWorld
 from tests.support.usage import least
 from tests.support.vcjobs import Play, container, job, task

@@ -7,7 +7,7 @@ import pytest
 from optsched.api.kinds import COMMAND, JOB, PERSISTENT_VOLUME_CLAIM, POD, POD_GROUP, Ref
 from optsched.controllers.effects import Again, Delete, Propagation
 from optsched.controllers.job.reconcile import JobReconciler, Options
-from optsched.controllers.manifests import name_of
+from optsched.controllers.json_fields import name_of
 from tests.support.vcjobs import KEYS, Play, job, policy, task
 
 RESTART = policy("PodFailed", "RestartJob")

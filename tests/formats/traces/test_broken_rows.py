@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optsched.formats.problems import InstanceError
+from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.traces.gavel import THROUGHPUTS
 from optsched.formats.traces.jobs import GPU, equal_nodes
-from optsched.formats.traces.own import read_own
 from optsched.formats.traces.read import read_published_trace
+from optsched.formats.traces.trace_file import read_own
 from optsched.policy.load import load_policy
 from optsched.study.packing.vbp import parse_vbp
 from optsched.study.reassignment.roadef import parse_reassignment

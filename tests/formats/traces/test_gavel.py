@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.formats.problems import InstanceError
+from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.traces.gavel import read_gavel, read_throughputs
 from optsched.formats.traces.jobs import GPU, equal_nodes
 from tests.support.shared import shared

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.formats.problems import InstanceError
+from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.traces.helios import read_acme, read_helios
 from optsched.formats.traces.jobs import GPU, equal_nodes
 from optsched.units import CPU, MEMORY

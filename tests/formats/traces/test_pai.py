@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.cluster.task import DeviceRequest
-from optsched.formats.problems import InstanceError
+from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.traces.jobs import GPU, equal_nodes
 from optsched.formats.traces.openb import read_openb_trace
 from optsched.formats.traces.pai import read_pai

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from optsched.api import kinds
-from optsched.cluster.cards import CardUse
+from optsched.cluster.gpu_shares import CardUse
 from optsched.cluster.numa import NumaPart
-from optsched.formats.pods import DecodeOptions
+from optsched.formats.codec.pods.reader import DecodeOptions
 from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.reflector.reflector import Changed, Deleted
 from tests.formats.objects import node, pod

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from optsched.api import kinds
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.task import TaskStatus
-from optsched.formats.index import READ_KINDS
-from optsched.formats.pods import DecodeOptions, PodDecoder, is_gone
-from optsched.formats.snapshot import assemble
+from optsched.formats.codec.pods.reader import DecodeOptions, PodDecoder, is_gone
+from optsched.formats.snapshots.assembly import assemble
+from optsched.formats.snapshots.object_index import READ_KINDS
 from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.reflector.reflector import Changed, Deleted, Listed
 from tests.formats.objects import (

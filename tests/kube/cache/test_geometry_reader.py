@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from optsched.formats.npus import KNOWN_CHIPS
+from optsched.formats.codec.ascend_npus import KNOWN_CHIPS
 from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.cache.geometry_reader import GeometryReader
 from optsched.kube.client.errors import Forbidden, Unreachable
-from tests.formats.test_cards import CUT, GEOMETRIES, config_map, node
-from tests.formats.test_npus import OURS, VNPUS
+from tests.formats.codec.test_ascend_npus import OURS, VNPUS
+from tests.formats.codec.test_gpu_shares import CUT, GEOMETRIES, config_map, node
 from tests.kube.fakes import FakeApi, FakeClock, waiting
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from optsched.api.kinds import HYPER_NODE, QUEUE
-from optsched.formats.index import READ_KINDS
-from optsched.formats.snapshot import assemble
+from optsched.formats.snapshots.assembly import assemble
+from optsched.formats.snapshots.object_index import READ_KINDS
 from optsched.kube.client import capture as module
 from optsched.kube.client.capture import capture
 from optsched.kube.client.errors import Expired, Forbidden, NotFound

@@ -24,7 +24,7 @@ from optsched.controllers.controller import Controller, existing
 from optsched.controllers.effects import Again, Create, Delete, Emit, Patch, PatchStatus
 from optsched.controllers.job.controller import job_controller
 from optsched.controllers.job.reconcile import Options as JobOptions
-from optsched.controllers.manifests import name_of, owner_reference
+from optsched.controllers.json_fields import name_of, owner_reference
 from optsched.controllers.podgroup import Options, PodGroups
 from optsched.controllers.queue import QUEUES
 from optsched.controllers.world import Index

@@ -23,9 +23,9 @@ from optsched.api.kinds import (
 )
 from optsched.cli.services.controllers import CONFIG, LOCK_NAME
 from optsched.controllers.job.reconcile import Options as JobOptions
-from optsched.controllers.manifests import owner_reference
+from optsched.controllers.json_fields import owner_reference
 from optsched.controllers.registry import Options, all_controllers
-from optsched.formats.text import Document, read_yaml
+from optsched.formats.files.yaml_text import Document, read_yaml
 from tests.kube.controllers.test_manager import Process, play
 from tests.support.pages import ROOT
 from tests.support.vcjobs import KEYS, job, task

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optsched.api.kinds import NODE, POD, RESOURCE_CLAIMS
-from optsched.cluster.cards import CardUse
 from optsched.cluster.decisions import Allocate, Certificate, Enqueue, Plan
-from optsched.cluster.devices import DeviceGrant, DeviceId
+from optsched.cluster.dra_devices import DeviceGrant, DeviceId
+from optsched.cluster.gpu_shares import CardUse
 from optsched.cluster.numa import NumaPart
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.task import TaskStatus

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from optsched.api.kinds import POD, RESOURCE_CLAIMS
-from optsched.cluster.devices import DeviceClass, DeviceGrant, DeviceId
-from optsched.formats.deviceclaims import FINALIZER
+from optsched.cluster.dra_devices import DeviceClass, DeviceGrant, DeviceId
+from optsched.formats.codec.resource_claims import FINALIZER
 from optsched.kube.client.errors import Conflict, Rejected, Unreachable
 from optsched.kube.client.interfaces import Ref
 from optsched.kube.scheduler.claim_reserver import ClaimReserver

@@ -8,7 +8,7 @@ import pytest
 from optsched.api.kinds import POD, POD_GROUP
 from optsched.api.wellknown import EVICTED
 from optsched.cluster.decisions import Allocate, Certificate, Evict, Nominate, Plan
-from optsched.cluster.moves import MOVES, read_moves
+from optsched.cluster.relocation import MOVES, read_moves
 from optsched.cluster.task import TaskStatus
 from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.client.errors import (

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from optsched.api.kinds import NODE
-from optsched.cluster.cards import CardUse
 from optsched.cluster.decisions import Allocate
+from optsched.cluster.gpu_shares import CardUse
 from optsched.kube.client.errors import Conflict, Forbidden
 from optsched.kube.client.interfaces import Ref
 from optsched.kube.scheduler.binder import BinderContext, LiveBinder

@@ -16,10 +16,10 @@ from optsched.api.kinds import (
     RESOURCE_CLAIMS,
     SCHEDULING_POD_GROUPS,
 )
-from optsched.cluster.devices import DeviceGrant, DeviceId
+from optsched.cluster.dra_devices import DeviceGrant, DeviceId
 from optsched.cluster.usage import Usage
-from optsched.formats.index import READ_KINDS
-from optsched.formats.text import Document, read_yaml
+from optsched.formats.files.yaml_text import Document, read_yaml
+from optsched.formats.snapshots.object_index import READ_KINDS
 from optsched.kube.cache.geometry_reader import GeometryReader
 from optsched.kube.client.errors import Unreachable
 from optsched.kube.client.interfaces import Api, Ref

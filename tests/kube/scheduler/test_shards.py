@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from optsched.api.nodeshard import parse_nodeshard
-from optsched.cluster.shards import Shard, Sharding, ShardMode
+from optsched.cluster.node_shards import Shard, Sharding, ShardMode
 from optsched.kube.scheduler.shards import shard_patch
 from tests.formats.objects import thing
 

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from optsched.api.kinds import SUBJECT_ACCESS_REVIEW, TOKEN_REVIEW
-from optsched.formats.text import Document, read_yaml
+from optsched.formats.files.yaml_text import Document, read_yaml
 from optsched.kube.client.errors import Unreachable
 from optsched.kube.runtime.timing import Timing
 from optsched.kube.serving.certificate_sources import Files

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from optsched.api.wellknown import CRATER_USER, USER
-from optsched.cluster.cards import Card, CardRequest
+from optsched.cluster.gpu_shares import Card, CardRequest
 from optsched.cluster.snapshot import Gang, Queue, Snapshot
 from optsched.cluster.task import DeviceRequest, TaskStatus
 from optsched.cluster.trace import Arrival, Trace

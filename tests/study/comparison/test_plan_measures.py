@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 import optsched
-from optsched.cluster.cards import Card, CardRequest
 from optsched.cluster.decisions import (
     Allocate,
     Certificate,
@@ -17,6 +16,7 @@ from optsched.cluster.decisions import (
     Plan,
     Sense,
 )
+from optsched.cluster.gpu_shares import Card, CardRequest
 from optsched.study.comparison.plan_measures import measure_plan
 from tests.support.small import cluster, gang, node, running, shape
 

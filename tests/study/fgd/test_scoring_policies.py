@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from optsched.cluster.selectors import NodeSelector, NodeTerm, Operator, Requirement
-from optsched.formats.nodes import GPU_MODEL_LABEL
-from optsched.formats.openb import read_openb
+from optsched.formats.codec.nodes import GPU_MODEL_LABEL
+from optsched.formats.traces.openb_cluster import read_openb
 from optsched.plugins.devices.fragmentation import Kind, Target, typical
 from optsched.problem.compile import compile_problem
 from optsched.study.fgd.fragments import Fragments

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.formats.problems import InstanceError
+from optsched.formats.files.diagnostics import InstanceError
 from optsched.study.fgd.workload import Workload, arrivals, read_workload
 
 if TYPE_CHECKING:

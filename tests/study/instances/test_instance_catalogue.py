@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from optsched.cluster.decisions import LevelResult, LevelStatus, Sense
-from optsched.formats.problems import InstanceError
+from optsched.formats.files.diagnostics import InstanceError
 from optsched.study.instances.instance_catalogue import (
     Best,
     Entry,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from optsched.formats.snapshot import assemble
-from optsched.formats.text import Document, read_yaml
+from optsched.formats.files.yaml_text import Document, read_yaml
+from optsched.formats.snapshots.assembly import assemble
 from optsched.study.instances.instance_families import FAMILIES, Recipe, RecipeError
 from optsched.study.instances.random_choice import Chance
 from optsched.study.packing.vbp import parse_vbp

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from optsched.cluster.decisions import LevelStatus
-from optsched.formats.instances import read_instance
+from optsched.formats.snapshots.instance_files import read_instance
 from optsched.kube.runtime.clock import SystemClock
 from optsched.solver.cpsat.process import WorkerProcess
 from optsched.study.instances.instance_catalogue import FILE, read_catalogue

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from optsched.formats.pods import DecodeOptions
+from optsched.formats.codec.pods.reader import DecodeOptions
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
 from optsched.session.session import Surroundings

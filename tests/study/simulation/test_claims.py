@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from optsched.cluster.devices import (
+from optsched.cluster.dra_devices import (
     DeviceAllocation,
     DeviceAsk,
     DeviceClaim,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from optsched.cluster.cards import Card, CardRequest
+from optsched.cluster.gpu_shares import Card, CardRequest
 from optsched.cluster.snapshot import Queue
 from optsched.cluster.topology import HyperNode, Topology
 from optsched.cluster.trace import Arrival, Trace

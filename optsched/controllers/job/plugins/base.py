@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from optsched.api.job import Job, TaskSpec
     from optsched.api.kinds import Kind
-    from optsched.controllers.job.draft import Draft
     from optsched.controllers.job.plugins.flags import Defaults, Flags
+    from optsched.controllers.job.pod_draft import Draft
 
 
 @dataclass(frozen=True, slots=True)

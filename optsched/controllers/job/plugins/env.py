@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from optsched.controllers.job.draft import add_env
 from optsched.controllers.job.plugins.base import Plugin, variable
+from optsched.controllers.job.pod_draft import add_env
 
 if TYPE_CHECKING:
-    from optsched.controllers.job.draft import Draft
     from optsched.controllers.job.plugins.flags import Flags
+    from optsched.controllers.job.pod_draft import Draft
 
 
 def dress(draft: Draft, flags: Flags) -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 from optsched.controllers.job.plugins.base import Plugin, replicas_of
 
 if TYPE_CHECKING:
-    from optsched.controllers.job.draft import Draft
     from optsched.controllers.job.plugins.flags import Flags
+    from optsched.controllers.job.pod_draft import Draft
 
 RANK_INDEX: Final = "hccl/rankIndex"
 

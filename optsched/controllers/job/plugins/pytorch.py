@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from optsched.controllers.job.draft import add_env, add_port
-from optsched.controllers.job.names import host
+from optsched.controllers.job.object_names import host
 from optsched.controllers.job.plugins.base import Plugin, replicas_of, task_named, variable
+from optsched.controllers.job.pod_draft import add_env, add_port
 
 if TYPE_CHECKING:
-    from optsched.controllers.job.draft import Draft
     from optsched.controllers.job.plugins.flags import Flags
+    from optsched.controllers.job.pod_draft import Draft
 
 
 def dress(draft: Draft, flags: Flags) -> None:

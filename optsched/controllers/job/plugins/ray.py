@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import wellknown
 from optsched.api.kinds import SERVICE
-from optsched.controllers.job.draft import add_port
-from optsched.controllers.job.names import host
+from optsched.controllers.job.object_names import host
 from optsched.controllers.job.plugins.base import Extra, Plugin, task_named
 from optsched.controllers.job.plugins.svc import pods_of
+from optsched.controllers.job.pod_draft import add_port
 
 if TYPE_CHECKING:
     from optsched.api.job import Job
-    from optsched.controllers.job.draft import Draft
     from optsched.controllers.job.plugins.flags import Flags
+    from optsched.controllers.job.pod_draft import Draft
 
 _PORTS: Final = (("gcs", "port"), ("dashboard", "dashboardPort"), ("client-server", "clientPort"))
 """Names of ports, each with its flag."""

@@ -7,16 +7,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.kinds import SECRET
-from optsched.controllers.job.draft import add_mount
-from optsched.controllers.job.names import hosts
+from optsched.controllers.job.object_names import hosts
 from optsched.controllers.job.plugins.base import Extra, KeyPair, Plugin
+from optsched.controllers.job.pod_draft import add_mount
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from optsched.api.job import Job
-    from optsched.controllers.job.draft import Draft
     from optsched.controllers.job.plugins.flags import Flags
+    from optsched.controllers.job.pod_draft import Draft
 
 HOME: Final = "/root/.ssh"
 _FOLDER: Final = ".ssh"

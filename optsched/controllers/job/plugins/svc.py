@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import wellknown
 from optsched.api.kinds import CONFIG_MAP, NETWORK_POLICY, SERVICE
-from optsched.controllers.job.draft import add_env, add_mount
-from optsched.controllers.job.names import addresses, variable_of
+from optsched.controllers.job.object_names import addresses, variable_of
 from optsched.controllers.job.plugins.base import Extra, Plugin, variable
+from optsched.controllers.job.pod_draft import add_env, add_mount
 
 if TYPE_CHECKING:
     from optsched.api.job import Job
-    from optsched.controllers.job.draft import Draft
     from optsched.controllers.job.plugins.flags import Flags
+    from optsched.controllers.job.pod_draft import Draft
 
 MOUNTED_AT: Final = "/etc/volcano"
 _PUBLISH: Final = "publish-not-ready-addresses"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from optsched.controllers.job.draft import add_env
-from optsched.controllers.job.names import host
+from optsched.controllers.job.object_names import host
 from optsched.controllers.job.plugins.base import Plugin, task_named, variable
+from optsched.controllers.job.pod_draft import add_env
 
 if TYPE_CHECKING:
-    from optsched.controllers.job.draft import Draft
     from optsched.controllers.job.plugins.flags import Flags
+    from optsched.controllers.job.pod_draft import Draft
 
 _ROLES: Final = ("ps", "worker", "chief", "evaluator")
 

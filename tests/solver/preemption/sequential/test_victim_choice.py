@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from optsched.api.wellknown import VGPU_PODGROUP_POLICY
-from optsched.cluster.cards import Card, CardRequest, Geometry, Instance
 from optsched.cluster.decisions import Allocate, Evict, Nominate
-from optsched.cluster.devices import (
+from optsched.cluster.dra_devices import (
     DeviceAllocation,
     DeviceAsk,
     DeviceClaim,
@@ -21,6 +20,7 @@ from optsched.cluster.devices import (
     Devices,
     PooledDevice,
 )
+from optsched.cluster.gpu_shares import Card, CardRequest, Geometry, Instance
 from optsched.cluster.numa import Alignment, Numa, NumaCell, NumaHold, NumaNeed, NumaPart
 from optsched.cluster.selectors import LabelSelector, Operator, Requirement
 from optsched.cluster.snapshot import Claim, GangPhase, NodeGroups, Queue, Snapshot

@@ -1,0 +1,97 @@
+"""Commands: what users ask of a queue or a job, as objects of `bus.volcano.sh`.
+
+Volcano deletes a Command before it carries it out, so that a crash in between loses it. Here it is
+deleted once its effect can be seen; every action may therefore be carried out twice.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from optsched.api.kinds import COMMAND, QUEUE, SCHEDULING_GROUP, Kind, Ref
+from optsched.controllers.effects import Again, Delete
+from optsched.controllers.json_fields import (
+    created_ms,
+    group_of,
+    name_of,
+    namespace_of,
+    part,
+    uid_of,
+    version_of,
+)
+from optsched.controllers.world import Index
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from optsched.controllers.controller import Wakes
+    from optsched.controllers.effects import Effects, Manifest
+    from optsched.controllers.world import World
+
+
+UNSEEN_MS: Final = 60_000
+"""How long a Command waits for what it is for: watches of different kinds run apart."""
+
+
+def _words(command: Manifest) -> Iterable[str]:
+    target = part(command, "target")
+    group = group_of(str(target.get("apiVersion") or ""))
+    yield _word(group, str(target.get("kind")), namespace_of(command), str(target.get("name")))
+
+
+def _word(group: str, kind: str, namespace: str, name: str) -> str:
+    if (group, kind) == (SCHEDULING_GROUP, QUEUE.kind):
+        namespace = ""
+    return f"{group}/{kind}/{namespace}/{name}"
+
+
+COMMANDS_OF: Final = Index(COMMAND, "target", _words)
+"""Commands by what they are for; those for a queue may be in any namespace."""
+
+
+def commands_for(ref: Ref, world: World) -> Sequence[Manifest]:
+    """The Commands for an object, in the order in which they were given."""
+    word = _word(ref.kind.group, ref.kind.kind, ref.namespace, ref.name)
+    return sorted(world.by(COMMANDS_OF, word), key=_order)
+
+
+def forgotten(ref: Ref, world: World) -> Effects:
+    """Deletes Commands for an object that is not there, unless it may only not be seen yet."""
+    commands = commands_for(ref, world)
+    old = [c for c in commands if world.now_ms - created_ms(c) >= UNSEEN_MS]
+    rest = () if len(old) == len(commands) else (Again(UNSEEN_MS / 1000),)
+    return (*map(done, old), *rest)
+
+
+def _order(command: Manifest) -> tuple[int, int, str]:
+    version = version_of(command)
+    return created_ms(command), int(version) if version.isdecimal() else 0, name_of(command)
+
+
+def action_of(command: Manifest) -> str:
+    """What is asked for, such as CloseQueue."""
+    return str(command.get("action") or "")
+
+
+def is_for(command: Manifest, obj: Manifest) -> bool:
+    """Whether a Command means this very object and not one that had its name before."""
+    return part(command, "target").get("uid") in (None, "", uid_of(obj))
+
+
+def done(command: Manifest) -> Delete:
+    """Deletes a Command whose effect is there."""
+    return Delete(COMMAND, namespace_of(command), name_of(command), uid_of(command))
+
+
+def command_wakes(kind: Kind) -> Wakes:
+    """Wakes what a Command is for, if it is of this kind."""
+
+    def wakes(command: Manifest, _: World) -> Iterable[Ref]:
+        target = part(command, "target")
+        group = group_of(str(target.get("apiVersion") or ""))
+        if (group, target.get("kind")) != (kind.group, kind.kind):
+            return ()
+        namespace = namespace_of(command) if kind.namespaced else ""
+        return (Ref(kind, namespace, str(target.get("name") or "")),)
+
+    return wakes

@@ -1,0 +1,310 @@
+"""What happens to a job, and what its policies say about it.
+
+Nothing is remembered between two looks: an event lasts as long as what it tells of, such as a pod
+that has failed, and ends when an action has given that pod up. Source: Volcano,
+pkg/controllers/job/job_controller_handler.go and `applyPolicies` of job_controller_util.go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from optsched.api.job import JobAction, JobEvent
+from optsched.controllers.job.observed_job import (
+    container_statuses,
+    exit_codes,
+    is_disrupted,
+    restarts,
+)
+from optsched.controllers.job.podgroups import GENERATION
+from optsched.controllers.json_fields import (
+    annotations_of,
+    created_ms,
+    meta_of,
+    part,
+    records,
+    status_of,
+    time_ms,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable, Iterator
+
+    from optsched.api.job import Job, LifecyclePolicy, TaskSpec
+    from optsched.controllers.effects import Manifest
+    from optsched.controllers.job.observed_job import PodView, Scene
+
+_ORDINARY: Final = frozenset(
+    {
+        JobEvent.POD_PENDING,
+        JobEvent.POD_RUNNING,
+        JobEvent.JOB_UPDATED,
+        JobEvent.OUT_OF_SYNC,
+        JobEvent.COMMAND_ISSUED,
+    }
+)
+"""Events of every job's life: `*` does not mean them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """Something that has happened.
+
+    Attributes
+    ----------
+    task, index
+        Whom it has happened to: None and -1 where it is the job as a whole, -1 where it is a task.
+    since_ms
+        When; None where nobody knows any more, which counts as long ago.
+    is_disruption
+        Whether the cluster has taken the pod away, and not somebody who deletes it by hand.
+
+    """
+
+    event: JobEvent
+    what: str
+    task: TaskSpec | None = None
+    index: int = -1
+    exit_codes: frozenset[int] = frozenset()
+    since_ms: int | None = None
+    is_disruption: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a policy says: an action, because of what has happened."""
+
+    action: JobAction
+    because: Happening
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the policies say by now. wait_ms: until when the next one's timeout is over, or None."""
+
+    verdict: Verdict | None = None
+    wait_ms: int | None = None
+
+
+def judge(scene: Scene) -> Judgement:
+    """What is to be done about all that has happened to a job; the first that counts, counts.
+
+    Tasks that are completed come first, then pods that failed and pods that are gone.
+    """
+    waits = []
+    for happening in happenings(scene, answered(scene.job)):
+        policy = policy_for(scene.job, happening)
+        action = None if policy is None else policy.action
+        if policy is None or action is None or action is JobAction.RESUME_JOB:
+            continue  # there is nothing to resume while a job lives
+        wait_ms = _wait_ms(policy, happening, scene.now_ms)
+        if wait_ms > 0:
+            waits.append(wait_ms)
+            continue
+        return Judgement(Verdict(action, happening))
+    return Judgement(wait_ms=min(waits, default=None))
+
+
+def answered(job: Job) -> frozenset[JobEvent]:
+    """Events to which some policy of a job may answer."""
+    policies = [*job.spec.policies, *(each for task in job.spec.tasks for each in task.policies)]
+    found = {event for policy in policies for event in policy.events}
+    if any(policy.exit_code is not None for policy in policies):
+        found.add(JobEvent.POD_FAILED)
+    return frozenset(JobEvent if JobEvent.ANY in found else found)
+
+
+def policy_for(job: Job, happening: Happening) -> LifecyclePolicy | None:
+    """The policy that answers: the first of the task's, else the first of the job's."""
+    task = happening.task
+    policies = (*(() if task is None else task.policies), *job.spec.policies)
+    return next((policy for policy in policies if _answers(policy, happening)), None)
+
+
+def _answers(policy: LifecyclePolicy, happening: Happening) -> bool:
+    if happening.event is JobEvent.POD_PENDING and policy.timeout_ms is None:
+        return False  # every pod is pending at first
+    if happening.event in policy.events:
+        return True
+    if JobEvent.ANY in policy.events and happening.event not in _ORDINARY:
+        return True
+    return policy.exit_code is not None and policy.exit_code in happening.exit_codes
+
+
+def _wait_ms(policy: LifecyclePolicy, happening: Happening, now_ms: int) -> int:
+    if policy.timeout_ms is None or happening.since_ms is None:
+        return 0
+    return happening.since_ms + policy.timeout_ms - now_ms
+
+
+# --- what has happened ---------------------------------------------------------------------------
+
+
+def happenings(scene: Scene, events: Container[JobEvent]) -> Iterator[Happening]:
+    """All that has happened to a job and still lasts, of some events."""
+    for event, look in _LOOKS:
+        if event in events:
+            yield from look(scene)
+
+
+def _completed(scene: Scene) -> Iterator[Happening]:
+    for task in scene.job.spec.tasks:
+        pods = [pod for pod in scene.pods_of(task) if pod.is_counted]
+        if task.replicas and len(pods) == task.replicas and all(_succeeded(pod) for pod in pods):
+            what = f"all pods of task {task.name} have succeeded"
+            since = _latest(_ended_ms(pod.manifest) for pod in pods)
+            yield Happening(JobEvent.TASK_COMPLETED, what, task, since_ms=since)
+
+
+def _failed(scene: Scene) -> Iterator[Happening]:
+    for task, pod in _counted(scene):
+        if pod.phase == "Failed":
+            codes = exit_codes(pod.manifest)
+            tail = f" with exit code {', '.join(map(str, sorted(codes)))}" if codes else ""
+            yield Happening(
+                JobEvent.POD_FAILED,
+                f"pod {pod.name} has failed{tail}",
+                task,
+                pod.index,
+                codes,
+                _ended_ms(pod.manifest),
+            )
+
+
+def _evicted(scene: Scene) -> Iterator[Happening]:
+    """Pods that others delete, and pods that are gone; those that somebody else takes come first.
+
+    A pod that is gone is known by the number of pods that the status has counted.
+    """
+    found = [*_leaving(scene), *_gone(scene)]
+    yield from sorted(found, key=lambda happening: happening.is_disruption)
+
+
+def _leaving(scene: Scene) -> Iterator[Happening]:
+    for (_, index), pod in scene.pods.items():
+        if pod.is_leaving and not pod.is_outdated:
+            yield Happening(
+                JobEvent.POD_EVICTED,
+                f"pod {pod.name} is being deleted",
+                pod.task,
+                index,
+                since_ms=_deleted_ms(pod.manifest),
+                is_disruption=scene.evicted.get(pod.name) == pod.uid or is_disrupted(pod.manifest),
+            )
+
+
+def _gone(scene: Scene) -> Iterator[Happening]:
+    job = scene.job
+    for task in job.spec.tasks:
+        known = sum(job.status.task_counts.get(task.name, {}).values())
+        there = sum(1 for pod in scene.pods_of(task))
+        num_gone = min(known, task.replicas) - there
+        if num_gone <= 0:
+            continue
+        absent = [i for i in range(task.replicas) if (task.name, i) not in scene.pods]
+        names = {i: f"{job.meta.name}-{task.name}-{i}" for i in absent}
+        ours = [i for i in absent if names[i] in scene.evicted]
+        others = [i for i in absent if names[i] not in scene.evicted]
+        for index in (ours + others)[:num_gone]:
+            yield Happening(
+                JobEvent.POD_EVICTED,
+                f"pod {names[index]} is gone",
+                task,
+                index,
+                since_ms=scene.now_ms,  # it ends with the pod that takes its place
+                is_disruption=index in ours,
+            )
+
+
+def _restarted_too_often(scene: Scene) -> Iterator[Happening]:
+    for task in scene.job.spec.tasks:
+        if task.max_retry < 0:
+            continue
+        pods = [p for p in scene.pods_of(task) if p.is_counted and not p.has_ended]
+        num_restarts = sum(restarts(pod.manifest) for pod in pods)
+        if num_restarts >= task.max_retry:
+            what = f"containers of task {task.name} were started again {num_restarts} times"
+            since = _latest(_started_again_ms(pod.manifest) for pod in pods)
+            yield Happening(JobEvent.TASK_FAILED, what, task, since_ms=since)
+
+
+def _unknown(scene: Scene) -> Iterator[Happening]:
+    if scene.group is not None and status_of(scene.group).get("phase") == "Unknown":
+        what = "some pods run although others of the minimum cannot"
+        conditions = records(status_of(scene.group), "conditions")
+        since = _latest(time_ms(each.get("lastTransitionTime")) for each in conditions)
+        yield Happening(JobEvent.UNKNOWN, what, since_ms=since, is_disruption=_is_torn(scene))
+
+
+def _is_torn(scene: Scene) -> bool:
+    """Whether a gang is broken because the cluster has taken pods of it away."""
+    working = {pod.name for pod in scene.all_pods if pod.phase == "Running" and not pod.is_leaving}
+    going = (pod for pod in scene.all_pods if pod.is_leaving)
+    return not scene.evicted.keys() <= working or any(is_disrupted(p.manifest) for p in going)
+
+
+def _updated(scene: Scene) -> Iterator[Happening]:
+    seen = "" if scene.group is None else annotations_of(scene.group).get(GENERATION, "")
+    if seen.isdecimal() and int(seen) < scene.generation:
+        yield Happening(JobEvent.JOB_UPDATED, "the job was changed")
+
+
+def _pending(scene: Scene) -> Iterator[Happening]:
+    for task, pod in _counted(scene):
+        if pod.phase == "Pending":
+            what = f"pod {pod.name} is pending"
+            since = created_ms(pod.manifest)
+            yield Happening(JobEvent.POD_PENDING, what, task, pod.index, since_ms=since)
+
+
+_LOOKS: Final[tuple[tuple[JobEvent, Callable[[Scene], Iterator[Happening]]], ...]] = (
+    (JobEvent.TASK_COMPLETED, _completed),
+    (JobEvent.POD_FAILED, _failed),
+    (JobEvent.POD_EVICTED, _evicted),
+    (JobEvent.TASK_FAILED, _restarted_too_often),
+    (JobEvent.UNKNOWN, _unknown),
+    (JobEvent.JOB_UPDATED, _updated),
+    (JobEvent.POD_PENDING, _pending),
+)
+
+
+def _counted(scene: Scene) -> Iterator[tuple[TaskSpec, PodView]]:
+    for task in scene.job.spec.tasks:
+        for pod in scene.pods_of(task):
+            if pod.is_counted:
+                yield task, pod
+
+
+def _succeeded(pod: PodView) -> bool:
+    return pod.phase == "Succeeded"
+
+
+# --- since when ----------------------------------------------------------------------------------
+
+
+def _ended_ms(pod: Manifest) -> int | None:
+    ends = (
+        part(part(each, "state"), "terminated").get("finishedAt")
+        for each in records(status_of(pod), "containerStatuses")
+    )
+    return _latest(time_ms(end) for end in ends)
+
+
+def _started_again_ms(pod: Manifest) -> int | None:
+    ends = (
+        part(part(each, "lastState"), "terminated").get("finishedAt")
+        for each in container_statuses(pod)
+    )
+    return _latest(time_ms(end) for end in ends)
+
+
+def _deleted_ms(pod: Manifest) -> int | None:
+    meta = meta_of(pod)
+    by_ms = time_ms(meta.get("deletionTimestamp"))
+    grace = meta.get("deletionGracePeriodSeconds")
+    return None if by_ms is None else by_ms - 1000 * (grace if isinstance(grace, int) else 0)
+
+
+def _latest(times: Iterable[int | None]) -> int | None:
+    return max((each for each in times if each is not None), default=None)

@@ -1,0 +1,60 @@
+"""Names of what a job gets; each follows from the job, so that nothing is made twice.
+
+Source: Volcano, pkg/controllers/job/helpers/helpers.go and job_controller_actions.go.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from optsched.controllers.json_fields import part
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from optsched.api.job import Job, TaskSpec
+
+
+def pod_name(job: str, task: str, index: int) -> str:
+    """`<job>-<task>-<index>`."""
+    return f"{job}-{task}-{index}"
+
+
+def group_name(job: Job) -> str:
+    """The job's PodGroup: `<job>-<uid>`."""
+    return f"{job.meta.name}-{job.meta.uid}"
+
+
+def claim_name(job: Job, position: int) -> str:
+    """The claim that is made for the volume at a position: `<job>-pvc-<12 letters>`."""
+    letters = sha256(f"{job.meta.uid}/{position}".encode()).hexdigest()[:12]
+    return f"{job.meta.name}-pvc-{letters}"
+
+
+def variable_of(task: str) -> str:
+    """A task's name within names of variables: MY_TASK for my-task."""
+    return task.replace("-", "_").upper()
+
+
+def host(job: str, task: TaskSpec, index: int) -> tuple[str, str]:
+    """The host name of a pod of the task, and the name by which other pods reach it."""
+    spec = template_spec(task)
+    hostname = spec.get("hostname") or pod_name(job, task.name, index)
+    return hostname, f"{hostname}.{spec.get('subdomain') or job}"
+
+
+def hosts(job: str, task: TaskSpec) -> list[tuple[str, str]]:
+    """As `host`, of all pods of the task; a name that the template gives is there only once."""
+    num_hosts = min(1, task.replicas) if template_spec(task).get("hostname") else task.replicas
+    return [host(job, task, index) for index in range(num_hosts)]
+
+
+def addresses(job: str, task: TaskSpec) -> list[str]:
+    """The names by which other pods reach the pods of the task."""
+    return [address for _, address in hosts(job, task)]
+
+
+def template_spec(task: TaskSpec) -> Mapping[str, Any]:
+    """The spec of the task's template; empty where it has none."""
+    return part(task.template, "spec")

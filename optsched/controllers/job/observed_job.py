@@ -1,0 +1,294 @@
+"""What a job's controller sees: its pods, its PodGroup, and what its status remembers of them.
+
+Pods carry the version of the job that they were made for. Those of an older version than the one
+since which their part of the job counts are *outdated*: they were given up, and only have to go.
+`status.restarted` remembers that version by part, so that a controller that starts in between
+knows what was decided.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api import wellknown
+from optsched.api.job import JobPhase
+from optsched.api.kinds import POD, POD_GROUP
+from optsched.controllers.job.object_names import group_name, pod_name
+from optsched.controllers.job.phases import LIVING, Counts, Tries
+from optsched.controllers.json_fields import (
+    annotations_of,
+    is_leaving,
+    labels_of,
+    meta_of,
+    name_of,
+    part,
+    records,
+    status_of,
+    time_ms,
+    uid_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from optsched.api.job import Job, TaskSpec
+    from optsched.controllers.effects import Manifest
+    from optsched.controllers.world import World
+
+LEFT_OVER_MS: Final = 5_000
+"""How long a pod without a period of grace may take to go."""
+
+WHOLE: Final = "job"
+"""The part of a job that is all of it."""
+
+_COUNTED: Final = {
+    "Pending": "pending",
+    "Running": "running",
+    "Succeeded": "succeeded",
+    "Failed": "failed",
+}
+_ENDED: Final = frozenset({"Succeeded", "Failed"})
+_DISRUPTION: Final = "DisruptionTarget"
+
+
+def task_part(task: str) -> str:
+    """A task, as a part of its job."""
+    return f"task/{task}"
+
+
+def partition_part(task: str, partition: int) -> str:
+    """A partition of a task, as a part of its job."""
+    return f"partition/{task}/{partition}"
+
+
+def pod_part(task: str, index: int) -> str:
+    """A pod, as a part of its job."""
+    return f"pod/{task}/{index}"
+
+
+def parts_of(task: TaskSpec, index: int) -> tuple[str, ...]:
+    """All parts of its job that a pod belongs to."""
+    found = (WHOLE, task_part(task.name), pod_part(task.name, index))
+    if task.partition is None:
+        return found
+    return (*found, partition_part(task.name, index // task.partition.size))
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """A pod of the job. task: None for one that the job does not name any more."""
+
+    manifest: Manifest
+    name: str
+    task: TaskSpec | None
+    index: int
+    phase: str
+    is_leaving: bool
+    is_outdated: bool
+
+    @property
+    def uid(self) -> str:
+        """Its UID."""
+        return uid_of(self.manifest)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it succeeded or failed."""
+        return self.phase in _ENDED
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether it does the job's work, or has done it."""
+        return not (self.is_leaving or self.is_outdated or self.task is None)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A job with what it has.
+
+    Attributes
+    ----------
+    pods
+        By task and index, those that the job names.
+    strays
+        Pods of the job that it does not name any more: it was made smaller.
+    group
+        Its PodGroup; None before it is there.
+    generation
+        Which version of its spec the job has.
+    evicted
+        UIDs of pods that the scheduler evicts, by name, as its mark on the PodGroup says.
+
+    """
+
+    job: Job
+    now_ms: int
+    pods: Mapping[tuple[str, int], PodView]
+    strays: tuple[PodView, ...] = ()
+    group: Manifest | None = None
+    generation: int = 0
+    evicted: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def all_pods(self) -> tuple[PodView, ...]:
+        """Every pod that is there."""
+        return (*self.pods.values(), *self.strays)
+
+    def pods_of(self, task: TaskSpec) -> Iterator[PodView]:
+        """The pods of a task that are there, in order."""
+        for index in range(task.replicas):
+            pod = self.pods.get((task.name, index))
+            if pod is not None:
+                yield pod
+
+
+def look(job: Job, manifest: Manifest, world: World) -> Scene:
+    """What is there of a job."""
+    group = world.get(POD_GROUP, job.meta.namespace, group_name(job))
+    views = [_view(job, pod) for pod in world.owned_by(POD, job.meta.uid)]
+    views.sort(key=lambda view: (view.index, view.name))
+    named = {(view.task.name, view.index): view for view in views if view.task is not None}
+    return Scene(
+        job=job,
+        now_ms=world.now_ms,
+        pods=named,
+        strays=tuple(view for view in views if view.task is None),
+        group=group,
+        generation=int(meta_of(manifest).get("generation") or 0),
+        evicted=read_mark(annotations_of(group).get(wellknown.EVICTED, "")) if group else {},
+    )
+
+
+def seen_by(job: Job, scene: Scene) -> Scene:
+    """The same scene, as a job sees it whose status has changed."""
+    views = [_view(job, pod.manifest) for pod in scene.all_pods]
+    named = {(view.task.name, view.index): view for view in views if view.task is not None}
+    strays = tuple(view for view in views if view.task is None)
+    return replace(scene, job=job, pods=named, strays=strays)
+
+
+def doomed(scene: Scene) -> list[PodView]:
+    """The pods that have to go in the stage that the job is in.
+
+    Pods that have ended stay where nothing follows: they have the logs.
+    """
+    status = scene.job.status
+    tries = Tries(status.retry_count, scene.job.spec.max_retry)
+    is_restart = status.phase is JobPhase.RESTARTING and not tries.are_used_up
+    keeps = status.phase in LIVING or is_restart
+    return [
+        pod
+        for pod in scene.all_pods
+        if (
+            left_over_ms(pod, scene.now_ms) == 0
+            if pod.is_leaving
+            else not (pod.is_counted if keeps else pod.has_ended)
+        )
+    ]
+
+
+def left_over_ms(pod: PodView, now_ms: int) -> int | None:
+    """When a pod that should be gone at once has to be deleted again; None for all others.
+
+    A server that is cut off within a deletion leaves a pod without a period of grace behind.
+    """
+    meta = meta_of(pod.manifest)
+    asked_ms = time_ms(meta.get("deletionTimestamp"))
+    if asked_ms is None or meta.get("deletionGracePeriodSeconds") != 0:
+        return None
+    return max(0, asked_ms + LEFT_OVER_MS - now_ms)
+
+
+def read_mark(text: str) -> dict[str, str]:
+    """UIDs by name in the mark that the scheduler leaves on a gang whose pods it evicts."""
+    pairs = (entry.partition("=") for entry in text.split())
+    return {name: uid for name, _, uid in pairs}
+
+
+def count(pods: Iterable[PodView], going: Iterable[PodView] = ()) -> Counts:
+    """Pods by state; going: those that are deleted in this moment."""
+    gone = {id(pod) for pod in going}
+    found: dict[str, int] = {}
+    by_task: dict[str, dict[str, int]] = {}
+    for pod in pods:
+        if pod.is_leaving or id(pod) in gone:
+            found["terminating"] = found.get("terminating", 0) + 1
+            continue
+        state = _COUNTED.get(pod.phase, "unknown")
+        found[state] = found.get(state, 0) + 1
+        if pod.task is not None:
+            phases = by_task.setdefault(pod.task.name, {})
+            phases[pod.phase] = phases.get(pod.phase, 0) + 1
+    return Counts(**found, by_task=by_task)
+
+
+def _view(job: Job, pod: Manifest) -> PodView:
+    annotations, name = annotations_of(pod), name_of(pod)
+    task, index = _place(job, pod, annotations, name)
+    since, restarted = 0, job.status.restarted
+    if task is not None and restarted:
+        since = max(restarted.get(each, 0) for each in parts_of(task, index))
+    return PodView(
+        manifest=pod,
+        name=name,
+        task=task,
+        index=index,
+        phase=str(status_of(pod).get("phase") or "Pending"),
+        is_leaving=is_leaving(pod),
+        is_outdated=since > 0 and _number(annotations.get(wellknown.JOB_VERSION)) < since,
+    )
+
+
+def _place(
+    job: Job, pod: Manifest, annotations: Mapping[str, str], name: str
+) -> tuple[TaskSpec | None, int]:
+    """Which of the job's pods this is; no task where the job has no place for it."""
+    spec_name = annotations.get(wellknown.TASK_SPEC) or labels_of(pod).get(wellknown.TASK_SPEC)
+    task = next((each for each in job.spec.tasks if each.name == spec_name), None)
+    index = _number(annotations.get(wellknown.TASK_INDEX) or name.rpartition("-")[2])
+    if task is None or index >= task.replicas:
+        return None, index
+    return (task if name == pod_name(job.meta.name, task.name, index) else None), index
+
+
+def _number(text: object) -> int:
+    return int(text) if isinstance(text, str) and text.isdecimal() else 0
+
+
+# --- what a pod tells ----------------------------------------------------------------------------
+
+
+def container_statuses(pod: Manifest) -> Iterator[Mapping[str, Any]]:
+    """What is known of every container, those that only start the pod too."""
+    status = status_of(pod)
+    for name in ("initContainerStatuses", "containerStatuses"):
+        yield from records(status, name)
+
+
+def exit_codes(pod: Manifest) -> frozenset[int]:
+    """Codes other than 0 with which containers of a pod have ended."""
+    ends = (part(part(each, "state"), "terminated") for each in container_statuses(pod))
+    return frozenset(code for end in ends if isinstance(code := end.get("exitCode"), int) and code)
+
+
+def restarts(pod: Manifest) -> int:
+    """How often containers of a pod were started again."""
+    counts = (each.get("restartCount") for each in container_statuses(pod))
+    return sum(number for number in counts if isinstance(number, int))
+
+
+def is_disrupted(pod: Manifest) -> bool:
+    """Whether a pod goes by the eviction API, a taint, another scheduler or the loss of its node.
+
+    Source: Kubernetes, KEP-3329 (condition DisruptionTarget).
+    """
+    return any(
+        (each.get("type"), each.get("status")) == (_DISRUPTION, "True")
+        for each in records(status_of(pod), "conditions")
+    )
+
+
+def is_ready(pod: Manifest) -> bool:
+    """Whether a running pod's containers all say that they are ready."""
+    return all(each.get("ready") is True for each in records(status_of(pod), "containerStatuses"))

@@ -1,0 +1,149 @@
+"""The objects that a job needs beside its pods: those of its plugins, and its claims."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api import wellknown
+from optsched.api.events import EventType
+from optsched.api.kinds import JOB, PERSISTENT_VOLUME_CLAIM, SECRET
+from optsched.controllers.effects import Again, Create, Emit, Patch
+from optsched.controllers.job.job_claims import claims_of, wanted_claims
+from optsched.controllers.job.plugins.base import is_of_job
+from optsched.controllers.job.plugins.registry import plugins_of
+from optsched.controllers.json_fields import controller_of, owner_reference, part, uid_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from optsched.api.job import Job
+    from optsched.controllers.effects import Effect, Manifest
+    from optsched.controllers.job.plugins.base import Extra, KeyPair
+    from optsched.controllers.world import World
+
+LEFT_OVER_S: Final = 1.0
+"""How soon to look again for what an earlier job of the name has left, and somebody clears away."""
+
+TAKEN_S: Final = 10.0
+"""How soon to look again for a name that somebody else has; nobody tells when it is free."""
+
+
+def extra_effects(
+    job: Job, manifest: Manifest, world: World, new_keys: Callable[[], KeyPair] | None
+) -> Iterator[Effect]:
+    """Make what is not there, and put right what no longer fits.
+
+    new_keys: makes the keys for ssh; None where controllers have nothing to do with Secrets.
+    """
+    for plugin, flags in plugins_of(job):
+        for extra in plugin.extras(job, flags):
+            if extra.kind == SECRET and new_keys is None:
+                yield _disabled(job, plugin.name)
+                continue
+            yield from _effects(extra, job, manifest, world, new_keys)
+    for claim in wanted_claims(job, manifest):
+        name = claim["metadata"]["name"]
+        if world.get(PERSISTENT_VOLUME_CLAIM, job.meta.namespace, name) is None:
+            yield Create(PERSISTENT_VOLUME_CLAIM, claim)
+
+
+def _disabled(job: Job, plugin: str) -> Emit:
+    message = f"plugin {plugin} is off: controllers and webhook run with --no-{plugin}"
+    meta = job.meta
+    return Emit(
+        JOB, meta.namespace, meta.name, meta.uid, EventType.WARNING, "PluginDisabled", message
+    )
+
+
+def controlled(job: Job) -> dict[str, str]:
+    """What a job's status lists as made for it (`status.controlledResources`)."""
+    plugins = {f"plugin-{plugin.name}": plugin.name for plugin, _ in plugins_of(job)}
+    return {**plugins, **{f"volume-pvc-{name}": name for name in claims_of(job) if name}}
+
+
+def _effects(
+    extra: Extra,
+    job: Job,
+    manifest: Manifest,
+    world: World,
+    new_keys: Callable[[], KeyPair] | None,
+) -> Iterator[Effect]:
+    where = (extra.kind, job.meta.namespace, extra.name)
+    known, stranger = world.get(*where), world.stranger(*where)
+    found = known or stranger
+    if found is None:
+        yield Create(extra.kind, _manifest(extra, job, manifest, new_keys))
+        return
+    owner = controller_of(found)
+    if owner is None or owner.get("uid") != job.meta.uid:
+        yield from _left_alone(extra, job, found)
+        return
+    changes = _changes(extra, known) if known is not None else _adopted(extra, job)
+    if changes:
+        yield Patch(*where, changes, uid_of(found))
+
+
+def _left_alone(extra: Extra, job: Job, found: Manifest) -> Iterator[Effect]:
+    """What an earlier job of that name has left goes by itself; others' is used as it is."""
+    if is_of_job(controller_of(found), job):
+        yield Again(LEFT_OVER_S)
+        return
+    what = f"{extra.kind.kind} {job.meta.namespace}/{extra.name}"
+    message = f"{what} was not made for this job: it is used as it is, and nothing is written to it"
+    yield Emit(
+        JOB,
+        job.meta.namespace,
+        job.meta.name,
+        job.meta.uid,
+        EventType.WARNING,
+        "NameTaken",
+        message,
+        code=what,
+    )
+    yield Again(TAKEN_S)
+
+
+def _changes(extra: Extra, known: Manifest) -> dict[str, Any]:
+    """What is put right."""
+    return {
+        name: merged
+        for name, fields in extra.kept.items()
+        if (merged := _difference(part(known, name), fields))
+    }
+
+
+def _adopted(extra: Extra, job: Job) -> dict[str, Any]:
+    """What makes an object of the job one that is followed; Volcano's have no label."""
+    return {"metadata": {"labels": _labels(job)}, **extra.kept}
+
+
+def _manifest(
+    extra: Extra, job: Job, manifest: Manifest, new_keys: Callable[[], KeyPair] | None
+) -> dict[str, Any]:
+    made = extra.manifest
+    if extra.with_keys is not None and new_keys is not None:
+        made = extra.with_keys(new_keys())
+    return {
+        "apiVersion": extra.kind.api_version,
+        "kind": extra.kind.kind,
+        "metadata": {
+            "name": extra.name,
+            "namespace": job.meta.namespace,
+            "labels": _labels(job),
+            "ownerReferences": [owner_reference(JOB, manifest)],
+        },
+        **made,
+    }
+
+
+def _labels(job: Job) -> dict[str, str]:
+    return {wellknown.JOB_NAME: job.meta.name}
+
+
+def _difference(have: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    gone = {name: None for name in have if name not in wanted and name not in _SECRETS}
+    return {**{name: v for name, v in wanted.items() if have.get(name) != v}, **gone}
+
+
+_SECRETS: Final = frozenset({"id_rsa", "id_rsa.pub", "authorized_keys"})
+"""Keys of a Secret that are made once."""

@@ -1,0 +1,367 @@
+"""Ascend NPUs in annotations and resources, as HAMi's device plugin writes and reads them.
+
+Volcano: `pkg/scheduler/api/devices/ascend/hami`, `…/devices/config/vnpu.go`; the plugin:
+Project-HAMi/ascend-device-plugin, `internal/server`. What is known of chips is from that plugin's
+ConfigMap (`ascend-device-configmap.yaml`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api.fields import Fields
+from optsched.api.schema import boolean, count, integer, listing, record, text
+from optsched.cluster.gpu_shares import Card, CardRequest, CardUse, Chip, Template
+from optsched.units import FieldError, QuantityError, parse_amount
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+HAMI: Final = "hami.io/"
+HUAWEI: Final = "huawei.com/"
+REGISTER: Final = "hami.io/node-register-"
+CHIPS: Final = "optsched.io/npu-chips"
+"""Our own mark: how the NPUs of a node that has been dumped are cut."""
+
+KNOWN_CHIPS: Final = (
+    Chip(
+        "Ascend310P",
+        21527,
+        24576,
+        (Template("vir01", 3072), Template("vir02", 6144), Template("vir04", 12288)),
+    ),
+    Chip(
+        "Ascend910A",
+        32768,
+        32768,
+        (
+            Template("vir02", 2184),
+            Template("vir04", 4369),
+            Template("vir08", 8738),
+            Template("vir16", 17476),
+        ),
+    ),
+    Chip(
+        "Ascend910B2",
+        65536,
+        65536,
+        (
+            Template("vir03_1c_8g", 8192),
+            Template("vir06_1c_16g", 16384),
+            Template("vir12_3c_32g", 32768),
+        ),
+    ),
+    *(
+        Chip(name, 65536, 65536, (Template("vir05_1c_16g", 16384), Template("vir10_3c_32g", 32768)))
+        for name in ("Ascend910B3", "Ascend910B4-1", "Ascend910C")
+    ),
+    Chip(
+        "Ascend910B4",
+        32768,
+        32768,
+        (Template("vir05_1c_8g", 8192), Template("vir10_3c_16g", 16384)),
+    ),
+)
+"""Chips that count as long as no ConfigMap says something else about them."""
+
+_HANDSHAKE: Final = "hami.io/node-handshake-"
+_SOFT: Final = "hami-vnpu-core"
+_DELETED: Final = "Deleted"
+_MEMORY: Final = "-memory"
+_CORE: Final = "-core"
+_NAME: Final = re.compile(r"Ascend[A-Za-z0-9-]{1,40}")
+_ELSEWHERE: Final = re.compile(r"Ascend(910|310)|.*-\d+c")
+"""Whole chips and parts that Huawei's own device plugin offers as resources of their own."""
+_ALLOCATED: Final = "-devices-allocated"
+_TO_ALLOCATE: Final = "-devices-to-allocate"
+
+_NOT_A_REPORT: Final = "is no list of devices in JSON: its NPUs take nothing"
+_SOFT_NODE: Final = (
+    'shares NPUs without templates; they take nothing: only nodes with "false" are shared out here'
+)
+_TWICE: Final = "is listed more than once: its NPUs take nothing"
+_NO_ID: Final = "is no id of a device: write it without commas, colons and semicolons"
+_SEPARATORS: Final = ",:;"
+_OTHER_NAMES: Final = "is not supported: pods ask for {0} and {0}-memory"
+_NOT_AN_NPU: Final = "is not the name of an Ascend chip, such as Ascend310P"
+
+_DEVICE: Final = record(
+    "",
+    ("id", "devmem"),
+    id=text(""),
+    count=count("", default=1),
+    devmem=count(""),
+    health=boolean(""),
+    custominfo=record("", NetworkID={"type": "integer"}),
+)
+_REPORT: Final = record("", devices=listing("", _DEVICE))
+_TEMPLATE: Final = record("", ("name", "memory"), name=text("", minLength=1), memory=count(""))
+_VNPU: Final = record(
+    "",
+    ("commonWord", "memoryAllocatable", "memoryCapacity"),
+    commonWord=text(""),
+    resourceName=text(""),
+    resourceMemoryName=text(""),
+    memoryAllocatable=integer("", minimum=1),
+    memoryCapacity=integer("", minimum=1),
+    templates=listing("", _TEMPLATE),
+)
+_VNPUS: Final = record("", configs=listing("", _VNPU))
+
+
+# --- chips ---------------------------------------------------------------------------------------
+
+
+def parse_chips(vnpus: object, path: str, errors: list[FieldError]) -> tuple[Chip, ...]:
+    """The chips that a ConfigMap describes under `vnpus`: a list, or `configs` of a mapping."""
+    whole = {"configs": vnpus} if isinstance(vnpus, list) else vnpus
+    fields = Fields(whole, _VNPUS, path, errors)
+    found: list[Chip] = []
+    for each in fields.records("configs"):
+        before = len(errors)
+        chip = _chip(each)
+        if len(errors) == before:
+            found.append(chip)
+    return tuple(found)
+
+
+def _chip(fields: Fields) -> Chip:
+    name = fields.text("commonWord")
+    if not is_npu(name):
+        fields.reject("commonWord", name, _NOT_AN_NPU)
+    for key, meant in (
+        ("resourceName", HUAWEI + name),
+        ("resourceMemoryName", HUAWEI + name + _MEMORY),
+    ):
+        if fields.text(key) not in ("", meant):
+            fields.reject(key, fields.text(key), _OTHER_NAMES.format(HUAWEI + name))
+    templates = [Template(t.text("name"), t.integer("memory")) for t in fields.records("templates")]
+    memory, capacity = fields.integer("memoryAllocatable"), fields.integer("memoryCapacity")
+    templates.sort(key=lambda t: (t.memory, t.name))
+    return Chip(name, memory, capacity, tuple(templates))
+
+
+def chip_of(npu: str, chips: Sequence[Chip]) -> Chip | None:
+    """How NPUs of that name are cut; the first that is so named counts."""
+    return next((chip for chip in (*chips, *KNOWN_CHIPS) if chip.name == npu), None)
+
+
+def is_npu(name: str) -> bool:
+    """Whether that is the name of a chip that is shared by templates."""
+    return bool(_NAME.fullmatch(name)) and not _ELSEWHERE.fullmatch(name)
+
+
+# --- nodes ---------------------------------------------------------------------------------------
+
+
+def node_npus(
+    annotations: Mapping[str, str],
+    offered: Mapping[str, int],
+    chips: Sequence[Chip],
+    errors: list[FieldError],
+) -> Iterator[Card]:
+    """The NPUs of a node in the order in which they are reported, chip by chip.
+
+    A chip of which the node offers nothing, or whose device plugin has left, has no NPUs. One that
+    does not say that it is healthy is not where another of the node says so: the device plugin
+    leaves out what is false.
+    """
+    marked = _marked_chips(annotations)
+    known = chips if marked is None else marked
+    for key in sorted(k for k in annotations if k.startswith(REGISTER)):
+        npu = key.removeprefix(REGISTER)
+        left = annotations.get(_HANDSHAKE + npu, "").startswith(_DELETED)
+        if is_npu(npu) and offered.get(HUAWEI + npu) and not left:
+            yield from _reported(npu, annotations, chip_of(npu, known), errors)
+
+
+def _reported(
+    npu: str, annotations: Mapping[str, str], chip: Chip | None, errors: list[FieldError]
+) -> Iterable[Card]:
+    path, source = f"metadata.annotations[{REGISTER}{npu}]", annotations[REGISTER + npu]
+    if annotations.get(_SOFT) == "true":
+        errors.append(FieldError(f"metadata.annotations[{_SOFT}]", "true", _SOFT_NODE))
+        return ()
+    try:
+        devices = json.loads(source)
+    except (ValueError, RecursionError):
+        devices = None
+    if not isinstance(devices, list):
+        errors.append(FieldError(path, source, _NOT_A_REPORT))
+        return ()
+    before = len(errors)
+    parts = list(Fields({"devices": devices}, _REPORT, path, errors).records("devices"))
+    says = any(part.boolean("health") for part in parts)
+    cards = [_card(part, npu, chip, says_health=says) for part in parts]
+    number = Counter(card.key for card in cards)
+    for part, card in zip(parts, cards, strict=True):
+        if number[card.key] > 1 or any(each in card.key for each in _SEPARATORS):
+            part.reject("id", card.key, _TWICE if number[card.key] > 1 else _NO_ID)
+    return cards if len(errors) == before else ()
+
+
+def _card(part: Fields, npu: str, chip: Chip | None, *, says_health: bool) -> Card:
+    custom = part.record("custominfo")
+    return Card(
+        part.text("id"),
+        part.integer("devmem"),
+        part.integer("count"),
+        is_healthy=part.boolean("health") or (part.raw("health") is None and not says_health),
+        npu=npu,
+        chip=chip,
+        network=custom.optional_integer("NetworkID"),
+    )
+
+
+def npu_marks(cards: Iterable[Card]) -> dict[str, str]:
+    """The annotations of a node with such NPUs."""
+    reports: dict[str, list[dict[str, Any]]] = {}
+    chips: dict[str, Chip] = {}
+    for card in cards:
+        reports.setdefault(card.npu, []).append(_report(card))
+        if card.chip is not None:
+            chips[card.npu] = card.chip
+    marks = {REGISTER + npu: json.dumps(report) for npu, report in reports.items()}
+    if chips:
+        plain = [[c.name, c.memory, c.capacity, c.templates] for c in chips.values()]
+        marks[CHIPS] = json.dumps(plain)
+    return marks
+
+
+def _report(card: Card) -> dict[str, Any]:
+    wired = {} if card.network is None else {"custominfo": {"NetworkID": card.network}}
+    return {
+        "id": card.key,
+        "count": card.sharers,
+        "devmem": card.memory,
+        "type": card.npu,
+        "health": card.is_healthy,
+        **wired,
+    }
+
+
+def _marked_chips(annotations: Mapping[str, str]) -> tuple[Chip, ...] | None:
+    """The chips that a dumped node has kept; None where it has not, or has lost them."""
+    source = annotations.get(CHIPS)
+    if source is None:
+        return None
+    try:
+        return tuple(
+            Chip(name, memory, capacity, tuple(Template(*t) for t in templates))
+            for name, memory, capacity, templates in json.loads(source)
+        )
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
+# --- pods ----------------------------------------------------------------------------------------
+
+
+def npu_requests(asked: Mapping[str, Any]) -> Iterator[CardRequest]:
+    """What a container asks for in NPUs, chip by chip; it gets all of each without an amount."""
+    names = {key.removeprefix(HUAWEI) for key in asked if key.startswith(HUAWEI)}
+    for npu in sorted({n.removesuffix(_MEMORY) for n in names if not n.endswith(_CORE)}):
+        if not is_npu(npu):
+            continue
+        memory = _amount(asked, HUAWEI + npu + _MEMORY)
+        number = _amount(asked, HUAWEI + npu) if npu in names else 1
+        if number:
+            yield CardRequest(number, memory, 0 if memory else 100, npu=npu)
+
+
+def counts_on_cards(resource: str) -> bool:
+    """Whether a resource says how much of an NPU is asked for: no node offers it by itself."""
+    name = resource.removeprefix(HUAWEI)
+    if name == resource or not name.endswith((_MEMORY, _CORE)):
+        return False
+    return is_npu(name.removesuffix(_MEMORY).removesuffix(_CORE))
+
+
+class _NpuMarks:
+    """The annotations of pods that are read as NPUs that they hold."""
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and (
+            key.startswith(HAMI) or (is_npu(key.removeprefix(HUAWEI)) and key.startswith(HUAWEI))
+        )
+
+
+NPU_MARKS: Final = _NpuMarks()
+
+
+def npu_uses(annotations: Mapping[str, str]) -> Iterator[CardUse]:
+    """What a pod holds of which NPUs, as it was told when it was bound."""
+    names = {
+        npu
+        for key in annotations
+        if key.startswith(HAMI)
+        and is_npu(npu := key[len(HAMI) :].removesuffix(_ALLOCATED).removesuffix(_TO_ALLOCATE))
+    }
+    for npu in sorted(names):
+        keys = (HAMI + npu + _ALLOCATED, HAMI + npu + _TO_ALLOCATE)
+        told = next((annotations[k] for k in keys if annotations.get(k)), "")
+        templates = _templates(annotations.get(HUAWEI + npu, ""))
+        for container, part in enumerate(told.split(";")):
+            for fields in (use.split(",") for use in part.split(":")):
+                if len(fields) >= 4 and all(map(_is_count, fields[2:4])):
+                    key, memory, cores = fields[0], int(fields[2]), int(fields[3])
+                    yield CardUse(key, memory, cores, container, templates.get(key, ""), npu)
+
+
+def _templates(source: str) -> dict[str, str]:
+    """The template of each NPU in a list of `{"UUID", "temp"}`; none where it has no reading."""
+    try:
+        listed = json.loads(source) if source else []
+        return {str(e["UUID"]): str(e.get("temp", "")) for e in listed}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return {}
+
+
+def npu_use_marks(uses: Sequence[CardUse]) -> dict[str, str]:
+    """The annotations of a pod that holds so much of NPUs."""
+    marks: dict[str, str] = {}
+    for npu in sorted({u.npu for u in uses}):
+        held = [u for u in uses if u.npu == npu]
+        of_container = [""] * (1 + max(u.container for u in held))
+        for u in held:
+            of_container[u.container] += f"{u.key},{npu},{u.memory},{u.cores}:"
+        marks[HAMI + npu + _ALLOCATED] = "".join(f"{part};" for part in of_container)
+        plain = [{"UUID": u.key, **({"temp": u.instance} if u.instance else {})} for u in held]
+        marks[HUAWEI + npu] = json.dumps(plain, separators=(",", ":"))
+    return marks
+
+
+def npu_bind_marks(uses: Sequence[CardUse], node: str, now_ms: int) -> dict[str, str]:
+    """The annotations by which the device plugin gives a pod that is being bound its NPUs."""
+    marks = npu_use_marks(uses)
+    if not marks:
+        return marks
+    told = {k: v for k, v in marks.items() if k.endswith(_ALLOCATED)}
+    for key, value in told.items():
+        marks[key.removesuffix(_ALLOCATED) + _TO_ALLOCATE] = value
+    now = str(now_ms // 1000)
+    return marks | {
+        "predicate-time": now,
+        "hami.io/vgpu-node": node,
+        "hami.io/vgpu-time": now,
+        "hami.io/bind-phase": "allocating",
+        "hami.io/bind-time": now,
+    }
+
+
+# --- numbers -------------------------------------------------------------------------------------
+
+
+def _is_count(source: str) -> bool:
+    return source.isdecimal() and source.isascii() and len(source) <= 15
+
+
+def _amount(asked: Mapping[str, Any], resource: str) -> int:
+    """An amount as the API server writes it, such as 8k; 0 where it has no reading."""
+    try:
+        return parse_amount(resource, asked.get(resource, 0))
+    except QuantityError:
+        return 0

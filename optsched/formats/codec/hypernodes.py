@@ -1,0 +1,341 @@
+"""HyperNodes of the API as one tree, and what PodGroups ask of it.
+
+What can not be true at once (a second parent, a circle, a node that two HyperNodes list) is settled
+so that no HyperNode covers more than its own list says, and told; everything else keeps its
+meaning. Volcano stops all jobs with a topology instead (`pkg/scheduler/api/hyper_node_info.go`).
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from optsched.api.hypernode import MemberType
+from optsched.api.podgroup import TopologyMode as ApiMode
+from optsched.cluster.selectors import LabelSelector, Operator, Requirement
+from optsched.cluster.topology import (
+    NO_TOPOLOGY,
+    HyperNode,
+    SubGroupRule,
+    Topology,
+    TopologyMode,
+    TopologyRequest,
+)
+from optsched.formats.files.diagnostics import sentence
+from optsched.units import FieldError
+from optsched.units.patterns import Pattern, parse_pattern
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from optsched.api.hypernode import HyperNode as ApiHyperNode
+    from optsched.api.hypernode import Member
+    from optsched.api.podgroup import NetworkTopology, SubGroupPolicy
+    from optsched.api.selectors import LabelSelector as ApiSelector
+
+_Way: TypeAlias = "Pattern | LabelSelector"
+"""How a HyperNode names many nodes at once."""
+
+_MEMBERS: Final = "spec.members"
+_SHOWN: Final = 3
+_LITERAL = re.compile(r"\^([A-Za-z0-9-]*)(?![*+?{|])")
+
+
+# --- requests ------------------------------------------------------------------------------------
+
+
+def topology_request(asked: NetworkTopology | None) -> TopologyRequest | None:
+    """What a PodGroup, or a rule in it, asks of the network."""
+    if asked is None:
+        return None
+    mode = TopologyMode.HARD if asked.mode is ApiMode.HARD else TopologyMode.SOFT
+    return TopologyRequest(mode, asked.highest_tier, asked.highest_tier_name)
+
+
+def sub_group_rule(policy: SubGroupPolicy) -> SubGroupRule:
+    """One entry of `subGroupPolicy`."""
+    return SubGroupRule(
+        name=policy.name,
+        size=policy.size,
+        min_groups=policy.min_sub_groups,
+        selector=None if policy.selector is None else _selector(policy.selector),
+        keys=policy.match_label_keys,
+        topology=topology_request(policy.topology),
+    )
+
+
+def _selector(selector: ApiSelector) -> LabelSelector:
+    exact = (Requirement(k, Operator.IN, (v,)) for k, v in sorted(selector.match_labels.items()))
+    named = (c for c in selector.conditions if c.key and c.operator)
+    more = (Requirement(c.key, Operator(c.operator), c.values) for c in named)
+    return LabelSelector((*exact, *more))
+
+
+# --- nodes ---------------------------------------------------------------------------------------
+
+
+class NodeIndex:
+    """Nodes by name and label, and which of them each way of naming many nodes means."""
+
+    def __init__(self) -> None:
+        self._labels: dict[str, Mapping[str, str]] = {}
+        self._by_label: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+        self._meant: dict[_Way, set[str]] = {}
+        self._sorted: list[str] | None = None
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._labels
+
+    def put(self, name: str, labels: Mapping[str, str]) -> bool:
+        """Take a node; False if nothing is new about it."""
+        if self._labels.get(name) == labels:
+            return False
+        self.drop(name)
+        self._labels[name] = labels
+        for label in labels.items():
+            self._by_label[label].add(name)
+        for way, meant in self._meant.items():
+            if _means(way, name, labels):
+                meant.add(name)
+        return True
+
+    def drop(self, name: str) -> bool:
+        """Forget a node; False if it is not known."""
+        labels = self._labels.pop(name, None)
+        if labels is None:
+            return False
+        for label in labels.items():
+            self._by_label[label].discard(name)
+        for meant in self._meant.values():
+            meant.discard(name)
+        self._sorted = None
+        return True
+
+    def keep(self, ways: Iterable[_Way]) -> None:
+        """Ways that will be asked for again; what all others mean is forgotten."""
+        wanted = set(ways)
+        self._meant = {way: meant for way, meant in self._meant.items() if way in wanted}
+
+    def meant(self, way: _Way) -> set[str]:
+        """The nodes that a way means. Read only."""
+        if way not in self._meant:
+            likely = self._likely(way)
+            self._meant[way] = {n for n in likely if _means(way, n, self._labels[n])}
+        return self._meant[way]
+
+    def _likely(self, way: _Way) -> Iterable[str]:
+        """Nodes among which all that are meant can be found."""
+        if isinstance(way, Pattern):
+            return self._beginning(way.text)
+        for condition in way.requirements:
+            if condition.operator is Operator.IN:
+                parts = (self._by_label.get((condition.key, v), set()) for v in condition.values)
+                return set[str]().union(*parts)
+        return self._labels
+
+    def _beginning(self, pattern: str) -> list[str]:
+        """Names with the text that a pattern begins with, where it begins with one."""
+        if self._sorted is None or len(self._sorted) != len(self._labels):
+            self._sorted = sorted(self._labels)
+        literal = _LITERAL.match(pattern)
+        if literal is None or "|" in pattern:
+            return self._sorted
+        text = literal.group(1)
+        first = bisect_left(self._sorted, text)
+        last = bisect_left(self._sorted, f"{text}\x7f")
+        return self._sorted[first:last]
+
+
+def _means(way: _Way, name: str, labels: Mapping[str, str]) -> bool:
+    if isinstance(way, Pattern):
+        return way.is_in(name)
+    # An empty selector of members selects nothing, unlike elsewhere (Volcano `GetMembers`).
+    return bool(way.requirements) and way.matches(labels)
+
+
+# --- the tree ------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A HyperNode while the tree is put together; tier: None for one that says nothing."""
+
+    name: str
+    tier: int | None
+    tier_name: str
+    members: tuple[Member, ...]
+    parent: str = ""
+    nodes: list[str] = field(default_factory=list)
+    remarks: list[FieldError] = field(default_factory=list)
+
+    def remark(self, number: int, value: object, message: str) -> None:
+        self.remarks.append(FieldError(f"{_MEMBERS}[{number}]", value, message))
+
+
+class TopologyIndex:
+    """HyperNodes and nodes as they come and go, and the tree that they make.
+
+    Attributes
+    ----------
+    remarks
+        What does not count in HyperNodes that could be read, by name; brought up to date by
+        `topology`.
+
+    """
+
+    def __init__(self) -> None:
+        self.nodes = NodeIndex()
+        self.remarks: Mapping[str, tuple[FieldError, ...]] = {}
+        self._hypernodes: dict[str, ApiHyperNode] = {}
+        self._topology = NO_TOPOLOGY
+        self._is_stale = False
+
+    def put_node(self, name: str, labels: Mapping[str, str]) -> None:
+        """Take a node."""
+        self._is_stale |= self.nodes.put(name, labels)
+
+    def drop_node(self, name: str) -> None:
+        """Forget a node."""
+        self._is_stale |= self.nodes.drop(name)
+
+    def put(self, hypernode: ApiHyperNode) -> None:
+        """Take a HyperNode."""
+        self._hypernodes[hypernode.name] = hypernode
+        self._is_stale = True
+
+    def drop(self, name: str) -> None:
+        """Forget a HyperNode."""
+        self._is_stale |= self._hypernodes.pop(name, None) is not None
+
+    def topology(self) -> Topology:
+        """The tree as it is now; the very same object while nothing about it changes."""
+        if self._is_stale:
+            self._is_stale = False
+            fresh = self._build()
+            if fresh != self._topology or fresh.problems != self._topology.problems:
+                self._topology = fresh
+        return self._topology
+
+    def _build(self) -> Topology:
+        entries = {
+            name: _Entry(name, h.tier, h.tier_name, h.members)
+            for name, h in sorted(self._hypernodes.items())
+        }
+        usable = [e for e in entries.values() if e.tier is not None]
+        _link(entries, usable)
+        self.nodes.keep(way for e in usable for m in e.members if (way := _way(m)) is not None)
+        _share_out(usable, self.nodes)
+        self.remarks = {e.name: tuple(e.remarks) for e in usable if e.remarks}
+        return Topology(
+            tuple(
+                HyperNode(e.name, e.tier or 0, e.tier_name, e.parent, tuple(sorted(e.nodes)))
+                for e in usable
+            ),
+            dict(self._problems(entries.values())),
+        )
+
+    def _problems(self, entries: Iterable[_Entry]) -> Iterator[tuple[str, tuple[str, ...]]]:
+        for entry in entries:
+            errors = (*self._hypernodes[entry.name].errors, *entry.remarks)
+            if errors:
+                yield entry.name, tuple(sentence([error]) for error in errors)
+
+
+def _way(member: Member) -> _Way | None:
+    if member.pattern:
+        return parse_pattern(member.pattern)
+    return None if member.labels is None else _selector(member.labels)
+
+
+def _link(entries: Mapping[str, _Entry], usable: Iterable[_Entry]) -> None:
+    """Give HyperNodes their parents; of two parents the first by name has it."""
+    for parent in usable:
+        for number, member in enumerate(parent.members):
+            if member.type is not MemberType.HYPER_NODE:
+                continue
+            child = entries.get(member.name)
+            problem = _no_child(parent, child, entries)
+            if problem or child is None:
+                parent.remark(number, member.name, problem)
+            else:
+                child.parent = parent.name
+
+
+def _no_child(parent: _Entry, child: _Entry | None, entries: Mapping[str, _Entry]) -> str:
+    """Why a HyperNode can not be a member of another one; empty where it can."""
+    if child is None:
+        return "is no HyperNode of this cluster"
+    if child.tier is None:
+        return "is a HyperNode whose tier can not be read"
+    if child is parent or _reaches(child, parent.name, entries):
+        return "is above itself: members form a circle"
+    if parent.tier is None or child.tier >= parent.tier:
+        return f"is of tier {child.tier}, which is not below tier {parent.tier}"
+    if child.parent and child.parent != parent.name:
+        return f"is a member of {child.parent} already"
+    return ""
+
+
+def _reaches(start: _Entry, goal: str, entries: Mapping[str, _Entry]) -> bool:
+    """Whether going down members from a HyperNode leads to another one."""
+    seen, todo = {start.name}, [start]
+    while todo:
+        for member in todo.pop().members:
+            if member.type is not MemberType.HYPER_NODE or member.name in seen:
+                continue
+            if member.name == goal:
+                return True
+            seen.add(member.name)
+            if member.name in entries:
+                todo.append(entries[member.name])
+    return False
+
+
+def _share_out(usable: Iterable[_Entry], nodes: NodeIndex) -> None:
+    """Give nodes to HyperNodes: each to the lowest that lists it, of equals the first by name."""
+    by_name = {entry.name: entry for entry in usable}
+    owner: dict[str, str] = {}
+    above: dict[str, set[str]] = {}
+    for entry in sorted(by_name.values(), key=lambda e: (e.tier or 0, e.name)):
+        for number, member in enumerate(entry.members):
+            if member.type is not MemberType.NODE:
+                continue
+            lost: dict[str, list[str]] = {}
+            for name in sorted(_meant(entry, number, member, nodes)):
+                holder = owner.setdefault(name, entry.name)
+                if holder != entry.name and entry.name not in _above(holder, by_name, above):
+                    lost.setdefault(holder, []).append(name)
+            for holder, names in sorted(lost.items()):
+                entry.remark(number, _listed(names), f"is in {holder} already, and counts there")
+    for name, holder in owner.items():
+        by_name[holder].nodes.append(name)
+
+
+def _meant(entry: _Entry, number: int, member: Member, nodes: NodeIndex) -> Iterable[str]:
+    way = _way(member)
+    if way is not None:
+        return nodes.meant(way)
+    if member.name in nodes:
+        return (member.name,)
+    entry.remark(number, member.name, "is no node of this cluster")
+    return ()
+
+
+def _above(name: str, by_name: Mapping[str, _Entry], known: dict[str, set[str]]) -> set[str]:
+    """Names of all HyperNodes above one."""
+    if name not in known:
+        found: set[str] = set()
+        at = by_name[name].parent
+        while at:
+            found.add(at)
+            at = by_name[at].parent
+        known[name] = found
+    return known[name]
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"

@@ -1,0 +1,263 @@
+"""Numatopologies as the inside of nodes, and back.
+
+An agent on each node (Volcano's resource-exporter) writes which CPUs and GPUs there are, which of
+them nobody has alone, and which pods hold the others. Volcano: `pkg/scheduler/api/numa_info.go`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+
+from optsched.api.numatopology import parse_numatopology
+from optsched.cluster.numa import Alignment, Numa, NumaCell, NumaHold, NumaPart
+from optsched.formats.codec.snapshot_annotations import PROBLEM
+from optsched.formats.files.diagnostics import sentence
+from optsched.units import CPU, FieldError, QuantityError, parse_amount
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from optsched.api.numatopology import Numatopology, PodAllocation
+
+GPU: Final = "nvidia.com/gpu"
+CPU_MANAGER, TOPOLOGY_MANAGER = "CPUManagerPolicy", "TopologyManagerPolicy"
+STATIC: Final = "static"
+MOST_CELLS: Final = 8
+"""NUMA nodes up to which a kubelet aligns anything (`maxAllowableNUMANodes`)."""
+
+_LIST: Final = re.compile(r"[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?)*")
+_NO_LIST: Final = "is no list of numbers: write numbers and ranges such as 0-3,8"
+_NO_NUMBER: Final = "is not the number of a CPU or GPU"
+_NO_UNIT: Final = "names {} {}, whose place is not told in {}"
+_NO_CPUS: Final = "tells of no CPU: write the place of each"
+_NO_FREE: Final = "is missing: write which CPUs are free"
+_TOO_MANY: Final = f"has more NUMA nodes than a kubelet aligns, which is {MOST_CELLS}"
+_NO_POLICY: Final = f"is no policy: write {', '.join(Alignment)}"
+_NO_ALLOCATIONS: Final = "is not a mapping of resources to lists of numbers"
+
+_Ids: TypeAlias = "set[int]"
+_Place = TypeVar("_Place")
+
+
+def parse_numa(obj: object) -> tuple[str, Numa | None, tuple[FieldError, ...]]:
+    """The name of a node and its inside, and every field that has no reading; None without a name.
+
+    One field without a reading, and nothing of the object is used: a wrong number of free CPUs is
+    worse than none.
+    """
+    parsed, errors = parse_numatopology(obj)
+    if parsed is None:
+        return "", None, errors
+    marked = parsed.meta.annotations.get(PROBLEM)
+    if marked is not None:
+        return parsed.meta.name, Numa(problem=marked), ()
+    found = list(errors)
+    numa = _numa(parsed, found)
+    if found:
+        numa = Numa(problem=sentence(found))
+    return parsed.meta.name, numa, tuple(found)
+
+
+@dataclass(slots=True)
+class _Units:
+    """The CPUs or the GPUs of a node: the cell of each, and who has which."""
+
+    resource: str
+    path: str
+    cell_of: Mapping[int, int]
+    reserved: _Ids = field(default_factory=set)
+    free: _Ids = field(default_factory=set)
+    held: _Ids = field(default_factory=set)
+
+    def listed(self, text: str, path: str, errors: list[FieldError]) -> _Ids:
+        """The units that a list names; a wrong one is told and names none."""
+        if text and not _LIST.fullmatch(text):
+            errors.append(FieldError(path, text, _NO_LIST))
+            return set()
+        found: _Ids = set()
+        for part in text.split(",") if text else ():
+            first, _, last = part.partition("-")
+            numbers = range(int(first), int(last or first) + 1)
+            strange = next((n for n in numbers if n not in self.cell_of), None)
+            if strange is not None:
+                message = _NO_UNIT.format(self.resource, strange, self.path)
+                errors.append(FieldError(path, text, message))
+                return set()
+            found.update(numbers)
+        return found
+
+    def per_cell(self, units: Iterable[int]) -> Counter[int]:
+        """How many of some units each cell has."""
+        return Counter(self.cell_of[unit] for unit in units)
+
+
+def _numa(parsed: Numatopology, errors: list[FieldError]) -> Numa:
+    places = _by_number(parsed.cpus, "cpuDetail", errors)
+    cpus = _Units(CPU, "spec.cpuDetail", {n: place.numa for n, place in places.items()})
+    in_order = sorted(places, key=lambda n: (places[n].socket, places[n].core, n))
+    cpus.reserved = set(in_order[: _num_reserved(parsed, errors)])
+    slots = _by_number(parsed.gpus, "gpuDetail", errors)
+    gpus = _Units(GPU, "spec.gpuDetail", {n: place.numa for n, place in slots.items()})
+    if GPU not in parsed.resources:
+        gpus.cell_of = {}
+    _check(parsed, cpus, errors)
+    holds = tuple(_holds(parsed, (cpus, gpus), errors))
+    for units in (cpus, gpus):
+        resource = parsed.resources.get(units.resource)
+        if resource is not None:
+            path = f"spec.numares[{units.resource}].allocatable"
+            listed = units.listed(resource.allocatable, path, errors)
+            units.free = listed - units.reserved - units.held
+    return Numa(_alignment(parsed, errors), tuple(_cells(cpus, gpus)), holds)
+
+
+def _by_number(
+    named: Mapping[str, _Place], name: str, errors: list[FieldError]
+) -> dict[int, _Place]:
+    found: dict[int, _Place] = {}
+    for key, value in named.items():
+        if key.isdecimal() and key.isascii() and len(key) <= 5:
+            found[int(key)] = value
+        else:
+            errors.append(FieldError(f"spec.{name}[{key}]", key, _NO_NUMBER))
+    return found
+
+
+def _num_reserved(parsed: Numatopology, errors: list[FieldError]) -> int:
+    """CPUs that no pod gets alone: parts of one count as a whole one, as the kubelet does."""
+    text = parsed.reserved.get(CPU, "0")
+    try:
+        return -(-parse_amount(CPU, text) // 1000)
+    except QuantityError as e:
+        errors.append(e.at(f"spec.resReserved[{CPU}]"))
+        return 0
+
+
+def _check(parsed: Numatopology, cpus: _Units, errors: list[FieldError]) -> None:
+    if not cpus.cell_of:
+        errors.append(FieldError(cpus.path, None, _NO_CPUS))
+    if CPU not in parsed.resources:
+        errors.append(FieldError(f"spec.numares[{CPU}]", None, _NO_FREE))
+    number = len(set(cpus.cell_of.values()))
+    if number > MOST_CELLS:
+        errors.append(FieldError(cpus.path, number, _TOO_MANY))
+
+
+def _alignment(parsed: Numatopology, errors: list[FieldError]) -> Alignment:
+    text = parsed.policies.get(TOPOLOGY_MANAGER) or Alignment.NONE.value
+    if text not in tuple(Alignment):
+        errors.append(FieldError(f"spec.policies[{TOPOLOGY_MANAGER}]", text, _NO_POLICY))
+        return Alignment.NONE
+    return Alignment(text) if parsed.policies.get(CPU_MANAGER) == STATIC else Alignment.NONE
+
+
+def _holds(
+    parsed: Numatopology, kinds: tuple[_Units, _Units], errors: list[FieldError]
+) -> Iterator[NumaHold]:
+    for number, pod in enumerate(parsed.pods):
+        amounts = [Counter[int](), Counter[int]()]
+        for path, resource, text in _allocations(pod, f"spec.podAllocations[{number}]", errors):
+            for units, amount in zip(kinds, amounts, strict=True):
+                if resource == units.resource and units.cell_of:
+                    fresh = units.listed(text, path, errors) - units.reserved - units.held
+                    units.held |= fresh
+                    amount.update(units.per_cell(fresh))
+        cells = sorted(amounts[0].keys() | amounts[1].keys())
+        key = f"{pod.namespace}/{pod.name}" if pod.name else ""
+        parts = tuple(NumaPart(c, amounts[0][c], amounts[1][c]) for c in cells)
+        if parts:
+            yield NumaHold(key, pod.uid, parts)
+
+
+def _allocations(
+    pod: PodAllocation, path: str, errors: list[FieldError]
+) -> Iterator[tuple[str, str, str]]:
+    """Where, of what and which: everything that the containers of a pod hold."""
+    for number, container in enumerate(pod.containers):
+        where = f"{path}.containerAllocations[{number}].allocations"
+        found = container.get("allocations") if isinstance(container, dict) else None
+        if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
+            errors.append(FieldError(where, found, _NO_ALLOCATIONS))
+            continue
+        for resource, text in found.items():
+            yield f"{where}[{resource}]", resource, text
+
+
+def _cells(cpus: _Units, gpus: _Units) -> Iterator[NumaCell]:
+    """Cells with anything in them, in order."""
+    total, reserved, free = map(cpus.per_cell, (cpus.cell_of, cpus.reserved, cpus.free))
+    devices, idle = map(gpus.per_cell, (gpus.cell_of, gpus.free))
+    for c in sorted(total.keys() | devices.keys()):
+        yield NumaCell(c, total[c], reserved[c], free[c], devices[c], idle[c])
+
+
+# --- the way back --------------------------------------------------------------------------------
+
+
+def numa_spec(numa: Numa) -> dict[str, Any]:
+    """The `spec` of a Numatopology that reads as such an inside; the numbers are made up."""
+    cpus, gpus = _Dealer(), _Dealer()
+    reserved = [cpus.deal(cell.number, cell.reserved) for cell in numa.cells]
+    holds = [_hold_fields(hold, cpus, gpus) for hold in numa.holds]
+    free_cpus = [cpus.deal(cell.number, cell.free_cpus) for cell in numa.cells]
+    free_gpus = [gpus.deal(cell.number, cell.free_gpus) for cell in numa.cells]
+    for cell in numa.cells:
+        cpus.deal(cell.number, cell.cpus - cpus.dealt[cell.number])
+        gpus.deal(cell.number, cell.gpus - gpus.dealt[cell.number])
+    gpu_detail = {str(n): {"numa": cell} for n, cell in gpus.cell_of.items()}
+    resources = {CPU: _resource(free_cpus, cpus)}
+    if gpu_detail:
+        resources[GPU] = _resource(free_gpus, gpus)
+    return {
+        "policies": {CPU_MANAGER: STATIC, TOPOLOGY_MANAGER: numa.alignment.value},
+        "resReserved": {CPU: str(sum(map(len, reserved)))},
+        "numares": resources,
+        # CPUs are reserved in the order of their cores.
+        "cpuDetail": {
+            str(n): {"numa": cell, "socket": 0, "core": n} for n, cell in cpus.cell_of.items()
+        },
+        **({"gpuDetail": gpu_detail} if gpu_detail else {}),
+        **({"podAllocations": holds} if holds else {}),
+    }
+
+
+class _Dealer:
+    """Makes up numbers for units."""
+
+    def __init__(self) -> None:
+        self.cell_of: dict[int, int] = {}
+        self.dealt: Counter[int] = Counter()
+        self._numbers = count()
+
+    def deal(self, cell: int, number: int) -> list[int]:
+        """Some more units of a cell."""
+        found = [next(self._numbers) for _ in range(number)]
+        self.cell_of.update(dict.fromkeys(found, cell))
+        self.dealt[cell] += number
+        return found
+
+
+def _resource(free: list[list[int]], units: _Dealer) -> dict[str, Any]:
+    return {"allocatable": _text(n for each in free for n in each), "capacity": len(units.cell_of)}
+
+
+def _text(numbers: Iterable[int]) -> str:
+    return ",".join(map(str, numbers))
+
+
+def _hold_fields(hold: NumaHold, cpus: _Dealer, gpus: _Dealer) -> dict[str, Any]:
+    namespace, _, name = hold.key.partition("/")
+    held = {
+        CPU: [n for part in hold.parts for n in cpus.deal(part.cell, part.cpus)],
+        GPU: [n for part in hold.parts for n in gpus.deal(part.cell, part.gpus)],
+    }
+    allocations = {resource: _text(units) for resource, units in held.items() if units}
+    named = {"uid": hold.uid, "name": name, "namespace": namespace}
+    return {
+        **{name: value for name, value in named.items() if value},
+        "containerAllocations": [{"name": "main", "allocations": allocations}],
+    }

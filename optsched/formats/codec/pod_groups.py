@@ -1,0 +1,288 @@
+"""PodGroups and pods on their own as gangs, and queues of the API as domain queues."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from optsched.api import wellknown
+from optsched.api.queue import DequeueStrategy
+from optsched.cluster.amounts import amounts
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.snapshot import (
+    DEFAULT_QUEUE,
+    ROOT_QUEUE,
+    Gang,
+    GangPhase,
+    Owner,
+    Queue,
+    QueueState,
+)
+from optsched.cluster.task import TaskStatus
+from optsched.formats.codec.ascend_npus import NPU_MARKS
+from optsched.formats.codec.gpu_shares import CARDS, VGPU_IDS
+from optsched.formats.codec.hypernodes import sub_group_rule, topology_request
+from optsched.formats.codec.local_data import IMAGES
+from optsched.formats.codec.pods.numa_requests import NEEDS
+from optsched.formats.codec.pods.plugin_annotations import NOTES
+from optsched.formats.codec.pods.reader import SCHEDULER_NAMES
+from optsched.formats.codec.queue_node_groups import node_groups
+from optsched.formats.codec.queue_tolerance import tolerance
+from optsched.formats.codec.queue_usage import USAGE, read_usage
+from optsched.formats.codec.scheduling_groups import PREFIX
+from optsched.formats.codec.snapshot_annotations import (
+    DEVICE,
+    OWNER,
+    PROBLEM,
+    WAITING_SINCE,
+    marked_reason,
+    waiting_since_ms,
+    without,
+)
+from optsched.formats.files.diagnostics import sentence
+from optsched.plugins.topology.task_topology import read_roles
+from optsched.units import DurationError, FieldError, parse_duration_ms, split_usage
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from optsched.api.meta import OwnerReference
+    from optsched.api.podgroup import PodGroup
+    from optsched.api.queue import Queue as ApiQueue
+    from optsched.cluster.task import Task
+    from optsched.cluster.usage import Usage
+    from optsched.formats.codec.priority_classes import Priorities
+
+_NO_CLASS: Final = "names a PriorityClass that does not exist; the priority is taken for 0"
+_GROUP_MARKS: Final = frozenset({PROBLEM, WAITING_SINCE, wellknown.SUBMITTER})
+AT_THEIR_END: Final = frozenset({TaskStatus.RELEASING, TaskStatus.SUCCEEDED, TaskStatus.FAILED})
+_QUEUE_MARKS: Final = _GROUP_MARKS | {USAGE}
+POD_MARKS: Final = frozenset(
+    {
+        wellknown.SUBMITTER,
+        wellknown.PREEMPTABLE,
+        wellknown.COOLDOWN_TIME,
+        wellknown.CHECKPOINTED_AT,
+        wellknown.MOVABLE,
+        wellknown.RUNNING_ESTIMATE,
+        wellknown.QUEUE_ALLOCATION_GATE,
+        PROBLEM,
+        WAITING_SINCE,
+        CARDS,
+        DEVICE,
+        OWNER,
+        NEEDS,
+        wellknown.TOPOLOGY_DECISION,
+        wellknown.GPU_INDEX,
+        VGPU_IDS,
+        wellknown.QUEUE_NAME,
+        wellknown.TASK_SPEC,
+        wellknown.TASK_INDEX,
+        wellknown.TASK_PRIORITY,
+        *wellknown.GROUP_NAME_ANNOTATIONS,
+        wellknown.DATASETS,
+        IMAGES,
+        *NOTES,
+    }
+)
+"""Annotations of a pod that are read into fields of its task or its gang."""
+
+
+def gang_of_group(
+    group: PodGroup, tasks: Iterable[Task], priorities: Priorities
+) -> tuple[Gang, tuple[FieldError, ...]]:
+    """The gang of a PodGroup and the pods that name it, and remarks that do not keep it waiting.
+
+    A PodGroup with fields that have no reading gives a gang with a problem.
+    """
+    value = priorities.find(group.priority_class)
+    missing = FieldError("spec.priorityClassName", group.priority_class, _NO_CLASS)
+    created = group.meta.creation_ms
+    least, usage = split_usage(group.min_resources)
+    gang = Gang(
+        key=group.key,
+        queue=group.queue,
+        uid=group.meta.uid,
+        min_member=group.min_member,
+        min_role=tuple(sorted(group.min_task_member.items())),
+        min_resources=amounts(least),
+        min_usage=amounts(usage),
+        priority=value or 0,
+        created_ms=created,
+        waiting_since_ms=waiting_since_ms(group.meta.annotations, created),
+        phase=GangPhase(group.status.phase.value),
+        tasks=_in_order(tasks),
+        annotations=_kept_annotations(group),
+        topology=topology_request(group.topology),
+        sub_groups=tuple(sub_group_rule(policy) for policy in group.sub_groups),
+        owner=_owner(group.meta.controller),
+        problem=_group_problem(group),
+    )
+    remarks = (missing,) if value is None else ()
+    unread: list[FieldError] = []
+    read_roles(group.meta.annotations, unread)
+    return gang, (*remarks, *_unread_durations(group.meta.annotations), *unread)
+
+
+def _owner(reference: OwnerReference | None) -> Owner | None:
+    if reference is None:
+        return None
+    return Owner(reference.api_version, reference.kind, reference.name, reference.uid)
+
+
+def _kept_annotations(group: PodGroup) -> Mapping[str, str]:
+    """Those of the PodGroup; what a label says about being evicted counts like one."""
+    own = without(group.meta.annotations, _GROUP_MARKS)
+    label = group.meta.labels.get(wellknown.PREEMPTABLE)
+    return own if label is None else {wellknown.PREEMPTABLE: label, **own}
+
+
+def _unread_durations(annotations: Mapping[str, str]) -> Iterator[FieldError]:
+    """Waiting and running times that have no reading and are passed over, as in Volcano."""
+    waiting = next((k for k in wellknown.WAITING_TIME_ANNOTATIONS if annotations.get(k)), None)
+    running = wellknown.RUNNING_ESTIMATE if annotations.get(wellknown.RUNNING_ESTIMATE) else None
+    for key in filter(None, (waiting, running)):
+        try:
+            parse_duration_ms(annotations[key])
+        except DurationError as e:
+            yield e.at(f"metadata.annotations[{key}]")
+
+
+def is_ours_without_pods(group: PodGroup, scheduler_names: Collection[str]) -> bool:
+    """Whether a PodGroup that has no pods is one of these schedulers'.
+
+    It is for the scheduler that its annotation names. One without the annotation is for a scheduler
+    of a usual name: another one next to it leaves it alone.
+    """
+    named = group.meta.annotations.get(wellknown.GROUP_SCHEDULER)
+    if named:
+        return named in scheduler_names
+    return not set(SCHEDULER_NAMES).isdisjoint(scheduler_names)
+
+
+def missing_gang(key: str, tasks: Iterable[Task], queue: str) -> Gang:
+    """The gang of pods that name a PodGroup which does not exist.
+
+    Pods that leave or have ended miss nothing: jobs take their PodGroups away at their end.
+    """
+    members = _in_order(tasks)
+    first = min(members, key=lambda task: task.key)
+    message = f"{_group_text(key)}, which pod {first.key} names, does not exist"
+    if key.partition("/")[2].startswith(wellknown.MADE_GROUP_PREFIX):
+        message = f"{_group_text(key)} of pod {first.key} has not been made yet by the controllers"
+    created = min(task.created_ms for task in members)
+    is_over = all(task.status in AT_THEIR_END for task in members)
+    return Gang(
+        key=key,
+        queue=queue,
+        priority=max(task.priority for task in members),
+        created_ms=created,
+        waiting_since_ms=created,
+        tasks=members,
+        problem=None if is_over else Reason(ReasonCode.POD_GROUP_NOT_FOUND, message),
+    )
+
+
+def _group_text(key: str) -> str:
+    namespace, _, name = key.partition("/")
+    if name.startswith(PREFIX):
+        return f"PodGroup {namespace}/{name.removeprefix(PREFIX)} of scheduling.k8s.io"
+    return f"PodGroup {key}"
+
+
+@dataclass(frozen=True, slots=True)
+class Loner:
+    """A pod of ours without a PodGroup, and what its gang takes from it.
+
+    Attributes
+    ----------
+    priority
+        The pod's own, whatever its place among pods of a role.
+    annotations
+        The pod's.
+
+    """
+
+    task: Task
+    queue: str
+    priority: int
+    annotations: Mapping[str, str]
+
+
+def implicit_gang(loner: Loner) -> Gang:
+    """The gang of one pod that belongs to no PodGroup."""
+    task = loner.task
+    return Gang(
+        key=task.gang,
+        queue=loner.queue,
+        min_member=1,
+        priority=loner.priority,
+        created_ms=task.created_ms,
+        waiting_since_ms=waiting_since_ms(loner.annotations, task.created_ms),
+        phase=_loner_phase(task.status),
+        tasks=(task,),
+        annotations=without(without(loner.annotations, POD_MARKS), NPU_MARKS),
+        is_implicit=True,
+    )
+
+
+def queue_of(queue: ApiQueue) -> Queue:
+    """The domain queue; one with fields that have no reading takes no work.
+
+    What a queue deserves is at least its guarantee where nothing else is written.
+    """
+    return Queue(
+        name=queue.name,
+        weight=queue.weight,
+        capability=amounts(queue.capability) or None,
+        deserved=amounts(queue.effective_deserved),
+        guarantee=amounts(queue.guarantee),
+        reclaimable=queue.reclaimable,
+        parent=queue.parent or ROOT_QUEUE,
+        priority=queue.priority,
+        created_ms=queue.meta.creation_ms,
+        state=QueueState(queue.status.state.value),
+        is_fifo=queue.dequeue_strategy is DequeueStrategy.FIFO,
+        annotations=without(queue.meta.annotations, _QUEUE_MARKS),
+        node_groups=node_groups(queue),
+        tolerance=tolerance(queue)[0],
+        problem=_queue_problem(queue),
+    )
+
+
+def usage_of(queues: Iterable[ApiQueue]) -> dict[str, Usage]:
+    """What queues have used lately, by name, as far as they tell."""
+    found = ((queue.name, read_usage(queue.meta.annotations)[0]) for queue in queues)
+    return {name: usage for name, usage in sorted(found) if usage is not None}
+
+
+def with_builtin_queues(queues: Iterable[Queue]) -> tuple[Queue, ...]:
+    """The queues in name order, with `default` and `root` as Volcano's scheduler creates them."""
+    builtin = (Queue(DEFAULT_QUEUE), Queue(ROOT_QUEUE, reclaimable=False))
+    found = {queue.name: queue for queue in (*builtin, *queues)}
+    return tuple(found[name] for name in sorted(found))
+
+
+def _in_order(tasks: Iterable[Task]) -> tuple[Task, ...]:
+    return tuple(sorted(tasks, key=lambda task: task.order))
+
+
+def _loner_phase(status: TaskStatus) -> GangPhase:
+    if status.holds_resources:
+        return GangPhase.RUNNING
+    finished = status in (TaskStatus.SUCCEEDED, TaskStatus.FAILED)
+    return GangPhase.COMPLETED if finished else GangPhase.PENDING
+
+
+def _group_problem(group: PodGroup) -> Reason | None:
+    if not group.errors:
+        return marked_reason(group.meta.annotations)
+    message = f"PodGroup {group.key}: {sentence(group.errors)}"
+    return Reason(ReasonCode.INVALID_POD_GROUP, message)
+
+
+def _queue_problem(queue: ApiQueue) -> Reason | None:
+    message = sentence(queue.errors) if queue.errors else tolerance(queue)[1]
+    if not message:
+        return marked_reason(queue.meta.annotations)
+    return Reason(ReasonCode.INVALID_QUEUE, message)

@@ -1,0 +1,94 @@
+"""What a pod says about being evicted for others, and about how long it runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from optsched.api import wellknown
+from optsched.api.schema import MAX_INT32
+from optsched.api.truth import is_true
+from optsched.formats.codec.snapshot_annotations import OWNER
+from optsched.units import DurationError, FieldError, TimestampError, parse_time_ms
+from optsched.units.duration import parse_duration_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from optsched.api.meta import ObjectMeta
+
+
+def is_preemptable(meta: ObjectMeta) -> bool:
+    """Whether a pod may be evicted for others; it may unless it says otherwise.
+
+    An annotation counts before a label, and what is no truth value means no
+    (`GetPodPreemptable`, pkg/scheduler/api/pod_info.go).
+    """
+    text = meta.annotations.get(wellknown.PREEMPTABLE)
+    if text is None:
+        text = meta.labels.get(wellknown.PREEMPTABLE)
+    return text is None or is_true(text)
+
+
+def owner_of(meta: ObjectMeta) -> str:
+    """UID of the object that makes a pod again when it is gone; empty where there is none."""
+    controller = meta.controller
+    return meta.annotations.get(OWNER, "") if controller is None else controller.uid
+
+
+def is_movable(meta: ObjectMeta) -> bool:
+    """Whether a pod may start again elsewhere: it says so, or has a controller that sees to it."""
+    text = meta.annotations.get(wellknown.MOVABLE)
+    if text is None:
+        return meta.controller is not None or bool(owner_of(meta))
+    return is_true(text)
+
+
+def cooldown_ms(meta: ObjectMeta, remarks: list[FieldError]) -> int:
+    """How long after its start a pod is to be left alone; annotation before label."""
+    key = wellknown.COOLDOWN_TIME
+    where = "annotations" if key in meta.annotations else "labels"
+    return _read(meta, where, key, parse_duration_ms, remarks)
+
+
+def saved_ms(meta: ObjectMeta, remarks: list[FieldError]) -> int:
+    """When the work of a pod was last saved."""
+    return _read(meta, "annotations", wellknown.CHECKPOINTED_AT, parse_time_ms, remarks)
+
+
+def _read(
+    meta: ObjectMeta,
+    where: str,
+    key: str,
+    parse: Callable[[object], int],
+    remarks: list[FieldError],
+) -> int:
+    text = getattr(meta, where).get(key)
+    if text is None:
+        return 0
+    try:
+        return max(parse(text), 0)
+    except (DurationError, TimestampError) as e:
+        remarks.append(e.at(f"metadata.{where}[{key}]"))
+        return 0
+
+
+def estimate_ms(meta: ObjectMeta, spec: Mapping[str, Any], remarks: list[FieldError]) -> int:
+    """How long a pod is expected to run, or may run at most where that is shorter."""
+    said = _read(meta, "annotations", wellknown.RUNNING_ESTIMATE, parse_duration_ms, remarks)
+    limit = spec.get("activeDeadlineSeconds")
+    most = limit * 1000 if type(limit) is int and 0 < limit <= MAX_INT32 else 0
+    return min(said, most) if said and most else said or most
+
+
+def started_ms(status: Mapping[str, Any]) -> int:
+    """When a pod was bound, by its condition PodScheduled; 0 where that does not say."""
+    conditions = status.get("conditions")
+    for condition in conditions if isinstance(conditions, list) else ():
+        if isinstance(condition, dict) and condition.get("type") == "PodScheduled":
+            if condition.get("status") != "True":
+                return 0
+            try:
+                return parse_time_ms(condition.get("lastTransitionTime"))
+            except TimestampError:
+                return 0
+    return 0

@@ -1,0 +1,389 @@
+"""A pod as a task: one call for each pod that a watch brings, so it is quick and never raises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from optsched.api import wellknown
+from optsched.api.meta import ObjectMeta, parse_meta
+from optsched.api.podgroup import group_name_of
+from optsched.api.schema import MAX_INT32
+from optsched.cluster.amounts import amounts, total
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.task import QueueGate, Task, TaskStatus
+from optsched.formats.bounded_cache import Interned, Recent
+from optsched.formats.codec.gpu_shares import card_uses, held_cards
+from optsched.formats.codec.local_data import wants_of
+from optsched.formats.codec.pods.eviction_annotations import (
+    cooldown_ms,
+    estimate_ms,
+    is_movable,
+    is_preemptable,
+    owner_of,
+    saved_ms,
+    started_ms,
+)
+from optsched.formats.codec.pods.numa_requests import held_parts, numa_parts
+from optsched.formats.codec.pods.shape_key import shape_key
+from optsched.formats.codec.pods.task_shape import MOST_TERMS, label_keys, task_shape, within_limits
+from optsched.formats.codec.priority_classes import Priorities
+from optsched.formats.codec.resource_claims import ClaimBook, claim_keys
+from optsched.formats.codec.scheduling_groups import gang_name
+from optsched.formats.codec.snapshot_annotations import PROBLEM, marked_device, marked_reason
+from optsched.formats.files.diagnostics import sentence
+from optsched.units import FieldError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from optsched.cluster.dra_devices import DeviceAsk
+    from optsched.cluster.node_shards import Sharding
+    from optsched.cluster.task import TaskShape
+
+DEFAULT_NAMESPACE: Final = "default"
+OTHER_SCHEDULER: Final = "default-scheduler"
+IMPLICIT_PREFIX: Final = "pod:"
+"""Starts the name of the gang of a pod without a PodGroup; no object's name holds a colon."""
+
+_NOT_TEXT: Final = "is not a text: write it in quotes"
+_NOT_WHOLE: Final = f"is not a whole number of at most {MAX_INT32}"
+_NO_CLASS: Final = "names a PriorityClass that does not exist; the priority is taken for 0"
+_MAX_DIGITS: Final = 9
+_SHAPES_KEPT: Final = 1024
+"""Shapes that are remembered without a pod: pods of one job come one after the other."""
+
+_FINISHED: Final = {"Succeeded": TaskStatus.SUCCEEDED, "Failed": TaskStatus.FAILED}
+
+_Shaped: TypeAlias = "tuple[TaskShape, tuple[FieldError, ...]]"
+
+
+class Loners(StrEnum):
+    """What becomes of pods that name no PodGroup."""
+
+    PLACE = "place"
+    """Each is a gang of its own."""
+
+    WAIT = "wait"
+    """They wait for the PodGroup that controllers make for them or for their owner."""
+
+
+SCHEDULER_NAMES: Final = (wellknown.DEFAULT_SCHEDULER_NAME, wellknown.OWN_SCHEDULER_NAME)
+"""Pods that name one of these are decided, unless somebody says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeOptions:
+    """Whose pods are ours, where those without a queue belong, and which shard of nodes is ours.
+
+    Attributes
+    ----------
+    sharding
+        Without the shards themselves; None for what the dump of a snapshot says, or else none.
+    lifting_classes
+        PriorityClasses by which a PodGroup of a followed cluster counts above its pods; None for
+        all of them.
+    device_schedulers
+        Other schedulers whose pods hold the devices that their annotations name, in a followed
+        cluster; None for all of them.
+
+    """
+
+    scheduler_names: tuple[str, ...] = SCHEDULER_NAMES
+    default_queue: str = wellknown.DEFAULT_QUEUE
+    sharding: Sharding | None = None
+    loners: Loners = Loners.PLACE
+    lifting_classes: frozenset[str] | None = None
+    device_schedulers: frozenset[str] | None = None
+
+
+class PodDecoder:
+    """Reads pods, and gives pods that ask for the same the very same shape.
+
+    Attributes
+    ----------
+    options
+        Whose pods are ours.
+    priorities
+        What priority classes stand for, for pods without a number; may be replaced at any time.
+    book
+        The ResourceClaims of the cluster, and who uses them.
+
+    """
+
+    def __init__(
+        self, options: DecodeOptions | None = None, priorities: Priorities | None = None
+    ) -> None:
+        self.options = options or DecodeOptions()
+        self.priorities = priorities or Priorities()
+        self.book = ClaimBook()
+        self._label_keys: Recent[bytes, tuple[str, ...]] = Recent(_SHAPES_KEPT)
+        self._shaped: Recent[tuple[object, ...], _Shaped] = Recent(_SHAPES_KEPT)
+        self._shapes: Interned[TaskShape] = Interned()
+
+    def task(self, pod: Mapping[str, Any]) -> Task:
+        """The task that a pod is; `Task.problem` names every field that cannot be read."""
+        return self.read(pod)[0]
+
+    def read(self, pod: Mapping[str, Any]) -> tuple[Task, tuple[FieldError, ...]]:
+        """The task, its unreadable fields, and remarks that do not keep it from being placed."""
+        errors: list[FieldError] = []
+        meta = _meta(pod, errors)
+        spec, status = _part(pod, "spec"), _part(pod, "status")
+        shape, unreadable = self._shape(pod, meta)
+        errors += unreadable
+        node = _text(spec, "spec.nodeName", errors)
+        if unreadable:
+            shape = within_limits(shape, is_bound=bool(node))
+        claims = claims_of(pod) if spec.get("resourceClaims") else ()
+        if len(claims) > MOST_TERMS and not node:
+            message = f"claims are too many: write at most {MOST_TERMS}"
+            errors.append(FieldError("spec.resourceClaims", len(claims), message))
+            claims = ()
+        if claims:
+            shape = self._claiming(shape, f"{meta.namespace}/{meta.name}", claims, node)
+        remarks: list[FieldError] = []
+        priority = _marked_priority(meta, errors)
+        if priority is None:
+            priority = self._priority(spec, errors, remarks)
+        stands = _status(meta, spec, status, node)
+        task = Task(
+            key=f"{meta.namespace}/{meta.name}",
+            shape=shape,
+            status=stands,
+            uid=meta.uid,
+            gang=self._gang(meta, spec),
+            role=_label(meta, wellknown.TASK_SPEC),
+            index=task_index(meta),
+            priority=priority,
+            created_ms=meta.creation_ms,
+            labels=meta.labels,
+            node=node,
+            nominated_node=_text(status, "status.nominatedNodeName", errors),
+            preemptable=is_preemptable(meta),
+            started_ms=started_ms(status),
+            saved_ms=saved_ms(meta, remarks),
+            cooldown_ms=cooldown_ms(meta, remarks),
+            owner=owner_of(meta),
+            is_movable=is_movable(meta),
+            estimate_ms=estimate_ms(meta, spec, remarks),
+            cards=held_cards(
+                card_uses(meta.annotations, shape.request, remarks),
+                shape.cards,
+                shape.request,
+                remarks,
+            ),
+            device_claims=claims,
+            numa=held_parts(numa_parts(meta.annotations, remarks), shape.numa, remarks),
+            wants=wants_of(meta, spec),
+            gate=_gate(meta, spec) if stands is TaskStatus.PENDING else QueueGate.NONE,
+            problem=_problem(meta, errors),
+        )
+        return task, (*errors, *remarks)
+
+    def gang_priority(self, pod: Mapping[str, Any]) -> int:
+        """The priority of a pod among others, which `volcano.sh/task-priority` does not change."""
+        return self._priority(_part(pod, "spec"), [], [])
+
+    def queue(self, pod: Mapping[str, Any], namespace: Mapping[str, str]) -> str:
+        """The queue of a pod without a PodGroup; namespace: the annotations of its namespace.
+
+        A bound pod counts for the queue that admitted it, as the binder has noted.
+        """
+        own = _meta(pod, []).annotations
+        if _part(pod, "spec").get("nodeName") and (admitted := own.get(wellknown.ADMITTED_QUEUE)):
+            return admitted
+        named = own.get(wellknown.QUEUE_NAME) or namespace.get(wellknown.QUEUE_NAME)
+        return named or self.options.default_queue
+
+    def _shape(self, pod: Mapping[str, Any], meta: ObjectMeta) -> _Shaped:
+        key = shape_key(pod, meta)
+        if key is None:
+            return self._fresh(pod, meta)
+        keys = self._label_keys.get(key)
+        if keys is None:
+            keys = self._label_keys.add(key, label_keys(pod))
+        # The labels named by matchLabelKeys are the only ones of the pod itself in its shape.
+        full = (key, *map(meta.labels.get, keys))
+        return self._shaped.get(full) or self._shaped.add(full, self._fresh(pod, meta))
+
+    def _fresh(self, pod: Mapping[str, Any], meta: ObjectMeta) -> _Shaped:
+        shape, errors = task_shape(pod, meta)
+        device = marked_device(meta.annotations)
+        if device is not None:
+            shape = replace(shape, device=device)
+        return self._shapes.intern(shape), errors
+
+    def _claiming(self, shape: TaskShape, pod: str, keys: tuple[str, ...], node: str) -> TaskShape:
+        """The shape with what its ResourceClaims add; where it runs, only what they count for."""
+        book, counted = self.book, [shape.request]
+        tied: list[str] = []
+        asks: list[DeviceAsk] = []
+        for key in keys:
+            claim = book.claims.get(key)
+            if claim is not None and book.counts_for(key, pod):
+                counted.append(amounts(claim.counted))
+            if claim is None or not claim.is_own or claim.allocation or claim.problem:
+                tied.append(key)
+            else:
+                asks.append(claim.ask)
+        if node:
+            tied, asks = [], []
+        request = amounts(total(counted))
+        shape = replace(shape, request=request, device_claims=tuple(tied), devices=tuple(asks))
+        return self._shapes.intern(shape)
+
+    def group_elsewhere(self, pod: Mapping[str, Any]) -> str:
+        """The gang of the PodGroup that a pod of another scheduler names; empty for others."""
+        spec = _part(pod, "spec")
+        if self._is_ours(spec):
+            return ""
+        meta = _meta(pod, [])
+        group = group_name_of(meta.annotations) or gang_name(spec)
+        return f"{meta.namespace}/{group}" if group else ""
+
+    def _is_ours(self, spec: dict[str, Any]) -> bool:
+        return spec.get("schedulerName") in self.options.scheduler_names
+
+    def _gang(self, meta: ObjectMeta, spec: dict[str, Any]) -> str:
+        if not self._is_ours(spec):
+            return ""
+        group = group_name_of(meta.annotations) or gang_name(spec)
+        return f"{meta.namespace}/{group or self._without_group(meta)}"
+
+    def _without_group(self, meta: ObjectMeta) -> str:
+        if self.options.loners is Loners.PLACE:
+            return IMPLICIT_PREFIX + meta.name
+        owner = meta.controller
+        return wellknown.MADE_GROUP_PREFIX + (owner.uid if owner else meta.uid)
+
+    def _priority(
+        self, spec: dict[str, Any], errors: list[FieldError], remarks: list[FieldError]
+    ) -> int:
+        number = spec.get("priority")
+        if type(number) is int and abs(number) <= MAX_INT32:
+            return number
+        if number is not None:
+            errors.append(FieldError("spec.priority", number, _NOT_WHOLE))
+        name = _text(spec, "spec.priorityClassName", errors)
+        value = self.priorities.find(name)
+        if value is None:
+            remarks.append(FieldError("spec.priorityClassName", name, _NO_CLASS))
+        return value or 0
+
+
+def is_gone(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod is on its way out and holds nothing any more: finished, or never on a node."""
+    meta, spec, status = (_part(pod, name) for name in ("metadata", "spec", "status"))
+    if meta.get("deletionTimestamp") is None:
+        return False
+    return not spec.get("nodeName") or _finished(status) is not None
+
+
+def is_standing(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod is bound, has not ended and is not terminating."""
+    meta, spec, status = (_part(pod, name) for name in ("metadata", "spec", "status"))
+    is_terminating = meta.get("deletionTimestamp") is not None
+    return bool(spec.get("nodeName")) and not is_terminating and _finished(status) is None
+
+
+def claims_of(pod: Mapping[str, Any]) -> tuple[str, ...]:
+    """Keys of the ResourceClaims that a pod names; none once it has ended."""
+    spec, status = _part(pod, "spec"), _part(pod, "status")
+    if not spec.get("resourceClaims") or _finished(status) is not None:
+        return ()
+    meta = _meta(pod, [])
+    return claim_keys(spec, status, meta.namespace, meta.name)
+
+
+def scheduler_of(pod: Mapping[str, Any]) -> str:
+    """The scheduler that a pod asks for."""
+    name = _part(pod, "spec").get("schedulerName")
+    return name if isinstance(name, str) and name else OTHER_SCHEDULER
+
+
+def task_index(meta: ObjectMeta) -> int:
+    """The number of a pod within its role: as marked, else at the end of its name, else -1."""
+    text = _label(meta, wellknown.TASK_INDEX) or meta.name.rpartition("-")[2]
+    if text == "-1" or not (text.isdecimal() and text.isascii() and len(text) <= _MAX_DIGITS):
+        return -1
+    return int(text)
+
+
+# --- parts ---------------------------------------------------------------------------------------
+
+
+def _meta(pod: object, errors: list[FieldError]) -> ObjectMeta:
+    meta = parse_meta(pod, errors) or ObjectMeta("")
+    return meta if meta.namespace else replace(meta, namespace=DEFAULT_NAMESPACE)
+
+
+def _part(pod: object, name: str) -> dict[str, Any]:
+    part = pod.get(name) if isinstance(pod, dict) else None
+    return part if type(part) is dict else {}
+
+
+def _text(part: dict[str, Any], path: str, errors: list[FieldError]) -> str:
+    value = part.get(path.rpartition(".")[2])
+    if type(value) is str:
+        return value
+    if value is not None:
+        errors.append(FieldError(path, value, _NOT_TEXT))
+    return ""
+
+
+def _label(meta: ObjectMeta, key: str) -> str:
+    """What a pod is marked with, as an annotation before a label."""
+    value = meta.annotations.get(key)
+    return meta.labels.get(key, "") if value is None else value
+
+
+def _marked_priority(meta: ObjectMeta, errors: list[FieldError]) -> int | None:
+    text = meta.annotations.get(wellknown.TASK_PRIORITY)
+    if text is None:
+        return None
+    digits = text.removeprefix("-")
+    if digits.isdecimal() and digits.isascii() and len(digits) <= _MAX_DIGITS:
+        return int(text)
+    path = f"metadata.annotations[{wellknown.TASK_PRIORITY}]"
+    errors.append(FieldError(path, text, _NOT_WHOLE))
+    return None
+
+
+def _status(
+    meta: ObjectMeta, spec: dict[str, Any], status: dict[str, Any], node: str
+) -> TaskStatus:
+    finished = _finished(status)
+    if finished is not None:
+        return finished
+    if meta.deletion_ms is not None:
+        return TaskStatus.RELEASING
+    if node:
+        return TaskStatus.RUNNING if status.get("phase") == "Running" else TaskStatus.BOUND
+    if not spec.get("schedulingGates") or _gate(meta, spec) is QueueGate.CLOSED:
+        return TaskStatus.PENDING
+    return TaskStatus.GATED
+
+
+def _gate(meta: ObjectMeta, spec: dict[str, Any]) -> QueueGate:
+    """The gate that a pod has asked for by its annotation; any other is somebody else's to open."""
+    if meta.annotations.get(wellknown.QUEUE_ALLOCATION_GATE) != "true":
+        return QueueGate.NONE
+    gates = spec.get("schedulingGates")
+    if not gates:
+        return QueueGate.OPEN
+    ours = {"name": wellknown.QUEUE_ALLOCATION_GATE}
+    is_ours = isinstance(gates, list) and all(gate == ours for gate in gates)
+    return QueueGate.CLOSED if is_ours else QueueGate.NONE
+
+
+def _finished(status: dict[str, Any]) -> TaskStatus | None:
+    phase = status.get("phase")
+    return _FINISHED.get(phase) if type(phase) is str else None
+
+
+def _problem(meta: ObjectMeta, errors: list[FieldError]) -> Reason | None:
+    if errors:
+        return Reason(ReasonCode.INVALID_POD, sentence(errors))
+    return marked_reason(meta.annotations) if PROBLEM in meta.annotations else None

@@ -1,0 +1,238 @@
+"""The scheduling-relevant part of a pod as a `TaskShape`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api.fields import Fields
+from optsched.cluster.amounts import amounts
+from optsched.cluster.selectors import Operator
+from optsched.cluster.task import (
+    HostPort,
+    PodTerm,
+    SpreadTerm,
+    TaintEffect,
+    TaskShape,
+    Toleration,
+)
+from optsched.formats.codec.ascend_npus import counts_on_cards
+from optsched.formats.codec.core_schemas import POD
+from optsched.formats.codec.gpu_shares import VGPU_PERCENT, card_requests
+from optsched.formats.codec.pods.numa_requests import numa_needs
+from optsched.formats.codec.pods.plugin_annotations import notes
+from optsched.formats.codec.pods.resource_requests import is_sidecar, pod_burst, pod_request
+from optsched.formats.codec.selectors import (
+    label_selector,
+    node_selector,
+    node_term,
+    with_label_keys,
+)
+from optsched.units import MAX_ON_NODE, FieldError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from optsched.api.meta import ObjectMeta
+    from optsched.cluster.amounts import Amounts
+    from optsched.cluster.selectors import NodeTerm
+
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+_TOO_MUCH: Final = f"is more than any node has: ask for at most {MAX_ON_NODE} in all"
+
+
+def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldError, ...]]:
+    """What decides where the pod may run and what it takes, and every field that has no reading.
+
+    What cannot be read is left out of the shape; a pod with errors must not be placed by it.
+    """
+    errors: list[FieldError] = []
+    whole = Fields(pod, POD, "", errors)
+    spec = whole.record("spec")
+    affinity = spec.record("affinity")
+    nodes = affinity.record("nodeAffinity")
+    pods, apart = affinity.record("podAffinity"), affinity.record("podAntiAffinity")
+    required = nodes.optional_record(_REQUIRED)
+    request = _request(spec, whole.record("status"), errors)
+    shape = TaskShape(
+        request=request,
+        node_selector=tuple(sorted(spec.texts_by_name("nodeSelector").items())),
+        node_affinity=None if required is None else node_selector(required),
+        preferred_nodes=tuple(_preferred_nodes(nodes)),
+        tolerations=tuple(_toleration(each) for each in spec.records("tolerations")),
+        pod_affinity=tuple(_pod_term(each, meta) for each in pods.records(_REQUIRED)),
+        pod_anti_affinity=tuple(_pod_term(each, meta) for each in apart.records(_REQUIRED)),
+        preferred_pods=(*_preferred_pods(pods, meta, 1), *_preferred_pods(apart, meta, -1)),
+        spread=tuple(_spread(each, meta) for each in spec.records("topologySpreadConstraints")),
+        host_ports=_host_ports(spec),
+        claims=_claims(spec, meta),
+        preempts=spec.text("preemptionPolicy") != "Never",
+        cards=card_requests(pod, meta.annotations),
+        numa=numa_needs(spec, meta.annotations),
+        notes=notes(meta.annotations, meta.namespace),
+        burst=amounts(pod_burst(spec, dict(request))),
+    )
+    errors += _beyond_limits(shape)
+    # Some lists are gone through more than once, each time with the same complaints.
+    return shape, tuple({(e.path, e.message): e for e in errors}.values())
+
+
+def _beyond_limits(shape: TaskShape) -> Iterator[FieldError]:
+    for name, path in _LIMITED.items():
+        number = len(getattr(shape, name))
+        if number > MOST_TERMS:
+            message = f"terms are too many: write at most {MOST_TERMS}"
+            yield FieldError(path, number, message)
+    number = _num_node_requirements(shape)
+    if number > MOST_REQUIREMENTS:
+        message = f"requirements are too many: write at most {MOST_REQUIREMENTS} in all terms"
+        yield FieldError(f"spec.affinity.nodeAffinity.{_REQUIRED}", number, message)
+    if len(shape.request) > MOST_TERMS:
+        message = f"names of resources are too many: write at most {MOST_TERMS} in all containers"
+        yield FieldError("spec.containers", len(shape.request), message)
+
+
+def within_limits(shape: TaskShape, *, is_bound: bool) -> TaskShape:
+    """The shape without lists that would hold up a session; the very same where there are none.
+
+    The pod that asks for them has a problem and waits. Of a pod that runs, what it takes stays, and
+    what keeps others away from it.
+    """
+    stays = {"pod_anti_affinity", "request"} if is_bound else set()
+    names = [name for name in (*_LIMITED, "request") if name not in stays]
+    cut: dict[str, Any] = {n: () for n in names if len(getattr(shape, n)) > MOST_TERMS}
+    if _num_node_requirements(shape) > MOST_REQUIREMENTS:
+        cut["node_affinity"] = None
+    return replace(shape, **cut) if cut else shape
+
+
+def _num_node_requirements(shape: TaskShape) -> int:
+    terms = shape.node_affinity.terms if shape.node_affinity is not None else ()
+    return sum(max(len(term.labels) + len(term.names), 1) for term in terms)
+
+
+MOST_TERMS: Final = 100
+"""Terms of one list of a pod, and names of resources; pods have a tenth of that."""
+MOST_REQUIREMENTS: Final = 1000
+"""Requirements on nodes in all terms of a pod."""
+_LIMITED: Final = {
+    "node_selector": "spec.nodeSelector",
+    "preferred_nodes": f"spec.affinity.nodeAffinity.{_PREFERRED}",
+    "pod_affinity": f"spec.affinity.podAffinity.{_REQUIRED}",
+    "pod_anti_affinity": f"spec.affinity.podAntiAffinity.{_REQUIRED}",
+    "preferred_pods": f"spec.affinity.podAffinity.{_PREFERRED}",
+    "spread": "spec.topologySpreadConstraints",
+}
+
+
+def _request(spec: Fields, status: Fields, errors: list[FieldError]) -> Amounts:
+    request = pod_request(spec, status)
+    # What says how much of a card is asked for is offered by no node.
+    for name in [n for n in request if n == VGPU_PERCENT or counts_on_cards(n)]:
+        del request[name]
+    beyond = {name: amount for name, amount in request.items() if amount > MAX_ON_NODE}
+    errors += [FieldError(f"spec: sum of {n}", a, _TOO_MUCH) for n, a in beyond.items()]
+    return amounts({name: amount for name, amount in request.items() if name not in beyond})
+
+
+# --- nodes ---------------------------------------------------------------------------------------
+
+
+def _preferred_nodes(nodes: Fields) -> Iterator[tuple[int, NodeTerm]]:
+    for each in nodes.records(_PREFERRED):
+        yield each.integer("weight"), node_term(each.record("preference"))
+
+
+def _toleration(fields: Fields) -> Toleration:
+    effect = fields.text("effect")
+    exists = fields.text("operator") == "Exists"
+    return Toleration(
+        key=fields.text("key"),
+        exists=exists,
+        value="" if exists else fields.text("value"),
+        effect=TaintEffect(effect) if effect else None,
+    )
+
+
+# --- other pods ----------------------------------------------------------------------------------
+
+
+def _pod_term(fields: Fields, meta: ObjectMeta) -> PodTerm:
+    selector = label_selector(fields.optional_record("labelSelector"))
+    labels = meta.labels
+    selector = with_label_keys(selector, fields.texts("matchLabelKeys"), Operator.IN, labels)
+    unlike = fields.texts("mismatchLabelKeys")
+    selector = with_label_keys(selector, unlike, Operator.NOT_IN, labels)
+    others = label_selector(fields.optional_record("namespaceSelector"))
+    namespaces = tuple(sorted(set(fields.texts("namespaces"))))
+    return PodTerm(
+        selector=selector,
+        namespaces=namespaces or ((meta.namespace,) if others is None else ()),
+        namespace_selector=others,
+        topology_key=fields.text("topologyKey"),
+    )
+
+
+def _preferred_pods(fields: Fields, meta: ObjectMeta, sign: int) -> Iterator[tuple[int, PodTerm]]:
+    """(weight, term); to be away from pods is to be near them with a negative weight."""
+    for each in fields.records(_PREFERRED):
+        yield sign * each.integer("weight"), _pod_term(each.record("podAffinityTerm"), meta)
+
+
+def _spread(fields: Fields, meta: ObjectMeta) -> SpreadTerm:
+    selector = label_selector(fields.optional_record("labelSelector"))
+    keys = fields.texts("matchLabelKeys")
+    return SpreadTerm(
+        max_skew=fields.integer("maxSkew"),
+        topology_key=fields.text("topologyKey"),
+        selector=with_label_keys(selector, keys, Operator.IN, meta.labels),
+        namespace=meta.namespace,
+        required=fields.text("whenUnsatisfiable") == "DoNotSchedule",
+        min_domains=fields.integer("minDomains"),
+        honour_affinity=fields.text("nodeAffinityPolicy") == "Honor",
+        honour_taints=fields.text("nodeTaintsPolicy") == "Honor",
+    )
+
+
+# --- ports and volumes ---------------------------------------------------------------------------
+
+
+def _host_ports(spec: Fields) -> tuple[HostPort, ...]:
+    """Ports of containers and sidecars (upstream `GetHostPorts`), in order, each once."""
+    on_host = spec.boolean("hostNetwork")
+    sidecars = (each for each in spec.records("initContainers") if is_sidecar(each))
+    ports: set[tuple[str, str, int]] = set()
+    for container in (*spec.records("containers"), *sidecars):
+        for port in container.records("ports"):
+            number = port.integer("hostPort") or (port.integer("containerPort") if on_host else 0)
+            if number:
+                ports.add((port.text("protocol"), port.text("hostIP"), number))
+    return tuple(HostPort(*each) for each in sorted(ports))
+
+
+def _claims(spec: Fields, meta: ObjectMeta) -> tuple[str, ...]:
+    """Claims by key; the one of a generic ephemeral volume is named `<pod>-<volume>`."""
+    names: set[str] = set()
+    for volume in spec.records("volumes"):
+        claim = volume.optional_record("persistentVolumeClaim")
+        if claim is not None:
+            names.add(claim.text("claimName"))
+        elif volume.optional_record("ephemeral") is not None:
+            names.add(f"{meta.name}-{volume.text('name')}")
+    return tuple(f"{meta.namespace}/{name}" for name in sorted(names) if name)
+
+
+def label_keys(pod: object) -> tuple[str, ...]:
+    """Labels of the pod itself that its shape depends on, each once, in order."""
+    spec = Fields(pod, POD, "", []).record("spec")
+    affinity = spec.record("affinity")
+    keys: set[str] = set()
+    for kind in ("podAffinity", "podAntiAffinity"):
+        part = affinity.record(kind)
+        preferred = (each.record("podAffinityTerm") for each in part.records(_PREFERRED))
+        for term in (*part.records(_REQUIRED), *preferred):
+            keys.update(term.texts("matchLabelKeys"), term.texts("mismatchLabelKeys"))
+    for spread in spec.records("topologySpreadConstraints"):
+        keys.update(spread.texts("matchLabelKeys"))
+    return tuple(sorted(keys))

@@ -1,0 +1,305 @@
+"""A task as the manifest of a pod."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api import wellknown
+from optsched.api.meta import ObjectMeta
+from optsched.cluster.dra_devices import is_class_quota
+from optsched.cluster.reasons import ReasonCode
+from optsched.cluster.task import QueueGate, TaskStatus
+from optsched.formats.codec.gpu_shares import CARDS, request_text, use_marks
+from optsched.formats.codec.local_data import wants_marks
+from optsched.formats.codec.pods.eviction_annotations import is_preemptable
+from optsched.formats.codec.pods.numa_requests import (
+    NEEDS,
+    decision_marks,
+    implied_needs,
+    needs_text,
+)
+from optsched.formats.codec.pods.plugin_annotations import as_written
+from optsched.formats.codec.pods.reader import OTHER_SCHEDULER, task_index
+from optsched.formats.codec.scheduling_groups import group_name, is_upstream
+from optsched.formats.codec.selector_writer import (
+    label_selector_fields,
+    node_selector_fields,
+    node_term_fields,
+)
+from optsched.formats.codec.snapshot_annotations import (
+    DEVICE,
+    OWNER,
+    PROBLEM,
+    WAITING_SINCE,
+    device_text,
+    reason_text,
+    time_text,
+)
+from optsched.units import format_resource_list
+
+if TYPE_CHECKING:
+    from optsched.cluster.snapshot import Gang
+    from optsched.cluster.task import (
+        HostPort,
+        PodTerm,
+        SpreadTerm,
+        Task,
+        TaskShape,
+        Toleration,
+    )
+
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+_GATE: Final = "optsched.io/gated"
+
+_PHASE_OF: Final = {
+    TaskStatus.RUNNING: "Running",
+    TaskStatus.RELEASING: "Running",
+    TaskStatus.SUCCEEDED: "Succeeded",
+    TaskStatus.FAILED: "Failed",
+}
+
+
+def pod_manifest(task: Task, gang: Gang | None) -> dict[str, Any]:
+    """The pod of a task; gang: the one that it belongs to, None for a pod of another scheduler."""
+    priority = gang.priority if gang is not None and gang.is_implicit else task.priority
+    gate = _gate(task)
+    gates = {"schedulingGates": [{"name": gate}]} if gate else {}
+    nominated = {"nominatedNodeName": task.nominated_node} if task.nominated_node else {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": _metadata(task, gang, priority),
+        "spec": {
+            "schedulerName": wellknown.DEFAULT_SCHEDULER_NAME if task.gang else OTHER_SCHEDULER,
+            "priority": priority,
+            **({"nodeName": task.node} if task.node else {}),
+            **gates,
+            **_scheduling_group(gang),
+            **_shape_fields(task.shape),
+            **_device_claims(task),
+        },
+        "status": {"phase": _PHASE_OF.get(task.status, "Pending"), **nominated, **_since(task)},
+    }
+
+
+def _gate(task: Task) -> str:
+    """The name of the gate that holds a task back; empty where none does."""
+    if task.gate is QueueGate.CLOSED:
+        return wellknown.QUEUE_ALLOCATION_GATE
+    return _GATE if task.status is TaskStatus.GATED else ""
+
+
+def _scheduling_group(gang: Gang | None) -> dict[str, Any]:
+    if gang is None or not is_upstream(gang):
+        return {}
+    return {"schedulingGroup": {"podGroupName": group_name(gang)}}
+
+
+def _device_claims(task: Task) -> dict[str, Any]:
+    names = (key.partition("/")[2] for key in task.device_claims)
+    listed = [{"name": f"c{i}", "resourceClaimName": name} for i, name in enumerate(names)]
+    return {"resourceClaims": listed} if listed else {}
+
+
+def _since(task: Task) -> dict[str, Any]:
+    """Since when a task has its node."""
+    if not task.started_ms:
+        return {}
+    bound = {"type": "PodScheduled", "status": "True"}
+    return {"conditions": [{**bound, "lastTransitionTime": time_text(task.started_ms)}]}
+
+
+def _metadata(task: Task, gang: Gang | None, priority: int) -> dict[str, Any]:
+    created = time_text(task.created_ms)
+    annotations = {**_gang_marks(gang), **_task_marks(task, priority)}
+    leaves = task.status is TaskStatus.RELEASING
+    return {
+        "name": task.name,
+        "namespace": task.namespace,
+        **({"uid": task.uid} if task.uid else {}),
+        **({"labels": dict(task.labels)} if task.labels else {}),
+        **({"annotations": annotations} if annotations else {}),
+        "creationTimestamp": created,
+        **({"deletionTimestamp": created} if leaves else {}),
+    }
+
+
+def _gang_marks(gang: Gang | None) -> dict[str, str]:
+    """The annotations by which a pod is found to be of its gang."""
+    if gang is None:
+        return {}
+    if gang.is_implicit:
+        waits = gang.waiting_since_ms
+        since = {} if waits == gang.created_ms else {WAITING_SINCE: time_text(waits)}
+        return {**gang.annotations, wellknown.QUEUE_NAME: gang.queue, **since}
+    marks = {} if is_upstream(gang) else {wellknown.GROUP_NAME_ANNOTATIONS[0]: gang.name}
+    if is_missing(gang):
+        marks[wellknown.QUEUE_NAME] = gang.queue
+    return marks
+
+
+def is_missing(gang: Gang) -> bool:
+    """Whether a gang stands for a PodGroup that does not exist."""
+    return gang.problem is not None and gang.problem.code is ReasonCode.POD_GROUP_NOT_FOUND
+
+
+def _task_marks(task: Task, priority: int) -> dict[str, str]:
+    """The annotations that say what labels and name of the pod do not say already."""
+    marks: dict[str, str] = {}
+    if task.role != task.labels.get(wellknown.TASK_SPEC, ""):
+        marks[wellknown.TASK_SPEC] = task.role
+    if task.index != task_index(ObjectMeta(task.name, labels=task.labels)):
+        marks[wellknown.TASK_INDEX] = str(task.index)
+    if task.priority != priority:
+        marks[wellknown.TASK_PRIORITY] = str(task.priority)
+    marks |= _eviction_marks(task)
+    if task.estimate_ms:
+        marks[wellknown.RUNNING_ESTIMATE] = f"{task.estimate_ms}ms"
+    if task.gate is not QueueGate.NONE:
+        marks[wellknown.QUEUE_ALLOCATION_GATE] = "true"
+    if task.problem is not None:
+        marks[PROBLEM] = reason_text(task.problem)
+    return {
+        **marks,
+        **_shape_marks(task.shape),
+        **use_marks(task.cards),
+        **decision_marks(task.numa),
+        **wants_marks(task.wants),
+    }
+
+
+def _shape_marks(shape: TaskShape) -> dict[str, str]:
+    """The annotations that say what containers ask for beyond the request of the pod."""
+    marks = as_written(shape.notes)
+    if shape.cards:
+        marks[CARDS] = request_text(shape.cards)
+    if shape.numa != implied_needs(shape.request):
+        marks[NEEDS] = needs_text(shape.numa)
+    if shape.device is not None:
+        marks[DEVICE] = device_text(shape.device)
+    return marks
+
+
+def _eviction_marks(task: Task) -> dict[str, str]:
+    """The annotations that say who may be evicted, and what becomes of it."""
+    marks: dict[str, str] = {}
+    if task.preemptable != is_preemptable(ObjectMeta(task.name, labels=task.labels)):
+        marks[wellknown.PREEMPTABLE] = str(task.preemptable).lower()
+    if task.owner:
+        marks[OWNER] = task.owner
+    if task.is_movable != bool(task.owner):
+        marks[wellknown.MOVABLE] = str(task.is_movable).lower()
+    if task.cooldown_ms:
+        marks[wellknown.COOLDOWN_TIME] = f"{task.cooldown_ms}ms"
+    if task.saved_ms:
+        marks[wellknown.CHECKPOINTED_AT] = time_text(task.saved_ms)
+    return marks
+
+
+# --- shape ---------------------------------------------------------------------------------------
+
+
+def _shape_fields(shape: TaskShape) -> dict[str, Any]:
+    fields = {
+        "containers": [_container(shape)],
+        "nodeSelector": dict(shape.node_selector),
+        "affinity": _affinity(shape),
+        "preemptionPolicy": "" if shape.preempts else "Never",
+        "tolerations": [_toleration(each) for each in shape.tolerations],
+        "topologySpreadConstraints": [_spread(each) for each in shape.spread],
+        "volumes": [
+            {"name": f"v{i}", "persistentVolumeClaim": {"claimName": key.partition("/")[2]}}
+            for i, key in enumerate(shape.claims)
+        ],
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def _container(shape: TaskShape) -> dict[str, Any]:
+    ports = {"ports": [_port(each) for each in shape.host_ports]} if shape.host_ports else {}
+    # What claims count for in queues is read from the claims.
+    plain = {name: amount for name, amount in shape.request if not is_class_quota(name)}
+    # A limit without a request would count as one.
+    asked = {**{name: 0 for name, _ in shape.burst}, **plain}
+    resources = {"requests": format_resource_list(asked)}
+    if shape.burst:
+        allowed = {name: amount + asked[name] for name, amount in shape.burst}
+        resources["limits"] = format_resource_list(allowed)
+    return {"name": "main", "resources": resources, **ports}
+
+
+def _port(port: HostPort) -> dict[str, Any]:
+    return {
+        "containerPort": port.port,
+        "hostPort": port.port,
+        "hostIP": port.address,
+        "protocol": port.protocol,
+    }
+
+
+def _toleration(toleration: Toleration) -> dict[str, Any]:
+    effect = {"effect": toleration.effect.value} if toleration.effect else {}
+    if toleration.exists:
+        return {"key": toleration.key, "operator": "Exists", **effect}
+    return {"key": toleration.key, "operator": "Equal", "value": toleration.value, **effect}
+
+
+def _affinity(shape: TaskShape) -> dict[str, Any]:
+    near = [(w, term) for w, term in shape.preferred_pods if w >= 0]
+    apart = [(-w, term) for w, term in shape.preferred_pods if w < 0]
+    parts = {
+        "nodeAffinity": _node_affinity(shape),
+        "podAffinity": _pod_affinity(shape.pod_affinity, near),
+        "podAntiAffinity": _pod_affinity(shape.pod_anti_affinity, apart),
+    }
+    return {name: part for name, part in parts.items() if part}
+
+
+def _node_affinity(shape: TaskShape) -> dict[str, Any]:
+    parts: dict[str, Any] = {}
+    if shape.node_affinity is not None:
+        parts[_REQUIRED] = node_selector_fields(shape.node_affinity)
+    if shape.preferred_nodes:
+        parts[_PREFERRED] = [
+            {"weight": weight, "preference": node_term_fields(term)}
+            for weight, term in shape.preferred_nodes
+        ]
+    return parts
+
+
+def _pod_affinity(
+    required: tuple[PodTerm, ...], preferred: list[tuple[int, PodTerm]]
+) -> dict[str, Any]:
+    parts: dict[str, Any] = {}
+    if required:
+        parts[_REQUIRED] = [_pod_term(term) for term in required]
+    if preferred:
+        parts[_PREFERRED] = [
+            {"weight": weight, "podAffinityTerm": _pod_term(term)} for weight, term in preferred
+        ]
+    return parts
+
+
+def _pod_term(term: PodTerm) -> dict[str, Any]:
+    fields: dict[str, Any] = {"topologyKey": term.topology_key}
+    if term.selector is not None:
+        fields["labelSelector"] = label_selector_fields(term.selector)
+    if term.namespaces:
+        fields["namespaces"] = list(term.namespaces)
+    if term.namespace_selector is not None:
+        fields["namespaceSelector"] = label_selector_fields(term.namespace_selector)
+    return fields
+
+
+def _spread(term: SpreadTerm) -> dict[str, Any]:
+    selector = term.selector
+    return {
+        "maxSkew": term.max_skew,
+        "topologyKey": term.topology_key,
+        "whenUnsatisfiable": "DoNotSchedule" if term.required else "ScheduleAnyway",
+        **({} if selector is None else {"labelSelector": label_selector_fields(selector)}),
+        "minDomains": term.min_domains,
+        "nodeAffinityPolicy": "Honor" if term.honour_affinity else "Ignore",
+        "nodeTaintsPolicy": "Honor" if term.honour_taints else "Ignore",
+    }

@@ -1,0 +1,580 @@
+"""ResourceClaims, DeviceClasses and ResourceSlices (resource.k8s.io v1, v1beta2, v1beta1).
+
+Kubernetes: k8s.io/api/resource/v1, KEP-4381. v1beta1 writes a request and a device without the
+level `exactly` and with a level `basic`; both are read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from optsched.api import kinds
+from optsched.api.fields import Fields
+from optsched.api.meta import parse_meta
+from optsched.cluster.amounts import amounts
+from optsched.cluster.dra_devices import (
+    CLASS_PREFIX,
+    MOST_CONSUMERS,
+    DeviceAllocation,
+    DeviceClaim,
+    DeviceClass,
+    DeviceConstraint,
+    DeviceId,
+    DeviceNeed,
+    Devices,
+    PooledDevice,
+    Version,
+)
+from optsched.cluster.task import Taint, TaintEffect, Toleration
+from optsched.formats.codec.core_schemas import DEVICE_CLAIM, DEVICE_CLASS, RESOURCE_SLICE
+from optsched.formats.codec.selector_writer import node_selector_fields
+from optsched.formats.codec.selectors import node_selector
+from optsched.formats.codec.snapshot_annotations import PROBLEM
+from optsched.formats.files.diagnostics import sentence
+from optsched.units import QuantityError, parse_quantity_field
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from optsched.api.meta import ObjectMeta
+    from optsched.cluster.amounts import Amounts
+    from optsched.cluster.dra_devices import Attribute
+    from optsched.units import FieldError
+
+POD_CLAIM_NAME: Final = "resource.kubernetes.io/pod-claim-name"
+FINALIZER: Final = "resource.kubernetes.io/delete-protection"
+_NEED_PROBLEM: Final = f"{PROBLEM}-of-"
+_ALL: Final = "All"
+_NOT: Final = "which is not allocated here"
+_KEEPS_AWAY: Final = frozenset({"NoSchedule", "NoExecute"})
+_NOT_A_QUANTITY: Final = "is not a quantity: write one such as 40Gi"
+
+
+# --- claims --------------------------------------------------------------------------------------
+
+
+def parse_device_claim(obj: object) -> tuple[DeviceClaim | None, tuple[FieldError, ...]]:
+    """The claim, and every field that has no reading; None only without a name."""
+    errors: list[FieldError] = []
+    meta = parse_meta(obj, errors)
+    if meta is None:
+        return None, tuple(errors)
+    whole = Fields(obj, DEVICE_CLAIM, "", errors)
+    status, asked = whole.record("status"), whole.record("spec").record("devices")
+    constraints = tuple(_constraint(each) for each in asked.records("constraints"))
+    allocation = _allocation(status.optional_record("allocation"))
+    reserved = tuple(each.text("uid") for each in status.records("reservedFor"))
+    claim = DeviceClaim(
+        key=meta.key,
+        uid=meta.uid,
+        needs=tuple(_need(each, meta, constraints) for each in asked.records("requests")),
+        allocation=allocation,
+        reserved_for=reserved,
+        is_own=POD_CLAIM_NAME in meta.annotations or any(o.kind == "Pod" for o in meta.owners),
+        problem=meta.annotations.get(PROBLEM) or _problem(meta, reserved, errors),
+        constraints=constraints,
+    )
+    return claim, tuple(errors)
+
+
+def _problem(meta: ObjectMeta, reserved: tuple[str, ...], errors: list[FieldError]) -> str:
+    if errors:
+        return f"has no reading: {sentence(errors)}"
+    if meta.deletion_ms is not None:
+        return "is being deleted"
+    if len(reserved) >= MOST_CONSUMERS:
+        return f"is in use by {MOST_CONSUMERS} pods, as many as may share one"
+    return ""
+
+
+def _constraint(fields: Fields) -> DeviceConstraint:
+    distinct = fields.text("distinctAttribute")
+    attribute = distinct or fields.text("matchAttribute")
+    return DeviceConstraint(fields.texts("requests"), attribute, bool(distinct))
+
+
+def _need(
+    fields: Fields, meta: ObjectMeta, constraints: tuple[DeviceConstraint, ...]
+) -> DeviceNeed:
+    name = fields.text("name")
+    told = meta.annotations.get(f"{_NEED_PROBLEM}{name}", "")
+    if any(not each.attribute and each.binds(name) for each in constraints):
+        told = told or f"request {name} stands under a constraint that is not weighed here"
+    others = tuple(
+        _variant(each, f"{name}/{each.text('name')}") for each in fields.records("firstAvailable")
+    )
+    if others:
+        return DeviceNeed(name, "", problem=told, alternatives=others)
+    exactly = fields.optional_record("exactly") or fields
+    if exactly.boolean("adminAccess"):
+        told = told or f"request {name} asks for the access of administrators (adminAccess), {_NOT}"
+    need = _variant(exactly, name)
+    return replace(need, counted=_counted(need, exactly), problem=told)
+
+
+def _variant(fields: Fields, name: str) -> DeviceNeed:
+    is_all = fields.text("allocationMode") == _ALL
+    asked = fields.record("capacity")
+    return DeviceNeed(
+        name=name,
+        device_class=fields.text("deviceClassName"),
+        number=1 if is_all else fields.integer("count"),
+        selectors=_expressions(fields),
+        is_all=is_all,
+        capacity=tuple((each, _text(asked, each)) for each in sorted(asked.amounts("requests"))),
+        tolerations=tuple(_toleration(each) for each in fields.records("tolerations")),
+    )
+
+
+def _toleration(fields: Fields) -> Toleration:
+    exists, effect = fields.text("operator") == "Exists", fields.text("effect")
+    value = "" if exists else fields.text("value")
+    return Toleration(fields.text("key"), exists, value, TaintEffect(effect) if effect else None)
+
+
+def _text(capacity: Fields, name: str) -> str:
+    """A quantity as it is written, for amounts are rounded to what resources count."""
+    written = capacity.raw("requests")
+    return str(parse_quantity_field(written[name])) if isinstance(written, dict) else "0"
+
+
+def _counted(need: DeviceNeed, fields: Fields) -> Amounts:
+    """What queues count; of all devices of a node nobody knows the number."""
+    if need.is_all:
+        return ()
+    whole = f"{CLASS_PREFIX}{need.device_class}"
+    parts = fields.record("capacity").amounts("requests").items()
+    return amounts(
+        {whole: need.number, **{f"{name}.{whole}": n * need.number for name, n in parts}}
+    )
+
+
+def _expressions(fields: Fields) -> tuple[str, ...]:
+    return tuple(each.record("cel").text("expression") for each in fields.records("selectors"))
+
+
+def _allocation(fields: Fields | None) -> DeviceAllocation | None:
+    if fields is None:
+        return None
+    selector = fields.optional_record("nodeSelector")
+    return DeviceAllocation(
+        nodes=None if selector is None else node_selector(selector),
+        devices=tuple(
+            (each.text("request"), DeviceId(*(each.text(n) for n in ("driver", "pool", "device"))))
+            for each in fields.record("devices").records("results")
+            if not each.boolean("adminAccess")
+        ),
+    )
+
+
+def parse_device_class(obj: object) -> tuple[DeviceClass | None, tuple[FieldError, ...]]:
+    """The class, and every field that has no reading; None only without a name."""
+    errors: list[FieldError] = []
+    meta = parse_meta(obj, errors)
+    if meta is None:
+        return None, tuple(errors)
+    spec = Fields(obj, DEVICE_CLASS, "", errors).record("spec")
+    selectors, told = _expressions(spec), spec.raw("config")
+    problem = meta.annotations.get(PROBLEM) or (errors and f"has no reading: {sentence(errors)}")
+    config = (
+        tuple(json.dumps(each, sort_keys=True) for each in told if isinstance(each, dict))
+        if isinstance(told, list)
+        else ()
+    )
+    return DeviceClass(meta.name, selectors, problem or "", config), tuple(errors)
+
+
+# --- slices --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A ResourceSlice: some devices of a pool.
+
+    Attributes
+    ----------
+    node
+        The node that they are of; empty for devices that are not of one node.
+    of_pool
+        Slices that the pool has in this generation.
+    """
+
+    name: str
+    driver: str
+    pool: str
+    generation: int
+    of_pool: int
+    node: str
+    devices: tuple[PooledDevice, ...]
+
+
+def parse_slice(obj: object) -> tuple[Slice | None, tuple[FieldError, ...]]:
+    """The slice, and every field that has no reading; None without a name.
+
+    A device of which a field has no reading is not given out.
+    """
+    errors: list[FieldError] = []
+    meta = parse_meta(obj, errors)
+    if meta is None:
+        return None, tuple(errors)
+    spec = Fields(obj, RESOURCE_SLICE, "", errors).record("spec")
+    driver, pool = spec.text("driver"), spec.record("pool")
+    name = pool.text("name")
+    found = Slice(
+        name=meta.name,
+        driver=driver,
+        pool=name,
+        generation=pool.integer("generation"),
+        of_pool=pool.integer("resourceSliceCount"),
+        node=spec.text("nodeName"),
+        devices=tuple(_device(each, driver, name, errors) for each in spec.records("devices")),
+    )
+    return found, tuple(errors)
+
+
+def _device(fields: Fields, driver: str, pool: str, errors: list[FieldError]) -> PooledDevice:
+    before = len(errors)
+    key = DeviceId(driver, pool, fields.text("name"))
+    inner = fields.optional_record("basic") or fields
+    given = ((n, _attribute(f)) for n, f in inner.records_by_name("attributes"))
+    attributes = tuple(sorted((_full(n, driver), v) for n, v in given if v is not None))
+    capacity = tuple(
+        sorted(
+            (_full(n, driver), text)
+            for n, each in inner.records_by_name("capacity")
+            if (text := _quantity(each, errors))
+        )
+    )
+    problem = "has fields without a reading" if len(errors) > before else _withheld(inner)
+    taints = tuple(
+        Taint(each.text("key"), each.text("value"), TaintEffect(each.text("effect")))
+        for each in inner.records("taints")
+        if each.text("effect") in _KEEPS_AWAY and each.text("key") != PROBLEM
+    )
+    return PooledDevice(key, attributes, capacity, problem, taints)
+
+
+def _full(name: str, driver: str) -> str:
+    return name if "/" in name else f"{driver}/{name}"
+
+
+def _attribute(fields: Fields) -> Attribute | None:
+    """The value of an attribute; None for kinds of values that selectors do not see here."""
+    for name in ("string", "bool", "int"):
+        value = fields.raw(name)
+        if isinstance(value, str | bool | int):
+            return value
+    version = fields.text("version")
+    return Version(version) if version else None
+
+
+def _quantity(fields: Fields, errors: list[FieldError]) -> str:
+    try:
+        return str(parse_quantity_field(fields.raw("value")))
+    except QuantityError as e:
+        errors.append(e.at(fields.path_of("value")))
+        return ""
+
+
+def _withheld(fields: Fields) -> str:
+    """Why a device is left to others."""
+    for taint in fields.records("taints"):
+        if taint.text("key") == PROBLEM:
+            return taint.text("value")
+    if any(True for _ in fields.records("consumesCounters")):
+        return "shares counters with other devices"
+    if fields.boolean("allowMultipleAllocations"):
+        return "is shared by several claims"
+    if fields.boolean("bindsToNode") or fields.texts("bindingConditions"):
+        return "has conditions for binding"
+    return ""
+
+
+class Stock(NamedTuple):
+    """What slices offer.
+
+    Attributes
+    ----------
+    on_node
+        The devices of each node: of pools that are complete in their newest generation.
+    elsewhere, in_flux
+        See `Devices`.
+    """
+
+    on_node: Mapping[str, tuple[PooledDevice, ...]]
+    elsewhere: tuple[PooledDevice, ...]
+    in_flux: frozenset[str]
+
+
+def stock_of(slices: Iterable[Slice]) -> Stock:
+    """The devices that slices offer, of pools in their newest generation."""
+    listed = list(slices)
+    newest: dict[tuple[str, str], int] = {}
+    for each in listed:
+        pool = (each.driver, each.pool)
+        newest[pool] = max(newest.get(pool, 0), each.generation)
+    valid = [s for s in listed if s.generation == newest[s.driver, s.pool]]
+    number = Counter((s.driver, s.pool) for s in valid)
+    found: dict[str, list[PooledDevice]] = {}
+    in_flux: set[str] = set()
+    for each in valid:
+        if number[each.driver, each.pool] >= each.of_pool:
+            found.setdefault(each.node, []).extend(each.devices)
+        else:
+            in_flux.add(each.node)
+    in_order = {
+        node: tuple({d.id: d for d in sorted(found[node], key=lambda d: d.id)}.values())
+        for node in sorted(found)
+        if found[node]
+    }
+    elsewhere = in_order.pop("", ())
+    return Stock(in_order, elsewhere, frozenset(in_flux))
+
+
+# --- the way back --------------------------------------------------------------------------------
+
+
+def encode_devices(devices: Devices) -> Iterator[dict[str, Any]]:
+    """The objects from which the same devices are read again."""
+    yield from map(_encode_class, devices.classes.values())
+    of_pool: dict[tuple[str, str], dict[str, list[PooledDevice]]] = {}
+    for node, here in (*devices.on_node.items(), ("", devices.elsewhere)):
+        for device in here:
+            pool = of_pool.setdefault(device.id[:2], {})
+            pool.setdefault(node, []).append(device)
+    for (driver, pool_name), by_node in of_pool.items():
+        for number, (node, mine) in enumerate(by_node.items()):
+            spec = {
+                "driver": driver,
+                "pool": {
+                    "name": pool_name,
+                    "generation": 0,
+                    "resourceSliceCount": len(by_node),
+                },
+                **({"nodeName": node} if node else {"allNodes": True}),
+                "devices": [_encode_device(device) for device in mine],
+            }
+            name = f"{driver}-{pool_name}-{number}".replace("/", "-")
+            yield _manifest(kinds.RESOURCE_SLICES[0], {"name": name}, spec=spec)
+    yield from map(_encode_flux, sorted(devices.in_flux))
+    yield from map(_encode_claim, devices.claims.values())
+
+
+def _encode_flux(node: str) -> dict[str, Any]:
+    """A pool that is not complete."""
+    pool = {"name": node or "anywhere", "generation": 0, "resourceSliceCount": 2}
+    where = {"nodeName": node} if node else {"allNodes": True}
+    spec = {"driver": "optsched.io", "pool": pool, **where, "devices": []}
+    return _manifest(kinds.RESOURCE_SLICES[0], {"name": f"in-flux-{pool['name']}"}, spec=spec)
+
+
+def _manifest(kind: kinds.Kind, metadata: dict[str, Any], **parts: Any) -> dict[str, Any]:  # noqa: ANN401  as in JSON
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, **parts}
+
+
+def _selectors(texts: Iterable[str]) -> list[dict[str, Any]]:
+    return [{"cel": {"expression": text}} for text in texts]
+
+
+def _encode_class(device_class: DeviceClass) -> dict[str, Any]:
+    marks = {PROBLEM: device_class.problem} if device_class.problem else {}
+    meta = {"name": device_class.name, "annotations": marks}
+    config = list(map(json.loads, device_class.config))
+    spec = {"selectors": _selectors(device_class.selectors), "config": config}
+    return _manifest(kinds.DEVICE_CLASSES[0], meta, spec=spec)
+
+
+def _encode_device(device: PooledDevice) -> dict[str, Any]:
+    taints = [{"key": t.key, "value": t.value, "effect": t.effect.value} for t in device.taints]
+    if device.problem:
+        taints.append({"key": PROBLEM, "value": device.problem, "effect": "NoSchedule"})
+    return {
+        "name": device.id.device,
+        "attributes": {name: _encode_attribute(value) for name, value in device.attributes},
+        "capacity": {name: {"value": text} for name, text in device.capacity},
+        **({"taints": taints} if taints else {}),
+    }
+
+
+def _encode_attribute(value: Attribute) -> dict[str, Any]:
+    if isinstance(value, Version):
+        return {"version": value.text}
+    if isinstance(value, bool):
+        return {"bool": value}
+    return {"int": value} if isinstance(value, int) else {"string": value}
+
+
+def _encode_claim(claim: DeviceClaim) -> dict[str, Any]:
+    namespace, _, name = claim.key.partition("/")
+    marks = {f"{_NEED_PROBLEM}{n.name}": n.problem for n in claim.needs if n.problem}
+    if claim.problem:
+        marks[PROBLEM] = claim.problem
+    if claim.is_own:
+        marks[POD_CLAIM_NAME] = name
+    meta = {"name": name, "namespace": namespace, "uid": claim.uid, "annotations": marks}
+    reserved = [{"resource": "pods", "name": uid, "uid": uid} for uid in claim.reserved_for]
+    status: dict[str, Any] = {"reservedFor": reserved}
+    if claim.allocation is not None:
+        status["allocation"] = allocation_fields(claim.allocation)
+    asked = {
+        "requests": [_encode_need(need) for need in claim.needs],
+        "constraints": [_encode_constraint(each) for each in claim.constraints],
+    }
+    return _manifest(kinds.RESOURCE_CLAIMS[0], meta, spec={"devices": asked}, status=status)
+
+
+def _encode_constraint(constraint: DeviceConstraint) -> dict[str, Any]:
+    name = "distinctAttribute" if constraint.is_distinct else "matchAttribute"
+    attribute = {name: constraint.attribute} if constraint.attribute else {}
+    return {"requests": list(constraint.requests), **attribute}
+
+
+def allocation_fields(allocation: DeviceAllocation) -> dict[str, Any]:
+    """An allocation as `status.allocation` of a claim."""
+    results = [{"request": request, **device._asdict()} for request, device in allocation.devices]
+    nodes = allocation.nodes
+    return {
+        "devices": {"results": results},
+        **({} if nodes is None else {"nodeSelector": node_selector_fields(nodes)}),
+    }
+
+
+def granted_fields(
+    claim: Mapping[str, Any],
+    allocation: DeviceAllocation,
+    class_of: Callable[[str], DeviceClass | None],
+) -> dict[str, Any]:
+    """An allocation of a claim as kube-scheduler writes it.
+
+    With each device goes what its request tolerates; with all of them, what the classes and the
+    claim have to tell the drivers (`allocation.devices.config`).
+    """
+    spec = claim.get("spec") or {}
+    asked = spec.get("devices") or {}
+    variants = {n: v for each in asked.get("requests") or () for n, v in _raw_variants(each)}
+    fields = allocation_fields(allocation)
+    for result in fields["devices"]["results"]:
+        tolerations = variants.get(result["request"], {}).get("tolerations")
+        if tolerations:
+            result["tolerations"] = tolerations
+    config: list[dict[str, Any]] = []
+    used = list(dict.fromkeys(request for request, _ in allocation.devices))
+    for request in used:
+        found = class_of(str(variants.get(request, {}).get("deviceClassName")))
+        told = map(json.loads, found.config if found is not None else ())
+        config += ({"source": "FromClass", "requests": [request], **each} for each in told)
+    for each in asked.get("config") or ():
+        about = DeviceConstraint(tuple(each.get("requests") or ()), "")
+        if any(map(about.binds, used)):
+            config.append({"source": "FromClaim", **each})
+    if config:
+        fields["devices"]["config"] = config
+    return fields
+
+
+def _raw_variants(request: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The ways to meet a request of a claim as it is written, by name."""
+    others = request.get("firstAvailable")
+    for each in others or ():
+        yield f"{request['name']}/{each['name']}", each
+    if not others:
+        yield request["name"], request.get("exactly") or request
+
+
+def _encode_need(need: DeviceNeed) -> dict[str, Any]:
+    if need.alternatives:
+        others = [
+            {"name": each.name.partition("/")[2], **_encode_variant(each)}
+            for each in need.alternatives
+        ]
+        return {"name": need.name, "firstAvailable": others}
+    return {"name": need.name, "exactly": _encode_variant(need)}
+
+
+def _encode_variant(need: DeviceNeed) -> dict[str, Any]:
+    return {
+        "deviceClassName": need.device_class,
+        "selectors": _selectors(need.selectors),
+        **({"allocationMode": _ALL} if need.is_all else {"count": need.number}),
+        **({"capacity": {"requests": dict(need.capacity)}} if need.capacity else {}),
+        "tolerations": list(map(_encode_toleration, need.tolerations)),
+    }
+
+
+def _encode_toleration(toleration: Toleration) -> dict[str, Any]:
+    effect = {} if toleration.effect is None else {"effect": toleration.effect.value}
+    operator = "Exists" if toleration.exists else "Equal"
+    return {"key": toleration.key, "operator": operator, "value": toleration.value, **effect}
+
+
+# --- who uses claims -----------------------------------------------------------------------------
+
+
+class ClaimBook:
+    """Claims, and the pods that name them.
+
+    Attributes
+    ----------
+    claims
+        By key; changed in place by whoever follows them.
+
+    """
+
+    def __init__(self, claims: Mapping[str, DeviceClaim] | None = None) -> None:
+        self.claims: dict[str, DeviceClaim] = dict(claims or {})
+        self._users: dict[str, dict[str, str]] = {}
+        self._uses: dict[str, tuple[str, ...]] = {}
+
+    def note(self, pod: str, uid: str, keys: tuple[str, ...]) -> set[str]:
+        """Take note of the claims that a pod names; other pods whose part of one may differ now."""
+        before = self._uses.get(pod, ())
+        if before == keys and all(self._users[key][pod] == uid for key in keys):
+            return set()
+        for key in before:
+            del self._users[key][pod]
+        self._uses.pop(pod, None)
+        for key in keys:
+            self._users.setdefault(key, {})[pod] = uid
+        if keys:
+            self._uses[pod] = keys
+        return {other for key in (*before, *keys) for other in self._users[key]} - {pod}
+
+    def users(self, key: str) -> set[str]:
+        """The pods that name a claim."""
+        return set(self._users.get(key, ()))
+
+    def counts_for(self, key: str, pod: str) -> bool:
+        """Whether a claim counts for this pod: for one that it is reserved for, else the first."""
+        users, claim = self._users.get(key, {}), self.claims.get(key)
+        reserved = claim.reserved_for if claim is not None else ()
+        return pod == min(users, key=lambda each: (users[each] not in reserved, each), default=pod)
+
+
+def claim_keys(
+    spec: Mapping[str, Any], status: Mapping[str, Any], namespace: str, pod: str
+) -> tuple[str, ...]:
+    """Keys of the claims of a pod, in order.
+
+    A claim that is still to be made of a template has a key that no object can have.
+    """
+    listed = spec.get("resourceClaims")
+    made: dict[object, object] = {}
+    statuses = status.get("resourceClaimStatuses")
+    for each in statuses if isinstance(statuses, list) else ():
+        if isinstance(each, dict):
+            made[str(each.get("name"))] = each.get("resourceClaimName")
+    found: dict[str, None] = {}
+    for entry in listed if isinstance(listed, list) else ():
+        if not isinstance(entry, dict):
+            continue
+        name, template = str(entry.get("name")), entry.get("resourceClaimTemplateName")
+        claim = entry.get("resourceClaimName") or made.get(name)
+        if isinstance(claim, str) and claim:
+            found[f"{namespace}/{claim}"] = None
+        elif name not in made:
+            # Where the status names the entry without a claim, none is needed.
+            found[f"{namespace}/{pod}-{name} (of template {template})"] = None
+    return tuple(found)

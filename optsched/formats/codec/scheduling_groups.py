@@ -1,0 +1,114 @@
+"""PodGroups of `scheduling.k8s.io` as gangs, and the way back.
+
+Their gangs have names that no object has, because Volcano's PodGroups may be called the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api import wellknown
+from optsched.api.schedulinggroup import group_named_by
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.snapshot import Gang, GangPhase
+from optsched.cluster.topology import TopologyRequest
+from optsched.formats.codec.snapshot_annotations import (
+    PROBLEM,
+    WAITING_SINCE,
+    marked_reason,
+    waiting_since_ms,
+    without,
+)
+from optsched.formats.files.diagnostics import sentence
+from optsched.units import FieldError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from optsched.api.schedulinggroup import SchedulingPodGroup
+    from optsched.cluster.task import Task
+    from optsched.formats.codec.priority_classes import Priorities
+
+PREFIX: Final = "k8s:"
+"""Starts the name of the gang of such a PodGroup; no object's name holds a colon."""
+
+_NO_CLASS: Final = "names a PriorityClass that does not exist; the priority is taken for 0"
+_MARKS: Final = frozenset({PROBLEM, WAITING_SINCE, wellknown.QUEUE_NAME})
+
+
+def gang_key(key: str) -> str:
+    """The key of the gang of a PodGroup with a key."""
+    namespace, _, name = key.partition("/")
+    return f"{namespace}/{PREFIX}{name}"
+
+
+def gang_name(spec: dict[str, Any]) -> str:
+    """The name of the gang that `spec.schedulingGroup` of a pod names; empty for none."""
+    group = group_named_by(spec)
+    return PREFIX + group if group else ""
+
+
+def is_upstream(gang: Gang) -> bool:
+    """Whether a gang is of a PodGroup of `scheduling.k8s.io`."""
+    return gang.name.startswith(PREFIX)
+
+
+def group_name(gang: Gang) -> str:
+    """The name of the PodGroup of a gang."""
+    return gang.name.removeprefix(PREFIX)
+
+
+def gang_of_scheduling_group(
+    group: SchedulingPodGroup, tasks: Iterable[Task], priorities: Priorities, default_queue: str
+) -> tuple[Gang, tuple[FieldError, ...]]:
+    """The gang of a PodGroup and its pods, and remarks that do not keep it waiting."""
+    members = tuple(sorted(tasks, key=lambda task: task.order))
+    created = group.meta.creation_ms
+    priority, remarks = _priority(group, members, priorities)
+    gang = Gang(
+        key=gang_key(group.meta.key),
+        queue=group.queue or default_queue,
+        uid=group.meta.uid,
+        min_member=group.min_count,
+        priority=priority,
+        created_ms=created,
+        waiting_since_ms=waiting_since_ms(group.meta.annotations, created),
+        phase=GangPhase.INQUEUE,
+        tasks=members,
+        annotations=without(group.meta.annotations, _MARKS),
+        topology=TopologyRequest(label=group.topology_key) if group.topology_key else None,
+        problem=_problem(group),
+    )
+    return gang, remarks
+
+
+def scheduling_group_spec(gang: Gang) -> dict[str, Any]:
+    """The `spec` of the PodGroup of a gang."""
+    label = gang.topology.label if gang.topology is not None else ""
+    constraints = {"schedulingConstraints": {"topology": [{"key": label}]}} if label else {}
+    return {
+        "schedulingPolicy": {"gang": {"minCount": gang.min_member}},
+        **constraints,
+        "priority": gang.priority,
+    }
+
+
+def _priority(
+    group: SchedulingPodGroup, tasks: Iterable[Task], priorities: Priorities
+) -> tuple[int, tuple[FieldError, ...]]:
+    """Its own, else that of its pods."""
+    if group.priority is not None:
+        return group.priority, ()
+    if not group.priority_class:
+        return max((task.priority for task in tasks), default=priorities.find("") or 0), ()
+    value = priorities.find(group.priority_class)
+    if value is None:
+        return 0, (FieldError("spec.priorityClassName", group.priority_class, _NO_CLASS),)
+    return value, ()
+
+
+def _problem(group: SchedulingPodGroup) -> Reason | None:
+    if not group.errors:
+        return marked_reason(group.meta.annotations)
+    message = f"PodGroup {group.meta.key} of scheduling.k8s.io: {sentence(group.errors)}"
+    return Reason(ReasonCode.INVALID_POD_GROUP, message)

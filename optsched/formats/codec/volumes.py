@@ -1,0 +1,321 @@
+"""Claims on persistent volumes, with the nodes from which their volumes can be reached.
+
+Upstream: the VolumeBinding plugin of kube-scheduler (`GetPodVolumeClaims`, `checkBoundClaims`),
+and what makes a volume do for a claim (`FindMatchingVolume` of component-helpers). Zones are read
+as in VolumeZone (`getPVTopologies`), drivers as in NodeVolumeLimits (`getCSIDriverInfo`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api.fields import Fields
+from optsched.api.meta import parse_meta
+from optsched.cluster.amounts import amounts
+from optsched.cluster.snapshot import Claim
+from optsched.cluster.volumes import Volume
+from optsched.formats.codec.core_schemas import CLAIM, CSI_NODE, STORAGE_CLASS, VOLUME
+from optsched.formats.codec.selectors import label_selector, node_selector, topology_selector
+from optsched.formats.codec.snapshot_annotations import PROBLEM
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from optsched.api.meta import ObjectMeta
+    from optsched.cluster.amounts import Amounts
+    from optsched.cluster.selectors import LabelSelector, NodeSelector
+    from optsched.units import FieldError
+
+BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"
+BOUND_BY_CONTROLLER: Final = "pv.kubernetes.io/bound-by-controller"
+DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
+WAITS: Final = "WaitForFirstConsumer"
+SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
+NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
+
+ZONE_LABELS: Final = (
+    "failure-domain.beta.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "topology.kubernetes.io/zone",
+)
+"""Labels of a volume that say where it is, in order."""
+BETWEEN_ZONES: Final = "__"
+"""What stands between the values of such a label where a volume is in several zones."""
+
+LOST: Final = "is lost: its volume is gone"
+
+_CLASS_ANNOTATION: Final = "volume.beta.kubernetes.io/storage-class"
+_NOT_BOUND: Final = "is not bound"
+_BOUND_PHASES: Final = frozenset({"", "Bound"})
+_FREE_PHASES: Final = frozenset({"", "Available"})
+_STORAGE: Final = "storage"
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """A PersistentVolume that nobody has yet, and the uid of the claim that it is kept for."""
+
+    volume: Volume
+    modes: frozenset[str]
+    volume_mode: str
+    labels: Mapping[str, str]
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What a claim that waits asks of a volume."""
+
+    key: str
+    uid: str
+    storage_class: str
+    size_bytes: int
+    modes: frozenset[str]
+    volume_mode: str
+    selector: LabelSelector | None
+
+    def is_met_by(self, offer: _Offer) -> bool:
+        """Whether a volume that is not kept for it does."""
+        return (
+            self.volume_mode == offer.volume_mode
+            and self.modes <= offer.modes
+            and self.size_bytes <= offer.volume.capacity_bytes
+            and (self.selector is None or self.selector.matches(offer.labels))
+        )
+
+    def owns(self, offer: _Offer) -> bool:
+        """Whether a volume that names it is kept for it, and large enough."""
+        is_this = not offer.uid or not self.uid or offer.uid == self.uid
+        is_alike = offer.volume.storage_class == self.storage_class
+        return is_this and is_alike and self.size_bytes <= offer.volume.capacity_bytes
+
+
+@dataclass(frozen=True)
+class Storage:
+    """What claims refer to: PersistentVolumes and StorageClasses by name, as plain objects."""
+
+    volumes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    classes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def default_class(self) -> str:
+        """The class of claims that name none; empty where there is no default."""
+        marked = (name for name, each in self.classes.items() if _is_default(each))
+        return min(marked, default="")
+
+    @cached_property
+    def offers(self) -> Mapping[str, Sequence[_Offer]]:
+        """Volumes that nobody has yet, by their class, the smallest first."""
+        found: dict[str, list[_Offer]] = {}
+        for volume in self.volumes.values():
+            offer = None if _kept_for(volume) else _offer(volume)
+            if offer is not None:
+                found.setdefault(offer.volume.storage_class, []).append(offer)
+        for offers in found.values():
+            offers.sort(key=lambda each: (each.volume.capacity_bytes, each.volume.name))
+        return found
+
+    @cached_property
+    def kept(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """Volumes that are kept for a claim or bound to it, by its key."""
+        found: dict[str, list[Mapping[str, Any]]] = {}
+        for volume in self.volumes.values():
+            key = _kept_for(volume)
+            if key:
+                found.setdefault(key, []).append(volume)
+        return found
+
+
+def _kept_for(volume: Mapping[str, Any]) -> str:
+    """The claim that a volume names; most of them are bound, and nobody reads more of those."""
+    spec = volume.get("spec")
+    ref = spec.get("claimRef") if isinstance(spec, dict) else None
+    if not isinstance(ref, dict) or not ref.get("name"):
+        return ""
+    return f"{ref.get('namespace')}/{ref['name']}"
+
+
+def parse_claim(obj: object, storage: Storage) -> tuple[Claim | None, tuple[FieldError, ...]]:
+    """The claim, and every field that has no reading; None only without a name.
+
+    The errors of its volume or class are not repeated here; a claim that depends on what cannot be
+    read has a problem.
+    """
+    errors: list[FieldError] = []
+    meta = parse_meta(obj, errors)
+    if meta is None:
+        return None, tuple(errors)
+    whole = Fields(obj, CLAIM, "", errors)
+    spec, phase = whole.record("spec"), whole.record("status").text("phase")
+    volume = spec.text("volumeName")
+    if phase == "Lost":
+        claim = Claim(meta.key, problem=LOST)
+    elif volume:
+        claim = _bound(meta, volume, phase, storage)
+    else:
+        claim = _unbound(meta, spec, storage)
+    if PROBLEM in meta.annotations:
+        problem = meta.annotations[PROBLEM]
+        claim = Claim(meta.key, problem=problem, driver=claim.driver, handle=claim.handle)
+    return claim, tuple(errors)
+
+
+def _bound(meta: ObjectMeta, volume: str, phase: str, storage: Storage) -> Claim:
+    """A claim with a volume: who uses it has that attached, whatever is wrong with the claim."""
+    found = storage.volumes.get(volume)
+    driver, handle = _attachment(Fields(found, VOLUME, "", []).record("spec"))
+    claim = Claim(meta.key, driver=driver, handle=handle)
+    if phase not in _BOUND_PHASES and BIND_COMPLETED not in meta.annotations:
+        return replace(claim, problem=f"is not bound: it waits for volume {volume}")
+    if found is None:
+        return replace(claim, problem=f"its volume {volume} does not exist")
+    nodes, errors = volume_nodes(found)
+    if errors:
+        return replace(claim, problem=f"its volume {volume} has no reading: {errors[0]}")
+    return replace(claim, nodes=nodes, zones=tuple(_zones(found)))
+
+
+def _unbound(meta: ObjectMeta, spec: Fields, storage: Storage) -> Claim:
+    key, class_name = meta.key, _class_of(spec, meta, storage)
+    if not class_name:
+        return Claim(key, problem=_NOT_BOUND)
+    found = storage.classes.get(class_name)
+    if found is None:
+        problem = f"is not bound, and its storage class {class_name} does not exist"
+        return Claim(key, problem=problem)
+    waits, nodes, errors = class_nodes(found)
+    if errors:
+        return Claim(key, problem=f"its storage class {class_name} has no reading: {errors[0]}")
+    made_by = str(found.get("provisioner") or "")
+    driver = "" if made_by == NO_PROVISIONER else made_by
+    if not waits:
+        return Claim(key, problem=_NOT_BOUND, driver=driver)
+    wish = _wish(meta, spec, class_name)
+    selected = meta.annotations.get(SELECTED_NODE, "")
+    volumes, is_kept = ((), False) if selected else _choice(wish, storage)
+    return Claim(
+        key,
+        nodes,
+        waits_for_consumer=True,
+        size_bytes=wish.size_bytes,
+        provisions=not is_kept and made_by != NO_PROVISIONER,
+        selected_node=selected,
+        volumes=volumes,
+        driver=driver,
+    )
+
+
+def _wish(meta: ObjectMeta, spec: Fields, class_name: str) -> _Wish:
+    return _Wish(
+        key=meta.key,
+        uid=meta.uid,
+        storage_class=class_name,
+        size_bytes=spec.record("resources").amounts("requests").get(_STORAGE, 0),
+        modes=frozenset(spec.texts("accessModes")),
+        volume_mode=spec.text("volumeMode"),
+        selector=label_selector(spec.optional_record("selector")),
+    )
+
+
+def _choice(wish: _Wish, storage: Storage) -> tuple[tuple[Volume, ...], bool]:
+    """Volumes that do for a claim, and whether one is kept for it: then it gets no other."""
+    kept = (_offer(volume) for volume in storage.kept.get(wish.key, ()))
+    mine = [o.volume for o in kept if o is not None and wish.owns(o)]
+    if mine:
+        return (min(mine, key=lambda each: (each.capacity_bytes, each.name)),), True
+    offers = storage.offers.get(wish.storage_class, ())
+    return tuple(offer.volume for offer in offers if wish.is_met_by(offer)), False
+
+
+def _offer(volume: Mapping[str, Any]) -> _Offer | None:
+    """A PersistentVolume that a claim may still be bound to; None where there is no reading."""
+    errors: list[FieldError] = []
+    meta = parse_meta(volume, errors)
+    whole = Fields(volume, VOLUME, "", errors)
+    if meta is None or meta.deletion_ms is not None:
+        return None
+    spec, phase = whole.record("spec"), whole.record("status").text("phase")
+    uid = spec.record("claimRef").text("uid")
+    if phase not in _FREE_PHASES and not _kept_for(volume):
+        return None
+    capacity = spec.amounts("capacity").get(_STORAGE, 0)
+    old = meta.annotations.get(_CLASS_ANNOTATION, "")
+    nodes, unreadable = volume_nodes(volume)
+    offered = Volume(meta.name, old or spec.text("storageClassName"), capacity, nodes)
+    modes, mode = frozenset(spec.texts("accessModes")), spec.text("volumeMode")
+    if errors or unreadable:
+        return None
+    return _Offer(offered, modes, mode, meta.labels, uid)
+
+
+def volume_nodes(volume: object) -> tuple[NodeSelector | None, tuple[FieldError, ...]]:
+    """The nodes from which a PersistentVolume can be reached (None: all), and unreadable fields."""
+    errors: list[FieldError] = []
+    spec = Fields(volume, VOLUME, "", errors).record("spec")
+    required = spec.record("nodeAffinity").optional_record("required")
+    nodes = None if required is None else node_selector(required)
+    _attachment(spec)
+    return nodes, tuple(errors)
+
+
+def _attachment(spec: Fields) -> tuple[str, str]:
+    """The CSI driver of a volume and what the driver calls it; empty where no driver has it."""
+    csi = spec.record("csi")
+    driver, handle = csi.text("driver"), csi.text("volumeHandle")
+    return (driver, handle) if driver and handle else ("", "")
+
+
+def _zones(volume: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Zones and regions by label; one that names an empty zone says nothing (`LabelZonesToSet`)."""
+    metadata = volume.get("metadata")
+    labels = metadata.get("labels") if isinstance(metadata, dict) else None
+    known = labels if isinstance(labels, dict) else {}
+    for label in ZONE_LABELS:
+        text = known.get(label)
+        values = [v.strip() for v in text.split(BETWEEN_ZONES)] if isinstance(text, str) else [""]
+        if all(values):
+            yield label, tuple(sorted(set(values)))
+
+
+def parse_csi_node(obj: object) -> tuple[str, Amounts | None, tuple[FieldError, ...]]:
+    """The name of a node, most volumes attached to it by CSI driver, and what has no reading.
+
+    None only without a name. A number that has no reading lets no volume of its driver in; one that
+    is not there lets in all.
+    """
+    errors: list[FieldError] = []
+    meta = parse_meta(obj, errors)
+    if meta is None:
+        return "", None, tuple(errors)
+    found: dict[str, int] = {}
+    for driver in Fields(obj, CSI_NODE, "", errors).record("spec").records("drivers"):
+        allocatable = driver.record("allocatable")
+        if allocatable.raw("count") is not None and driver.text("name"):
+            found[driver.text("name")] = allocatable.integer("count")
+    return meta.name, amounts(found), tuple(errors)
+
+
+def class_nodes(
+    storage_class: object,
+) -> tuple[bool, NodeSelector | None, tuple[FieldError, ...]]:
+    """Whether a class waits for a node to be chosen, from which (None: all), unreadable fields."""
+    errors: list[FieldError] = []
+    fields = Fields(storage_class, STORAGE_CLASS, "", errors)
+    waits = fields.text("volumeBindingMode") == WAITS
+    return waits, topology_selector(fields.records("allowedTopologies")), tuple(errors)
+
+
+def _class_of(spec: Fields, meta: ObjectMeta, storage: Storage) -> str:
+    """The class that a claim names; an empty name asks for none, a missing one for the default."""
+    if spec.raw("storageClassName") is None:
+        return meta.annotations.get(_CLASS_ANNOTATION) or storage.default_class
+    return spec.text("storageClassName")
+
+
+def _is_default(storage_class: Mapping[str, Any]) -> bool:
+    metadata = storage_class.get("metadata")
+    annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
+    return isinstance(annotations, dict) and annotations.get(DEFAULT_CLASS) == "true"

@@ -1,0 +1,1 @@
+"""Snapshots from objects, files and folders, and snapshots as objects."""

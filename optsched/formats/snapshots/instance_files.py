@@ -1,0 +1,267 @@
+"""An instance: the cluster in a file, a folder of manifests or a trace.
+
+Every file and every document of it is read, whatever is wrong with the others. Only a place in
+which there is nothing to schedule is an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from optsched.api import kinds
+from optsched.api.unknown import unknown_fields
+from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE
+from optsched.formats.files.diagnostics import InstanceError, ObjectProblem, problems_of
+from optsched.formats.files.yaml_text import Document, TextError, read_json, read_yaml
+from optsched.formats.snapshots.assembly import assemble
+from optsched.formats.snapshots.object_index import READ_KINDS
+from optsched.formats.traces.openb_cluster import NODE_LIST, read_openb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from optsched.cluster.snapshot import Snapshot
+    from optsched.formats.codec.pods.reader import DecodeOptions
+    from optsched.formats.snapshots.assembly import Assembled
+    from optsched.units import FieldError
+
+Progress: TypeAlias = "Callable[[int, int], None]"
+"""Called with the number of characters read and their total."""
+
+Preview: TypeAlias = (
+    "Callable[[Iterable[tuple[Mapping[str, Any], str]]],"
+    " Iterable[tuple[Mapping[str, Any], str, tuple[FieldError, ...]]]]"
+)
+"""Replaces objects that controllers would make others of; see `controllers.job.preview`."""
+
+SUFFIXES: Final = (".yaml", ".yml", ".json")
+
+_JSON: Final = ".json"
+_CSV: Final = ".csv"
+_LIST: Final = "List"
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A cluster that was read from a place.
+
+    Attributes
+    ----------
+    path
+        The file or folder, as it was given.
+    problems
+        What could not be read, with file and line; the rest is in the snapshot.
+    notices
+        What was left out although nothing is wrong with it, in sentences.
+    left_out
+        Objects of kinds that no scheduler reads, in sentences with file and line.
+
+    """
+
+    path: str
+    snapshot: Snapshot
+    problems: tuple[ObjectProblem, ...] = ()
+    notices: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Objects:
+    """Objects with the place of each, and what is no object."""
+
+    values: list[Mapping[str, Any]]
+    where: list[str]
+    problems: list[ObjectProblem]
+
+
+def read_instance(
+    path: str | Path,
+    options: DecodeOptions | None = None,
+    taken_ms: int | None = None,
+    *,
+    progress: Progress | None = None,
+    preview: Preview | None = None,
+) -> Instance:
+    """Read the cluster at a path.
+
+    Parameters
+    ----------
+    path
+        A manifest in YAML (any number of documents) or JSON, lists of objects included; a folder
+        of such files, read recursively in name order; or a pod list of the openb trace in CSV.
+    options
+        Whose pods are ours.
+    taken_ms
+        When the snapshot counts as taken; None for what a dump says or else the latest creation.
+    progress
+        Told how far reading has come.
+    preview
+        Replaces objects that controllers would make others of; None for no such objects.
+
+    Raises
+    ------
+    InstanceError
+        Nothing is there, or nothing of it is of a kind that a scheduler reads.
+
+    """
+    where = Path(path)
+    if where.suffix.lower() == _CSV:
+        snapshot, problems = read_openb(where)
+        return Instance(str(path), snapshot, problems)
+    found = _read_files(_files(where), where, progress or _silent)
+    unknown = tuple(_unknown(found))
+    if preview is not None:
+        found = _previewed(found, preview)
+    assembled = assemble(found.values, options, taken_ms, where=found.where)
+    problems = (*found.problems, *unknown, *assembled.problems)
+    if not assembled.num_read:
+        raise InstanceError(_nothing(where, assembled), problems)
+    left_out = tuple(
+        f"{at}: {what} is left out: no scheduler reads this kind" for what, at in assembled.left_out
+    )
+    notices = tuple(_notices(assembled))
+    return Instance(str(path), assembled.snapshot, problems, notices, left_out)
+
+
+def read_objects(
+    path: str | Path, progress: Progress | None = None
+) -> tuple[list[Mapping[str, Any]], tuple[ObjectProblem, ...]]:
+    """The plain objects at a path, lists taken apart, and what is none; InstanceError as above."""
+    found = _read_files(_files(Path(path)), Path(path), progress or _silent)
+    return found.values, tuple(found.problems)
+
+
+def files_of(path: Path) -> list[Path]:
+    """The files that are read for an instance at a path; InstanceError where there are none."""
+    if path.suffix.lower() == _CSV:
+        return [path, path.with_name(NODE_LIST)]
+    return _files(path)
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def _silent(read: int, total: int) -> None:
+    """Progress that nobody looks at."""
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if not path.exists():
+        raise InstanceError(f"{path}: there is no such file or folder")
+    files = [f for f in path.rglob("*") if f.suffix.lower() in SUFFIXES and f.is_file()]
+    if not files:
+        wanted = ", ".join(f"*{suffix}" for suffix in SUFFIXES)
+        raise InstanceError(f"{path}: no file in this folder matches {wanted}")
+    return sorted(files)
+
+
+def _read_files(files: Sequence[Path], root: Path, progress: Progress) -> _Objects:
+    found = _Objects([], [], [])
+    texts = {file: _text(file, found) for file in files}
+    total, before = sum(map(len, texts.values())), 0
+    for file, text in texts.items():
+        name = str(file.relative_to(root)) if file != root else file.name
+        read = read_json if file.suffix.lower() == _JSON else read_yaml
+        for part in read(text):
+            if isinstance(part, TextError):
+                at = f"{name}:{part.line}:{part.column}"
+                found.problems.append(ObjectProblem("", "", "", None, part.message, at))
+                continue
+            _file(part, name, found)
+            progress(before + part.end, total)
+        before += len(text)
+    return found
+
+
+def _previewed(found: _Objects, preview: Preview) -> _Objects:
+    made = _Objects([], [], found.problems)
+    for value, where, errors in preview(zip(found.values, found.where, strict=True)):
+        if errors:
+            kind, meta = str(value.get("kind")), value.get("metadata")
+            key = _key(kinds.JOB, meta)
+            made.problems += problems_of(kind, key, errors, where)
+        else:
+            made.values.append(value)
+            made.where.append(where)
+    return made
+
+
+def _text(file: Path, found: _Objects) -> str:
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as e:
+        message = f"is not UTF-8: byte {e.start} is 0x{e.object[e.start]:02x}"
+    except OSError as e:
+        message = f"can not be read: {e.strerror}"
+    found.problems.append(ObjectProblem("", "", "", None, message, file.name))
+    return ""
+
+
+def _file(part: Document, name: str, found: _Objects) -> None:
+    for value, line in _objects(part):
+        found.values.append(value)
+        found.where.append(f"{name}:{line}")
+
+
+def _objects(part: Document) -> Iterator[tuple[Any, int]]:
+    """The object of a document with its line, or the objects of a list with theirs."""
+    value = part.value
+    if value is None:
+        return
+    if not _is_list(value):
+        yield value, part.line
+        return
+    lines = part.item_lines if len(part.item_lines) == len(value["items"]) else None
+    kind = value["kind"].removesuffix(_LIST)
+    given = {"apiVersion": value.get("apiVersion"), "kind": kind} if kind else {}
+    for number, item in enumerate(value["items"]):
+        # Items of typed lists, such as an answer of the API server, do not repeat their kind.
+        whole = {**given, **item} if isinstance(item, dict) else item
+        yield whole, lines[number] if lines else part.line
+
+
+def _is_list(value: object) -> bool:
+    if not isinstance(value, dict) or not isinstance(value.get("items"), list):
+        return False
+    return isinstance(value.get("kind"), str) and value["kind"].endswith(_LIST)
+
+
+# --- what to say about it ------------------------------------------------------------------------
+
+
+def _unknown(found: _Objects) -> Iterator[ObjectProblem]:
+    """Fields that custom kinds do not have; a server would drop them without a word."""
+    for value, where in zip(found.values, found.where, strict=True):
+        if not isinstance(value, dict):
+            continue
+        kind = kinds.find_kind(str(value.get("apiVersion")), str(value.get("kind")))
+        errors = unknown_fields(kind, value) if kind else ()
+        if kind and errors:
+            yield from problems_of(kind.kind, _key(kind, value.get("metadata")), errors, where)
+
+
+def _key(kind: kinds.Kind, metadata: object) -> str:
+    meta = metadata if isinstance(metadata, dict) else {}
+    name = str(meta.get("name") or "")
+    return f"{meta.get('namespace') or DEFAULT_NAMESPACE}/{name}" if kind.namespaced else name
+
+
+def _notices(assembled: Assembled) -> Iterator[str]:
+    for scheduler, number in sorted(assembled.elsewhere.items()):
+        pods = "pod waits" if number == 1 else "pods wait"
+        yield f"left out: {number} {pods} for the scheduler {scheduler}"
+
+
+def _nothing(path: Path, assembled: Assembled) -> str:
+    wanted = ", ".join(dict.fromkeys(kind.kind for kind in READ_KINDS))
+    listed = _listed(assembled.ignored)
+    there = f"there are only {listed}" if listed else "there is no object at all"
+    return f"{path}: nothing to schedule: looked for {wanted}; {there}"
+
+
+def _listed(numbers: Mapping[str, int]) -> str:
+    return ", ".join(f"{number} {kind}" for kind, number in sorted(numbers.items()))

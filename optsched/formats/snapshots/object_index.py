@@ -1,0 +1,218 @@
+"""Objects of a cluster by kind and key, completed with what a server would have given them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api import kinds
+from optsched.formats.codec.node_shards import read_sharding
+from optsched.formats.codec.partition_tables import CONFIG_FILE
+from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE
+from optsched.formats.codec.snapshot_annotations import API_VERSION, time_text, without_marks
+from optsched.formats.files.diagnostics import ObjectProblem, problems_of
+from optsched.units import FieldError, TimestampError, parse_time_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from optsched.cluster.node_shards import Sharding
+
+NAMESPACE_LABEL: Final = "kubernetes.io/metadata.name"
+"""The label that every namespace has, with its own name."""
+
+SNAPSHOT_KIND: Final = "Snapshot"
+"""Says in `takenAt` when a snapshot was taken that has been written out as objects."""
+
+READ_KINDS: Final = (
+    kinds.NODE,
+    kinds.POD,
+    kinds.POD_GROUP,
+    *kinds.SCHEDULING_POD_GROUPS,
+    kinds.QUEUE,
+    kinds.PRIORITY_CLASS,
+    kinds.NAMESPACE,
+    kinds.PERSISTENT_VOLUME_CLAIM,
+    kinds.PERSISTENT_VOLUME,
+    kinds.STORAGE_CLASS,
+    kinds.CSI_NODE,
+    kinds.HYPER_NODE,
+    kinds.NUMATOPOLOGY,
+    kinds.POD_DISRUPTION_BUDGET,
+    kinds.RESOURCE_QUOTA,
+    kinds.NODE_SHARD,
+    *kinds.DEVICE_KINDS,
+)
+"""The kinds that a snapshot is made of."""
+
+OPTIONAL_KINDS: Final = frozenset(
+    {
+        kinds.HYPER_NODE,
+        kinds.NUMATOPOLOGY,
+        kinds.NODE_SHARD,
+        *kinds.SCHEDULING_POD_GROUPS,
+        *kinds.DEVICE_KINDS,
+    }
+)
+"""Those of them that a cluster may do without: where one is not installed, it has no objects."""
+
+_NO_NAME: Final = "is missing: every object needs a name"
+_NAME_NO_TEXT: Final = "is not a text: write it in quotes"
+_NO_MAPPING: Final = "is not a mapping of field names to values"
+_NO_TEXT: Final = f"is not a text; the object is taken to be in {DEFAULT_NAMESPACE}"
+_NO_KIND: Final = "is no object: it needs apiVersion, kind and metadata"
+_NO_SHARDING: Final = "is no sharding: write {mode: soft, name: NAME}, or hard"
+_NO_ANSWER: Final = "is no answer: it needs a question and a reply in JSON"
+_TWICE: Final = "is there more than once; the last one counts"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One object, and the `file:line` that it comes from."""
+
+    obj: dict[str, Any]
+    where: str
+
+
+class ObjectIndex:
+    """Objects by kind and key.
+
+    Attributes
+    ----------
+    problems
+        What is no object, has no name, or is there twice.
+    ignored
+        Number of objects of kinds that a snapshot is not made of, by `apiVersion Kind`.
+    left_out
+        The same objects one by one: `apiVersion Kind name` and `file:line`.
+    taken_ms
+        When the snapshot was taken, where its dump says so.
+    answers
+        What was answered to questions outside, as far as its dump says so.
+    sharding
+        Which shard was whose, where its dump says so.
+
+    """
+
+    def __init__(self, objects: Iterable[Mapping[str, Any]], where: Sequence[str]) -> None:
+        self.problems: list[ObjectProblem] = []
+        self.ignored: Counter[str] = Counter()
+        self.left_out: list[tuple[str, str]] = []
+        self.taken_ms: int | None = None
+        self.answers: list[tuple[str, str]] = []
+        self.sharding: Sharding | None = None
+        read = (*READ_KINDS, kinds.CONFIG_MAP)
+        self._entries: dict[kinds.Kind, dict[str, Entry]] = {kind: {} for kind in read}
+        self._is_dump = False
+        for position, obj in enumerate(objects):
+            self._file(obj, position, where[position] if where else "")
+        if not self._is_dump:
+            self._drop_marks()
+
+    @property
+    def num_read(self) -> int:
+        """How many objects there are."""
+        return sum(map(len, self._entries.values()))
+
+    def of(self, kind: kinds.Kind) -> Mapping[str, Entry]:
+        """The objects of a kind by key, in key order."""
+        entries = self._entries[kind]
+        return {key: entries[key] for key in sorted(entries)}
+
+    def get(self, kind: kinds.Kind, key: str) -> Entry | None:
+        """One object; None where there is none."""
+        return self._entries[kind].get(key)
+
+    def _drop_marks(self) -> None:
+        """Leave out what only a dump may say of its objects."""
+        for kind, entries in self._entries.items():
+            self._entries[kind] = {
+                key: Entry(without_marks(entry.obj), entry.where) for key, entry in entries.items()
+            }
+
+    def _file(self, obj: object, position: int, where: str) -> None:
+        if not isinstance(obj, dict) or not obj.get("kind") or not obj.get("apiVersion"):
+            self.problems.append(ObjectProblem("", "", "", obj, _NO_KIND, where))
+            return
+        version, name = str(obj["apiVersion"]), str(obj["kind"])
+        kind = kinds.find_kind(version, name)
+        if kind in self._entries and (kind != kinds.CONFIG_MAP or _says_geometries(obj)):
+            self._add(kind, obj, position, where)
+        elif (version, name) == (API_VERSION, SNAPSHOT_KIND):
+            self._is_dump = True
+            self._read_dump(obj, where)
+            self._read_answers(obj, where)
+        else:
+            self.ignored[f"{version} {name}"] += 1
+            meta = obj.get("metadata")
+            called = meta.get("name") if isinstance(meta, dict) else None
+            self.left_out.append((f"{version} {name} {called or ''}".strip(), where))
+
+    def _add(self, kind: kinds.Kind, obj: dict[str, Any], position: int, where: str) -> None:
+        meta = obj.get("metadata")
+        name = meta.get("name") if isinstance(meta, dict) else None
+        if not isinstance(meta, dict) or not isinstance(name, str) or not name:
+            path, value, message = "metadata.name", name, _NO_NAME
+            if name:
+                message = _NAME_NO_TEXT
+            elif meta is not None and not isinstance(meta, dict):
+                path, value, message = "metadata", meta, _NO_MAPPING
+            self.problems.append(ObjectProblem(kind.kind, "", path, value, message, where))
+            return
+        namespace = meta.get("namespace")
+        if not isinstance(namespace, str | None):
+            path = "metadata.namespace"
+            self.problems.append(ObjectProblem(kind.kind, name, path, namespace, _NO_TEXT, where))
+        obj = _completed(kind, obj, meta, position)
+        key = f"{obj['metadata']['namespace']}/{name}" if kind.namespaced else name
+        if key in self._entries[kind]:
+            self.problems.append(ObjectProblem(kind.kind, key, "", None, _TWICE, where))
+        self._entries[kind][key] = Entry(obj, where)
+
+    def _read_dump(self, obj: dict[str, Any], where: str) -> None:
+        self.sharding = read_sharding(obj)
+        if self.sharding is None:
+            error = FieldError("sharding", obj["sharding"], _NO_SHARDING)
+            self.problems += problems_of(SNAPSHOT_KIND, "", [error], where)
+        try:
+            self.taken_ms = parse_time_ms(obj.get("takenAt"))
+        except TimestampError as e:
+            self.problems += problems_of(SNAPSHOT_KIND, "", [e.at("takenAt")], where)
+
+    def _read_answers(self, obj: dict[str, Any], where: str) -> None:
+        found = obj.get("answers") or []
+        for i, each in enumerate(found if isinstance(found, list) else [found]):
+            plain = each if isinstance(each, dict) else {}
+            question, reply = plain.get("question"), plain.get("reply")
+            if isinstance(question, str) and isinstance(reply, str) and _is_object(reply):
+                self.answers.append((question, reply))
+                continue
+            error = FieldError(f"answers[{i}]", each, _NO_ANSWER)
+            self.problems += problems_of(SNAPSHOT_KIND, "", [error], where)
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _says_geometries(obj: dict[str, Any]) -> bool:
+    """Whether a ConfigMap is read: the one that says how MIG may cut GPUs."""
+    data = obj.get("data")
+    return isinstance(data, dict) and CONFIG_FILE in data
+
+
+def _completed(
+    kind: kinds.Kind, obj: dict[str, Any], meta: dict[str, Any], position: int
+) -> dict[str, Any]:
+    """The object with the namespace and the creation time that a server would have given it."""
+    given: dict[str, str] = {}
+    if kind.namespaced and not isinstance(meta.get("namespace") or None, str):
+        given["namespace"] = DEFAULT_NAMESPACE
+    if meta.get("creationTimestamp") is None:
+        given["creationTimestamp"] = time_text(position)
+    return {**obj, "metadata": {**meta, **given}} if given else obj

@@ -1,0 +1,451 @@
+"""The way back: a snapshot as objects that `assemble` reads as the same snapshot.
+
+Everything is said with the fields of the API where it has one. What it has none for (why an object
+could not be used, since when a gang waits, parts of GPUs) stands in annotations, see `marks`.
+Containers and whatever else no scheduler looks at are made up.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api import kinds, wellknown
+from optsched.formats.codec.gpu_shares import CARD_PROBLEM, node_marks
+from optsched.formats.codec.hypernode_writer import hypernode_spec, topology_spec
+from optsched.formats.codec.local_data import image_fields, store_marks
+from optsched.formats.codec.node_shards import sharding_fields
+from optsched.formats.codec.numatopologies import numa_spec
+from optsched.formats.codec.pods.writer import is_missing, pod_manifest
+from optsched.formats.codec.priority_classes import SYSTEM
+from optsched.formats.codec.queue_node_groups import affinity_fields
+from optsched.formats.codec.queue_usage import USAGE, usage_text
+from optsched.formats.codec.resource_claims import encode_devices
+from optsched.formats.codec.scheduling_groups import group_name, is_upstream, scheduling_group_spec
+from optsched.formats.codec.selector_writer import (
+    label_selector_fields,
+    node_selector_fields,
+    topology_fields,
+)
+from optsched.formats.codec.snapshot_annotations import (
+    API_VERSION,
+    LOAD,
+    PROBLEM,
+    WAITING_SINCE,
+    load_text,
+    reason_text,
+    time_text,
+)
+from optsched.formats.codec.volumes import BETWEEN_ZONES, NO_PROVISIONER, SELECTED_NODE, WAITS
+from optsched.formats.files.yaml_text import write_yaml
+from optsched.formats.snapshots.object_index import SNAPSHOT_KIND
+from optsched.units import format_resource_list
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from optsched.cluster.amounts import Amounts
+    from optsched.cluster.node_shards import Shard
+    from optsched.cluster.numa import Numa
+    from optsched.cluster.reasons import Reason
+    from optsched.cluster.selectors import NodeSelector
+    from optsched.cluster.snapshot import Budget, Claim, Gang, Node, Owner, Queue, Quota, Snapshot
+    from optsched.cluster.topology import HyperNode, Topology
+    from optsched.cluster.usage import Usage
+    from optsched.cluster.volumes import Volume
+
+Manifest = dict[str, Any]
+
+_YAML: Final = (".yaml", ".yml")
+_JSON: Final = ".json"
+_BY_NAME: Final = "optsched.io/volume"
+_NO_VOLUME: Final = "none"
+
+
+def encode(snapshot: Snapshot) -> list[Manifest]:
+    """The objects of a snapshot; `assemble` makes the same snapshot of them.
+
+    That holds for every snapshot that `assemble` could have made: namespaces are all listed, the
+    built-in queues are there, gangs of one pod have the keys of such. ValueError where a claim
+    waits for a node that no storage class could ask for.
+    """
+    return [
+        {
+            **time_manifest(snapshot.taken_ms),
+            **sharding_fields(snapshot.sharding),
+            **_answers(snapshot.answers),
+        },
+        *(_namespace(name, labels) for name, labels in snapshot.namespaces.items()),
+        *_priority_classes(snapshot),
+        *(_queue(queue, snapshot.usage.get(queue.name)) for queue in snapshot.queues),
+        *(node_manifest(node) for node in snapshot.nodes),
+        *(_numatopology(node.name, node.numa) for node in snapshot.nodes if node.numa),
+        *(_csi_node(node) for node in snapshot.nodes if node.attach_limits),
+        *_claims(snapshot.claims.values()),
+        *(_budget(budget) for budget in snapshot.budgets),
+        *(_quota(quota) for quota in snapshot.quotas),
+        *(_shard(shard) for shard in snapshot.sharding.shards),
+        *encode_devices(snapshot.devices),
+        *(_hypernode(each, snapshot.topology) for each in snapshot.topology.hypernodes),
+        *(_group(gang) for gang in snapshot.gangs if _has_group(gang)),
+        *(_scheduling_group(gang) for gang in snapshot.gangs if _has_scheduling_group(gang)),
+        *_pods(snapshot),
+    ]
+
+
+def write_bundle(
+    objects: Iterable[Mapping[str, Any]],
+    path: Path,
+    opener: Callable[[str, int], int] | None = None,
+) -> None:
+    """Write objects to one file as a List, in YAML or JSON by the ending of its name.
+
+    opener: how the file is opened, as for `open`. ValueError for another ending.
+    """
+    parts = bundle_writer(path)(objects)
+    with open(path, "w", encoding="utf-8", opener=opener) as file:
+        file.writelines(parts)
+
+
+def bundle_writer(path: Path) -> Callable[[Iterable[Mapping[str, Any]]], Iterator[str]]:
+    """What makes a List of objects for a file, part by part; ValueError as for `write_bundle`."""
+    suffix = path.suffix.lower()
+    if suffix in _YAML:
+        return yaml_bundle
+    if suffix == _JSON:
+        return json_bundle
+    known = ", ".join((*_YAML, _JSON))
+    raise ValueError(f"{path}: objects are written to files that end in {known}")
+
+
+def yaml_bundle(objects: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """A List of objects in YAML, part by part."""
+    yield "apiVersion: v1\nitems:\n"
+    yield from (write_yaml([each]) for each in objects)
+    # At the end: a file whose writing was cut short is then no List.
+    yield "kind: List\n"
+
+
+def json_bundle(objects: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """A List of objects in JSON."""
+    whole = {"apiVersion": "v1", "items": list(objects), "kind": "List"}
+    yield f"{json.dumps(whole, indent=1)}\n"
+
+
+def _manifest(kind: kinds.Kind, metadata: Manifest, **parts: object) -> Manifest:
+    return {
+        "apiVersion": kind.api_version,
+        "kind": kind.kind,
+        "metadata": {
+            name: value for name, value in metadata.items() if value not in ("", {}, None)
+        },
+        **parts,
+    }
+
+
+def time_manifest(taken_ms: int) -> Manifest:
+    """Says when a snapshot was taken; `assemble` reads it."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": SNAPSHOT_KIND,
+        "metadata": {"name": "snapshot"},
+        "takenAt": time_text(taken_ms),
+    }
+
+
+def _answers(answers: Iterable[tuple[str, str]]) -> Manifest:
+    told = [{"question": question, "reply": reply} for question, reply in answers]
+    return {"answers": told} if told else {}
+
+
+def _namespace(name: str, labels: Mapping[str, str]) -> Manifest:
+    return _manifest(kinds.NAMESPACE, {"name": name, "labels": dict(labels)})
+
+
+def _marked(annotations: Mapping[str, str], problem: Reason | None) -> dict[str, str]:
+    mark = {} if problem is None else {PROBLEM: reason_text(problem)}
+    return {**annotations, **mark}
+
+
+def node_manifest(node: Node) -> Manifest:
+    """A node without what runs on it."""
+    taints = [
+        {"key": taint.key, "value": taint.value, "effect": taint.effect.value}
+        for taint in node.taints
+    ]
+    cordoned = {"unschedulable": True} if node.unschedulable else {}
+    ready = {"type": "Ready", "status": "True" if node.ready else "False"}
+    marks = {} if node.load is None else {LOAD: load_text(node.load)}
+    marks |= {CARD_PROBLEM: node.card_problem} if node.card_problem else {}
+    marks |= node_marks(node.cards) | store_marks(node.store, node.labels)
+    return _manifest(
+        kinds.NODE,
+        {
+            "name": node.name,
+            "labels": dict(node.labels),
+            **({"annotations": marks} if marks else {}),
+        },
+        spec={**cordoned, **({"taints": taints} if taints else {})},
+        status={
+            "allocatable": _amounts(node.allocatable),
+            "conditions": [ready],
+            **image_fields(node.store),
+        },
+    )
+
+
+def _numatopology(name: str, numa: Numa) -> Manifest:
+    if numa.problem:
+        marked = {"name": name, "annotations": {PROBLEM: numa.problem}}
+        return _manifest(kinds.NUMATOPOLOGY, marked)
+    return _manifest(kinds.NUMATOPOLOGY, {"name": name}, spec=numa_spec(numa))
+
+
+def _budget(budget: Budget) -> Manifest:
+    selector = budget.selector
+    spec = {} if selector is None else {"selector": label_selector_fields(selector)}
+    return _manifest(
+        kinds.POD_DISRUPTION_BUDGET,
+        {"name": budget.key.partition("/")[2], "namespace": budget.namespace},
+        spec=spec,
+        status={"disruptionsAllowed": budget.allowed},
+    )
+
+
+def _quota(quota: Quota) -> Manifest:
+    hard = _amounts(quota.hard)
+    return _manifest(
+        kinds.RESOURCE_QUOTA,
+        {"name": quota.key.partition("/")[2], "namespace": quota.namespace},
+        spec={"hard": hard},
+        status={"hard": hard, "used": _amounts(quota.used)},
+    )
+
+
+def _shard(shard: Shard) -> Manifest:
+    return _manifest(
+        kinds.NODE_SHARD,
+        {"name": shard.name},
+        spec={"nodesDesired": list(shard.wanted)},
+        status={"nodesInUse": list(shard.in_use)},
+    )
+
+
+def _queue(queue: Queue, usage: Usage | None) -> Manifest:
+    affinity = affinity_fields(queue.node_groups)
+    used = {} if usage is None else {USAGE: usage_text(usage)}
+    return _manifest(
+        kinds.QUEUE,
+        {
+            "name": queue.name,
+            "annotations": _marked({**queue.annotations, **used}, queue.problem),
+            "creationTimestamp": time_text(queue.created_ms),
+        },
+        spec={
+            "weight": queue.weight,
+            "capability": _amounts(queue.capability or ()),
+            "deserved": _amounts(queue.deserved),
+            "guarantee": {"resource": _amounts(queue.guarantee)},
+            "reclaimable": queue.reclaimable,
+            "parent": queue.parent,
+            "priority": queue.priority,
+            "dequeueStrategy": "fifo" if queue.is_fifo else "traverse",
+            **({"affinity": affinity} if affinity else {}),
+        },
+        status={"state": queue.state.value},
+    )
+
+
+def _amounts(amounts: Amounts) -> dict[str, str]:
+    return format_resource_list(dict(amounts))
+
+
+# --- gangs and pods ------------------------------------------------------------------------------
+
+
+def _hypernode(hypernode: HyperNode, topology: Topology) -> Manifest:
+    spec = hypernode_spec(hypernode, topology)
+    return _manifest(kinds.HYPER_NODE, {"name": hypernode.name}, spec=spec)
+
+
+def _has_group(gang: Gang) -> bool:
+    return not (gang.is_implicit or is_missing(gang) or is_upstream(gang))
+
+
+def _has_scheduling_group(gang: Gang) -> bool:
+    return is_upstream(gang) and not is_missing(gang)
+
+
+def _priority_classes(snapshot: Snapshot) -> list[Manifest]:
+    """A class for each priority of a PodGroup, which can only name one, and those with names."""
+    values = {gang.priority for gang in snapshot.gangs if _has_group(gang) and gang.priority}
+    named = {n: v for n, v in snapshot.priority_classes.items() if n not in SYSTEM}
+    named |= {_class_name(value): value for value in values}
+    return [
+        _manifest(kinds.PRIORITY_CLASS, {"name": name}, value=named[name]) for name in sorted(named)
+    ]
+
+
+def _class_name(priority: int) -> str:
+    return f"priority-{priority}" if priority >= 0 else f"priority-minus-{-priority}"
+
+
+def _group_meta(gang: Gang, name: str) -> Manifest:
+    annotations = _marked(gang.annotations, gang.problem)
+    if gang.waiting_since_ms != gang.created_ms:
+        annotations[WAITING_SINCE] = time_text(gang.waiting_since_ms)
+    return {
+        "name": name,
+        "namespace": gang.namespace,
+        "uid": gang.uid,
+        "annotations": annotations,
+        "creationTimestamp": time_text(gang.created_ms),
+        "ownerReferences": owner_fields(gang.owner),
+    }
+
+
+def owner_fields(owner: Owner | None) -> list[Manifest] | None:
+    """The field `ownerReferences` of an object; None where nothing manages it."""
+    if owner is None:
+        return None
+    named = {"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name}
+    return [{**named, "uid": owner.uid, "controller": True}]
+
+
+def _scheduling_group(gang: Gang) -> Manifest:
+    meta = _group_meta(gang, group_name(gang))
+    meta["annotations"][wellknown.QUEUE_NAME] = gang.queue
+    return _manifest(kinds.SCHEDULING_POD_GROUPS[0], meta, spec=scheduling_group_spec(gang))
+
+
+def _group(gang: Gang) -> Manifest:
+    return _manifest(
+        kinds.POD_GROUP,
+        _group_meta(gang, gang.name),
+        spec={
+            "queue": gang.queue,
+            "minMember": gang.min_member,
+            "minTaskMember": dict(gang.min_role),
+            "minResources": _amounts((*gang.min_resources, *gang.min_usage)),
+            **topology_spec(gang),
+            **({"priorityClassName": _class_name(gang.priority)} if gang.priority else {}),
+        },
+        status={"phase": gang.phase.value},
+    )
+
+
+def _csi_node(node: Node) -> Manifest:
+    drivers = [
+        {"name": driver, "nodeID": node.name, "allocatable": {"count": most}}
+        for driver, most in node.attach_limits
+    ]
+    return _manifest(kinds.CSI_NODE, {"name": node.name}, spec={"drivers": drivers})
+
+
+def _pods(snapshot: Snapshot) -> Iterator[Manifest]:
+    """Every task once, in key order."""
+    of_gangs = ((task, gang) for gang in snapshot.gangs for task in gang.tasks)
+    gang_of = {task.key: (task, gang) for task, gang in of_gangs}
+    others = {task.key: (task, None) for node in snapshot.nodes for task in node.residents}
+    found = {**others, **gang_of}
+    for key in sorted(found):
+        yield pod_manifest(*found[key])
+
+
+# --- volumes -------------------------------------------------------------------------------------
+
+
+def _claims(claims: Collection[Claim]) -> Iterator[Manifest]:
+    """Claims with the volumes or classes that give them what they have."""
+    waiting = [c for c in claims if c.waits_for_consumer and not c.problem]
+    yield from _offers(waiting)
+    classes: dict[tuple[object, ...], str] = {}
+    for claim in claims:
+        marks = {PROBLEM: claim.problem} if claim.problem else {}
+        if claim.waits_for_consumer or (claim.driver and not claim.handle):
+            kind = (claim.nodes, claim.provisions, claim.driver)
+            if not claim.volumes and kind not in classes:
+                classes[kind] = f"waits-{len(classes)}"
+                yield _class(classes[kind], claim)
+            name = claim.volumes[0].storage_class if claim.volumes else classes[kind]
+            yield _waiting(claim, name, marks)
+        elif claim.problem and not claim.driver:
+            yield _claim(claim.key, {}, "Pending", marks)
+        else:
+            volume = claim.key.replace("/", ".")
+            yield _bound_volume(volume, claim)
+            yield _claim(claim.key, {"volumeName": volume}, "Bound", marks)
+
+
+def _offers(claims: Iterable[Claim]) -> Iterator[Manifest]:
+    """Volumes that claims could get, and their classes."""
+    by_class: dict[str, list[Claim]] = {}
+    for claim in claims:
+        if claim.volumes:
+            by_class.setdefault(claim.volumes[0].storage_class, []).append(claim)
+    for name, theirs in by_class.items():
+        provisions = any(claim.provisions or claim.driver for claim in theirs)
+        yield _class(name, replace(theirs[0], provisions=provisions))
+        # Where others get theirs made, who does not has one kept.
+        kept = {c.volumes[0].name: c.key for c in theirs if provisions and not c.provisions}
+        offered = {volume.name: volume for claim in theirs for volume in claim.volumes}
+        for volume in offered.values():
+            yield _volume(volume.name, volume.nodes, volume, kept.get(volume.name, ""))
+
+
+def _waiting(claim: Claim, storage_class: str, marks: Mapping[str, str]) -> Manifest:
+    """A claim that waits; which volumes do for it, it says by their names alone."""
+    names = [volume.name for volume in claim.volumes] or [_NO_VOLUME]
+    by_name = {"key": _BY_NAME, "operator": "In", "values": names}
+    spec: Manifest = {"storageClassName": storage_class}
+    spec["selector"] = {"matchExpressions": [by_name]}
+    if claim.size_bytes:
+        spec["resources"] = {"requests": format_resource_list({"storage": claim.size_bytes})}
+    selected = {SELECTED_NODE: claim.selected_node} if claim.selected_node else {}
+    return _claim(claim.key, spec, "Pending", {**selected, **marks})
+
+
+def _claim(key: str, spec: Manifest, phase: str, annotations: Mapping[str, str]) -> Manifest:
+    namespace, _, name = key.partition("/")
+    metadata = {"name": name, "namespace": namespace, "annotations": dict(annotations)}
+    return _manifest(kinds.PERSISTENT_VOLUME_CLAIM, metadata, spec=spec, status={"phase": phase})
+
+
+def _volume(
+    name: str, nodes: NodeSelector | None = None, offered: Volume | None = None, kept_for: str = ""
+) -> Manifest:
+    spec: Manifest = {}
+    metadata: Manifest = {"name": name}
+    if nodes is not None:
+        spec["nodeAffinity"] = {"required": node_selector_fields(nodes)}
+    if offered is not None:
+        metadata["labels"] = {_BY_NAME: name}
+        spec["storageClassName"] = offered.storage_class
+        spec["capacity"] = format_resource_list({"storage": offered.capacity_bytes})
+    if kept_for:
+        namespace, _, claim = kept_for.partition("/")
+        spec["claimRef"] = {"namespace": namespace, "name": claim}
+    return _manifest(kinds.PERSISTENT_VOLUME, metadata, spec=spec)
+
+
+def _bound_volume(name: str, claim: Claim) -> Manifest:
+    made = _volume(name, claim.nodes)
+    if claim.driver:
+        made["spec"]["csi"] = {"driver": claim.driver, "volumeHandle": claim.handle}
+    if claim.zones:
+        labels = {label: BETWEEN_ZONES.join(values) for label, values in claim.zones}
+        made["metadata"]["labels"] = labels
+    return made
+
+
+def _class(name: str, claim: Claim) -> Manifest:
+    """The class of a claim that waits."""
+    made_by = claim.driver if claim.provisions else NO_PROVISIONER
+    how: Manifest = (
+        {} if claim.nodes is None else {"allowedTopologies": topology_fields(claim.nodes)}
+    )
+    if made_by:
+        how["provisioner"] = made_by
+    return _manifest(kinds.STORAGE_CLASS, {"name": name}, volumeBindingMode=WAITS, **how)

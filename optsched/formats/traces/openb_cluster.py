@@ -1,0 +1,268 @@
+"""The openb trace: GPU nodes and pods of a production cluster, as a snapshot.
+
+Alibaba cluster-trace-gpu-v2023; Weng et al., "Beware of Fragmentation", USENIX ATC 2023. Nodes:
+`sn,cpu_milli,memory_mib,gpu,model`. Pods: `name,cpu_milli,memory_mib,num_gpu,gpu_milli` and, but
+for the multigpu lists, `gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time`
+(seconds).
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from optsched.cluster.amounts import amounts
+from optsched.cluster.selectors import NodeSelector, NodeTerm, Operator, Requirement
+from optsched.cluster.snapshot import DEFAULT_QUEUE, Node, Snapshot
+from optsched.cluster.task import DeviceRequest, Task, TaskShape, TaskStatus
+from optsched.formats.codec.nodes import GPU_MODEL_LABEL
+from optsched.formats.codec.pod_groups import Loner, implicit_gang, with_builtin_queues
+from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE, IMPLICIT_PREFIX
+from optsched.formats.files.diagnostics import InstanceError, ObjectProblem
+from optsched.formats.snapshots.object_index import NAMESPACE_LABEL
+from optsched.units import CPU, MAX_GPUS_ON_NODE, MAX_ON_NODE, MEMORY
+from optsched.units.unreadable import why_unreadable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from optsched.cluster.snapshot import Gang
+
+NODE_LIST: Final = "openb_node_list_gpu_node.csv"
+GPU: Final = "nvidia.com/gpu"
+WHOLE_MILLI: Final = 1000
+
+T = TypeVar("T")
+
+_NODE_COLUMNS: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
+_POD_COLUMNS: Final = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
+_MIB: Final = 2**20
+_MS: Final = 1000
+_NOT_A_COUNT: Final = "is not a whole number of zero or more"
+_TOO_MUCH: Final = "is too much: write at most"
+_LAST_S: Final = 10**12
+_NOT_A_SHARE: Final = f"is no part of one GPU: write 1 to {WHOLE_MILLI}"
+_NOT_SHARED: Final = f"asks for a part of several GPUs: write {WHOLE_MILLI}, or 1 as num_gpu"
+_NO_NAME: Final = "is empty: every row needs a name"
+_TWICE: Final = "is there more than once; the last one counts"
+
+
+def read_openb(pods: Path, nodes: Path | None = None) -> tuple[Snapshot, tuple[ObjectProblem, ...]]:
+    """The nodes of a trace, and every pod of it pending: the list is one of arrivals.
+
+    Whole GPUs are an amount of `nvidia.com/gpu`, a part of one is a request for a device; models
+    are a label of the nodes and a required affinity of the pods. Every pod is a gang of its own.
+
+    Parameters
+    ----------
+    pods
+        A pod list.
+    nodes
+        The node list; None for `openb_node_list_gpu_node.csv` beside the pod list.
+
+    Raises
+    ------
+    InstanceError
+        A list is not there, is another table, or has no row that can be read.
+
+    """
+    problems: list[ObjectProblem] = []
+    node_file = nodes or pods.with_name(NODE_LIST)
+    machines = {n.name: n for n in _read(node_file, "Node", _NODE_COLUMNS, _node, problems)}
+    reader = _PodReader()
+    gangs = {g.key: g for g in _read(pods, "Pod", _POD_COLUMNS, reader.gang, problems)}
+    if not machines or not gangs:
+        empty = pods if machines else node_file
+        raise InstanceError(f"{empty}: no row of this table can be read", problems)
+    snapshot = Snapshot(
+        taken_ms=max(gang.created_ms for gang in gangs.values()),
+        nodes=tuple(machines[name] for name in sorted(machines)),
+        gangs=tuple(gangs[key] for key in sorted(gangs)),
+        queues=with_builtin_queues(()),
+        namespaces={DEFAULT_NAMESPACE: {NAMESPACE_LABEL: DEFAULT_NAMESPACE}},
+    )
+    return snapshot, tuple(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class PodRow:
+    """A pod as its row has it.
+
+    Attributes
+    ----------
+    cpu_m, memory_mib
+        What it asks for beside GPUs.
+    num_gpu, gpu_milli
+        How many GPUs, and thousandths of each.
+    gpu_spec
+        Models that it may have, `A|B`, as written; empty for any.
+
+    """
+
+    name: str
+    cpu_m: int
+    memory_mib: int
+    num_gpu: int
+    gpu_milli: int
+    gpu_spec: str
+
+
+def read_openb_rows(
+    pods: Path, nodes: Path | None = None
+) -> tuple[tuple[Node, ...], tuple[PodRow, ...], tuple[ObjectProblem, ...]]:
+    """Nodes and pods of a trace by name, one value a row: for protocols that count rows.
+
+    Parameters and errors as in `read_openb`.
+    """
+    problems: list[ObjectProblem] = []
+    node_file = nodes or pods.with_name(NODE_LIST)
+    machines = sorted(
+        _read(node_file, "Node", _NODE_COLUMNS, _node, problems), key=lambda n: n.name
+    )
+    rows = sorted(_read(pods, "Pod", _POD_COLUMNS, _pod_row, problems), key=lambda r: r.name)
+    if not machines or not rows:
+        empty = pods if machines else node_file
+        raise InstanceError(f"{empty}: no row of this table can be read", problems)
+    return tuple(machines), tuple(rows), tuple(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One row, and where to complain about it."""
+
+    kind: str
+    file: str
+    line: int
+    cells: Mapping[str, str | None]
+    problems: list[ObjectProblem]
+
+    @property
+    def name(self) -> str:
+        return self.cells.get("name" if self.kind == "Pod" else "sn") or ""
+
+    def reject(self, column: str, message: str) -> None:
+        where = f"{self.file}:{self.line}"
+        value = self.cells.get(column)
+        self.problems.append(ObjectProblem(self.kind, self.name, column, value, message, where))
+
+    def count(self, column: str, most: int) -> int:
+        text = self.cells.get(column) or ""
+        if not (text.isdecimal() and text.isascii()):
+            self.reject(column, _NOT_A_COUNT)
+        elif len(text.lstrip("0")) > len(str(most)) or int(text) > most:
+            self.reject(column, f"{_TOO_MUCH} {most}")
+        else:
+            return int(text)
+        return 0
+
+
+def _read(
+    file: Path,
+    kind: str,
+    columns: tuple[str, ...],
+    build: Callable[[_Row], T],
+    problems: list[ObjectProblem],
+) -> Iterator[T]:
+    """What can be built from the rows of a table; the others are reported."""
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as e:
+        raise InstanceError(
+            f"{file}: this {kind.lower()} list can not be read: {why_unreadable(e)}"
+        ) from e
+    reader = csv.DictReader(text.splitlines())
+    missing = [c for c in columns if c not in (reader.fieldnames or ())]
+    if missing:
+        listed = ", ".join(missing)
+        raise InstanceError(f"{file}: no openb {kind.lower()} list: it has no column {listed}")
+    seen: set[str] = set()
+    for cells in reader:
+        row = _Row(kind, file.name, reader.line_num, cells, problems)
+        before = len(problems)
+        built = build(row)
+        if not row.name:
+            row.reject(columns[0], _NO_NAME)
+        if len(problems) > before:
+            continue
+        if row.name in seen:
+            row.reject(columns[0], _TWICE)
+        seen.add(row.name)
+        yield built
+
+
+def _node(row: _Row) -> Node:
+    model = row.cells.get("model") or ""
+    offered = {
+        CPU: row.count("cpu_milli", MAX_ON_NODE),
+        GPU: row.count("gpu", MAX_GPUS_ON_NODE),
+        MEMORY: row.count("memory_mib", MAX_ON_NODE // _MIB) * _MIB,
+    }
+    return Node(
+        name=row.name,
+        allocatable=amounts({name: amount for name, amount in offered.items() if amount}),
+        labels={GPU_MODEL_LABEL: model} if model else {},
+        gpu_model=model,
+    )
+
+
+class _PodReader:
+    """Pods of a list; alike ones get the very same shape."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[TaskShape, TaskShape] = {}
+        self._rows = 0
+
+    def gang(self, row: _Row) -> Gang:
+        """The gang of one pod; without a creation time its row counts as milliseconds."""
+        shape = _shape(row)
+        is_dated = bool(row.cells.get("creation_time"))
+        created_ms = row.count("creation_time", _LAST_S) * _MS if is_dated else self._rows
+        self._rows += 1
+        task = Task(
+            key=f"{DEFAULT_NAMESPACE}/{row.name}",
+            shape=self._shapes.setdefault(shape, shape),
+            status=TaskStatus.PENDING,
+            gang=f"{DEFAULT_NAMESPACE}/{IMPLICIT_PREFIX}{row.name}",
+            created_ms=created_ms,
+        )
+        return implicit_gang(Loner(task, DEFAULT_QUEUE, 0, {}))
+
+
+def _pod_row(row: _Row) -> PodRow:
+    found = PodRow(
+        row.name,
+        row.count("cpu_milli", MAX_ON_NODE),
+        row.count("memory_mib", MAX_ON_NODE // _MIB),
+        row.count("num_gpu", MAX_GPUS_ON_NODE),
+        row.count("gpu_milli", MAX_ON_NODE),
+        row.cells.get("gpu_spec") or "",
+    )
+    if found.num_gpu == 1 and not 0 < found.gpu_milli <= WHOLE_MILLI:
+        row.reject("gpu_milli", _NOT_A_SHARE)
+    if found.num_gpu > 1 and found.gpu_milli != WHOLE_MILLI:
+        row.reject("gpu_milli", _NOT_SHARED)
+    return found
+
+
+def _shape(row: _Row) -> TaskShape:
+    asks = _pod_row(row)
+    is_share = asks.num_gpu == 1 and asks.gpu_milli < WHOLE_MILLI
+    asked = {
+        CPU: asks.cpu_m,
+        GPU: 0 if is_share else asks.num_gpu,
+        MEMORY: asks.memory_mib * _MIB,
+    }
+    return TaskShape(
+        request=amounts({name: amount for name, amount in asked.items() if amount}),
+        node_affinity=_models(asks.gpu_spec),
+        device=DeviceRequest(1, asks.gpu_milli) if is_share else None,
+    )
+
+
+def _models(spec: str) -> NodeSelector | None:
+    if not spec:
+        return None
+    models = tuple(sorted(set(spec.split("|"))))
+    return NodeSelector((NodeTerm((Requirement(GPU_MODEL_LABEL, Operator.IN, models),)),))

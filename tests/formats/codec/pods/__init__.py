@@ -1,0 +1,1 @@
+"""Tests of how pods are read and written."""

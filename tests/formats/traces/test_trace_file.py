@@ -1,0 +1,127 @@
+"""Our own traces: what each field becomes, and what is told about fields that are wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from optsched.cluster.trace import NodeChange, NodeEvent
+from optsched.formats.files.diagnostics import InstanceError
+from optsched.formats.traces.trace_file import SCHEMA, is_own, read_own
+
+FAILURES = Path(__file__).parents[3] / "instances" / "traces" / "failures.yaml"
+HEAD = "apiVersion: optsched.io/v1alpha1\nkind: Trace\n"
+NODES = "nodes: [{name: box, allocatable: {cpu: 4}}]\n"
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "t.yaml"
+    path.write_text(HEAD + text)
+    return path
+
+
+def test_every_field_has_a_meaning() -> None:
+    trace, problems = read_own(FAILURES)
+    assert problems == ()
+    assert trace.name == "failures"
+    assert [n.name for n in trace.nodes] == ["gpu-0", "gpu-1", "gpu-2"]
+    assert [q.name for q in trace.queues] == ["default", "research", "root", "teaching"]
+    pretrain, exercise, urgent, late = trace.arrivals
+    assert (pretrain.at_ms, pretrain.duration_ms, pretrain.estimate_ms) == (0, 36_000_000, None)
+    assert pretrain.gang.annotations == {"optsched.io/checkpoint-interval": "1h"}
+    assert dict(pretrain.gang.tasks[0].shape.request)["nvidia.com/gpu"] == 1
+    assert (exercise.gang.min_member, len(exercise.gang.tasks)) == (2, 8)
+    assert (urgent.gang.priority, urgent.estimate_ms) == (10, 7_200_000)
+    assert (late.gang.queue, len(late.gang.tasks)) == ("teaching", 1)
+    assert trace.node_events == (
+        NodeEvent(12_000_000, "gpu-0", NodeChange.DOWN),
+        NodeEvent(16_800_000, "gpu-0", NodeChange.UP),
+    )
+
+
+def test_json_says_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "failures.json"
+    path.write_text(json.dumps(yaml.safe_load(FAILURES.read_text())))  # noqa: TID251
+    assert read_own(path) == read_own(FAILURES)
+    assert is_own(path)
+    assert is_own(FAILURES)
+
+
+def test_a_job_without_a_duration_runs_for_ever(tmp_path: Path) -> None:
+    trace, _ = read_own(written(tmp_path, f"{NODES}jobs: [{{name: a, at: 5s}}]\n"))
+    assert trace.arrivals[0].duration_ms is None
+    assert trace.arrivals[0].gang.key == "default/a"
+    assert trace.arrivals[0].gang.queue == "default"
+
+
+def test_fields_that_are_wrong_are_told_with_their_lines(tmp_path: Path) -> None:
+    text = (
+        f"{NODES}jobs:\n"
+        "- {name: good, at: 0s}\n"
+        "- {name: late, at: soon}\n"
+        "- {name: odd, at: 1s, duration: 5 parsecs}\n"
+        "- {name: twins, at: 2s, colour: red}\n"
+        "nodeEvents:\n"
+        "- {at: 1s, node: box, change: sideways}\n"
+    )
+    trace, problems = read_own(written(tmp_path, text))
+    assert [a.gang.name for a in trace.arrivals] == ["good", "twins"]
+    assert [(p.where, p.path) for p in problems] == [
+        ("t.yaml:6", "jobs[1].at"),
+        ("t.yaml:7", "jobs[2].duration"),
+        ("t.yaml:10", "nodeEvents[0].change"),
+        ("t.yaml:8", ""),
+    ]
+    assert "colour" in str(problems[3].key)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("nodes: []\njobs: [{name: a, at: 0s}]\n", "there is no node to play it with"),
+        (f"{NODES}jobs: []\n", "there is no job to play it with"),
+        (f"{NODES}jobs: [{{name: a, at: 0s, request: {{cpu: 9}}}}]\n", "can never start"),
+        ("nodes: [\n", "t.yaml:"),
+        ("---\na: 1\n", "a trace is one document"),
+    ],
+)
+def test_where_nothing_can_be_played_that_is_an_error(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(InstanceError, match=told):
+        read_own(written(tmp_path, text))
+
+
+def test_another_kind_is_no_trace(tmp_path: Path) -> None:
+    path = tmp_path / "pod.yaml"
+    path.write_text("apiVersion: v1\nkind: Pod\n")
+    assert not is_own(path)
+    with pytest.raises(InstanceError, match="is v1 Pod: write apiVersion"):
+        read_own(path)
+
+
+def test_a_job_that_asks_for_half_a_gpu_is_left_out(tmp_path: Path) -> None:
+    gpus = "nodes: [{name: box, allocatable: {cpu: 4, nvidia.com/gpu: 1}}]\n"
+    half = "{name: a, at: 0s, request: {nvidia.com/gpu: 500m}}"
+    text = f"{gpus}jobs: [{half}, {{name: b, at: 1s}}]\n"
+    trace, problems = read_own(written(tmp_path, text))
+    assert [a.gang.key for a in trace.arrivals] == ["default/b"]
+    (problem,) = problems
+    assert str(problem).startswith(
+        "t.yaml:4: jobs[0].request[nvidia.com/gpu]: '500m' is no whole number of GPUs"
+    )
+
+
+def test_queues_have_a_strategy(tmp_path: Path) -> None:
+    queues = "queues: [{name: a, dequeueStrategy: fifo}, {name: b}]\n"
+    trace, _ = read_own(written(tmp_path, f"{NODES}{queues}jobs: [{{name: j, at: 0s}}]\n"))
+    assert {q.name: q.is_fifo for q in trace.queues if q.name in "ab"} == {"a": True, "b": False}
+
+
+def test_the_page_names_every_field() -> None:
+    page = (FAILURES.parents[2] / "docs" / "simulate.md").read_text()
+    for name, part in SCHEMA["properties"].items():
+        assert f"`{name}`" in page
+        for inner in part.get("items", {}).get("properties", {}):
+            assert f"`{inner}`" in page
