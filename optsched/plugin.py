@@ -22,7 +22,15 @@ from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import Gang, Node, Queue, Snapshot
 from optsched.cluster.task import Task, TaskShape, TaskStatus
 from optsched.plugins.custom.proposals import Action, Displace, Place, View
-from optsched.plugins.extension_points import Greedy, KeyReach, LiveScorer, Rule, Scorer, Violation
+from optsched.plugins.extension_points import (
+    Greedy,
+    KeyReach,
+    LiveScorer,
+    NodeModel,
+    Rule,
+    Scorer,
+    Violation,
+)
 from optsched.plugins.faces import Face
 from optsched.plugins.ledger import Ledger
 from optsched.plugins.outcome import Outcome
@@ -51,6 +59,7 @@ __all__ = [
     "Ledger",
     "LiveScorer",
     "Node",
+    "NodeModel",
     "Outcome",
     "Place",
     "Placement",

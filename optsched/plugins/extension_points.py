@@ -14,6 +14,8 @@ from typing import (
 
 import numpy as np
 
+from optsched.plugins.deprecated import adopt_old_names
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
 
     from optsched.cluster.decisions import Sense
     from optsched.cluster.reasons import Reason
-    from optsched.plugins.eviction.moves import Moves
-    from optsched.plugins.external.outside import Outside
     from optsched.plugins.faces import Face
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.outcome import Outcome
@@ -64,24 +64,7 @@ class Room(NamedTuple):
     counts: I64
 
 
-class Spare(NamedTuple):
-    """(N, D) more that nodes offer, of kinds of its own, and (C, D) what tasks take of it.
-
-    A capacity below zero means the same as none.
-    """
-
-    capacity: I64
-    request: I64
-
-
-class Fences(NamedTuple):
-    """Sets of nodes (N,), of which a gang keeps to one; are_all: whether there are no others."""
-
-    masks: Sequence[Bool]
-    are_all: bool = True
-
-
-class Bar(NamedTuple):
+class Blocker(NamedTuple):
     """Running tasks (see `problem.running`), any of which keeps a class out of its whole domain.
 
     Attributes
@@ -95,8 +78,8 @@ class Bar(NamedTuple):
     domain_of: I64
 
 
-class Exits(NamedTuple):
-    """Running tasks that may have to leave while room is made for a gang, in groups of alike ones.
+class EvictionGroups(NamedTuple):
+    """Running tasks that a model may evict, in groups of one task class and node.
 
     Attributes
     ----------
@@ -128,7 +111,41 @@ class Exits(NamedTuple):
 
 
 _NONE = np.empty(0, np.int64)
-NOBODY_LEAVES = Exits(_NONE, _NONE, _NONE, _NONE, _NONE)
+NO_EVICTIONS = EvictionGroups(_NONE, _NONE, _NONE, _NONE, _NONE)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeModel:
+    """The model node by node, to which rules add rows.
+
+    Attributes
+    ----------
+    problem
+        The problem, in which running tasks that may be evicted still hold what they hold.
+    gang_alone
+        The problem in which no task that may be evicted counts. The same unless victims are chosen.
+    model
+        Variables and rows so far.
+    supplied
+        (C, N) variable for the tasks of a class on a node, -1 where none may be.
+    evictions
+        The running tasks that the model may evict; the rows hold once the victims have left.
+    form
+        The aggregated model of the session; None where victims are chosen for one gang.
+
+    """
+
+    problem: Problem
+    gang_alone: Problem
+    model: LinearModel
+    supplied: I64
+    evictions: EvictionGroups = NO_EVICTIONS
+    form: Formulation | None = None
+
+    @classmethod
+    def of(cls, form: Formulation, supplied: I64) -> NodeModel:
+        """Return the node-by-node part of an aggregated model, without evictions."""
+        return cls(form.problem, form.problem, form.model, supplied, form=form)
 
 
 class Level(Protocol):
@@ -173,7 +190,7 @@ class DomainLevel(Level, Protocol):
     def encode_places(self, form: Formulation, supplied: I64) -> Expression:
         """The level as a linear form of the model node by node, with the choices it needs.
 
-        `supplied` is (C, N) as for `Rule.encode_nodes`, which has been called before.
+        `supplied` is (C, N) as in `NodeModel`. `Rule.constrain_nodes` has been called before.
         """
 
 
@@ -226,10 +243,6 @@ class Greedy:
 
     def gang_key(self, gang: int) -> tuple[float, ...]:
         """Order of gangs in a queue."""
-        raise NotImplementedError
-
-    def comes_first(self, gang: int) -> bool:
-        """Whether a gang is served before all others, whatever the order of queues."""
         raise NotImplementedError
 
     def is_overused(self, queue: int) -> bool:
@@ -330,13 +343,25 @@ class Greedy:
         """The same as `reclaimable` for a whole gang at once, where that is not the same."""
         raise NotImplementedError
 
-    def movable(self, victims: I64) -> I64:
-        """Of running tasks in the order given, those that may be moved elsewhere."""
-        raise NotImplementedError
-
     def promised(self, task_class: int, nodes: I64, counts: I64) -> None:
         """Take note that tasks placed before get their room later: nobody may rely on them yet."""
         raise NotImplementedError
+
+
+def _adapt_encode_nodes(old: Callable[..., None]) -> Callable[..., None]:
+    """Make `constrain_nodes` of an `encode_nodes(form, supplied)`."""
+
+    def constrain_nodes(self: Rule, nodes: NodeModel) -> None:
+        if nodes.form is not None:
+            old(self, nodes.form, nodes.supplied)
+
+    return constrain_nodes
+
+
+_RENAMED = {
+    "encode_nodes": ("constrain_nodes", _adapt_encode_nodes),
+    "tells_apart": ("distinguish_gangs", None),
+}
 
 
 class Rule:
@@ -345,7 +370,7 @@ class Rule:
     name: ClassVar[str]
     hard_face: ClassVar[Face | None] = None
     """The switch that turns the hard part on: verify, encode, masks and room."""
-    leaving_hurts: ClassVar[bool] = False
+    eviction_can_break: ClassVar[bool] = False
     """Whether a task that leaves can break the rule for others, who want it where it is."""
     mask_lasts: ClassVar[bool] = True
     """Whether the mask stays as it is while objects do; False where time or load change it."""
@@ -362,9 +387,9 @@ class Rule:
     Else for those that the claim asks for.
     """
 
-    def connected(self, outside: Outside) -> Rule:
-        """The rule for one session, with somebody whom it may ask."""
-        return self
+    def __init_subclass__(cls, **arguments: object) -> None:
+        super().__init_subclass__(**arguments)
+        adopt_old_names(cls, _RENAMED)
 
     def verify(self, world: World) -> Iterable[Violation]:
         """Every place where the plan in `world` breaks the rule."""
@@ -379,10 +404,6 @@ class Rule:
 
         See `problem.running` for the axis.
         """
-        return None
-
-    def moves(self, problem: Problem) -> Moves | None:
-        """Running tasks that should not stay on their nodes; None when there are none."""
         return None
 
     def deserved(self, problem: Problem) -> I64 | None:
@@ -408,13 +429,6 @@ class Rule:
         """What a node that the mask excludes lacks, to follow its count: "did not match …"."""
         return f"did not pass {self.name}"
 
-    def spare(self, problem: Problem) -> Spare | None:
-        """Amounts of nodes that some classes take from besides resources; None where there is none.
-
-        What tasks take together never exceeds them, as with resources.
-        """
-        return None
-
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
         """(N,) score of nodes, larger is better, whatever else is placed; None when constant."""
         return None
@@ -424,28 +438,6 @@ class Rule:
 
         The scorer gets what is taken on m nodes and what they offer, (m, R) each, and answers (m,).
         What it answers for nodes without room does not matter.
-        """
-        return None
-
-    def block_scores(
-        self, problem: Problem, task_class: I64, used: I64, offered: I64
-    ) -> F64 | None:
-        """What `scorer` gives for many classes at once; None where it is asked class by class.
-
-        Parameters
-        ----------
-        problem
-            The session's arrays.
-        task_class
-            Classes, of any shape that broadcasts with the leading axes of `used`.
-        used, offered
-            (..., R) what is taken on nodes and what these offer.
-
-        Returns
-        -------
-        F64 | None
-            Scores of the broadcast shape, to the last bit those of `scorer`.
-
         """
         return None
 
@@ -459,68 +451,33 @@ class Rule:
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         """Whether the rule ties a class to what else stands on nodes, beyond masks and room.
 
-        Such classes are exact only node by node: see `encode_nodes`.
+        Such classes are exact only node by node: see `constrain_nodes`.
         """
         return False
 
-    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
-        """Write rows over single nodes.
+    def constrain_nodes(self, nodes: NodeModel) -> None:
+        """Add rows over single nodes.
 
-        Parameters
-        ----------
-        form
-            The aggregated model.
-        supplied
-            (C, N) variable for the tasks of a class on a node, -1 where none may be.
-
+        Rules that do not look at victims leave a model without `form` alone.
         """
 
-    def ties_gangs(self, problem: Problem) -> Bool | None:
-        """(G,) gangs that the rule ties to single nodes as a whole; None when there are none.
-
-        The same as `ties_nodes` for gangs, with other gangs of the same task classes left free.
-        """
-        return None
-
-    def encode_domains(self, form: Formulation) -> None:
-        """Choose in which domains of the network gangs lie, where single nodes are not seen."""
-
-    def bars(self, problem: Problem, task_class: int) -> Sequence[Bar]:
+    def blockers(self, problem: Problem, task_class: int) -> Sequence[Blocker]:
         """Running tasks that exclude nodes from a class, as `mask` says, while they stand."""
         return ()
 
-    def encode_apart(self, problem: Problem, model: LinearModel, supplied: I64) -> None:
-        """Write the rows of `encode_nodes` that keep tasks of one gang apart.
-
-        Room is made for one gang at a time. `problem` minds nobody who may have to leave.
-        """
-
-    def stakes(self, problem: Problem, task_class: int) -> I64 | None:
+    def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
         """(V,) what running tasks have that matters to a class: alike numbers for alike ones.
 
         -1 for those that would help it in nothing by leaving; None where that is nobody.
         """
         return None
 
-    def encode_evicting(
-        self, problem: Problem, model: LinearModel, supplied: I64, exits: Exits
-    ) -> None:
-        """Write the rows of `encode_nodes` for a gang that room is made for.
+    def distinguish_gangs(self, problem: Problem) -> Bool | I64 | None:
+        """(G,) gangs that the rule distinguishes; None where it distinguishes none.
 
-        They hold once everybody has left that is to leave. In `problem` those stand on nodes that
-        stay or may have to leave; `supplied` has what is decided for other gangs, too.
+        Booleans: gangs that the rows or levels of the rule must see one by one. Integers: gangs
+        with different numbers are never one gang class.
         """
-
-    def fences(self, problem: Problem, gang: int) -> Fences | None:
-        """Where room may be made for a gang by evictions; None where that is as the mask says."""
-        return None
-
-    def tells_apart(self, problem: Problem) -> Bool | None:
-        """(G,) gangs that the rule's rows or levels must see one by one; None without any."""
-        return None
-
-    def kinds(self, problem: Problem) -> I64 | None:
-        """(G,) numbers; gangs that differ in them are never one class. None without any."""
         return None
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[AnyLevel]:

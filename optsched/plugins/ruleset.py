@@ -12,12 +12,14 @@ from optsched.plugins.custom.isolation import IsolatedRule
 from optsched.plugins.devices.gpu_shares import GpuShares
 from optsched.plugins.eviction.victims import Victims, protected, unwilling
 from optsched.plugins.extension_points import Rule
+from optsched.plugins.external.extender import Extender
 from optsched.plugins.faces import DEFAULT_FACES, Face
 from optsched.plugins.nodes.fits import Fits
 from optsched.plugins.nodes.shards import Shards
 from optsched.plugins.ordering.fifo import Fifo
 from optsched.plugins.ordering.reservation import Reservation
 from optsched.plugins.shares.entitlement import Entitlements
+from optsched.plugins.topology.network_topology import NetworkTopology
 from optsched.plugins.verification.well_formed import WellFormed
 from optsched.problem.running import running_tasks
 
@@ -162,9 +164,28 @@ class RuleSet:
         return RuleSet(tuple(kept), self.guards)
 
     def connected(self, outside: Outside) -> RuleSet:
-        """The same for one session, with somebody whom rules may ask."""
-        kept = tuple(replace(a, rule=a.rule.connected(outside)) for a in self.active)
-        return RuleSet(kept, self.guards)
+        """Return the rules for one session, with the services that extenders may call."""
+        kept = (
+            replace(a, rule=a.rule.connect(outside)) if isinstance(a.rule, Extender) else a
+            for a in self.active
+        )
+        return RuleSet(tuple(kept), self.guards)
+
+    @cached_property
+    def topology(self) -> NetworkTopology | None:
+        """The rule on network topology, if it is on."""
+        return next((r for r in self.hard if isinstance(r, NetworkTopology)), None)
+
+    def distinguish_gangs(self, problem: Problem) -> tuple[Bool | None, list[I64]]:
+        """Return the gangs (G,) that stay classes of their own, and numbers (G,) that split them.
+
+        The numbers are those of `Rule.distinguish_gangs`, one array a rule.
+        """
+        rules = {r.name: r for r in (*_ALWAYS, *(a.rule for a in self.active))}.values()
+        found = [f for r in rules if (f := r.distinguish_gangs(problem)) is not None]
+        alone: list[Bool] = [f.astype(np.bool_) for f in found if f.dtype == np.bool_]
+        numbers: list[I64] = [f.astype(np.int64) for f in found if f.dtype != np.bool_]
+        return (np.logical_or.reduce(alone) if alone else None), numbers
 
     @cached_property
     def scoring(self) -> tuple[Rule, ...]:
@@ -237,7 +258,7 @@ def _overriding(rules: Iterable[Rule], *methods: str) -> tuple[Rule, ...]:
     )
 
 
-_MODELLED_BY = ("mask", "excludes", "encode", "encode_nodes", "spares", "open")
+_MODELLED_BY = ("mask", "excludes", "encode", "constrain_nodes", "spares", "open")
 
 
 def _only_verifies(kind: type[Rule]) -> bool:

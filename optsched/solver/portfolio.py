@@ -485,11 +485,10 @@ def tied_gangs(problem: Problem, rules: RuleSet) -> tuple[Bool, tuple[str, ...]]
                 names.add(rule.name)
     gangs = np.zeros(problem.num_gangs, np.bool_)
     gangs[problem.gang_of[tied[problem.task_class]]] = True
-    for rule in rules.hard:
-        mine = rule.ties_gangs(problem)
-        if mine is not None and mine.any():
-            gangs |= mine
-            names.add(rule.name)
+    mine = None if rules.topology is None else rules.topology.find_tied_gangs(problem)
+    if rules.topology is not None and mine is not None and mine.any():
+        gangs |= mine
+        names.add(rules.topology.name)
     return gangs, tuple(sorted(names))
 
 

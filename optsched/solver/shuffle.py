@@ -16,7 +16,7 @@ from optsched.cluster.decisions import Evict
 from optsched.cluster.eviction import leaving
 from optsched.cluster.snapshot import Gang, GangPhase
 from optsched.cluster.task import TaskStatus
-from optsched.plugins.eviction.moves import SHUFFLE, is_due, left_broken
+from optsched.plugins.eviction.moves import SHUFFLE, Mover, is_due, left_broken
 from optsched.plugins.eviction.victims import covers
 from optsched.plugins.faces import Face
 from optsched.plugins.ledger import Ledger
@@ -42,7 +42,9 @@ def shuffle(problem: Problem, rules: RuleSet) -> tuple[Evict, ...]:
     action = _Shuffle(problem, rules)
     for _, tier in groupby(rules.active, key=lambda a: a.tier):
         for active in tier:
-            moves = active.rule.moves(problem) if Face.VICTIM in active.faces else None
+            if Face.VICTIM not in active.faces or not isinstance(active.rule, Mover):
+                continue
+            moves = active.rule.find_moves(problem)
             if moves is not None and is_due(problem.snapshot, active.rule.name, moves.period_ms):
                 action.carry_out(moves, active.rule.name)
         if action.evictions:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.plugins.extension_points import Bar, Greedy, Rule
+from optsched.plugins.extension_points import Blocker, Greedy, Rule
 from optsched.plugins.faces import Face
 from optsched.plugins.ruleset import ActiveRule
 from optsched.problem.running import running_tasks
@@ -14,9 +14,9 @@ from optsched.problem.running import running_tasks
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from optsched.plugins.extension_points import NodeModel
     from optsched.plugins.ledger import Ledger
-    from optsched.problem.arrays import I64, Bool
-    from optsched.problem.formulation import Formulation
+    from optsched.problem.arrays import Bool
     from optsched.problem.problem import Problem
 
 
@@ -46,11 +46,16 @@ class DeviceFit(Rule):
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         return True
 
-    def bars(self, problem: Problem, task_class: int) -> list[Bar]:
+    def blockers(self, problem: Problem, task_class: int) -> list[Blocker]:
         running = running_tasks(problem)
-        return [Bar(np.arange(len(running)), np.arange(problem.num_nodes))] if len(running) else []
+        return (
+            [Blocker(np.arange(len(running)), np.arange(problem.num_nodes))] if len(running) else []
+        )
 
-    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
+    def constrain_nodes(self, nodes: NodeModel) -> None:
+        if nodes.form is None:
+            return
+        form, supplied = nodes.form, nodes.supplied
         held = supplied[:, np.unique(running_tasks(form.problem).node_of)]
         for variable in held[held >= 0].tolist():
             form.model.add_rows(0, [variable], 1, upper=0)

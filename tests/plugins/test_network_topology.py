@@ -239,6 +239,6 @@ def test_too_many_domains_are_left_to_the_pipeline(monkeypatch: pytest.MonkeyPat
     assert bench.tied_by() == ()
     monkeypatch.setattr("optsched.plugins.topology.network_topology.MOST_CHOICES", 2)
     assert bench.tied_by() == ("network-topology",)
-    tied = NetworkTopology().ties_gangs(bench.problem)
+    tied = NetworkTopology().find_tied_gangs(bench.problem)
     assert tied is not None
     assert tied.tolist() == [True, False]

@@ -208,5 +208,5 @@ def test_the_least_share_is_counted_in_thousandths() -> None:
 def test_gangs_that_start_whole_are_not_compared() -> None:
     snapshot = cluster([node("n0", 9)], [gang(n, ("w", 2, shape(1))) for n in "ab"])
     bench = Bench.of(snapshot, RuleSet.of(GangRule(), Drf()))
-    assert Drf().tells_apart(bench.problem) is None
+    assert Drf().distinguish_gangs(bench.problem) is None
     assert not [t for t in bench.levels if isinstance(t, LeastShare)]

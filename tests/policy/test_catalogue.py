@@ -233,8 +233,8 @@ BAD = {
     ),
     "no rule name": (GOOD.replace('name = "quiet"', ""), "Quiet needs a name of lower-case words"),
     "inner face": (
-        GOOD.replace('name = "quiet"', 'name = "quiet"\n        def fences(self, p, g): pass'),
-        "Quiet overrides fences, which is not for plugins",
+        GOOD.replace('name = "quiet"', 'name = "quiet"\n        def blockers(self, p, c): pass'),
+        "Quiet overrides blockers, which is not for plugins",
     ),
 }  # fmt: skip
 

@@ -238,7 +238,7 @@ def test_a_verifier_that_always_raises_lets_nothing_pass_but_the_session_ends(so
     assert report.plan.pending["ns/a"].code is ReasonCode.PLUGIN
 
 
-@pytest.mark.parametrize("face", ["encode", "ties_nodes", "tells_apart"])
+@pytest.mark.parametrize("face", ["encode", "ties_nodes", "distinguish_gangs"])
 def test_rows_that_raise_leave_the_greedy_plan(face) -> None:
     snapshot = three(gang("a", ("w", 2, shape(3))), gang("b", ("w", 9, shape(3))))
     report = decide(snapshot, raising(face), SolverKind.CPSAT)

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from optsched.cluster.decisions import Plan
     from optsched.cluster.snapshot import Gang, Snapshot
+    from optsched.plugins.extension_points import NodeModel
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import I64, Bool
-    from optsched.problem.formulation import Formulation
     from optsched.problem.problem import Problem
 
 LOUD = {"noise": "loud"}
@@ -50,11 +50,13 @@ class OneLoud(Rule):
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         return True
 
-    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
+    def constrain_nodes(self, nodes: NodeModel) -> None:
+        if nodes.form is None:
+            return
+        form, supplied = nodes.form, nodes.supplied
         loud = _Loud(form.problem)
         for c in loud.classes:
-            nodes = np.flatnonzero(supplied[c] >= 0)
-            for n in nodes.tolist():
+            for n in np.flatnonzero(supplied[c] >= 0).tolist():
                 room = 1 if loud.live_mask(c)[n] else 0
                 form.model.add_row([int(supplied[c, n])], [1], upper=room)
 

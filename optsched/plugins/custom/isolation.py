@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from optsched.cluster.reasons import Reason
-    from optsched.plugins.extension_points import LiveScorer, Room, Scorer
+    from optsched.plugins.extension_points import LiveScorer, NodeModel, Room, Scorer
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.outcome import Outcome
     from optsched.problem.arrays import F64, I64, Bool
@@ -40,10 +40,10 @@ OWN_FACES = frozenset(
         "mask",
         "refusal",
         "excludes",
-        "tells_apart",
+        "distinguish_gangs",
         "ties_nodes",
         "encode",
-        "encode_nodes",
+        "constrain_nodes",
         "class_score",
         "scorer",
         "open",
@@ -221,12 +221,12 @@ class IsolatedRule(Rule):
             lambda: np.ones(number, np.bool_),
         )
 
-    def tells_apart(self, problem: Problem) -> Bool | None:
+    def distinguish_gangs(self, problem: Problem) -> Bool | None:
         """See `Rule`."""
         number = problem.num_gangs
         return self.answer_or(
-            "tells_apart",
-            lambda: _flags(self._inner.tells_apart(problem), number),
+            "distinguish_gangs",
+            lambda: _flags(self._inner.distinguish_gangs(problem), number),
             lambda: None,
         )
 
@@ -236,9 +236,13 @@ class IsolatedRule(Rule):
         """See `Rule`; raises `PluginFailure` where the rows are not whole."""
         self._write("encode", lambda: self._inner.encode(form))
 
-    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
-        """See `Rule`; raises `PluginFailure` where the rows are not whole."""
-        self._write("encode_nodes", lambda: self._inner.encode_nodes(form, supplied))
+    def constrain_nodes(self, nodes: NodeModel) -> None:
+        """See `Rule`; raises `PluginFailure` where the rows are not whole.
+
+        Victims for the rule are checked by its verifier, not by rows.
+        """
+        if nodes.form is not None:
+            self._write("constrain_nodes", lambda: self._inner.constrain_nodes(nodes))
 
     def _write(self, point: str, write: Callable[[], None]) -> None:
         try:

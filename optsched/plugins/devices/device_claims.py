@@ -22,7 +22,7 @@ from optsched.plugins.devices.device_matching import (
     allocate_devices,
     options_of,
 )
-from optsched.plugins.extension_points import NOBODY_LEAVES, Greedy, Rule, Violation
+from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
 from optsched.plugins.wording import counted
 from optsched.problem.running import running_tasks
@@ -40,12 +40,11 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Node, Snapshot
     from optsched.cluster.task import Task, TaskShape
     from optsched.plugins.devices.device_matching import Bond, Demand, Option
-    from optsched.plugins.extension_points import Exits
+    from optsched.plugins.extension_points import EvictionGroups, NodeModel
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.outcome import Outcome
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import I64, Bool
-    from optsched.problem.formulation import Formulation
     from optsched.problem.linear import LinearModel
     from optsched.problem.problem import Problem
 
@@ -59,7 +58,7 @@ class DeviceClaims(Rule):
     # --- verify ----------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`: by dealing devices out."""
+        """See `Rule`: by allocating devices."""
         devices = world.snapshot.devices
         requested: dict[str, dict[str, DeviceClaim]] = {}
         node_of: dict[str, str] = {}
@@ -158,11 +157,7 @@ class DeviceClaims(Rule):
 
     # --- rows ------------------------------------------------------------------------------------
 
-    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
-        """Every device to one claim; a shared claim to one node, with all tasks that name it."""
-        self.encode_evicting(form.problem, form.model, supplied, NOBODY_LEAVES)
-
-    def stakes(self, problem: Problem, task_class: int) -> I64 | None:
+    def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
         """See `Rule`: those whose claims hold devices, by their claims."""
         requests = problem.derived(_Pools).requests
         if not requests.open(problem.classes.shapes[task_class]):
@@ -176,15 +171,15 @@ class DeviceClaims(Rule):
                 found[v] = known.setdefault(task.device_claims, len(known))
         return found
 
-    def encode_evicting(
-        self, problem: Problem, model: LinearModel, supplied: I64, exits: Exits
-    ) -> None:
-        """See `Rule`: the same, where claims give back what they have once nobody uses them."""
+    def constrain_nodes(self, nodes: NodeModel) -> None:
+        """See `Rule`: a device for one claim; claims return devices once no task uses them."""
+        problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
+        evictions = nodes.evictions
         pools, shapes = problem.derived(_Pools), problem.classes.shapes
         if not any(map(pools.requests.open, shapes)):
             return
         allocation_rows = _AllocationRows(
-            model, pools, _users(problem, exits), _joining(pools, shapes, supplied)
+            model, pools, _users(problem, evictions), _joining(pools, shapes, supplied)
         )
         sharing: dict[str, list[int]] = {}
         for c, shape in enumerate(shapes):
@@ -195,7 +190,7 @@ class DeviceClaims(Rule):
                     _Rows(allocation_rows, n).add(request, int(supplied[c, n]))
         for key, classes in sharing.items():
             _share_rows(allocation_rows, (key, classes), supplied)
-        _close(allocation_rows, exits)
+        _close(allocation_rows, evictions)
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
@@ -426,7 +421,7 @@ class _AllocationRows:
     dealt: dict[tuple[int, int], list[int]] = field(default_factory=dict)
 
 
-def _users(problem: Problem, exits: Exits) -> dict[str, list[int]]:
+def _users(problem: Problem, exits: EvictionGroups) -> dict[str, list[int]]:
     """Claims that end once some groups have left, and which these are."""
     if not len(exits.node):
         return {}
@@ -450,7 +445,7 @@ def _joining(pools: _Pools, shapes: Sequence[TaskShape], supplied: I64) -> dict[
     return found
 
 
-def _close(allocation_rows: _AllocationRows, exits: Exits) -> None:
+def _close(allocation_rows: _AllocationRows, exits: EvictionGroups) -> None:
     """Every device to one claim, and to none before the one that holds it has ended.
 
     A claim does not end for whom others come.

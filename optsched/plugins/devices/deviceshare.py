@@ -26,7 +26,7 @@ from optsched.api.wellknown import (
 from optsched.cluster.amounts import amount_of
 from optsched.cluster.gpu_shares import ALL_CORES, NVIDIA, CardUse
 from optsched.cluster.task import TaskStatus
-from optsched.plugins.extension_points import NOBODY_LEAVES, Greedy, Rule, Violation
+from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
 from optsched.plugins.wording import counted
 from optsched.problem.running import running_tasks
@@ -37,11 +37,10 @@ if TYPE_CHECKING:
     from optsched.cluster.gpu_shares import Card
     from optsched.cluster.snapshot import Node
     from optsched.cluster.task import Task, TaskShape
-    from optsched.plugins.extension_points import Exits, LiveScorer
+    from optsched.plugins.extension_points import LiveScorer, NodeModel
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import F64, I64, Bool
-    from optsched.problem.formulation import Formulation
     from optsched.problem.linear import LinearModel
     from optsched.problem.problem import Problem
 
@@ -315,11 +314,7 @@ class DeviceShare(Rule):
         other = f" ({NPU_MODE}: {way} is not shared out here)" if is_other else ""
         return f"had {' and '.join(map(_describe_need, needs))} free{other}"
 
-    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
-        """Every need dealt to cards, within memory, cores and the number of tasks of each."""
-        self.encode_evicting(form.problem, form.model, supplied, NOBODY_LEAVES)
-
-    def stakes(self, problem: Problem, task_class: int) -> I64 | None:
+    def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
         """See `Rule`: those that hold anything of cards, by what they hold."""
         if not self.gpu_needs(problem.classes.shapes[task_class]):
             return None
@@ -332,21 +327,25 @@ class DeviceShare(Rule):
                 found[v] = known.setdefault(taken, len(known))
         return found
 
-    def encode_evicting(
-        self, problem: Problem, model: LinearModel, supplied: I64, exits: Exits
-    ) -> None:
-        """See `Rule`: the same, where cards have more room by what those held who leave."""
+    def constrain_nodes(self, nodes: NodeModel) -> None:
+        """See `Rule`: every need allocated to GPUs, within memory, cores and number of tasks."""
+        problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
+        evictions = nodes.evictions
         needs = [self.gpu_needs(shape) for shape in problem.classes.shapes]
-        tasks = running_tasks(problem).tasks if len(exits.node) else ()
-        first = exits.by_group()
+        tasks = running_tasks(problem).tasks if len(evictions.node) else ()
+        first = evictions.by_group()
         for n, node in enumerate(problem.snapshot.nodes if any(needs) else ()):
             here = [c for c in range(len(needs)) if needs[c] and supplied[c, n] >= 0]
             if not here:
                 continue
             parts = self.known_holdings(problem, n)
             leaving = [
-                (int(exits.leave[k]), int(exits.number[k]), parts.get(tasks[first[k]].key, []))
-                for k in np.flatnonzero(exits.node == n).tolist()
+                (
+                    int(evictions.leave[k]),
+                    int(evictions.number[k]),
+                    parts.get(tasks[first[k]].key, []),
+                )
+                for k in np.flatnonzero(evictions.node == n).tolist()
             ]
             devices = _DeviceRows((problem, model), node, _sum_holdings(node, parts), leaving)
             devices.add(here, needs, supplied[:, n])

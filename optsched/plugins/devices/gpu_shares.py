@@ -13,7 +13,7 @@ import numpy as np
 
 from optsched.cluster.amounts import amount_of
 from optsched.cluster.task import TaskStatus
-from optsched.plugins.extension_points import NOBODY_LEAVES, Greedy, Rule, Violation
+from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.wording import counted
 from optsched.problem.running import running_tasks
 
@@ -22,11 +22,10 @@ if TYPE_CHECKING:
 
     from optsched.cluster.snapshot import Node
     from optsched.cluster.task import Task, TaskShape
-    from optsched.plugins.extension_points import Exits
+    from optsched.plugins.extension_points import NodeModel
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import I64, Bool
-    from optsched.problem.formulation import Formulation
     from optsched.problem.linear import LinearModel
     from optsched.problem.problem import Problem
 
@@ -115,11 +114,7 @@ class GpuShares(Rule):
             return f"had no GPU with {part}/{WHOLE} free"
         return f"had fewer than {counted(whole, 'whole GPU')} free"
 
-    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
-        """Parts dealt to devices that are shared; whole GPUs have the rest."""
-        self.encode_evicting(form.problem, form.model, supplied, NOBODY_LEAVES)
-
-    def stakes(self, problem: Problem, task_class: int) -> I64 | None:
+    def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
         """See `Rule`: those that have devices or parts, by what they have."""
         if not self.ties_nodes(problem, task_class):
             return None
@@ -130,19 +125,19 @@ class GpuShares(Rule):
                 found[v] = share_milli(task.shape) + amount_of(task.shape.request, GPU) * WHOLE
         return found
 
-    def encode_evicting(
-        self, problem: Problem, model: LinearModel, supplied: I64, exits: Exits
-    ) -> None:
+    def constrain_nodes(self, nodes: NodeModel) -> None:
         """See `Rule`: if tasks may leave a node, all its GPU shares are allocated again."""
+        problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
+        evictions = nodes.evictions
         if not is_shared(problem):
             return
         free = free_devices(problem)
-        tasks = running_tasks(problem).tasks if len(exits.node) else ()
-        first = exits.by_group()
+        tasks = running_tasks(problem).tasks if len(evictions.node) else ()
+        first = evictions.by_group()
         for n, node in enumerate(problem.snapshot.nodes):
             goes = [
-                (int(exits.leave[k]), int(exits.number[k]), tasks[first[k]].shape)
-                for k in np.flatnonzero(exits.node == n).tolist()
+                (int(evictions.leave[k]), int(evictions.number[k]), tasks[first[k]].shape)
+                for k in np.flatnonzero(evictions.node == n).tolist()
             ]
             goes = [each for each in goes if _uses_gpus(each[2])]
             if not goes:

@@ -27,7 +27,7 @@ from optsched.plugins.devices.numa_cells import (
     packs,
     take_available,
 )
-from optsched.plugins.extension_points import NOBODY_LEAVES, Greedy, Rule, Violation
+from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
 from optsched.plugins.wording import counted
 from optsched.problem.running import running_tasks
@@ -38,12 +38,11 @@ if TYPE_CHECKING:
     from optsched.cluster.numa import NumaNeed
     from optsched.cluster.snapshot import Node
     from optsched.cluster.task import Task, TaskShape
-    from optsched.plugins.extension_points import Exits, LiveScorer
+    from optsched.plugins.extension_points import LiveScorer, NodeModel
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.outcome import Outcome
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import F64, I64, Bool
-    from optsched.problem.formulation import Formulation
     from optsched.problem.linear import LinearModel
     from optsched.problem.problem import Problem
 
@@ -210,11 +209,7 @@ class NumaAware(Rule):
         shape = problem.classes.shapes[task_class]
         return f"had no {_place(wanted_policy(shape))} with {_describe_needs(shape.numa)} free"
 
-    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
-        """Containers dealt to sets of cells, and what sets give split up within them."""
-        self.encode_evicting(form.problem, form.model, supplied, NOBODY_LEAVES)
-
-    def stakes(self, problem: Problem, task_class: int) -> I64 | None:
+    def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
         """See `Rule`: those that have anything of cells, by what they have."""
         if not self.ties_nodes(problem, task_class):
             return None
@@ -230,21 +225,21 @@ class NumaAware(Rule):
                 found[v] = known.setdefault(parts, len(known))
         return found
 
-    def encode_evicting(
-        self, problem: Problem, model: LinearModel, supplied: I64, exits: Exits
-    ) -> None:
-        """See `Rule`: the same, where cells have more room by what those had who leave."""
+    def constrain_nodes(self, nodes: NodeModel) -> None:
+        """See `Rule`: containers on sets of cells, what sets give split up within them."""
+        problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
+        evictions = nodes.evictions
         shapes = problem.classes.shapes
-        tasks = running_tasks(problem).tasks if len(exits.node) else ()
-        first = exits.by_group()
+        tasks = running_tasks(problem).tasks if len(evictions.node) else ()
+        first = evictions.by_group()
         for n, inside in enumerate(_insides(problem)):
             here = np.flatnonzero(supplied[:, n] >= 0).tolist()
             if inside is None or not inside[0].alignment.is_strict or not here:
                 continue
-            groups = np.flatnonzero(exits.node == n).tolist()
+            groups = np.flatnonzero(evictions.node == n).tolist()
             has = holdings(problem.snapshot.nodes[n])[1] if groups else {}
             goes = [
-                (int(exits.leave[k]), int(exits.number[k]), part)
+                (int(evictions.leave[k]), int(evictions.number[k]), part)
                 for k in groups
                 for part in has.get(tasks[first[k]].key, ())
             ]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from optsched.cluster.snapshot import Node
     from optsched.cluster.task import Task
+    from optsched.plugins.extension_points import NodeModel
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import I64, Bool
@@ -92,19 +93,22 @@ class Proportions(Rule):
         """See `Rule`: what is idle on a node decides."""
         return bool(self._active_proportions(problem)) and not self._exempt(problem)[task_class]
 
-    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
+    def constrain_nodes(self, nodes: NodeModel) -> None:
         """Σ request·u − Σ max(kept·device − request, 0)·u ≤ slack, where tasks without come."""
+        form, supplied = nodes.form, nodes.supplied
+        if form is None:
+            return
         problem = form.problem
         there = self._active_proportions(problem)
         if not there:
             return
         comes = self._encode_comes(form, supplied)
         for proportion in there:
-            nodes = np.flatnonzero(problem.derived(Offers).offered(proportion.device)).tolist()
+            offering = np.flatnonzero(problem.derived(Offers).offered(proportion.device)).tolist()
             for resource in SECONDARY:
                 change = self._change(problem, proportion, resource)
                 slack = _slack(problem, proportion, resource)
-                for n in nodes:
+                for n in offering:
                     _encode_node(form, supplied[:, n], change, (int(slack[n]), int(comes[n])))
 
     def _encode_comes(self, form: Formulation, supplied: I64) -> I64:

@@ -6,7 +6,7 @@ Mathematics: models/formulation/moves.md. Volcano: `pkg/scheduler/actions/shuffl
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from optsched.plugins.eviction.gang_losses import lacks_role
 from optsched.plugins.extension_points import Violation
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Gang, Snapshot
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import I64, Bool
+    from optsched.problem.problem import Problem
 
 SHUFFLE = "shuffle"
 
@@ -75,6 +76,14 @@ class Moves:
     most: Mapping[int, int] = field(default_factory=dict)
     whole: Collection[int] = ()
     relief: Relief | None = None
+
+
+@runtime_checkable
+class Mover(Protocol):
+    """A rule that moves running tasks off their nodes in the action `shuffle`."""
+
+    def find_moves(self, problem: Problem) -> Moves | None:
+        """Running tasks that should not stay on their nodes; None when there are none."""
 
 
 def is_due(snapshot: Snapshot, plugin: str, period_ms: int) -> bool:

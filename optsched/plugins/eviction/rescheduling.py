@@ -100,8 +100,8 @@ class Rescheduling(Rule):
 
     # --- shuffle ---------------------------------------------------------------------------------
 
-    def moves(self, problem: Problem) -> Moves | None:
-        """See `Rule`."""
+    def find_moves(self, problem: Problem) -> Moves | None:
+        """See `Mover`."""
         nodes, now_ms = problem.snapshot.nodes, problem.snapshot.taken_ms
         reasons = {n: text for n, node in enumerate(nodes) if (text := self.excess(node, now_ms))}
         takes = np.array([self._is_underused(node, now_ms) for node in nodes], np.bool_)

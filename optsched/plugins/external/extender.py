@@ -84,8 +84,8 @@ class Extender(Rule):
     outside: Outside = field(default_factory=Silent)
     _answers: _Answers = field(default_factory=_Answers, init=False, repr=False)
 
-    def connected(self, outside: Outside) -> Rule:
-        """See `Rule`."""
+    def connect(self, outside: Outside) -> Extender:
+        """Return the rule for one session, with the services that it may call."""
         return replace(self, outside=outside)
 
     def is_configured(self, verb: Verb) -> bool:

@@ -56,7 +56,7 @@ class SubGroups(Rule):
 
     # --- encode ----------------------------------------------------------------------------------
 
-    def tells_apart(self, problem: Problem) -> Bool | None:
+    def distinguish_gangs(self, problem: Problem) -> Bool | None:
         """See `Rule`: gangs whose groups are started one by one."""
         apart = [bool(_open_parts(s)) and not s.is_rigid for s in problem.shapes.shapes]
         if not any(apart):

@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from optsched.cluster.reasons import Reason
+    from optsched.plugins.extension_points import NodeModel
     from optsched.plugins.outcome import Outcome
     from optsched.plugins.verification.world import World
-    from optsched.problem.arrays import I64
-    from optsched.problem.formulation import Formulation
 
 
 class Fits(Rule):
@@ -60,8 +59,11 @@ class Fits(Rule):
                     detail = f"{amount_text(resource, more)} promised, more than will be free"
                     yield Violation(self.name, f"node {name}", detail)
 
-    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
+    def constrain_nodes(self, nodes: NodeModel) -> None:
         """Σ_c request[c, r] · supplied[c, n] ≤ idle[n, r]."""
+        form, supplied = nodes.form, nodes.supplied
+        if form is None:
+            return
         idle, request = form.problem.idle, form.problem.classes.request
         task_class, node = np.nonzero(supplied >= 0)
         variable = supplied[task_class, node]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.plugins.extension_points import Bar, Greedy, Rule, Violation
+from optsched.plugins.extension_points import Blocker, Greedy, Rule, Violation
 from optsched.plugins.faces import Face
 from optsched.problem.running import running_tasks
 
@@ -18,11 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from optsched.cluster.task import HostPort
+    from optsched.plugins.extension_points import NodeModel
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import I64, Bool
-    from optsched.problem.formulation import Formulation
-    from optsched.problem.linear import LinearModel
     from optsched.problem.problem import Problem
 
 
@@ -55,12 +54,12 @@ class HostPorts(Rule):
         taken: Bool = np.logical_or.reduce(problem.relations.port_taken[list(ports)])
         return ~taken
 
-    def bars(self, problem: Problem, task_class: int) -> Sequence[Bar]:
+    def blockers(self, problem: Problem, task_class: int) -> Sequence[Blocker]:
         """See `Rule`: running tasks with a colliding port."""
         mine = problem.classes.shapes[task_class].host_ports
         running = running_tasks(problem).tasks if mine else ()
         rivals = [v for v, task in enumerate(running) if _collide(mine, task.shape.host_ports)]
-        return [Bar(np.array(rivals), np.arange(problem.num_nodes))] if rivals else []
+        return [Blocker(np.array(rivals), np.arange(problem.num_nodes))] if rivals else []
 
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`."""
@@ -71,12 +70,9 @@ class HostPorts(Rule):
         """See `Rule`."""
         return bool(problem.classes.shapes[task_class].host_ports)
 
-    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
-        """See `encode_apart`."""
-        self.encode_apart(form.problem, form.model, supplied)
-
-    def encode_apart(self, problem: Problem, model: LinearModel, supplied: I64) -> None:
+    def constrain_nodes(self, nodes: NodeModel) -> None:
         """Σ supplied[c, n] ≤ 1 over the classes of each port and of each colliding pair."""
+        problem, model, supplied = nodes.gang_alone, nodes.model, nodes.supplied
         of_class = [set(problem.relations.ports_of(s)) for s in problem.classes.shapes]
         for ports in _colliding(problem):
             classes = [c for c, mine in enumerate(of_class) if mine & ports]

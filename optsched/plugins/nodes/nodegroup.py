@@ -14,7 +14,7 @@ import numpy as np
 
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import NO_GROUPS, ROOT_QUEUE
-from optsched.plugins.extension_points import NOBODY_LEAVES, Greedy, Rule, Violation
+from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
 from optsched.plugins.verification.world import summed, taken_by
 from optsched.plugins.wording import amount_text
@@ -25,12 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from optsched.cluster.snapshot import NodeGroups, Queue, Snapshot
-    from optsched.plugins.extension_points import Exits
+    from optsched.plugins.extension_points import EvictionGroups, NodeModel
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.outcome import Outcome
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import F64, I64, Bool
-    from optsched.problem.formulation import Formulation
     from optsched.problem.linear import LinearModel
     from optsched.problem.problem import Problem
 
@@ -159,11 +158,7 @@ class NodeGroup(Rule):
         """See `Rule`: limits count over the nodes of a group."""
         return bool(_limited(problem).get(problem.classes.queues[task_class]))
 
-    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
-        """See `encode_evicting`."""
-        self.encode_evicting(form.problem, form.model, supplied, NOBODY_LEAVES)
-
-    def stakes(self, problem: Problem, task_class: int) -> I64 | None:
+    def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
         """See `Rule`: those of the same queue on nodes of a group with a limit."""
         spots = _limited(problem).get(problem.classes.queues[task_class])
         if not spots:
@@ -174,15 +169,14 @@ class NodeGroup(Rule):
             found[_inside(problem, spot)] = number
         return found
 
-    def encode_evicting(
-        self, problem: Problem, model: LinearModel, supplied: I64, exits: Exits
-    ) -> None:
+    def constrain_nodes(self, nodes: NodeModel) -> None:
         """Σ request[c, r]·supplied[c, n] ≤ limit − held + what goes, over a queue and a group."""
+        problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         for spot in (spot for spots in _limited(problem).values() for spot in spots):
             mine = np.array([q == spot.queue for q in problem.classes.queues], np.bool_)
             there = (supplied >= 0) & mine[:, None] & spot.nodes[None, :]
             if there.any():
-                _encode_spot((problem, model), spot, np.where(there, supplied, -1), exits)
+                _encode_spot((problem, model), spot, np.where(there, supplied, -1), nodes.evictions)
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`: only where a queue has limits."""
@@ -258,7 +252,7 @@ def _find_limited(problem: Problem) -> Mapping[str, Sequence[_LimitedSpot]]:
 
 
 def _encode_spot(
-    where: tuple[Problem, LinearModel], spot: _LimitedSpot, supplied: I64, exits: Exits
+    where: tuple[Problem, LinearModel], spot: _LimitedSpot, supplied: I64, exits: EvictionGroups
 ) -> None:
     """The rows of one limit; `supplied` has what counts against it alone."""
     problem, model = where

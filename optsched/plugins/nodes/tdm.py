@@ -99,8 +99,8 @@ class Tdm(Rule):
 
     # --- shuffle ---------------------------------------------------------------------------------
 
-    def moves(self, problem: Problem) -> Moves | None:
-        """See `Rule`: tasks that stay on a node when it is not lent any more."""
+    def find_moves(self, problem: Problem) -> Moves | None:
+        """See `Mover`: tasks that stay on a node when it is not lent any more."""
         lent, running = self._lent(problem), running_tasks(problem)
         closed = lent.any_zone & ~lent.open_now
         leaving = np.flatnonzero(closed[running.node_of])

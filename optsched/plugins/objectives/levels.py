@@ -10,6 +10,8 @@ import numpy as np
 from optsched.cluster.decisions import Sense
 from optsched.plugins.extension_points import Rule, is_node_level
 from optsched.plugins.objectives.admission import admission_levels, task_levels
+from optsched.plugins.scores.binpack import Binpack
+from optsched.plugins.scores.nodeorder import NodeOrder
 from optsched.plugins.shares.over_time import OverTime
 
 if TYPE_CHECKING:
@@ -188,7 +190,8 @@ class NodeScore:
         used, offered = loads
         values = np.zeros(np.broadcast_shapes(classes.shape, used.shape[:1]))
         for rule in self.rules.level_scorers:
-            scores = rule.block_scores(problem, classes, used, offered)
+            block = rule.block_scores if isinstance(rule, Binpack | NodeOrder) else None
+            scores = block(problem, classes, used, offered) if block else None
             if scores is not None:
                 values += scores
                 if type(rule).class_score is Rule.class_score:

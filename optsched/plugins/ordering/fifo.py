@@ -61,7 +61,7 @@ class Fifo(Rule):
 
     # --- encode ----------------------------------------------------------------------------------
 
-    def kinds(self, problem: Problem) -> I64 | None:
+    def distinguish_gangs(self, problem: Problem) -> I64 | None:
         """See `Rule`: neighbours in a line that are alike are one class."""
         order = problem.derived(_order)
         if not order.lines:

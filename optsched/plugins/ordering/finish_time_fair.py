@@ -37,7 +37,7 @@ class FinishTimeFair(Rule):
         """See `Rule`: only where a gang says how long it runs."""
         return _Latest(problem.derived(ratios)) if problem.derived(lengths_ms).any() else None
 
-    def kinds(self, problem: Problem) -> I64 | None:
+    def distinguish_gangs(self, problem: Problem) -> I64 | None:
         """See `Rule`: gangs that count differently."""
         return rounded(problem.derived(ratios)) if problem.derived(lengths_ms).any() else None
 

@@ -13,7 +13,7 @@ import numpy as np
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.reservation import bookings_that_bind, end_ms, gang_end_ms
 from optsched.cluster.task import TaskStatus
-from optsched.plugins.extension_points import Greedy, Rule, Spare, Violation
+from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.gangs.next_request import next_requests
 from optsched.plugins.verification.world import summed, taken_by
 from optsched.plugins.wording import amount_text
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from optsched.cluster.reservation import Booking
     from optsched.cluster.snapshot import Gang
     from optsched.cluster.task import Task
-    from optsched.plugins.extension_points import Room
+    from optsched.plugins.extension_points import NodeModel, Room
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.outcome import Outcome
     from optsched.plugins.verification.world import Placement, World
@@ -37,6 +37,16 @@ if TYPE_CHECKING:
 
 NEVER = 2**62
 """The end of a task that does not say how long it runs."""
+
+
+class ExtraResources(NamedTuple):
+    """(N, D) capacity of nodes in addition to resources, and (C, D) what tasks take of it.
+
+    A capacity below zero means the same as none. The tasks on a node together never exceed it.
+    """
+
+    capacity: I64
+    request: I64
 
 
 class Reservation(Rule):
@@ -101,15 +111,15 @@ class Reservation(Rule):
 
     # --- encode ----------------------------------------------------------------------------------
 
-    def spare(self, problem: Problem) -> Spare | None:
-        """See `Rule`: by booking and resource, what is left beside what must be free then."""
+    def find_extra_resources(self, problem: Problem) -> ExtraResources | None:
+        """What is left by reservation and resource beside what must be free when it starts."""
         bookings = problem.snapshot.bookings
         if not any(reservation.nodes for reservation in bookings):
             return None
         parts = [_node_limits(problem, i) for i in range(len(bookings))]
         capacity = np.concatenate([p.left for p in parts], axis=1)
         request = np.concatenate([p.request for p in parts], axis=1)
-        return Spare(capacity, request) if request.any() else None
+        return ExtraResources(capacity, request) if request.any() else None
 
     def encode(self, form: Formulation) -> None:
         """Σ over bound tasks in the subtree of request·x ≤ what is left below the ceiling then."""
@@ -124,9 +134,12 @@ class Reservation(Rule):
                     use = form.placed(request, entries)
                     form.model.add_rows(0, use.variables, use.coefficients, upper=max(left, 0))
 
-    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
+    def constrain_nodes(self, nodes: NodeModel) -> None:
         """Σ_c spare request[c, d] · supplied[c, n] ≤ capacity[n, d]."""
-        spare = self.spare(form.problem)
+        form, supplied = nodes.form, nodes.supplied
+        if form is None:
+            return
+        spare = self.find_extra_resources(form.problem)
         if spare is None:
             return
         for d in range(spare.capacity.shape[1]):

@@ -35,7 +35,7 @@ class ShortestRemaining(Rule):
         lengths = problem.derived(lengths_ms)
         return _Shortest(lengths) if lengths.any() else None
 
-    def kinds(self, problem: Problem) -> I64 | None:
+    def distinguish_gangs(self, problem: Problem) -> I64 | None:
         """See `Rule`: gangs that count differently."""
         lengths = problem.derived(lengths_ms)
         return runs_a_year(lengths) if lengths.any() else None

@@ -71,7 +71,7 @@ class Binpack(Rule):
     def block_scores(
         self, problem: Problem, task_class: I64, used: I64, offered: I64
     ) -> F64 | None:
-        """See `Rule`."""
+        """Return exactly what `scorer` gives, for classes and nodes (..., R) that broadcast."""
         request, weights = problem.classes.request, self.resources
         weighed = [(r, w) for r, name in enumerate(problem.resources) if (w := weights.get(name))]
         counted = np.zeros(len(request), np.int64)

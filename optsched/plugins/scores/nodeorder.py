@@ -71,7 +71,7 @@ class NodeOrder(Rule):
     def block_scores(
         self, problem: Problem, task_class: I64, used: I64, offered: I64
     ) -> F64 | None:
-        """See `Rule`."""
+        """Return exactly what `scorer` gives, for classes and nodes (..., R) that broadcast."""
         cpu, memory = problem.resources.index(CPU), problem.resources.index(MEMORY)
         request = problem.classes.request
         asks = request[task_class, cpu], request[task_class, memory]

@@ -46,7 +46,7 @@ class Drf(Rule):
         """See `Rule`."""
         return DrfOrder(problem, ledger)
 
-    def tells_apart(self, problem: Problem) -> Bool | None:
+    def distinguish_gangs(self, problem: Problem) -> Bool | None:
         """See `Rule`."""
         return _contested(problem)
 

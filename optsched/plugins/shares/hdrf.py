@@ -59,7 +59,7 @@ class HierarchicalDrf(Drf):
             return problem.derived(self._contest)
         return contest_of(problem, _paths(problem), past_of(problem, 0))
 
-    def tells_apart(self, problem: Problem) -> Bool | None:
+    def distinguish_gangs(self, problem: Problem) -> Bool | None:
         """See `Rule`: shares of queues are all that counts."""
         return None
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from optsched.cluster.snapshot import volumes_of
 from optsched.cluster.task import TaskStatus
-from optsched.plugins.extension_points import NOBODY_LEAVES, Greedy, Rule, Violation
+from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
 from optsched.plugins.wording import counted
 from optsched.problem.running import running_tasks
@@ -25,11 +25,10 @@ if TYPE_CHECKING:
 
     from optsched.cluster.snapshot import Claim, Node, Snapshot
     from optsched.cluster.task import Task
-    from optsched.plugins.extension_points import Exits
+    from optsched.plugins.extension_points import EvictionGroups, NodeModel
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import I64, Bool
-    from optsched.problem.formulation import Formulation
     from optsched.problem.linear import LinearModel
     from optsched.problem.problem import Problem
 
@@ -95,22 +94,19 @@ class VolumeLimits(Rule):
 
     # --- rows ------------------------------------------------------------------------------------
 
-    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
-        """The volumes that tasks need besides those attached are no more than are left."""
-        self.encode_evicting(form.problem, form.model, supplied, NOBODY_LEAVES)
-
-    def stakes(self, problem: Problem, task_class: int) -> I64 | None:
+    def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
         """See `Rule`: those that have volumes attached which may run out, by their volumes."""
         facts = problem.derived(_facts)
         return problem.derived(_stakes) if facts and facts.requested[task_class] else None
 
-    def encode_evicting(
-        self, problem: Problem, model: LinearModel, supplied: I64, exits: Exits
-    ) -> None:
-        """See `Rule`: the same, where a volume is detached once all who use it have left."""
+    def constrain_nodes(self, nodes: NodeModel) -> None:
+        """See `Rule`: volumes that tasks need are at most those that can still be attached."""
+        problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         facts = problem.derived(_facts)
         if facts is not None:
-            _Rows(facts, model, supplied, _find_leaving_users(problem, facts, exits)).write()
+            _Rows(
+                facts, model, supplied, _find_leaving_users(problem, facts, nodes.evictions)
+            ).write()
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
@@ -288,7 +284,7 @@ _LeavingUsers: TypeAlias = "dict[tuple[Volume, int], list[tuple[int, int]]]"
 and how many they are."""
 
 
-def _find_leaving_users(problem: Problem, facts: _Facts, exits: Exits) -> _LeavingUsers:
+def _find_leaving_users(problem: Problem, facts: _Facts, exits: EvictionGroups) -> _LeavingUsers:
     users: dict[tuple[Volume, int], Counter[int]] = {}
     running = running_tasks(problem)
     for v, group in zip(exits.tasks.tolist(), exits.group_of.tolist(), strict=True):

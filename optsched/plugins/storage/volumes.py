@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Claim, Snapshot
     from optsched.cluster.task import TaskShape
     from optsched.cluster.volumes import Selects
+    from optsched.plugins.extension_points import NodeModel
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.outcome import Outcome
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import I64, Bool
-    from optsched.problem.formulation import Formulation
     from optsched.problem.linear import LinearModel
     from optsched.problem.problem import Problem
 
@@ -104,12 +104,9 @@ class Volumes(Rule):
         supply = problem.derived(_supply)
         return _VolumeMatching(supply) if any(supply.of_class) else None
 
-    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
-        """See `encode_apart`."""
-        self.encode_apart(form.problem, form.model, supplied)
-
-    def encode_apart(self, problem: Problem, model: LinearModel, supplied: I64) -> None:
+    def constrain_nodes(self, nodes: NodeModel) -> None:
         """A choice for each claim: tasks go where the chosen volume is, which is chosen once."""
+        problem, model, supplied = nodes.gang_alone, nodes.model, nodes.supplied
         supply = problem.derived(_supply)
         of_volume: dict[str, list[int]] = {}
         for key, claim in supply.claims.items():

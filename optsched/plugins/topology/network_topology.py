@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from optsched.cluster.decisions import Sense
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.topology import sub_group_of
-from optsched.plugins.extension_points import Fences, Greedy, Rule, Violation
+from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
 from optsched.plugins.wording import counted
 from optsched.problem.choices import Choices, candidates, widest
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Gang
     from optsched.cluster.task import Task
     from optsched.cluster.topology import TopologyRequest
-    from optsched.plugins.extension_points import AnyLevel, Room
+    from optsched.plugins.extension_points import AnyLevel, NodeModel, Room
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.outcome import Outcome
     from optsched.plugins.verification.world import World
@@ -50,6 +50,13 @@ MOST_CHOICES = 400
 """Pairs of hard gang shapes and domains beyond which node classes are not told apart by domain."""
 
 _SHOWN = 3
+
+
+class EvictionDomains(NamedTuple):
+    """Sets of nodes (N,), of which a gang keeps to one; are_all: whether there are no others."""
+
+    masks: Sequence[Bool]
+    are_all: bool = True
 
 
 @dataclass(frozen=True)
@@ -100,8 +107,8 @@ class NetworkTopology(Rule):
 
     # --- evictions -------------------------------------------------------------------------------
 
-    def fences(self, problem: Problem, gang: int) -> Fences | None:
-        """See `Rule`: the widest domains that are allowed, the largest first, up to so many."""
+    def find_eviction_domains(self, problem: Problem, gang: int) -> EvictionDomains | None:
+        """The widest allowed domains, largest first, up to `most_cleared`; None for all nodes."""
         topology = problem.topology
         bound = topology.bounds[int(problem.shape_of[gang])].whole
         if bound is None:
@@ -113,7 +120,7 @@ class NetworkTopology(Rule):
         size = forest.sums(np.ones(problem.num_nodes, np.int64))[domains]
         order = np.lexsort((forest.rank[domains], -size))[: self.most_cleared]
         masks = [forest.inside(d) for d in domains[order].tolist()]
-        return Fences(masks, len(masks) == len(domains))
+        return EvictionDomains(masks, len(masks) == len(domains))
 
     # --- scores ----------------------------------------------------------------------------------
 
@@ -173,7 +180,7 @@ class NetworkTopology(Rule):
 
     # --- encode ----------------------------------------------------------------------------------
 
-    def tells_apart(self, problem: Problem) -> Bool | None:
+    def distinguish_gangs(self, problem: Problem) -> Bool | None:
         """See `Rule`: gangs whose parts choose for themselves."""
         pairs = zip(problem.shapes.shapes, problem.topology.bounds, strict=True)
         apart = [not s.is_rigid and any(p is not None for p in b.parts) for s, b in pairs]
@@ -182,17 +189,20 @@ class NetworkTopology(Rule):
         gangs: Bool = np.append(apart, False)[problem.shape_of]
         return gangs
 
-    def encode_domains(self, form: Formulation) -> None:
-        """See `Rule`: one of the widest domains that are allowed for each hard gang and group."""
+    def choose_domains(self, form: Formulation) -> None:
+        """Choose one of the widest allowed domains for each hard gang and group."""
         form.choices = _choices(form, _widest)
 
-    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
+    def constrain_nodes(self, nodes: NodeModel) -> None:
         """See `Rule`."""
-        self.encode_domains(form)
+        form, supplied = nodes.form, nodes.supplied
+        if form is None:
+            return
+        self.choose_domains(form)
         form.choices.add_supply_rows(supplied)
 
-    def ties_gangs(self, problem: Problem) -> Bool | None:
-        """See `Rule`: hard gangs, where there are too many domains to choose from."""
+    def find_tied_gangs(self, problem: Problem) -> Bool | None:
+        """(G,) hard gangs, where there are too many domains to choose from; None without any."""
         topology = problem.topology
         choices = [
             [_widest(topology.forest(bound), bound) for bound in bounds.all]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.plugins.extension_points import NOBODY_LEAVES, Bar, Greedy, Rule, Violation
+from optsched.plugins.extension_points import Blocker, Greedy, Rule, Violation
 from optsched.plugins.faces import Face
 from optsched.problem.later import once_left
 from optsched.problem.relations import TermKind
@@ -26,11 +26,10 @@ if TYPE_CHECKING:
 
     from optsched.cluster.snapshot import Node
     from optsched.cluster.task import PodTerm, Task
-    from optsched.plugins.extension_points import Exits
+    from optsched.plugins.extension_points import EvictionGroups, NodeModel
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import I64, Bool
-    from optsched.problem.formulation import Formulation
     from optsched.problem.linear import LinearModel
     from optsched.problem.problem import Problem
 
@@ -41,7 +40,7 @@ class PodAffinity(Rule):
     name = "pod-affinity"
     hard_face = Face.PREDICATE
     mask_sees_pods = True
-    leaving_hurts = True
+    eviction_can_break = True
     ties_by_relations = True
 
     # --- verify ----------------------------------------------------------------------------------
@@ -78,14 +77,14 @@ class PodAffinity(Rule):
                 allowed &= ~_in_domains(problem, m, relations.carried[m])
         return None if allowed.all() else allowed
 
-    def bars(self, problem: Problem, task_class: int) -> Sequence[Bar]:
+    def blockers(self, problem: Problem, task_class: int) -> Sequence[Blocker]:
         """See `Rule`: those that it does not want near, and those that do not want it."""
         relations = problem.relations
         unwanted = relations.carried_by(problem.classes.shapes[task_class])
         found = [(m, selected_tasks(problem)) for m in unwanted]
         found += [(m, _carrying(problem)) for m in problem.classes.relations[task_class]]
         return [
-            Bar(tasks[m], relations.domain_of[m])
+            Blocker(tasks[m], relations.domain_of[m])
             for m, tasks in found
             if relations.terms[m].kind is TermKind.ANTI_AFFINITY and len(tasks[m])
         ]
@@ -113,35 +112,24 @@ class PodAffinity(Rule):
 
     # --- encode ----------------------------------------------------------------------------------
 
-    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
+    def constrain_nodes(self, nodes: NodeModel) -> None:
         """Rows by term and domain; see models/formulation/pod_affinity.md."""
-        self.encode_apart(form.problem, form.model, supplied)
-        for m, term in enumerate(form.problem.relations.terms):
+        for m, term in enumerate(nodes.gang_alone.relations.terms):
+            if term.kind is TermKind.ANTI_AFFINITY:
+                _encode_anti(nodes.gang_alone, nodes.model, nodes.supplied, m)
+        problem, evictions = nodes.problem, nodes.evictions
+        for m, term in enumerate(problem.relations.terms):
             if term.kind is TermKind.AFFINITY:
-                leaving = _Leaving(NOBODY_LEAVES, NOBODY_LEAVES.leave)
-                _encode_affinity(form.problem, form.model, supplied, m, leaving)
+                groups = evictions.groups(selected_tasks(problem)[m])
+                leaving = _Leaving(evictions, groups)
+                _encode_affinity(problem, nodes.model, nodes.supplied, m, leaving)
 
-    def stakes(self, problem: Problem, task_class: int) -> I64 | None:
+    def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
         """See `Rule`: whom it wants near; kin may make a start elsewhere once all of them left."""
         relations = problem.relations
         carried = relations.carried_by(problem.classes.shapes[task_class])
         selected = [m for m in carried if relations.terms[m].kind is TermKind.AFFINITY]
         return stakes_in(problem, selected)
-
-    def encode_evicting(
-        self, problem: Problem, model: LinearModel, supplied: I64, exits: Exits
-    ) -> None:
-        """See `Rule`: the rows of affinity."""
-        for m, term in enumerate(problem.relations.terms):
-            if term.kind is TermKind.AFFINITY:
-                groups = exits.groups(selected_tasks(problem)[m])
-                _encode_affinity(problem, model, supplied, m, _Leaving(exits, groups))
-
-    def encode_apart(self, problem: Problem, model: LinearModel, supplied: I64) -> None:
-        """See `Rule`: the rows of anti-affinity."""
-        for m, term in enumerate(problem.relations.terms):
-            if term.kind is TermKind.ANTI_AFFINITY:
-                _encode_anti(problem, model, supplied, m)
 
 
 # --- arrays --------------------------------------------------------------------------------------
@@ -369,7 +357,7 @@ def _encode_affinity(
 class _Leaving:
     """Residents that a term wants near and that may have to leave."""
 
-    def __init__(self, exits: Exits, groups: I64) -> None:
+    def __init__(self, exits: EvictionGroups, groups: I64) -> None:
         self.groups, self.nodes = groups, exits.node[groups]
         self.number, self._leave = exits.number, exits.leave
 

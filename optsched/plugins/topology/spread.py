@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.task import SpreadTerm, TaskStatus
-from optsched.plugins.extension_points import NOBODY_LEAVES, Greedy, Rule, Violation
+from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
 from optsched.plugins.nodes.node_affinity import NodeAffinity
 from optsched.plugins.nodes.taints import Taints, refusing
@@ -24,11 +24,10 @@ if TYPE_CHECKING:
 
     from optsched.cluster.snapshot import Node
     from optsched.cluster.task import Task, TaskShape
-    from optsched.plugins.extension_points import Exits
+    from optsched.plugins.extension_points import NodeModel
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import I64, Bool
-    from optsched.problem.formulation import Formulation
     from optsched.problem.linear import LinearModel
     from optsched.problem.problem import Problem
 
@@ -39,7 +38,7 @@ class Spread(Rule):
     name = "topology-spread"
     hard_face = Face.PREDICATE
     pods_may_help = True
-    leaving_hurts = True
+    eviction_can_break = True
     ties_by_relations = True
 
     # --- verify ----------------------------------------------------------------------------------
@@ -78,27 +77,23 @@ class Spread(Rule):
 
     # --- encode ----------------------------------------------------------------------------------
 
-    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
-        """count[d] ≤ least + maxSkew where a carrier comes to d; least ≤ count of each domain."""
-        self.encode_evicting(form.problem, form.model, supplied, NOBODY_LEAVES)
-
-    def stakes(self, problem: Problem, task_class: int) -> I64 | None:
+    def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
         """See `Rule`: those that its constraints count."""
         return stakes_in(problem, _terms_of(problem, task_class))
 
-    def encode_evicting(
-        self, problem: Problem, model: LinearModel, supplied: I64, exits: Exits
-    ) -> None:
-        """See `Rule`: the same, where those that have left count no more."""
+    def constrain_nodes(self, nodes: NodeModel) -> None:
+        """count[d] ≤ least + maxSkew where a carrier comes to d; least ≤ count of each domain."""
+        problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
+        evictions = nodes.evictions
         for task_class in range(len(problem.classes.shapes)):
             if (supplied[task_class] < 0).all():
                 continue
             for m in _terms_of(problem, task_class):
                 domains = _Domains(problem, task_class, m)
-                groups = exits.groups(selected_tasks(problem)[m])
-                groups = groups[domains.eligible[exits.node[groups]]]
-                at = domains.domain_of[exits.node[groups]]
-                leave = [exits.leave[groups[at == d]] for d in range(domains.number)]
+                groups = evictions.groups(selected_tasks(problem)[m])
+                groups = groups[domains.eligible[evictions.node[groups]]]
+                at = domains.domain_of[evictions.node[groups]]
+                leave = [evictions.leave[groups[at == d]] for d in range(domains.number)]
                 _encode_term((problem, model), supplied, task_class, domains, leave)
 
 

@@ -94,9 +94,7 @@ class Encoded:
 def form_of(what: WhatIf, rules: RuleSet) -> Formulation:
     """The aggregated model with the rows of all hard rules."""
     problem = what.problem
-    apart = [m for a in rules.active if (m := a.rule.tells_apart(problem)) is not None]
-    alone = np.logical_or.reduce(apart) if apart else None
-    kinds = [k for r in rules.hard if (k := r.kinds(problem)) is not None]
+    alone, kinds = rules.distinguish_gangs(problem)
     kinds += [what.priority, what.asking.astype(np.int64)]
     form = Formulation(problem, gang_classes(problem, what.tiers, alone, kinds))
     for rule in rules.hard:
@@ -134,8 +132,8 @@ def encode(
 
     No more tasks move than `most_moves`, where that is not 0.
     """
-    for rule in rules.hard:
-        rule.encode_domains(form)
+    if rules.topology is not None:
+        rules.topology.choose_domains(form)
     copies = copy_classes(form)
     stay = _stay_rows(form, what.movables)
     objectives = [Objective(lv.encode(form), lv.sense, known) for lv, known in levels]

@@ -267,10 +267,6 @@ def tied_tasks(movables: Movables, rules: RuleSet) -> Bool:
         tied[c] = bool(what_if.classes.relations[c]) or any(
             rule.ties_nodes(what_if, c) for rule in rules.hard
         )
-    gangs = np.zeros(what_if.num_gangs, np.bool_)
-    for rule in rules.hard:
-        mine = rule.ties_gangs(what_if)
-        if mine is not None:
-            gangs |= mine
-    found: Bool = tied[what_if.task_class[movables.at]] | gangs[what_if.gang_of[movables.at]]
-    return found
+    found: Bool = tied[what_if.task_class[movables.at]]
+    gangs = None if rules.topology is None else rules.topology.find_tied_gangs(what_if)
+    return found if gangs is None else found | gangs[what_if.gang_of[movables.at]]

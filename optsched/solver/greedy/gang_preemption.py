@@ -107,10 +107,10 @@ class Bundles:
     def _fences(self, gang: int) -> list[Bool]:
         """(V,) running tasks of each domain in which room may be made."""
         found: list[Bool] = [np.ones(len(self._running), np.bool_)]
-        for rule in self._rules.hard:
-            fences = rule.fences(self._problem, gang)
-            if fences is not None:
-                found = [f & mask[self._running.node_of] for f in found for mask in fences.masks]
+        rule = self._rules.topology
+        domains = None if rule is None else rule.find_eviction_domains(self._problem, gang)
+        if domains is not None:
+            found = [mask[self._running.node_of] for mask in domains.masks]
         return found
 
     def _units(self, gang: int, action: str, candidates: Bool, how: ByGang) -> Iterator[list[int]]:

@@ -171,7 +171,7 @@ class Book:
     idle, used
         (N, R) free and taken, as things stand.
     spare
-        (N, D) what is left of what rules add to resources, see `Rule.spare`.
+        (N, D) what is left of what rules add to resources, see `Reservation`.
 
     """
 

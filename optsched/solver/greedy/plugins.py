@@ -93,7 +93,7 @@ class Faces:
         return [
             getattr(greedy, method)
             for active, greedy in self._open
-            if getattr(type(greedy), asked) is not getattr(Greedy, asked)
+            if getattr(type(greedy), asked, None) is not getattr(Greedy, asked, None)
             and (switch is None or switch in active.faces)
         ]
 

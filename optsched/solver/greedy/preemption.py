@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from optsched.cluster.snapshot import Budget
     from optsched.cluster.task import Task
-    from optsched.plugins.extension_points import Bar
+    from optsched.plugins.extension_points import Blocker
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64, Bool
     from optsched.solver.greedy.gang_classes import GangClasses
@@ -103,7 +103,7 @@ class Evicting:
         self._owed: dict[tuple[int, tuple[int, ...]], Bool] = {}
         self._rules = rules
         self._weighs = weighs
-        self._bars: dict[int, list[Bar]] = {}
+        self._bars: dict[int, list[Blocker]] = {}
         self._whole = any(rules.has(name, Face.JOB_PIPELINED) for name in ("gang", "tdm"))
         self.wholeness = Wholeness(placing, rules)
         self.taken: list[int] = []
@@ -562,10 +562,10 @@ class Evicting:
         task_class = self.placing.class_of(*asking)
         if task_class not in self._bars:
             rules, problem = self._rules.predicates, self._problem
-            self._bars[task_class] = [b for r in rules for b in r.bars(problem, task_class)]
+            self._bars[task_class] = [b for r in rules for b in r.blockers(problem, task_class)]
         return any(self._bars_node(bar, node) for bar in self._bars[task_class])
 
-    def _bars_node(self, bar: Bar, node: int) -> bool:
+    def _bars_node(self, bar: Blocker, node: int) -> bool:
         domain = bar.domain_of[node]
         here = bar.tasks[bar.domain_of[self.running.node_of[bar.tasks]] == domain]
         return bool(domain >= 0) and not self.left.issuperset(here.tolist())

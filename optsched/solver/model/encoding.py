@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from optsched.plugins.extension_points import is_domain_level, is_node_level
+from optsched.plugins.extension_points import NodeModel, is_domain_level, is_node_level
 from optsched.problem.arrays import ranges, row_groups
 from optsched.problem.formulation import Formulation, gang_classes
 from optsched.problem.linear import Expression
@@ -125,8 +125,9 @@ def encode_direct(problem: Problem, rules: RuleSet, goal: Goal, incumbent: Decis
         np.concatenate([form.placed_factor, -np.ones_like(variables)]),
         lower=np.zeros(len(problem.classes.shapes), np.int64),
     )
+    nodes = NodeModel.of(form, supplied)
     for rule in rules.hard:
-        rule.encode_nodes(form, supplied)
+        rule.constrain_nodes(nodes)
     num_rules = form.model.num_rows
     objectives = [
         goal.objective(i, _expression(level, form, supplied)) for i, level in enumerate(goal.levels)
@@ -246,8 +247,8 @@ def encode_configurations(
     may = _fitting(capacity[first], requests) & allowed[:, first].T
     check_rooms(capacity[first], requests, may)
     form = _aggregated(problem, rules, goal)
-    for rule in rules.hard:
-        rule.encode_domains(form)
+    if rules.topology is not None:
+        rules.topology.choose_domains(form)
     copies = copy_classes(form)
     request = requests[copies.class_of]
     allowed = allowed[copies.class_of] & copies.inside(problem)
@@ -311,9 +312,7 @@ def _configurations_in_use(
 
 
 def _aggregated(problem: Problem, rules: RuleSet, goal: Goal) -> Formulation:
-    apart = [m for a in rules.active if (m := a.rule.tells_apart(problem)) is not None]
-    alone = np.logical_or.reduce(apart) if apart else None
-    kinds = [k for r in rules.hard if (k := r.kinds(problem)) is not None]
+    alone, kinds = rules.distinguish_gangs(problem)
     form = Formulation(problem, gang_classes(problem, goal.tiers, alone, kinds))
     for rule in rules.hard:
         rule.encode(form)

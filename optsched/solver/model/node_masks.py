@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.plugins.extension_points import Spare
+from optsched.plugins.ordering.reservation import ExtraResources, Reservation
 from optsched.problem.arrays import UNLIMITED
 
 if TYPE_CHECKING:
@@ -65,14 +65,15 @@ def allowed_nodes(problem: Problem, rules: RuleSet, classes: I64 | None = None) 
     return allowed
 
 
-def spare_room(problem: Problem, rules: RuleSet) -> Spare:
+def spare_room(problem: Problem, rules: RuleSet) -> ExtraResources:
     """What rules add to the resources of nodes, of no kinds where none does."""
-    found = [s for rule in rules.hard if (s := rule.spare(problem)) is not None]
+    reserving = (rule for rule in rules.hard if isinstance(rule, Reservation))
+    found = [s for rule in reserving if (s := rule.find_extra_resources(problem)) is not None]
     if not found:
         no_room = np.zeros((problem.num_nodes, 0), np.int64)
-        return Spare(no_room, np.zeros((len(problem.classes.shapes), 0), np.int64))
+        return ExtraResources(no_room, np.zeros((len(problem.classes.shapes), 0), np.int64))
     capacity = np.concatenate([np.maximum(s.capacity, 0) for s in found], axis=1)
-    return Spare(capacity, np.concatenate([s.request for s in found], axis=1))
+    return ExtraResources(capacity, np.concatenate([s.request for s in found], axis=1))
 
 
 def rooms(problem: Problem, rules: RuleSet) -> I64:

@@ -59,7 +59,7 @@ def node_chart(view: View) -> Chart:
 # --- bars ----------------------------------------------------------------------------------------
 
 
-class Bar(NamedTuple):
+class Blocker(NamedTuple):
     """Lanes of a node that a gang has for a while.
 
     Attributes
@@ -80,10 +80,10 @@ class Bar(NamedTuple):
     what: str
 
 
-def _bars(view: View) -> list[Bar]:
+def _bars(view: View) -> list[Blocker]:
     """Neighbouring lanes of one gang at one time together; parts of lanes one by one."""
     whole: defaultdict[tuple[int, int, int, int, str], list[Stay]] = defaultdict(list)
-    found: list[Bar] = []
+    found: list[Blocker] = []
     parts = _Parts(view)
     for stay in view.story.stays:
         if not stay.lanes:
@@ -97,7 +97,7 @@ def _bars(view: View) -> list[Bar]:
         lanes = tuple(sorted(lane for stay in stays for lane in stay.lanes))
         words = f"GPU {ranges(lanes)}" if view.story.lanes.unit == "GPU" else "the whole node"
         for a, b in together(lanes):
-            found.append(Bar(job, node, a, b - a + 1, from_ms, to_ms, why, len(stays), words))
+            found.append(Blocker(job, node, a, b - a + 1, from_ms, to_ms, why, len(stays), words))
     return sorted(found, key=lambda b: (b.node, b.from_ms, b.above))
 
 
@@ -114,12 +114,12 @@ class _Parts:
         self._view = view
         self._there: defaultdict[tuple[int, int], list[_Piece]] = defaultdict(list)
 
-    def bars(self, stay: Stay) -> list[Bar]:
+    def bars(self, stay: Stay) -> list[Blocker]:
         """Of a task with a part of each of its lanes."""
         height = stay.milli / self._view.story.lanes.milli[stay.node]
         words = lanes_text(self._view, stay)
         return [
-            Bar(
+            Blocker(
                 stay.job, stay.node, lane + self._above(stay, lane, height), height,
                 stay.from_ms, stay.to_ms, stay.why, 1, words,
             )
@@ -161,7 +161,7 @@ def _rows(view: View) -> _Rows:
     return _Rows(height, tuple(tops), at)
 
 
-def _exact(view: View, bars: Sequence[Bar]) -> Chart:
+def _exact(view: View, bars: Sequence[Blocker]) -> Chart:
     rows = _rows(view)
     parts = [names_title("node"), *view.time_axis(TOP, rows.bottom)]
     parts += [part for node in range(len(view.story.nodes)) for part in _row(view, rows, node)]
@@ -214,7 +214,7 @@ def _downed(view: View, rows: _Rows, node: int, from_ms: int, to_ms: int) -> Mar
     return svg.rect(box, class_="downed", data_tip=words)
 
 
-def _drawn(view: View, rows: _Rows, bar: Bar) -> list[Markup]:
+def _drawn(view: View, rows: _Rows, bar: Blocker) -> list[Markup]:
     job = view.story.jobs[bar.job]
     x, width = view.x(bar.from_ms), max(view.x(bar.to_ms) - view.x(bar.from_ms), 0.6)
     top, height = rows.tops[bar.node] + bar.above * rows.lane_height, bar.height * rows.lane_height
@@ -231,7 +231,7 @@ def _drawn(view: View, rows: _Rows, bar: Bar) -> list[Markup]:
     return drawn
 
 
-def _bar_table(view: View, bars: Sequence[Bar]) -> Table:
+def _bar_table(view: View, bars: Sequence[Blocker]) -> Table:
     story = view.story
     rows = [
         (

@@ -189,7 +189,8 @@ def is_tied(problem: Problem, rules: RuleSet) -> bool:
     """Whether some rule looks at more of nodes than their resources, or is a custom one."""
     if any(isinstance(rule, IsolatedRule) for rule in rules.hard):
         return True
-    if any((tied := r.ties_gangs(problem)) is not None and tied.any() for r in rules.hard):
+    tied = None if rules.topology is None else rules.topology.find_tied_gangs(problem)
+    if tied is not None and tied.any():
         return True
     classes = range(len(problem.classes.shapes))
     return any(rule.ties_nodes(problem, c) for rule in rules.hard for c in classes)
@@ -347,11 +348,9 @@ def _formulation(
     problem: Problem, rules: RuleSet, tiers: Tiers, full: I64, asking: Asking | None
 ) -> Formulation:
     """Gang classes, in the problem in which every candidate has left its node."""
-    apart = [m for a in rules.active if (m := a.rule.tells_apart(problem)) is not None]
-    kinds = [k for r in rules.hard if (k := r.kinds(problem)) is not None]
+    alone, kinds = rules.distinguish_gangs(problem)
     if asking is not None:
         kinds += [asking.lacks.astype(np.int64), asking.gets.astype(np.int64)]
-    alone = np.logical_or.reduce(apart) if apart else None
     used = problem.allocatable - full
     releasing = np.zeros_like(problem.releasing)
     frozen(used, releasing)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.plugins.extension_points import Bar, Exits
+from optsched.plugins.extension_points import Blocker, EvictionGroups, NodeModel
 from optsched.problem.arrays import row_groups
 from optsched.problem.later import once_gone, without_gangs
 from optsched.solver.preemption.sequential.eviction_problem import Barred, Beside
@@ -41,27 +41,27 @@ class Bars:
 
     def in_the_way(
         self, task_class: I64, state: State, candidates: Bool, allowed: Bool
-    ) -> list[tuple[int, Bar]]:
+    ) -> list[tuple[int, Blocker]]:
         """Candidates in the way of a class; takes nodes from `allowed` where others are."""
         found = []
         for c in np.unique(task_class).tolist():
             for rule in self._rules.masking:
-                for bar in rule.bars(self._facts.problem, c):
+                for bar in rule.blockers(self._facts.problem, c):
                     may_go = candidates[bar.tasks]
                     stays = bar.tasks[~may_go & ~state.evicted[bar.tasks]]
                     shut = np.isin(bar.domain_of, self._domains(bar, stays)) & (bar.domain_of >= 0)
                     allowed[task_class == c] &= ~shut
                     if may_go.any():
-                        found.append((c, Bar(bar.tasks[may_go], bar.domain_of)))
+                        found.append((c, Blocker(bar.tasks[may_go], bar.domain_of)))
         return found
 
-    def _domains(self, bar: Bar, tasks: I64) -> I64:
+    def _domains(self, bar: Blocker, tasks: I64) -> I64:
         """(B,) domain of a bar in which each running task stands."""
         domains: I64 = bar.domain_of[self._facts.running.node_of[tasks]]
         return domains
 
     def barred(
-        self, task_class: I64, allowed: Bool, groups: Groups, bars: Sequence[tuple[int, Bar]]
+        self, task_class: I64, allowed: Bool, groups: Groups, bars: Sequence[tuple[int, Blocker]]
     ) -> Iterator[Barred]:
         """The same by domain and group, for the model."""
         group_of = dict(zip(groups.tasks.tolist(), groups.of_task.tolist(), strict=True))
@@ -84,9 +84,9 @@ class Bars:
         return self._tied[task_class]
 
     def stakes(self, task_class: int) -> list[I64]:
-        """(V,) each, what running tasks have that matters to a class; see `Rule.stakes`."""
+        """(V,) each, what running tasks have that matters to a class; see `Rule.relevant_tasks`."""
         if task_class not in self._stakes:
-            found = (r.stakes(self._facts.problem, task_class) for r in self._rules.hard)
+            found = (r.relevant_tasks(self._facts.problem, task_class) for r in self._rules.hard)
             self._stakes[task_class] = [stakes for stakes in found if stakes is not None]
         return self._stakes[task_class]
 
@@ -119,7 +119,9 @@ class Bars:
     def _minds(self, task_class: int, tasks: Bool) -> bool:
         """Whether tasks of a class may want any of some running tasks (V,) to stay."""
         problem = self._facts.problem
-        found = (r.stakes(problem, task_class) for r in self._rules.hard if r.leaving_hurts)
+        found = (
+            r.relevant_tasks(problem, task_class) for r in self._rules.hard if r.eviction_can_break
+        )
         return any(bool((s[tasks] >= 0).any()) for s in found if s is not None)
 
     def _decided(self, state: State) -> tuple[I64, I64, I64]:
@@ -158,10 +160,10 @@ class Bars:
             by_class[c] = mine[0] if len(mine) == 1 else _summed(model, mine)
         _add_decided(model, by_class, beside)
         groups = bid.groups
-        exits = Exits(groups.tasks, groups.of_task, groups.node, leave, groups.count)
+        evictions = EvictionGroups(groups.tasks, groups.of_task, groups.node, leave, groups.count)
+        nodes = NodeModel(beside.problem, self.alone, model, by_class, evictions)
         for rule in self._rules.hard:
-            rule.encode_apart(self.alone, model, by_class)
-            rule.encode_evicting(beside.problem, model, by_class, exits)
+            rule.constrain_nodes(nodes)
 
 
 def _add_decided(model: LinearModel, by_class: I64, beside: Beside) -> None:

@@ -19,7 +19,7 @@ from optsched.units import PODS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from optsched.plugins.extension_points import Bar
+    from optsched.plugins.extension_points import Blocker
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
@@ -61,14 +61,9 @@ class Bidding:
 
     def fences(self, gang: int) -> tuple[list[Bool | None], bool]:
         """Sets of nodes to make room for a gang in, each by itself, and whether that is all."""
-        found: list[Bool | None] = [None]
-        are_all = True
-        for rule in self._rules.hard:
-            fences = rule.fences(self.problem, gang)
-            if fences is not None:
-                found = [m if f is None else f & m for f in found for m in fences.masks]
-                are_all &= fences.are_all
-        return found, are_all
+        rule = self._rules.topology
+        domains = None if rule is None else rule.find_eviction_domains(self.problem, gang)
+        return ([None], True) if domains is None else (list(domains.masks), domains.are_all)
 
     def bid(self, gang: int, state: State, within: Bool | None = None) -> Bid | None:
         """What a gang may have evicted for its minimum on some nodes.
@@ -224,7 +219,7 @@ class Bidding:
                 allowed[e] &= mask
         return allowed
 
-    def _in_the_way(self, allowed: Bool, request: I64, bars: Sequence[tuple[int, Bar]]) -> Bool:
+    def _in_the_way(self, allowed: Bool, request: I64, bars: Sequence[tuple[int, Blocker]]) -> Bool:
         """(V,) tasks that take room on nodes that help, or that keep the gang off them."""
         running = self.running
         open_nodes = np.logical_or.reduce(allowed)

@@ -1,0 +1,59 @@
+"""Methods of custom rules that have a new name work by the old one."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pytest
+
+from optsched.plugins.extension_points import NodeModel, Rule
+
+if TYPE_CHECKING:
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.formulation import Formulation
+    from optsched.problem.problem import Problem
+
+
+def model(form: object) -> NodeModel:
+    nothing = cast("Any", None)
+    return NodeModel(nothing, nothing, nothing, np.zeros((1, 1), np.int64), form=cast("Any", form))
+
+
+def test_encode_nodes_constrains_the_model_of_the_session_alone() -> None:
+    with pytest.warns(DeprecationWarning, match="Old.encode_nodes is deprecated"):
+
+        class Old(Rule):
+            name = "old"
+
+            def encode_nodes(self, form: Formulation, supplied: I64) -> None:
+                found.append((form, supplied.shape))
+
+    found: list[object] = []
+    form = SimpleNamespace()
+    Old().constrain_nodes(model(form))
+    Old().constrain_nodes(model(None))
+    assert found == [(form, (1, 1))]
+
+
+def test_tells_apart_distinguishes_gangs() -> None:
+    with pytest.warns(DeprecationWarning, match="Old.tells_apart is deprecated"):
+
+        class Old(Rule):
+            name = "old"
+
+            def tells_apart(self, problem: Problem) -> Bool:
+                return np.array([True, False])
+
+    assert Old().distinguish_gangs(cast("Any", None)).tolist() == [True, False]  # type: ignore[union-attr]
+
+
+def test_a_rule_with_the_new_name_is_not_warned_about() -> None:
+    class New(Rule):
+        name = "new"
+
+        def constrain_nodes(self, nodes: NodeModel) -> None:
+            """Nothing."""
+
+    assert New.constrain_nodes is not Rule.constrain_nodes
