@@ -18,8 +18,9 @@ from optsched.plugins.outcome import Outcome
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.shares.capability import Capability
 from optsched.plugins.shares.capacity import Capacity
-from optsched.plugins.shares.fairness import _floors, _view, ideal_parts, queue_shares
+from optsched.plugins.shares.fairness import _view, ideal_parts, queue_shares
 from optsched.plugins.shares.proportion import Proportion
+from optsched.plugins.shares.tree_shares import guaranteed_parts
 from optsched.policy.load import load_policy
 from optsched.problem.compile import compile_problem
 from optsched.session.session import Surroundings, run_session
@@ -84,7 +85,7 @@ def test_filling_finds_what_linear_programs_find(snapshot):
     problem = compile_problem(snapshot)
     requested = problem.queues.requested
     view = _view(problem, requested)
-    floor = _floors(problem, requested)
+    floor = guaranteed_parts(problem.queues.guarantee, requested)
     asking = np.flatnonzero(view.dominant > 0)
     assume(len(asking) and (view.use @ floor <= view.limit).all())  # no floor is promised twice
     gain = view.dominant[asking] / problem.queues.weight[asking]

@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 
 class Capability(Rule):
-    """No queue grows above `spec.capability`, its own or an ancestor's."""
+    """No queue grows above `spec.capability` of itself or of an ancestor."""
 
     name = "capability"
     hard_face = Face.ALLOCATABLE
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`. A queue above its ceiling before may not grow in what it is above of."""
+        """See `Rule`. A queue above its capability of a resource may not grow in it."""
         for queue in world.snapshot.queues:
             if queue.capability is None:
                 continue
@@ -91,7 +91,7 @@ class Capability(Rule):
 
 
 def _is_limited(problem: Problem) -> bool:
-    """Whether any queue has a ceiling on anything."""
+    """Return whether any queue has a capability."""
     return bool((problem.queues.capability < UNLIMITED).any())
 
 
@@ -108,9 +108,9 @@ def _subtract_use(limit: I64, used: I64) -> I64:
 
 
 def _expectable(problem: Problem) -> I64:
-    """(Q, R) the most that a queue may ever hold: its ceiling, and what nobody else is guaranteed.
+    """Return (Q, R) the most that a queue may ever hold: capability, less guarantees of others.
 
-    Guarantees count among the queues at the top, for those below them lie within theirs.
+    Only guarantees of top queues count; those of their descendants lie within them.
     """
     queues = problem.queues
     is_root = np.array([name == ROOT_QUEUE for name in queues.names], np.bool_)
@@ -121,7 +121,7 @@ def _expectable(problem: Problem) -> I64:
 
 
 class _Ceilings(Greedy):
-    """Room below the ceilings of a queue and its ancestors."""
+    """Remaining capacity below the capabilities of a queue and its ancestors."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         queues = problem.queues
@@ -150,7 +150,7 @@ class _Ceilings(Greedy):
         return 1 if fits else -1
 
     def _least_request(self, gang: int) -> list[tuple[int, int]]:
-        """(resource, amount) of what a gang needs at least."""
+        """Return (resource, amount) of the `minResources` of a gang."""
         row = self._least[gang]
         requested = np.flatnonzero(row)
         return list(zip(requested.tolist(), row[requested].tolist(), strict=True))

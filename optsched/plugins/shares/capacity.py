@@ -1,7 +1,7 @@
-"""Fixed fair parts: a queue deserves what its specification says and may borrow beyond it.
+"""Fixed shares: a queue deserves what `spec.deserved` says and may borrow beyond it.
 
-Mathematics: models/formulation/capacity.md. Volcano: `pkg/scheduler/plugins/capacity`. Ceilings and
-floors are the rules `capability` and `guarantee`.
+Mathematics: models/formulation/capacity.md. Volcano: `pkg/scheduler/plugins/capacity`. Limits and
+guarantees are enforced by the plugins `capability` and `guarantee`.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ GRID = 1000
 
 
 class Capacity(Rule):
-    """Queues far below what they deserve come first."""
+    """Queues with the smallest part of their deserved share come first."""
 
     name = "capacity"
     returns_by_use = True
 
     def __init__(self, ancestor_level: int = 0) -> None:
-        """`ancestor_level`: up to how many queues above a leaf count when room is reclaimed."""
+        """Create the plugin; `ancestor_level` is how many ancestors of a queue count in reclaim."""
         self._ancestor_level = ancestor_level
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
@@ -54,7 +54,7 @@ class Capacity(Rule):
         return {q.name: _deserved(q) for q in world.snapshot.queues}
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """What queues deserve, ask for, and miss; on every level of the tree."""
+        """Return what queues deserve and request but do not hold, on every level of the tree."""
         queues = problem.queues
         requested = queues.summed_up(queues.requested)
         due = np.minimum(deserved_amounts(problem), requested)
@@ -64,14 +64,14 @@ class Capacity(Rule):
 
 
 def deserved_amounts(problem: Problem) -> I64:
-    """(Q, R) the specified part, at most the capability, at least the guarantee."""
+    """Return (Q, R) the deserved amounts, at most the capability and at least the guarantee."""
     queues = problem.queues
     deserved: I64 = np.maximum(np.minimum(queues.deserved, queues.capability), queues.guarantee)
     return deserved
 
 
 def _deserved(queue: Queue) -> dict[str, int]:
-    """The same for one queue."""
+    """Return the deserved amounts of one queue."""
     ceiling, floor = dict(queue.capability or ()), dict(queue.guarantee)
     deserved = {r: min(n, ceiling.get(r, n)) for r, n in queue.deserved}
     return {r: max(deserved.get(r, 0), floor.get(r, 0)) for r in {**deserved, **floor}}
@@ -98,22 +98,22 @@ class _Order(Greedy):
         return (self._priority[queue], *self._share(queue, self._ledger.queue_used[queue]))
 
     def _share(self, queue: int, held: Sequence[int]) -> tuple[float, float]:
-        """The largest part in use of what a queue deserves, and whether it deserves nothing."""
+        """Return the largest part of its deserved share in use, and 1 if it deserves nothing."""
         pairs = zip(held, self._deserved[queue], strict=True)
         parts = [used / due for used, due in pairs if due]
         return (max(parts), 0.0) if parts else (1.0, 1.0)
 
     def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
-        """Queues that share more ancestors with the claimer come first (VictimQueueOrder).
+        """Order queues with limited overuse first, then by ancestors shared with the reclaimer.
 
-        Before that those whose overuse has a limit.
+        Volcano: `VictimQueueOrderFn`.
         """
         subtree = self._problem.queues.subtree
         shared = -float((subtree[:, queue] & subtree[:, claimer]).sum())
         return (-float(self._returns_first[queue]), shared)
 
     def may_reclaim(self, queue: int, task_class: int) -> bool:
-        """Within the ceiling in all, and within what is deserved of something asked for."""
+        """Return whether a request keeps the capability, and one resource stays deserved."""
         request, used = self._ledger.request[task_class], self._ledger.queue_used[queue]
         requested = self._requested_resources(request)
         future = {r: used[r] + request[r] for r in requested}
@@ -126,24 +126,24 @@ class _Order(Greedy):
         return False
 
     def _upwards(self, queue: int) -> list[int]:
-        """A queue and those above it, as many as count."""
+        """Return a queue and the ancestors that count in reclaim."""
         return self._line(queue)[: self._ancestor_level + 1]
 
     def _line(self, queue: int) -> list[int]:
-        """A queue and all above it."""
+        """Return a queue and all its ancestors."""
         found, parent_of = [queue], self._problem.queues.parent_of
         while parent_of[found[-1]] >= 0:
             found.append(int(parent_of[found[-1]]))
         return found
 
     def _subtree_use(self, queue: int) -> list[int]:
-        """What a queue and all below it hold."""
+        """Return what a queue and its descendants hold."""
         below = np.flatnonzero(self._problem.queues.subtree[queue]).tolist()
         rows = (self._ledger.queue_used[q] for q in below)
         return [sum(column) for column in zip(*rows, strict=True)]
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Tasks of queues above what they deserve of what the tasks use; floors are kept."""
+        """Return victims of queues above their deserved share, as far as guarantees allow."""
         running = running_tasks(self._problem)
         requested = self._requested_resources(self._ledger.request[task_class])
         left: dict[int, list[int]] = {}
@@ -164,10 +164,10 @@ class _Order(Greedy):
         return np.array(chosen, np.int64)
 
     def _lends(self, queue: int, claimer: int, used: list[int], taken: list[int]) -> bool:
-        """Whether a queue, less what was taken of it, is above what is due to it, and those above.
+        """Return whether a queue and its ancestors are still above their deserved shares.
 
-        Only resources that the victim uses and the queue deserves count (volcano#4918); nothing
-        keeps a victim that uses none of them.
+        `taken` is what was reclaimed from the queue already. Only resources that the victim uses
+        and the queue deserves count (volcano#4918).
         """
         subtree = self._problem.queues.subtree
         for at in self._upwards(queue):
@@ -187,7 +187,7 @@ class _Order(Greedy):
 class _OrderByTree(_Order):
     """Queue priority, leaves first, then the shares of the highest queues that two differ in.
 
-    That is `capacity.go`, QueueOrder with `enableHierarchy`; here every tree is asked.
+    Volcano: `capacity.go`, QueueOrder with `enableHierarchy`; here it applies to every tree.
     """
 
     queue_key_reach = KeyReach.GROWING

@@ -34,7 +34,7 @@ _NEARLY = 1e-6
 
 GRID = 1000
 MOST_APART = 64
-"""Gangs that are compared one by one at most; beyond, only the order serves fairness."""
+"""Most gangs that the level compares one by one; beyond that, only the order is fair."""
 
 
 class Drf(Rule):
@@ -51,7 +51,7 @@ class Drf(Rule):
         return _contested(problem)
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """How many contested gangs start, and then the least share among those that run.
+        """Return two levels: the contested gangs that start, then the least share of running ones.
 
         These are the first steps of the lexicographic max-min over all contested gangs: a gang that
         does not run has share 0, so leaving gangs out never raises the least share.
@@ -93,10 +93,10 @@ class DrfOrder(Greedy):
         return max((used * inverse for used, inverse in pairs), default=0.0)
 
     def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> None:
-        """Nobody is asked, as in Volcano."""
+        """Abstain, as in Volcano."""
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Tasks whose gangs hold no smaller share without them than the gang would hold."""
+        """Return the victims whose gangs keep at least the share that the preemptor would hold."""
         running = running_tasks(self._problem)
         pairs = zip(self._ledger.gang_used(gang), self._ledger.request[task_class], strict=True)
         own_share = self._share([used + requested for used, requested in pairs])

@@ -1,7 +1,7 @@
-"""A queue that reclaims in a session holds no more than what is due to it when the session ends.
+"""A queue that reclaims in a session ends it with no more than its deserved share.
 
-Mathematics: models/formulation/entitlement.md. The bid that has victims evicted respects this by
-itself; this rule keeps other gangs of the queue from taking what the bid left of it.
+Mathematics: models/formulation/entitlement.md. The preemption stage respects this for the gang that
+reclaims; this plugin keeps other gangs of the queue from using the rest.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 
 class Entitlements(Rule):
-    """Queues that reclaim grow no further than what is due to them."""
+    """Queues that reclaim do not grow beyond their deserved share."""
 
     name = "entitlement"
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`. A queue that holds more before may not grow."""
+        """See `Rule`. A queue that already holds more may not grow."""
         for entitlement in world.snapshot.entitlements:
             queue = world.snapshot.queue_by_name.get(entitlement.queue)
             if queue is None:
@@ -85,7 +85,7 @@ class Entitlements(Rule):
 
 
 def entitled_amounts(problem: Problem) -> I64:
-    """(Q, R) what queues may hold with all below them; UNLIMITED where nothing limits them."""
+    """Return (Q, R) what queues with their descendants may hold; UNLIMITED without a limit."""
     queues = problem.queues
     index_of = {name: q for q, name in enumerate(queues.names)}
     most = np.full((len(queues.names), len(problem.resources)), UNLIMITED, np.int64)
@@ -97,7 +97,7 @@ def entitled_amounts(problem: Problem) -> I64:
 
 
 class _Limits(Greedy):
-    """Room below what queues and their ancestors may hold."""
+    """Remaining entitlement of queues and their ancestors."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         self._ledger = ledger

@@ -1,9 +1,9 @@
-"""What queues hold against what they would hold if tasks could be cut as one likes.
+"""Shares of queues compared with an ideal in which tasks are divisible.
 
 Mathematics: models/formulation/fairness.md. The ideal is the lexicographic max-min of dominant
-shares by weight (Ghodsi et al., NSDI 2011; Bertsekas and Gallager, Data Networks, section 6.5):
-every queue gets a part of what it asks for, and none can get more unless one that has less by its
-weight gets less.
+shares by weight (Ghodsi et al., NSDI 2011; Bertsekas and Gallager, Data Networks, section 6.5).
+Every queue gets a part of its demand. No queue can get more unless a queue with a smaller weighted
+share gets less.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from optsched.cluster.decisions import PPM, QueueShare
 from optsched.cluster.reasons import ReasonCode
 from optsched.plugins.shares.hdrf import HierarchicalDrf
 from optsched.plugins.shares.over_time import OverTime
+from optsched.plugins.shares.tree_filling import Kinds, Tree, fill_tree
+from optsched.plugins.shares.tree_shares import guaranteed_parts
 from optsched.problem.arrays import UNLIMITED
 from optsched.units import PODS
 
@@ -26,14 +28,11 @@ if TYPE_CHECKING:
     from optsched.cluster.reasons import Reason
     from optsched.plugins.outcome import Outcome
     from optsched.plugins.ruleset import RuleSet
-    from optsched.problem.arrays import F64, I64, Bool
+    from optsched.problem.arrays import F64, I64
     from optsched.problem.problem import Problem
 
 SHARING = ("proportion", "capacity", "drf")
-"""Rules with which shares of queues mean anything."""
-
-_TINY = 1e-12
-
+"""Plugins that define shares of queues; without them no shares are reported."""
 
 NEVER = frozenset(
     {
@@ -51,20 +50,19 @@ NEVER = frozenset(
         ReasonCode.PREDICATES,
     }
 )
-"""Why gangs wait that nothing but a change of themselves or of the cluster can let in."""
+"""Reasons that only a change of the gang or of the cluster can remove."""
 
 _SUSPECT = NEVER | {ReasonCode.CAPABILITY, ReasonCode.DESERVED}
-"""The same, and why those wait as well who may be too large for ever."""
+"""These reasons, and those of gangs that may be too large for any node or queue."""
 
 
 def queue_shares(
     outcome: Outcome, rules: RuleSet, pending: Mapping[str, Reason] | None = None
 ) -> tuple[QueueShare, ...]:
-    """The share of every queue that asks for something that it could get, by name.
+    """Return the share of every queue with demand, by name; empty without a plugin for shares.
 
-    None where no rule is about shares. A share is the largest part of the cluster that the queue
-    holds of any resource but places for pods. `pending` says why gangs wait: what those ask for
-    that can not start at all counts for nothing.
+    A share is the largest part of the cluster that the queue holds of any resource except pods.
+    `pending` has the reasons why gangs wait. Requests of gangs that can never start do not count.
     """
     if not any(rules.find(name) is not None for name in SHARING):
         return ()
@@ -82,7 +80,7 @@ def queue_shares(
 
 
 def _ideal_shares(problem: Problem, rules: RuleSet, requested: I64) -> F64:
-    """(Q,) shares in the ideal: over time, or over a tree of departments, if the policy says so."""
+    """Return (Q,) ideal shares: over time or over a queue tree if a plugin says so."""
     view = _view(problem, requested)
     for active in sorted(rules.active, key=lambda a: not isinstance(a.rule, OverTime)):
         if isinstance(active.rule, OverTime | HierarchicalDrf):
@@ -92,23 +90,20 @@ def _ideal_shares(problem: Problem, rules: RuleSet, requested: I64) -> F64:
 
 
 def ideal_parts(problem: Problem, rules: RuleSet, requested: I64 | None = None) -> F64:
-    """(Q,) the part of what each queue asks for, (Q, R), that it would hold in the ideal."""
+    """Return (Q,) the part of its demand (Q, R) that each queue holds in the ideal."""
     requested = problem.queues.requested if requested is None else requested
     view = _view(problem, requested)
-    filling = _Filling(view.use, view.limit, _floors(problem, requested))
-    first, second = _weights(problem, rules, view)
-    for weight in (first, second):
-        rising = (weight > 0) & (view.dominant > 0)
-        speed = np.where(rising, weight / np.maximum(view.dominant, _TINY), 0.0)
-        filling.fill(speed)
-    return filling.part
+    part = guaranteed_parts(problem.queues.guarantee, requested)
+    for weight in _weights(problem, rules, view):
+        part = _fill(view, part, weight)
+    return part
 
 
-# --- what is asked, and what limits it -----------------------------------------------------------
+# --- demand and limits ----------------------------------------------------------------------------
 
 
 def _admissible(problem: Problem, pending: Mapping[str, Reason]) -> I64:
-    """(Q, R) what queues hold and ask for but for gangs that can not start at all."""
+    """Return (Q, R) demand of queues without gangs that can never start."""
     queues = problem.queues
     suspects = {key: reason.code for key, reason in pending.items() if reason.code in _SUSPECT}
     if not suspects:
@@ -135,7 +130,7 @@ def _admissible(problem: Problem, pending: Mapping[str, Reason]) -> I64:
 
 
 def _exceeds_all(problem: Problem, gang: int, largest: I64) -> bool:
-    """Whether the least that may start is more than a node, the cluster or its queues ever hold."""
+    """Return whether the minimum of a gang exceeds every node, the cluster or a queue limit."""
     number = int(problem.shape_of[gang])
     if number < 0:
         return False
@@ -153,16 +148,16 @@ def _exceeds_all(problem: Problem, gang: int, largest: I64) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _View:
-    """Limits of what queues get that can be reached, one row each.
+    """The limits that the demand of queues can reach, one row each.
 
     Attributes
     ----------
     use, limit
-        (K, Q) what a queue takes of a limit with all that it asks for, and (K,) the limit.
+        (K, Q) use of a limit by the whole demand of a queue, and (K,) the limit.
     total
-        (R,) what the cluster has; 0 for places for pods.
+        (R,) allocatable of the cluster; 0 for pods.
     dominant
-        (Q,) share of each queue with all that it asks for.
+        (Q,) share of each queue if its whole demand is met.
 
     """
 
@@ -173,7 +168,7 @@ class _View:
 
 
 def _view(problem: Problem, requested: I64) -> _View:
-    """The limits for what queues ask for, (Q, R)."""
+    """Return the limits that a demand (Q, R) can reach."""
     queues = problem.queues
     demand = requested.astype(np.float64)
     total = problem.total.astype(np.float64)
@@ -191,25 +186,16 @@ def _view(problem: Problem, requested: I64) -> _View:
 
 
 def _dominant(total: F64, amounts: I64 | F64) -> F64:
-    """(Q,) the largest part of the cluster that amounts (Q, R) are."""
+    """Return (Q,) dominant shares of amounts (Q, R)."""
     parts = np.where(total > 0, amounts / np.maximum(total, 1), 0.0)
     largest: F64 = parts.max(axis=1, initial=0.0)
     return largest
 
 
-def _floors(problem: Problem, requested: I64) -> F64:
-    """(Q,) the part of what it asks for that a queue is guaranteed."""
-    queues = problem.queues
-    named = (queues.guarantee > 0) & (requested > 0)
-    parts = np.where(named, queues.guarantee / np.maximum(requested, 1), np.inf)
-    least = parts.min(axis=1, initial=np.inf)
-    return np.where(np.isfinite(least), np.minimum(least, 1.0), 0.0)
-
-
 def _weights(problem: Problem, rules: RuleSet, view: _View) -> tuple[F64, F64]:
-    """(Q,) twice: by what queues share first, and what the others share that is left.
+    """Return the weights (Q,) of queues that fill first, and of those that share the rest.
 
-    With `capacity` those that deserve something share by that.
+    With `capacity`, queues that deserve something fill first, weighted by what they deserve.
     """
     weight = problem.queues.weight.astype(np.float64)
     if rules.find("capacity") is None:
@@ -220,57 +206,30 @@ def _weights(problem: Problem, rules: RuleSet, view: _View) -> tuple[F64, F64]:
     return deserved, np.where(deserved > 0, 0.0, weight)
 
 
-# --- filling -------------------------------------------------------------------------------------
+def _fill(view: _View, part: F64, weight: F64) -> F64:
+    """Return (Q,) the parts of demand after the queues with a weight have been filled.
 
-
-class _Filling:
-    """Raises what queues get together until limits stop them one after the other.
-
-    Attributes
-    ----------
-    part
-        (Q,) the part of what it asks for that each queue has.
-
+    `part` is what queues hold before. A queue waits until the others have as much by weight.
     """
-
-    def __init__(self, use: F64, limit: F64, floor: F64) -> None:
-        self._use = use
-        self._limit = limit
-        self.part = floor.copy()
-
-    def fill(self, speed: F64) -> None:
-        """Raise queues (Q,) at their speeds; one that has more already waits for the others."""
-        level, stopped = 0.0, speed <= 0
-        for _ in range(3 * len(speed) + len(self._limit) + 1):
-            rising = ~stopped & (self.part <= speed * level + _TINY)
-            step = min(self._to_limit(rising, speed), _smallest(self._ends(stopped, speed, level)))
-            if not np.isfinite(step):
-                return
-            self.part = np.where(rising, self.part + step * speed, self.part)
-            level += step
-            stopped |= self._is_stopped(rising)
-
-    def _to_limit(self, rising: Bool, speed: F64) -> float:
-        """How far the level may rise until a limit is reached."""
-        growth = self._use @ np.where(rising, speed, 0.0)
-        left = np.maximum(self._limit - self._use @ self.part, 0.0)
-        binding = growth > 0
-        return _smallest(left[binding] / growth[binding])
-
-    def _ends(self, stopped: Bool, speed: F64, level: float) -> F64:
-        """How far it may rise until a queue has all that it asks for, or one joins the others."""
-        going = ~stopped
-        whole = 1.0 / speed[going] - level
-        joins = self.part[going] / speed[going] - level
-        ends = np.concatenate([whole, joins])
-        return ends[ends > _TINY]
-
-    def _is_stopped(self, rising: Bool) -> Bool:
-        used = self._use @ self.part
-        full = used >= self._limit - _TINY * np.maximum(self._limit, 1.0)
-        held: Bool = (self._use[full] > 0).any(axis=0) & rising
-        return held | (self.part >= 1.0 - _TINY)
-
-
-def _smallest(values: F64) -> float:
-    return float(values.min()) if len(values) else float("inf")
+    rising = np.flatnonzero((weight > 0) & (view.dominant > 0))
+    if not len(rising):
+        return part
+    dominant = view.dominant[rising]
+    others = part.copy()
+    others[rising] = 0.0
+    tree = Tree(
+        parent_of=np.append(-1, np.zeros(len(rising), np.int64)),
+        weight=np.append(1.0, weight[rising]),
+        past=np.zeros((len(rising) + 1, 1)),
+    )
+    kinds = Kinds(
+        home=np.arange(1, len(rising) + 1),
+        mix=np.ones((len(rising), 1)),
+        sizes=tuple(dominant[:, None]),
+        floor=part[rising],
+        use=view.use[:, rising] / dominant,
+        limit=np.maximum(view.limit - view.use @ others, 0.0),
+    )
+    filled = part.copy()
+    filled[rising] = fill_tree(tree, kinds) / dominant
+    return filled

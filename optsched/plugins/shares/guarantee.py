@@ -1,4 +1,4 @@
-"""Reserved floors: what is guaranteed to a queue and not in use is kept free from all others.
+"""Guarantees: the unused guarantee of a queue is kept free from all other queues.
 
 Mathematics: models/formulation/guarantee.md. Volcano bounds each queue alone by the cluster's total
 less the guarantees of the others (`realCapability`); two queues may then take a third one's
@@ -49,7 +49,7 @@ class Guarantee(Rule):
     # --- verify ----------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`. Where more is guaranteed than there is, the claims may not grow."""
+        """See `Rule`. Where guarantees exceed the cluster, the claims may not grow."""
         named = {r for q in world.snapshot.queues for r, _ in q.guarantee}
         gained = summed(world.gained_by_queue.values())
         for resource in sorted(named):
@@ -68,7 +68,7 @@ class Guarantee(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def encode(self, form: Formulation) -> None:
-        """Claims of the tops fit: claim ≥ guarantee, claim ≥ own use and claims of children."""
+        """Claims of top queues fit: claim ≥ guarantee, claim ≥ own use + claims of children."""
         problem = form.problem
         for r in _guaranteed(problem):
             _encode_resource(form, r)
@@ -82,7 +82,7 @@ class Guarantee(Rule):
     # --- levels ----------------------------------------------------------------------------------
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """What is guaranteed, asked for, and missing."""
+        """Return what is guaranteed and requested but not held."""
         queues = problem.queues
         requested = queues.summed_up(queues.requested)
         due = np.minimum(queues.guarantee, requested)
@@ -103,7 +103,7 @@ class Guarantee(Rule):
         for r in _guaranteed(problem):
             claims = _Claims(problem, r, outcome.queue_allocated[:, r])
             room, kept = max(claims.room(queue), 0), claims.reserved_by_others(queue)
-            # Where more is asked for than this, guarantees are not what is in the way.
+            # Requests above this sum are blocked by something other than guarantees.
             if room < requested[r] <= room + sum(kept.values()):
                 name = problem.resources[r]
                 most = sorted(kept, key=lambda q: (-kept[q], names[q]))
@@ -121,7 +121,7 @@ class Guarantee(Rule):
 
 
 def _guaranteed(problem: Problem) -> list[int]:
-    """Resources that some queue is guaranteed."""
+    """Return the resources that some queue is guaranteed."""
     return problem.derived(_find_guaranteed)
 
 
@@ -130,15 +130,15 @@ def _find_guaranteed(problem: Problem) -> list[int]:
 
 
 def _pool(problem: Problem, r: int) -> int:
-    """What the cluster has for queues: its total less what pods outside every gang hold."""
+    """Return the total of the cluster less what pods outside gangs hold."""
     foreign = problem.foreign[problem.ready, r].sum()
     return int(problem.total[r] - foreign)
 
 
 class _Claims:
-    """What each queue claims of one resource: the larger of its guarantee and of what it needs.
+    """What each queue claims of one resource: its guarantee or its need, whichever is larger.
 
-    A queue needs its own use and the claims of its children.
+    The need of a queue is its own use plus the claims of its children.
     """
 
     def __init__(self, problem: Problem, r: int, used: I64) -> None:
@@ -157,7 +157,7 @@ class _Claims:
         self._pool = max(_pool(problem, r), self.total)
 
     def room(self, queue: int) -> int:
-        """What a queue may still take: unused guarantees on the way up, and what nobody claims."""
+        """Return what a queue may still take: guarantees of its line, and unclaimed capacity."""
         unused, at = self._pool - self.total, queue
         while at >= 0:
             unused += max(0, self._guarantee[at] - self._need[at])
@@ -165,7 +165,7 @@ class _Claims:
         return unused
 
     def reserved_by_others(self, queue: int) -> dict[int, int]:
-        """What queues have of their guarantees unused that a queue may not take."""
+        """Return the unused guarantees, by queue, that a queue may not take."""
         path, at = set(), queue
         while at >= 0:
             path.add(at)
@@ -177,7 +177,7 @@ class _Claims:
         }
 
     def add_use(self, queue: int, amount: int) -> None:
-        """Add to a queue's use, or take back where negative."""
+        """Add an amount, which may be negative, to the use of a queue."""
         at, change = queue, amount
         while at >= 0 and change:
             self._need[at] += change
@@ -188,7 +188,7 @@ class _Claims:
 
 
 class _Reserve(Greedy):
-    """Room beside what is claimed, as claims change."""
+    """Unclaimed capacity as claims change."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         used = problem.queues.allocated
@@ -235,7 +235,7 @@ def _allocated_after(world: World, queue: str) -> Mapping[str, int]:
 
 
 def _claimed(world: World, resource: str, use_of: Callable[[str], Mapping[str, int]]) -> int:
-    """The claims of the queues at the top, each with what is below it."""
+    """Return the sum of the claims of top queues with their descendants."""
     names = {q.name for q in world.snapshot.queues}
     children: dict[str, list[Queue]] = {}
     for queue in world.snapshot.queues:

@@ -1,6 +1,6 @@
 """Dominant resource fairness over a tree of queues (`enableHierarchy` of drf).
 
-In the order of queues, and as quotas of departments from the top down.
+It orders queues, and its levels are quotas of each tree level from the root down.
 
 Mathematics: models/formulation/hdrf.md. Bhattacharya et al., "Hierarchical scheduling for diverse
 datacenter workloads", SoCC 2013; Volcano: `pkg/scheduler/plugins/drf`, lines 268-367 and 503-548.
@@ -36,25 +36,26 @@ if TYPE_CHECKING:
 
 
 class HierarchicalDrf(Drf):
-    """Queues in the order of weighted shares where their paths part; full ones come last."""
+    """Order queues by their weighted shares where their tree paths part; full ones come last."""
 
     def __init__(self, *, reclaims: bool = True, half_life_ms: int = 0) -> None:
-        """`reclaims`: whether queues claim back what the tree gives them.
+        """Create the plugin.
 
-        `half_life_ms`: after how long what was used counts half; 0 where it does not count.
+        `reclaims`: whether queues reclaim what the tree gives them. `half_life_ms`: the half-life
+        of past usage; 0 ignores it.
         """
         self._reclaims = reclaims
         self.half_life_ms = half_life_ms
 
     def ideal(self, problem: Problem) -> F64:
-        """(Q, R) what each queue would hold of each resource if tasks could be cut."""
+        """Return (Q, R) what each queue holds in the ideal with divisible tasks."""
         return problem.derived(self._contest).ideal
 
     def _contest(self, problem: Problem) -> Contest:
         return contest_of(problem, _paths(problem), past_of(problem, self.half_life_ms))
 
     def _timeless(self, problem: Problem) -> Contest:
-        """The same as if nobody had used anything: nobody is evicted for what he once had."""
+        """Return the contest without past usage: old usage is no reason to evict."""
         if not self.half_life_ms:
             return problem.derived(self._contest)
         return contest_of(problem, _paths(problem), past_of(problem, 0))
@@ -64,7 +65,7 @@ class HierarchicalDrf(Drf):
         return None
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """What departments miss of their ideal, from the top down to queues."""
+        """Return what tree nodes miss of their ideal, from the root down to queues."""
         contest = problem.derived(self._contest)
         return [
             Shortfall(f"fair share at depth {depth}", "steps", member, target, GRID)
@@ -101,9 +102,9 @@ def _paths(problem: Problem) -> list[Path]:
 
 
 def hierarchy(queue: Queue) -> Path:
-    """Names and weights from the top to a queue; `root/NAME` with its own weight where unsaid.
+    """Return names and weights from the root to a queue; by default `root/NAME` and its weight.
 
-    A weight that is missing or no positive number counts as 1.
+    A weight that is missing or not a positive number counts as 1.
     """
     path = queue.annotations.get(HIERARCHY, "").strip("/")
     if not path:
@@ -124,16 +125,16 @@ def _weight(text: str) -> float:
 
 @dataclass(eq=False)
 class _Node:
-    """A department, or a gang, with what it holds once its parts are made equal.
+    """A tree node or a gang, with what it holds once its children are made equal.
 
     Attributes
     ----------
     gang
-        Of a gang's node; -1 for departments.
+        The gang of a leaf; -1 for other nodes.
     past
-        What counts as held besides; empty for nothing.
+        Past usage that counts as held; empty for none.
     is_full
-        Whether more can do nothing for it, or for anybody below it.
+        Whether neither it nor any node below it can use more.
 
     """
 
@@ -149,7 +150,7 @@ class _Node:
 
 
 class TreeOfTurns:
-    """Shares of all departments, brought up to date where something has changed."""
+    """Shares of all tree nodes, updated where something has changed."""
 
     def __init__(self, problem: Problem, ledger: Ledger, paths: Sequence[Path], past: F64) -> None:
         self._ledger = ledger
@@ -179,14 +180,14 @@ class TreeOfTurns:
         return found
 
     def changed(self, gang: int) -> None:
-        """Take note that a gang holds something else now."""
+        """Mark the shares of a gang and its ancestors as stale."""
         node = self._gangs.get(gang)
         while node is not None:
             node.is_stale = True
             node = node.above
 
     def refresh(self) -> None:
-        """Bring everything up to date."""
+        """Update all stale shares."""
         left = [amount > 0 for amount in self._ledger.idle_total]
         if left != self._open:
             self._open = left
@@ -209,14 +210,14 @@ class TreeOfTurns:
         node.share = max(a * i for a, i in zip(node.held, self._inverse, strict=True))
 
     def _is_served(self, held: Sequence[int], requested: Sequence[int]) -> bool:
-        """Whether a gang has all it asks for of something, or asks for what is used up."""
+        """Return whether a gang has its whole request of a resource, or needs an exhausted one."""
         return any(
-            want and (not is_open or 0 < want <= have)
-            for have, want, is_open in zip(held, requested, self._open, strict=True)
+            need and (not is_open or 0 < need <= have)
+            for have, need, is_open in zip(held, requested, self._open, strict=True)
         )
 
     def _join(self, node: _Node, parts: list[_Node]) -> None:
-        """Add up the parts, those that could grow scaled down to the least of them."""
+        """Add up the children; those that can grow are scaled down to the smallest share."""
         node.held = list(node.past) or [0.0] * len(self._inverse)
         node.is_full = all(part.is_full for part in parts)
         growing = [p.share / p.weight for p in parts if p.share and not p.is_full]
@@ -227,7 +228,7 @@ class TreeOfTurns:
                 node.held = [a + scale * b for a, b in zip(node.held, part.held, strict=True)]
 
     def key(self, queue: int) -> tuple[float, ...]:
-        """By level from the top: whether it is full, and its weighted share."""
+        """Return, by tree level from the root, whether the node is full and its weighted share."""
         self.refresh()
         return tuple(
             part for n in self.paths[queue] for part in (float(n.is_full), n.share / n.weight)
@@ -235,7 +236,7 @@ class TreeOfTurns:
 
 
 class TurnsByTree(Greedy):
-    """Order of queues down a tree."""
+    """The order of queues by shares down a tree."""
 
     queue_key_reach = KeyReach.ANY
 
@@ -271,7 +272,7 @@ class _TreeOrder(TurnsByTree, DrfOrder):
         DrfOrder.__init__(self, problem, ledger)
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Tasks of queues that stay behind the claimer's once the room has changed hands."""
+        """Return victims whose queue still comes after the reclaimer's after the eviction."""
         running, ledger = running_tasks(self._problem), self._ledger
         queue, requested = int(self._problem.queue_of[gang]), ledger.request[task_class]
         self._note_evictions()

@@ -1,4 +1,4 @@
-"""With `enableHierarchy` of capacity gangs run in queues without queues below them only.
+"""With `enableHierarchy` of capacity, gangs run in leaf queues only.
 
 Mathematics: models/formulation/leaf_queues.md. Volcano: `pkg/scheduler/plugins/capacity`, where a
 gang in another queue keeps the whole plugin from working (`checkHierarchicalQueue`).
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 SHOWN = 3
-"""Queues below that a sentence names."""
+"""Child queues that a reason names."""
 
 
 class LeafQueues(Rule):
-    """Nothing is placed in a queue that has queues below it."""
+    """Only leaf queues take gangs."""
 
     name = "leaf-queues"
     hard_face = Face.ALLOCATABLE
@@ -51,19 +51,19 @@ class LeafQueues(Rule):
         return found if found.any() else None
 
     def encode(self, form: Formulation) -> None:
-        """x[f], y[h] = 0 in such queues."""
+        """x[f], y[h] = 0 for gangs in parent queues."""
         excluded = form.problem.derived(_excluded)
         gangs = form.gangs
-        shut = excluded[gangs.members[gangs.member_start[:-1]]]
-        entries = shut[gangs.gang_class_of]
-        starts = form.start[shut]
+        closed = excluded[gangs.members[gangs.member_start[:-1]]]
+        entries = closed[gangs.gang_class_of]
+        starts = form.start[closed]
         variables = np.unique(np.concatenate([form.placed_variable[entries], starts[starts >= 0]]))
         rows = np.arange(len(variables))
         form.model.add_rows(rows, variables, 1, upper=np.zeros(len(variables), np.int64))
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
-        return _Shut(problem)
+        return _Closed(problem)
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`: names the queue and some of those below it."""
@@ -88,12 +88,12 @@ def _reason(problem: Problem, gang: int) -> Reason | None:
 
 
 def _excluded(problem: Problem) -> Bool:
-    """(G,) gangs in queues that have queues below them."""
+    """Return (G,) the gangs in parent queues."""
     found: Bool = np.isin(problem.queue_of, problem.queues.parent_of) & (problem.queue_of >= 0)
     return found
 
 
-class _Shut(Greedy):
+class _Closed(Greedy):
     def __init__(self, problem: Problem) -> None:
         excluded = problem.derived(_excluded)
         self._excluded: list[bool] = excluded.tolist()

@@ -46,8 +46,8 @@ def find_firmness(gang: Gang, snapshot: Snapshot) -> str:
 def firm_gains(world: World, queue: str) -> dict[str, int]:
     """Return what a plan adds to a queue by gangs that may not borrow.
 
-    A gang with promised room is among them: it evicts others or waits for them, and nothing of that
-    is idle.
+    A gang with nominated tasks is among them: it evicts others or waits for them, so it does not
+    borrow idle capacity.
     """
     promised = {p.gang.key for p in world.promises}
     firm: dict[str, bool] = {}

@@ -1,9 +1,8 @@
-"""Fairness over time: what queues have used lately counts beside what they hold.
+"""Fairness over time: recent usage of queues counts in addition to what they hold.
 
-Mathematics: models/formulation/over_time.md. Who has held much comes after who has held little,
-until what was used has faded; half of it fades in each half-life. Decayed usage is what Slurm's
-multifactor priority and others order by; here it is one more thing that queues hold, so that the
-order of turns and the quotas of the optimising session follow from the same shares.
+Mathematics: models/formulation/over_time.md. Queues with little recent usage come first. Past usage
+decays by half in each half-life, as in Slurm's multifactor priority. It counts as held, so that the
+order of queues and the quotas of the optimising session follow from the same shares.
 """
 
 from __future__ import annotations
@@ -32,14 +31,15 @@ if TYPE_CHECKING:
 
 
 class OverTime(Rule):
-    """Queues that have used little for their weight come first."""
+    """Queues with little recent usage for their weight come first."""
 
     name = "over-time"
 
     def __init__(self, half_life_ms: int, *, keeps_deserved: bool = False) -> None:
-        """`half_life_ms`: after how long what was used counts half.
+        """Create the plugin.
 
-        `keeps_deserved`: whether what queues deserve is theirs whatever they have used.
+        `half_life_ms`: the half-life of past usage. `keeps_deserved`: whether queues keep their
+        deserved share whatever they have used.
         """
         self.half_life_ms = half_life_ms
         self._keeps_deserved = keeps_deserved
@@ -50,11 +50,11 @@ class OverTime(Rule):
         return _Turns(problem, ledger, TreeOfTurns(problem, ledger, _paths(problem), past))
 
     def ideal(self, problem: Problem) -> F64:
-        """(Q, R) what each queue would hold of each resource if tasks could be cut."""
+        """Return (Q, R) what each queue holds in the ideal with divisible tasks."""
         return problem.derived(self._contest).ideal
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """What queues miss of what makes their shares over time as equal as they can be."""
+        """Return what queues miss of the shares that are most equal over time."""
         contest = problem.derived(self._contest)
         return [
             Shortfall(f"fair share over time at depth {depth}", "steps", member, target, GRID)
@@ -70,9 +70,9 @@ class OverTime(Rule):
 
 
 def _paths(problem: Problem) -> list[Path]:
-    """The way down to each queue in the tree of parents, by weight.
+    """Return the path of names and weights to each queue in the tree of `spec.parent`.
 
-    The gangs of a queue with others below it are one part beside them.
+    The own gangs of a parent queue are a child of their own.
     """
     queues, found = problem.queues, []
     for q, name in enumerate(queues.names):
@@ -89,7 +89,7 @@ def _paths(problem: Problem) -> list[Path]:
 
 
 class _Turns(TurnsByTree):
-    """Queue priority first, as with the plugins that this comes with."""
+    """Queue priority first, then shares over time."""
 
     def __init__(self, problem: Problem, ledger: Ledger, tree: TreeOfTurns) -> None:
         super().__init__(problem, ledger, tree)

@@ -1,7 +1,4 @@
-"""What counts as held by queues because they have used it lately.
-
-The mathematics is on the page of `over_time`.
-"""
+"""Recent usage of queues that counts as held. Mathematics: models/formulation/over_time.md."""
 
 from __future__ import annotations
 
@@ -18,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def past_of(problem: Problem, half_life_ms: int) -> F64:
-    """(Q, R) what each queue has held on average lately; zeros where that does not count (0).
+    """Return (Q, R) the decayed average usage of each queue; zeros for a half-life of 0.
 
-    What nobody has kept since the last time is taken to have been held as it is now.
+    A queue without a usage record is taken to have always held what it holds now.
     """
     queues, resources = problem.queues, problem.resources
     past = np.zeros((len(queues.names), len(resources)))
@@ -36,6 +33,6 @@ def past_of(problem: Problem, half_life_ms: int) -> F64:
 
 
 def half_life_of(rules: RuleSet) -> int:
-    """After how long what was used counts half with some rules; 0 where it does not count."""
+    """Return the half-life of past usage that some plugins ask for; 0 for none."""
     found = (getattr(active.rule, "half_life_ms", 0) for active in rules.active)
     return max(found, default=0)

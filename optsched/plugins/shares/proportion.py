@@ -1,4 +1,4 @@
-"""Shares by weight: each queue deserves its part of the cluster, as far as it asks for it.
+"""Shares by weight: each queue deserves its part of the cluster, up to its demand.
 
 Mathematics: models/formulation/proportion.md. Volcano: `pkg/scheduler/plugins/proportion`, whose
 water-filling (lines 199-266) this follows to its limit, in whole units: where Volcano gives two
@@ -81,7 +81,7 @@ class Proportion(Rule):
                     yield Violation(self.name, f"queue {name}", detail)
 
     def _is_lent(self, world: World, queue: str, resource: str, limit: int) -> bool:
-        """Whether only gangs that may borrow bring a queue above what it deserves."""
+        """Return whether only gangs that may borrow bring a queue above its deserved share."""
         if not self.lends:
             return False
         firm = firm_gains(world, queue).get(resource, 0)
@@ -106,7 +106,7 @@ class Proportion(Rule):
     # --- victims ---------------------------------------------------------------------------------
 
     def deserved(self, problem: Problem) -> I64:
-        """See `Rule`. Places for pods are nothing that queues lend one another."""
+        """See `Rule`. Queues do not lend pods to one another."""
         due = deserved_shares(problem).copy()
         if problem.index(PODS) >= 0:
             due[:, problem.index(PODS)] = 0
@@ -122,7 +122,7 @@ class Proportion(Rule):
     # --- levels ----------------------------------------------------------------------------------
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """What queues deserve, ask for, and miss."""
+        """Return what queues deserve and request but do not hold."""
         each = np.eye(len(problem.queues.names), dtype=np.bool_)
         due = np.minimum(own_shares(problem), problem.queues.requested)
         return [Shortfall("fair share", "steps", each, due, GRID)]
@@ -138,8 +138,8 @@ class Proportion(Rule):
         queue = int(problem.queue_of[gang])
         deserved = own_shares(problem)[queue]
         used = outcome.queue_allocated[queue]
-        # A queue that deserves all there is lacks room, not a share, unless it has some of its own
-        # on nodes that are down: these count for it and offer nothing.
+        # A queue that deserves the whole cluster lacks idle capacity, not a share. The exception is
+        # a queue with pods on nodes that are down: they count as held, and the nodes offer nothing.
         is_short = (deserved < problem.total) | (requested <= outcome.future_total)
         binds = (requested > 0) & (used + requested > deserved) & is_short
         for r in np.flatnonzero(binds).tolist():
@@ -155,12 +155,12 @@ class Proportion(Rule):
 
 
 def deserved_shares(problem: Problem) -> I64:
-    """(Q, R) what queues deserve with all queues below them."""
+    """Return (Q, R) what queues deserve together with their descendants."""
     return weighted_shares(problem).whole
 
 
 def own_shares(problem: Problem) -> I64:
-    """(Q, R) what the gangs of each queue itself deserve; the same for queues with none below."""
+    """Return (Q, R) what the own gangs of each queue deserve."""
     return weighted_shares(problem).own
 
 
@@ -212,7 +212,7 @@ class _Shares(Greedy):
         return reach
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Tasks of queues that hold more than they deserve of anything, as long as they do."""
+        """Return victims of queues that still hold more of a resource than they deserve."""
         running = running_tasks(self._problem)
         left: dict[int, list[int]] = {}
         chosen = []

@@ -31,7 +31,7 @@ class SharesByName:
 
 def shares_by_name(world: World) -> SharesByName:
     """Return what the queues deserve that have gangs, or are above such queues."""
-    below = _right_below(world)
+    below = _child_queues(world)
     claims = _claims_by_name(world, below)
     whole: dict[str, dict[str, int]] = {}
     own: dict[str, dict[str, int]] = {}
@@ -46,7 +46,7 @@ def shares_by_name(world: World) -> SharesByName:
             total = whole[name]
         elif queue is not None:
             total = supply | {r: min(n, supply.get(r, 0)) for r, n in queue.capability or ()}
-        for taker, share in zip(takers, _shared_out(total, takers), strict=True):
+        for taker, share in zip(takers, _divide(total, takers), strict=True):
             own[taker.queue.name] = share
             if taker.queue.name != name or name == ROOT_QUEUE:
                 whole[taker.queue.name] = share
@@ -67,16 +67,16 @@ class _Stake:
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """A queue with all queues below it.
+    """A queue with its descendants.
 
     Attributes
     ----------
     floor, asked
-        What is guaranteed to all of them, and what the gangs of the queue itself request.
+        Guarantee of all of them, and the request of the own gangs of the queue.
     own, stake
-        Of the gangs of the queue itself, and of all gangs.
+        Stake of the own gangs of the queue, and of all gangs.
     most
-        The most that may be due; None where that is what is asked for.
+        The most that may be due; None for the request.
 
     """
 
@@ -97,7 +97,7 @@ class _Claim:
 
 
 def _supply(world: World) -> dict[str, int]:
-    """What ready nodes offer and pods outside every gang leave, node by node."""
+    """Return what ready nodes offer less what pods outside gangs hold, node by node."""
     supply = dict(world.total)
     for node in world.snapshot.nodes:
         strangers = [t for t in node.residents if not t.gang] if node.ready else []
@@ -107,10 +107,10 @@ def _supply(world: World) -> dict[str, int]:
     return supply
 
 
-def _right_below(world: World) -> dict[str, list[str]]:
-    """Names of the queues right below each, from the top down.
+def _child_queues(world: World) -> dict[str, list[str]]:
+    """Return the names of the child queues of each queue, from the root down.
 
-    What has no parent, or stands in a circle, is below the root.
+    A queue without a parent, or in a cycle, is a child of the root.
     """
     found: dict[str, list[str]] = {}
     for queue in world.snapshot.queues:
@@ -126,7 +126,7 @@ def _right_below(world: World) -> dict[str, list[str]]:
 
 
 def _claims_by_name(world: World, below: Mapping[str, Sequence[str]]) -> dict[str, _Claim]:
-    """Queues with what is guaranteed to and requested by all below them, from the bottom up."""
+    """Return queues with the guarantees and requests of their descendants."""
     own, asked = _own_stakes(world), _requests(world)
     nothing = _Stake({}, has_gangs=False, oldest_ms=_NEVER_MS)
     found: dict[str, _Claim] = {}
@@ -164,7 +164,7 @@ def _capped(some: Mapping[str, int], queue: Queue) -> dict[str, int]:
 
 
 def _own_stakes(world: World) -> dict[str, _Stake]:
-    """What the gangs of each queue itself claim, and since when the oldest of them waits."""
+    """Return what the own gangs of each queue hold, and when the oldest of them was created."""
     claimed: dict[str, dict[str, int]] = {}
     for stake, number in world.stakes.items():
         wanted = () if world.shut(stake.queue) else stake.wanted
@@ -182,7 +182,7 @@ def _own_stakes(world: World) -> dict[str, _Stake]:
 
 
 def _requests(world: World) -> dict[str, dict[str, int]]:
-    """What the gangs of each queue itself claim and wait for; closed queues wait for nothing."""
+    """Return what the own gangs of each queue hold and request; closed queues request nothing."""
     asked: dict[str, dict[str, int]] = {}
     for stake, number in world.stakes.items():
         wanted = () if world.shut(stake.queue) else stake.wanted
@@ -191,17 +191,17 @@ def _requests(world: World) -> dict[str, dict[str, int]]:
     return asked
 
 
-def _shared_out(total: Mapping[str, int], takers: Sequence[_Claim]) -> list[dict[str, int]]:
-    """The shares of some queues of a total, resource by resource."""
+def _divide(total: Mapping[str, int], takers: Sequence[_Claim]) -> list[dict[str, int]]:
+    """Return the shares of some queues of a total, resource by resource."""
     shares: list[dict[str, int]] = [{} for _ in takers]
     for r in sorted({r for taker in takers for r in taker.ceiling}):
-        for share, amount in zip(shares, _filled(total.get(r, 0), takers, r), strict=True):
+        for share, amount in zip(shares, _divide_resource(total.get(r, 0), takers, r), strict=True):
             share[r] = amount
     return shares
 
 
-def _filled(total: int, takers: Sequence[_Claim], resource: str) -> list[int]:
-    """Shares by weight within bounds, whole by largest remainder."""
+def _divide_resource(total: int, takers: Sequence[_Claim], resource: str) -> list[int]:
+    """Return shares by weight within bounds, in whole units by largest remainder."""
     low = [t.floor.get(resource, 0) for t in takers]
     high = [t.ceiling.get(resource, 0) for t in takers]
     if sum(high) <= total:
@@ -209,7 +209,7 @@ def _filled(total: int, takers: Sequence[_Claim], resource: str) -> list[int]:
     if sum(low) >= total:
         low, high = [0] * len(low), low
     weight = [max(t.queue.weight, 1) for t in takers]
-    rest, weights, free = _settled(total, weight, low, high)
+    rest, weights, free = _find_level(total, weight, low, high)
     bounds = zip(weight, low, high, strict=True)
     shares = [h if rest * w >= h * weights else n for w, n, h in bounds]
     remainders = []
@@ -223,13 +223,13 @@ def _filled(total: int, takers: Sequence[_Claim], resource: str) -> list[int]:
     return shares
 
 
-def _settled(
+def _find_level(
     total: int, weight: Sequence[int], low: Sequence[int], high: Sequence[int]
 ) -> tuple[int, int, list[int]]:
-    """What is left for those between their bounds, their weights together, and who they are.
+    """Return the rest for takers strictly within their bounds, the sum of their weights, and them.
 
-    Each round shares out what is left. If what shares lack of their floors is more than what they
-    have above their ceilings, the level is too high, and the floors hold; otherwise the ceilings.
+    Each round divides the rest by weight. If shares are further below floors than above ceilings,
+    the floors bind; otherwise the ceilings bind.
     """
     free = list(range(len(weight)))
     rest, weights = total, sum(weight)

@@ -1,4 +1,4 @@
-"""How far queues stay below what is theirs: the level shared by guarantees and fair shares.
+"""Level of guarantees and fair shares: how far queues stay below their targets.
 
 Mathematics: models/formulation/shortfall.md.
 """
@@ -31,8 +31,8 @@ class Shortfall:
     target
         (K, R) base units; 0 where nothing is due.
     grid
-        Steps into which the total of a resource is divided: 1000 counts in thousandths, or in
-        whole units of what tasks ask for where these are larger. What is missing is rounded up.
+        Number of steps in the total of a resource. A step is at least the common unit of task
+        requests. Missing amounts are rounded up to whole steps.
 
     """
 
@@ -44,13 +44,13 @@ class Shortfall:
     sense: Sense = Sense.MIN
 
     def _step(self, problem: Problem) -> I64:
-        """(R,) base units in a step: a part of the total, in whole units of what tasks ask for."""
+        """Return (R,) base units in a step: a multiple of the common unit of task requests."""
         unit = np.maximum(np.gcd.reduce(problem.classes.request, axis=0, initial=0), 1)
         step: I64 = np.maximum(-(-problem.total // (self.grid * unit)), 1) * unit
         return step
 
     def _missing(self, problem: Problem, held: I64) -> I64:
-        """(K, R) whole steps that are missing when queues hold (Q, R)."""
+        """Return (K, R) the steps missing to each target when queues hold (Q, R)."""
         used = self.member.astype(np.int64) @ held
         step = self._step(problem)
         missing: I64 = -(-np.maximum(self.target - used, 0) // step)
@@ -94,7 +94,7 @@ class Shortfall:
 
 
 def _match_targets(member: Bool, request: I64, place: I64) -> tuple[I64, I64, I64]:
-    """Row, number and resource of each amount (m, R) that counts towards a target.
+    """Return row, number and resource of each amount (m, R) that counts towards a target.
 
     `member` is (K, m), what counts towards each target; `place` (K, R) the row of a target, -1
     where there is none.

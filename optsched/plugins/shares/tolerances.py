@@ -1,4 +1,4 @@
-"""What queues keep when others claim back their due: what they deserve and what is tolerated."""
+"""What queues keep when others reclaim: their deserved share and tolerated overuse."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def kept_amounts(problem: Problem, due: I64) -> I64:
-    """(Q, R) what each queue keeps; nothing of a resource of which nothing is due to it.
+    """Return (Q, R) what each queue keeps; 0 of a resource of which nothing is due to it.
 
     `due` is (Q, R). The tolerance is the annotation `volcano.sh/overuse-tolerance` of a queue.
     """
@@ -26,5 +26,5 @@ def kept_amounts(problem: Problem, due: I64) -> I64:
 
 
 def returns_first(problem: Problem) -> list[bool]:
-    """(Q,) queues whose overuse is claimed back before that of others: those that name a limit."""
+    """Return (Q,) the queues that return overuse first: those with a tolerance."""
     return [q.tolerance is not None for q in problem.snapshot.queues]

@@ -1,8 +1,8 @@
-"""Fills a cluster evenly down a tree of departments: what each would hold if tasks could be cut.
+"""Water filling down a queue tree: the ideal shares if tasks were divisible.
 
-The mathematics is on the page of `hdrf`, "Ideal". Bhattacharya et al., SoCC 2013, whose procedure
-gives one task at a time to whom comes first; here tasks are as small as one likes, so that all who
-come first rise together. Amounts are parts of the cluster throughout.
+Mathematics: models/formulation/hdrf.md, "Ideal". Bhattacharya et al. (SoCC 2013) give one task at
+a time to the first leaf in order. Here tasks are divisible, so all first leaves rise together.
+Amounts are parts of the cluster.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _TINY = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """Departments, axis M; the first is the top, and nobody comes before the one above it.
+    """Tree nodes (axis M); the first is the root, and parents come before their children.
 
     Attributes
     ----------
     parent_of
-        (M,) the department above; -1 for the top.
+        (M,) the parent of each node; -1 for the root.
     weight
         (M,) above zero.
     past
-        (M, R) what counts as held by each although nobody holds it now.
+        (M, R) past usage that counts as held.
 
     """
 
@@ -39,7 +39,7 @@ class Tree:
 
     @property
     def by_depth(self) -> list[I64]:
-        """Departments below the top, those right below it first."""
+        """Nodes below the root by depth, the shallowest first."""
         depth = np.zeros(len(self.parent_of), np.int64)
         for node in range(1, len(depth)):
             depth[node] = depth[self.parent_of[node]] + 1
@@ -48,20 +48,20 @@ class Tree:
 
 @dataclass(frozen=True, eq=False)
 class Kinds:
-    """Axis L: gangs of one department that ask for resources in the same proportions.
+    """Axis L: gangs of one leaf that request resources in the same proportions.
 
     Attributes
     ----------
     home
-        (L,) their department, which has no others below it.
+        (L,) their leaf.
     mix
-        (L, R) what they take of the cluster for each part of what they take most of.
+        (L, R) parts of the cluster that they take for a dominant share of 1.
     sizes
-        (L,) arrays: the dominant shares that its gangs ask for, ascending.
+        (L,) arrays: the dominant shares that their gangs request, ascending.
     floor
-        (L,) the part of it that each has whatever others have.
+        (L,) the part of its request that each gang holds from the start.
     use, limit
-        (K, L) what a kind takes of a limit for each dominant share, and (K,) the limits.
+        (K, L) use of a limit for a dominant share of 1, and (K,) the limits.
 
     """
 
@@ -74,20 +74,16 @@ class Kinds:
 
 
 def fill_tree(tree: Tree, kinds: Kinds) -> F64:
-    """(L,) dominant shares that the gangs of each kind hold together in the end."""
+    """Return (L,) the dominant shares that the gangs of each kind hold together in the end."""
     filling = _Filling(tree, kinds)
-    # An event ends a step: a gang is served, a limit is met, two become equal, or a resource
-    # takes over as the one that a department holds most of.
-    for _ in range(_most_steps(tree, kinds)):
+    # A step ends when a gang is served, a limit is reached, two nodes become equal, or another
+    # resource becomes dominant.
+    events = 2 * sum(map(len, kinds.sizes)) + len(kinds.limit)
+    most = 10 + 4 * events * (1 + len(tree.parent_of)) * max(1, int(kinds.mix.shape[1]))
+    for _ in range(most):
         if not filling.rise():
             break
     return filling.held
-
-
-def _most_steps(tree: Tree, kinds: Kinds) -> int:
-    events = 2 * sum(map(len, kinds.sizes)) + len(kinds.limit)
-    num_resources = int(kinds.mix.shape[1])
-    return 10 + 4 * events * (1 + len(tree.parent_of)) * max(1, num_resources)
 
 
 class _Filling:
@@ -110,17 +106,20 @@ class _Filling:
         self._update_held()
 
     def rise(self) -> bool:
-        """Let those who come first rise until something happens; False when nobody can."""
+        """Raise the first nodes until the next event; return False when none can rise."""
         if not self._is_open.any():
             return False
-        standing = _Standing(self._tree, self._groups, self._kinds, self._amounts_and_growth())
-        rate = standing.rates(self._growing())
         kinds = self._kinds
+        # Kinds that can grow count as if their gangs were equal, the others with what they hold.
+        even = self._gangs.total_without_floors(self._level[kinds.home])
+        counted = np.where(self._is_open, even, self.held), self._is_open
+        levels = _Levels(self._tree, self._groups, kinds, counted)
+        rate = levels.rates(np.where(self._is_open, self._gangs.num_unserved, 0))
         speed = np.where(self._is_open, rate[kinds.home], 0.0)
         steps = (
             self._time_to_limits(speed * self._gangs.num_rising),
             self._gangs.time_to_next(self._level[kinds.home], speed),
-            standing.time_to_next(),
+            levels.time_to_next(),
         )
         step = min(steps)
         if not np.isfinite(step):
@@ -130,24 +129,13 @@ class _Filling:
         return True
 
     def _update_held(self) -> None:
-        """Bring what gangs hold up to date, and see whom limits stop."""
+        """Update what gangs hold, and close the kinds that a limit stops."""
         kinds, level = self._kinds, self._level[self._kinds.home]
         self._gangs.move_on(level)
         self.held = np.where(self._is_open, self._gangs.held(level), self.held)
         full = kinds.use @ self.held >= kinds.limit - _TINY * np.maximum(kinds.limit, 1.0)
         stopped = (kinds.use[full] > 0).any(axis=0)
         self._is_open &= ~stopped & (self._gangs.num_unserved > 0)
-
-    def _amounts_and_growth(self) -> tuple[F64, Bool]:
-        """(L,) what counts as held by each kind, and whether it can grow.
-
-        Who can not grow counts with all that it holds, others as if their gangs were equal.
-        """
-        total_without_floors = self._gangs.total_without_floors(self._level[self._kinds.home])
-        return np.where(self._is_open, total_without_floors, self.held), self._is_open
-
-    def _growing(self) -> F64:
-        return np.where(self._is_open, self._gangs.num_unserved, 0)
 
     def _time_to_limits(self, growth: F64) -> float:
         kinds = self._kinds
@@ -158,12 +146,12 @@ class _Filling:
 
 
 class _Gangs:
-    """How far the gangs of each kind have come.
+    """How many gangs of each kind are served or rising.
 
     Attributes
     ----------
     num_unserved, num_rising
-        (L,) gangs that lack something; those of them that are past their floors.
+        (L,) gangs that are not served, and those of them that are past their floors.
 
     """
 
@@ -190,7 +178,7 @@ class _Gangs:
         return number
 
     def _next_levels(self) -> tuple[F64, F64]:
-        """(L,) the levels at which the next gang is served, and the next passes its floor."""
+        """Return (L,) the levels at which the next gang is served, and passes its floor."""
         floors = self._floor * np.minimum(
             self._size[self._start + self._started], np.finfo(float).max
         )
@@ -198,7 +186,7 @@ class _Gangs:
         return self._size[self._start + self._served], floors
 
     def move_on(self, level: F64) -> None:
-        """Count who is served and who has started at the levels (L,)."""
+        """Count the gangs that are served or past their floors at the levels (L,)."""
         reached = level * (1 + _TINY) + _TINY * _TINY
         while True:
             served, started = (found <= reached for found in self._next_levels())
@@ -208,13 +196,13 @@ class _Gangs:
             self._started += started
 
     def time_to_next(self, level: F64, speed: F64) -> float:
-        """How long until a gang is served or passes its floor."""
+        """Return the time until a gang is served or passes its floor."""
         moving = speed > 0
         coming = np.minimum(*self._next_levels())[moving] - level[moving]
         return float((np.maximum(coming, 0.0) / speed[moving]).min(initial=np.inf))
 
     def held(self, level: F64) -> F64:
-        """(L,) what all gangs hold: at least their floors, at most what they ask for."""
+        """Return (L,) what all gangs hold: at least their floors, at most their requests."""
         below = self._sum[self._start + self._served]
         total = self._sum[self._start + self._number]
         waiting = self._floor * (total - self._sum[self._start + self._started])
@@ -222,13 +210,13 @@ class _Gangs:
         return found
 
     def total_without_floors(self, level: F64) -> F64:
-        """(L,) the same as if nobody had a floor."""
+        """Return (L,) what all gangs would hold without floors."""
         found: F64 = self._sum[self._start + self._served] + self.num_unserved * level
         return found
 
 
-class _Standing:
-    """Where departments stand at one moment, and how fast each rises."""
+class _Levels:
+    """The shares of tree nodes at one moment, and how fast each rises."""
 
     def __init__(
         self, tree: Tree, groups: list[I64], kinds: Kinds, counted: tuple[F64, Bool]
@@ -246,7 +234,7 @@ class _Standing:
             self._join(nodes)
 
     def _join(self, nodes: I64) -> None:
-        """Add departments of one depth to those above: open ones as if equal to the least."""
+        """Add nodes of one depth to their parents: open ones scaled down to the smallest share."""
         parent, is_open = self._tree.parent_of[nodes], self._is_open[nodes]
         self._share[nodes] = self._held[nodes].max(axis=1, initial=0.0)
         key = self._key[nodes] = self._share[nodes] / self._tree.weight[nodes]
@@ -257,7 +245,7 @@ class _Standing:
         np.add.at(self._held, parent, part[:, None] * self._held[nodes])
 
     def rates(self, growing: F64) -> F64:
-        """(M,) how fast the level of each department rises; growing is (L,) gangs that do."""
+        """Return (M,) how fast the level of each node rises; `growing` counts (L,) gangs."""
         num = len(self._key)
         self._gain = np.zeros_like(self._held)
         np.add.at(self._gain, self._kinds.home, growing[:, None] * self._kinds.mix)
@@ -274,10 +262,10 @@ class _Standing:
         return self._rate
 
     def _pick(self, nodes: I64) -> None:
-        """Who of the open departments of one depth rises, and what that makes of those above.
+        """Choose the open nodes of one depth that rise, and add their growth to their parents.
 
-        Those come first whose share does not grow with what they get, because they hold more of
-        something else already; otherwise all of the least share, by weight.
+        First are nodes whose dominant share does not grow with what they get, because another
+        resource dominates; otherwise all nodes of the smallest share, by weight.
         """
         parent, gain = self._tree.parent_of[nodes], self._gain[nodes]
         share, key, weight = self._share[nodes], self._key[nodes], self._tree.weight[nodes]
@@ -298,7 +286,7 @@ class _Standing:
         np.add.at(self._gain, parent, grown)
 
     def time_to_next(self) -> float:
-        """How long until somebody who waits is reached, or another resource takes over."""
+        """Return the time until a waiting node is reached, or another resource becomes dominant."""
         return min(self._time_to_equal(), self._time_to_other_resource())
 
     def _time_to_equal(self) -> float:

@@ -1,7 +1,7 @@
-"""Shares of queues over a tree of departments, for the engines and, from objects alone, the rest.
+"""Ideal shares of queues over a queue tree, from a problem or from domain objects.
 
-The mathematics is on the page of `hdrf`. The rules say which tree it is and what counts as held
-from before; what queues would hold in the ideal follows by `tree_filling`.
+Mathematics: models/formulation/hdrf.md. The plugin supplies the tree and the past usage;
+`tree_filling` computes the ideal.
 """
 
 from __future__ import annotations
@@ -27,43 +27,43 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 Path: TypeAlias = "tuple[tuple[str, float], ...]"
-"""Names and weights from the top to a queue."""
+"""Names and weights from the root to a queue."""
 
 _FINE = 1_000_000
-"""Parts of the cluster that a unit of what is due has at most."""
+"""A unit of a share is at least this part of the cluster."""
 
 _GRID = 1000
-"""Parts of a unit in which remainders are compared."""
+"""Remainders are compared in this part of a unit."""
 
 _NEARLY = 0.000137
-"""A share this little of a unit below one counts as that; no share that occurs ends just there."""
+"""Shares are rounded up by this part of a unit, so that rounding errors do not decide."""
 
 _SERVED = 1e-9
-"""A share this little of a request below it is all that is requested."""
+"""Relative tolerance within which a share counts as the whole request."""
 
 
 @dataclass(frozen=True, eq=False)
 class Contest:
-    """Queues, axis Q, that compete for a cluster with their gangs, axis G.
+    """Queues (axis Q) that compete for a cluster with their gangs (axis G).
 
     Attributes
     ----------
     paths
-        (Q,) where each queue stands.
+        (Q,) the place of each queue in the tree.
     past
-        (Q, R) what counts as held by each besides.
+        (Q, R) past usage that counts as held.
     resources
         (R,) names.
     queue_of, asked
-        (G,) and (G, R): whose a gang is, and what it holds and asks for.
+        (G,) the queue of a gang, and (G, R) what it holds and requests.
     claimed
         (Q, R) what each queue holds.
     total, free
-        (R,) what the cluster has, and what strangers leave of it.
+        (R,) allocatable of the cluster, and the rest without pods outside gangs.
     subtree, capability, guarantee
         (Q, Q), (Q, R) and (Q, R): see `QueueArrays`.
     pods
-        Where pods are counted on axis R; -1 where they are not. Nobody competes for their number.
+        The place of pods on axis R, -1 for none. Queues do not compete for pods.
 
     """
 
@@ -82,7 +82,7 @@ class Contest:
 
     @cached_property
     def scale(self) -> F64:
-        """(R,) parts of the cluster that a base unit is; 0 for pods and what there is none of."""
+        """(R,) the part of the cluster in one base unit; 0 for pods and absent resources."""
         counted = np.where(self.total > 0, 1.0 / np.maximum(self.total, 1), 0.0)
         if self.pods >= 0:
             counted[self.pods] = 0.0
@@ -90,19 +90,14 @@ class Contest:
 
     @cached_property
     def ideal(self) -> F64:
-        """(Q, R) what each queue would hold of each resource, in base units.
+        """(Q, R) base units that each queue holds in the ideal.
 
-        The number of pods is as if gangs of the same proportions had as many as one of them. It is
-        the same in whatever order resources come, to the last bit.
+        Pods are counted as if gangs of the same proportions had as many pods as the first of them.
+        The result does not depend on the order of resources, to the last bit.
         """
         order = sorted(range(len(self.resources)), key=self.resources.__getitem__)
         found = np.zeros(self.guarantee.shape)
-        found[:, order] = self._in_order(order).filled()
-        return found
-
-    def _in_order(self, order: list[int]) -> Contest:
-        """The same contest with other places of resources."""
-        return replace(
+        by_name = replace(
             self,
             past=self.past[:, order],
             resources=tuple(self.resources[r] for r in order),
@@ -114,9 +109,11 @@ class Contest:
             guarantee=self.guarantee[:, order],
             pods=order.index(self.pods) if self.pods >= 0 else -1,
         )
+        found[:, order] = by_name.filled()
+        return found
 
     def filled(self) -> F64:
-        """`ideal`, for resources in order of their names."""
+        """Return `ideal` for resources in order of their names."""
         share = (self.asked * self.scale).max(axis=1, initial=0.0)
         competing = np.flatnonzero(share > 0)
         held = np.zeros(self.guarantee.shape)
@@ -138,7 +135,7 @@ class Contest:
         return held
 
     def _marks(self, mix: F64) -> F64:
-        """(G, R) what tells gangs apart: parts of the cluster, and what else ceilings look at."""
+        """Return (G, R) the proportions of resources by which gangs are grouped."""
         limited = (self.capability < UNLIMITED).any(axis=0) & (self.scale == 0)
         rest = mix / np.maximum(mix.max(axis=1, initial=0.0), 1.0)[:, None]
         marks: F64 = np.where(limited, rest, mix * self.scale)
@@ -146,18 +143,15 @@ class Contest:
 
     @cached_property
     def _requested(self) -> I64:
-        """(Q, R) what the gangs of each queue hold and ask for."""
+        """(Q, R) what the gangs of each queue hold and request."""
         requested = np.zeros(self.guarantee.shape, np.int64)
         np.add.at(requested, self.queue_of, self.asked)
         return requested
 
     def _floors(self) -> F64:
-        """(Q,) the part of what it asks for that a queue is guaranteed, and that fits."""
+        """(Q,) the guaranteed part of demand, scaled down where the cluster lacks capacity."""
         asked = self._requested
-        named = (self.guarantee > 0) & (asked > 0)
-        parts = np.where(named, self.guarantee / np.maximum(asked, 1), np.inf)
-        least = parts.min(axis=1, initial=np.inf)
-        floors = np.where(np.isfinite(least), np.minimum(least, 1.0), 0.0)
+        floors = guaranteed_parts(self.guarantee, asked)
         use = floors @ asked
         counted = (use > self.free) & (np.arange(len(use)) != self.pods)
         fits = np.where(counted, self.free / np.maximum(use, 1.0), 1.0)
@@ -165,7 +159,7 @@ class Contest:
         return scaled
 
     def _limits(self, queue: I64, amounts: F64, most: F64) -> dict[str, F64]:
-        """The rows of limits that can be met: resources, and ceilings of queues."""
+        """Return the limits that demand can reach: resources and capabilities of queues."""
         counted = np.flatnonzero(np.arange(len(self.total)) != self.pods)
         rows, limits = [amounts[:, counted].T], [self.free[counted].astype(np.float64)]
         for q, r in np.argwhere(self.capability < UNLIMITED).tolist():
@@ -177,10 +171,10 @@ class Contest:
 
     @cached_property
     def due(self) -> I64:
-        """(Q, R) the ideal in whole units by largest remainder; none of pods.
+        """(Q, R) the ideal in whole units by largest remainder; 0 for pods.
 
-        A unit is a millionth of the cluster where that is more than a base unit. Who would hold
-        all that it requests is due just that. What is due sums to no more than there is.
+        A unit is a millionth of the cluster, at least a base unit. A queue whose whole demand is
+        met is due exactly that. The sum never exceeds the cluster.
         """
         found = np.zeros(self.guarantee.shape, np.int64)
         for r in np.flatnonzero(self.ideal.any(axis=0)).tolist():
@@ -203,8 +197,16 @@ class Contest:
         return due
 
 
+def guaranteed_parts(guarantee: I64, requested: I64) -> F64:
+    """Return (Q,) the part of its demand (Q, R) that the guarantee (Q, R) of a queue covers."""
+    named = (guarantee > 0) & (requested > 0)
+    parts = np.where(named, guarantee / np.maximum(requested, 1), np.inf)
+    least = parts.min(axis=1, initial=np.inf)
+    return np.where(np.isfinite(least), np.minimum(least, 1.0), 0.0)
+
+
 def _kinds(queue: I64, mix: F64) -> tuple[I64, I64]:
-    """(G,) gangs of one queue that ask in the same proportions, by number; (L,) one of each."""
+    """Return (G,) the kind of each gang, by queue and proportions, and (L,) a gang of each."""
     rounded = np.rint(mix * 1e9).astype(np.int64)
     _, first, kind_of = np.unique(
         np.column_stack([queue, rounded]), axis=0, return_index=True, return_inverse=True
@@ -213,9 +215,9 @@ def _kinds(queue: I64, mix: F64) -> tuple[I64, I64]:
 
 
 def _tree(paths: Sequence[Path], past: F64) -> tuple[I64, Tree]:
-    """(Q,) departments of queues, and the tree of departments.
+    """Return (Q,) the tree node of each queue, and the tree.
 
-    Where others stand below a queue, its own gangs are one part beside them.
+    The own gangs of a parent queue are a child of their own, next to its child queues.
     """
     names = [tuple(name for name, _ in path) for path in paths]
     inner = {name[:end] for name in names for end in range(len(name))}
@@ -243,12 +245,12 @@ def _tree(paths: Sequence[Path], past: F64) -> tuple[I64, Tree]:
 def contest_of(
     problem: Problem, paths: Sequence[Path], past: F64, floor: I64 | None = None
 ) -> Contest:
-    """The contest of a problem; `floor` (Q, R) instead of what queues are guaranteed."""
+    """Return the contest of a problem; `floor` (Q, R) replaces the guarantees of queues."""
     queues = problem.queues
     known = np.flatnonzero(problem.queue_of >= 0)
     rows = [problem.rows[g] for g in known.tolist()]
-    shut = [int(q) in queues.closed for q in problem.queue_of[known].tolist()]
-    asked = [r.claimed if s else r.requested for r, s in zip(rows, shut, strict=True)]
+    closed = [int(q) in queues.closed for q in problem.queue_of[known].tolist()]
+    asked = [r.claimed if s else r.requested for r, s in zip(rows, closed, strict=True)]
     return Contest(
         paths=paths,
         past=past,
@@ -266,9 +268,9 @@ def contest_of(
 
 
 def quotas(problem: Problem, contest: Contest) -> Iterator[tuple[int, Bool, I64]]:
-    """Departments from the top down, those that tell queues apart: depth, members, what is due.
+    """Yield depth, members (K, Q) and amounts due (K, R) of each tree level, from the root down.
 
-    Members are (K, Q), amounts (K, R). The deepest are the queues themselves.
+    Levels that divide the queues like the level above are left out. The last level is the queues.
     """
     due = np.minimum(contest.due, problem.queues.requested)
     asking = np.flatnonzero(problem.queues.requested.any(axis=1)).tolist()
@@ -291,7 +293,7 @@ def quotas(problem: Problem, contest: Contest) -> Iterator[tuple[int, Bool, I64]
 def contest_in(
     world: World, paths: Sequence[Path], past: Sequence[Mapping[str, float]]
 ) -> tuple[Contest, tuple[str, ...]]:
-    """The same from the domain objects alone, with the names of resources."""
+    """Return the contest from domain objects, and the names of resources, for the verifier."""
     snapshot = world.snapshot
     number = {queue.name: q for q, queue in enumerate(snapshot.queues)}
     gangs = [g for g in snapshot.gangs if g.queue in number]
@@ -308,7 +310,7 @@ def contest_in(
     total = _table([world.total], resources)[0]
     subtree = np.zeros((len(number), len(number)), np.bool_)
     for q, queue in enumerate(snapshot.queues):
-        subtree[[number[name] for name in _line(world, queue)], q] = True
+        subtree[[number[name] for name in _ancestor_names(world, queue)], q] = True
     queue_of = np.array([number[g.queue] for g in gangs], np.int64)
     claimed = np.zeros((len(number), len(resources)), np.int64)
     np.add.at(claimed, queue_of, _table([r.claimed for r in rows], resources))
@@ -331,8 +333,8 @@ def contest_in(
     return contest, resources
 
 
-def _line(world: World, queue: Queue) -> Iterator[str]:
-    """Names of a queue and those above it, up to one that is its own ancestor."""
+def _ancestor_names(world: World, queue: Queue) -> Iterator[str]:
+    """Yield the names of a queue and its ancestors, up to one that is its own ancestor."""
     for above in world.ancestors(queue):
         yield above.name
         if world.ancestors(above)[-1].parent == above.name:
