@@ -424,7 +424,7 @@ class Processes:
         client: Any = cluster
         self._scheduler = scheduler_process.SchedulerProcess(settings, client)
         chosen = all_controllers(Options(JobOptions(lambda: KEYS)))
-        self._controllers = controllers_process._Process(
+        self._controllers = controllers_process.ControllerProcess(
             controllers_process.Settings(chosen), client
         )
 
@@ -435,7 +435,7 @@ class Processes:
     def stop(self) -> None:
         """End both."""
         self._scheduler.scheduler.stop()
-        self._controllers.shell.stop()
+        self._controllers.manager.stop()
 
     def scrape(self) -> None:
         """Read metrics, as Prometheus does."""

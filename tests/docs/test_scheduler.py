@@ -83,13 +83,13 @@ def metrics() -> Metrics:
     found = Metrics()
     found.session(decide(HALF, LARGE), POLICY, 0.1)
     found.add_wasted_time(1.0)
-    found.bound(0.1)
-    found.not_bound("Conflict")
+    found.pods.bound(0.1)
+    found.pods.not_bound("Conflict")
     found.watch_failed("pods")
-    found.evicted("reclaim")
-    found.spared("ended")
-    found.watch_evictions(lambda: {"bind": 1})
-    found.plugin_failed("mine")
+    found.pods.evicted("reclaim")
+    found.pods.spared("ended")
+    found.pods.watch_evictions(lambda: {"bind": 1})
+    found.sessions.plugin_failed("mine")
     return found
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from optsched.api.kinds import EVENT
-from optsched.kube.client.errors import AlreadyExists, KubeError, NotFound
+from optsched.kube.client.errors import AlreadyExists, NotFound
 from optsched.kube.client.interfaces import Ref
 from optsched.kube.runtime.write_queue import WriteQueue
 from optsched.units import format_time
@@ -104,9 +104,9 @@ class _Written:
 class EventHistory:
     """What has been written when, of objects that are there; no I/O, no clock."""
 
-    def __init__(self, is_there: Callable[[Ref, str], bool]) -> None:
-        """is_there: whether the object of a uid still exists."""
-        self._is_there = is_there
+    def __init__(self, exists: Callable[[Ref, str], bool]) -> None:
+        """exists: whether the object of a uid still exists."""
+        self._exists = exists
         self._written: dict[Key, _Written] = {}
         self._sweeps_at = SWEPT_AT
 
@@ -134,7 +134,7 @@ class EventHistory:
 
     def _sweep(self) -> None:
         """Forget objects that are gone; the next time is when as many again have come."""
-        for key in [key for key in self._written if not self._is_there(key[0], key[1])]:
+        for key in [key for key in self._written if not self._exists(key[0], key[1])]:
             del self._written[key]
         for key in list(self._written)[: max(0, len(self._written) - REMEMBERED)]:
             del self._written[key]
@@ -150,14 +150,6 @@ class _Dated:
     last_ms: int
 
 
-def _always(_: Note) -> bool:
-    return True
-
-
-def _everywhere(_: Ref, __: str) -> bool:
-    return True
-
-
 class EventRecorder:
     """Writes notes as events; `run` has to be running for anything to be written."""
 
@@ -166,23 +158,25 @@ class EventRecorder:
         api: Api,
         clock: Clock,
         timing: Timing,
-        may_write: Callable[[Note], bool] = _always,
-        is_there: Callable[[Ref, str], bool] = _everywhere,
+        may_write: Callable[[Note], bool] = lambda _: True,
+        exists: Callable[[Ref, str], bool] = lambda _about, _uid: True,
     ) -> None:
         """may_write: asked before each request, whether the event of a note is still due.
 
-        is_there: whether the object of a uid exists; what was written of others is forgotten.
+        exists: whether the object of a uid exists; what was written of others is forgotten.
         """
         self._api = api
         self._clock = clock
         self._may_write = may_write
-        self._book = EventHistory(is_there)
+        self._book = EventHistory(exists)
         self._outbox: WriteQueue[Key, _Dated] = WriteQueue(
             lambda _, dated: self._write(dated),
             timing,
             at_once=AT_ONCE,
             most=MOST_WAITING,
-            on_failure=_report,
+            on_failure=lambda key, error: log.debug(
+                "event %s of %s not written: %s", key[2], key[0], error
+            ),
         )
 
     @property
@@ -238,10 +232,6 @@ class EventRecorder:
         body = {"lastTimestamp": last, "message": _cut(note.message), "count": times + 1}
         await self._api.patch(note.ref, body)
         return times + 1
-
-
-def _report(key: Key, error: KubeError) -> None:
-    log.debug("event %s of %s not written: %s", key[2], key[0], error)
 
 
 def _cut(message: str) -> str:

@@ -1,6 +1,6 @@
-"""Who of several processes schedules: leader election on a Lease, as client-go does it.
+"""Leader election on a Lease, as client-go does it.
 
-A leader stops to be one, by its own clock, `renew_s` after it began its last successful renewal.
+A leader stops leading, by its own clock, `renew_s` after it began its last successful renewal.
 Others wait `duration_s` after they saw that renewal, so nobody can lead before the old leader has
 stopped, however clocks differ, processes hang or networks break.
 
@@ -11,6 +11,7 @@ reads the wall clock, writes local times as UTC, dies of a refused connection an
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -18,16 +19,20 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from optsched.api.kinds import LEASE
 from optsched.kube.client.errors import KubeError, NotFound, Unreachable
 from optsched.kube.client.interfaces import Ref
+from optsched.kube.runtime.lifecycle import identity, wait_at_most
 from optsched.units import format_micro_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from optsched.kube.client.interfaces import Api, Raw
+    from optsched.kube.runtime.outage import Outage
     from optsched.kube.runtime.timing import Timing
     from optsched.session.ports import Clock
 
 _NEVER: Final = -math.inf
+
+log = logging.getLogger(__name__)
 
 
 class Leadership(Protocol):
@@ -224,6 +229,58 @@ class Elector:
             "metadata": named,
             "spec": spec,
         }
+
+
+class ProcessElection:
+    """Leader election of one process; without a lease it always leads.
+
+    Attributes
+    ----------
+    leadership
+        Whether this process leads.
+    is_contested
+        Whether other processes may lead.
+
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        election: Election | None,
+        clock: Clock,
+        timing: Timing,
+        outage: Outage,
+    ) -> None:
+        """election: None where this process is the only one."""
+        self.is_contested = election is not None
+        self._outage = outage
+        self._elector: Elector | None = None
+        if election is not None:
+            lock = (election.namespace, election.name)
+            self._elector = Elector(api, lock, identity(), election.times, (clock, timing))
+        self.leadership: Leadership = self._elector or AlwaysLeading()
+
+    async def run(self, on_lead: Callable[[], None] = lambda: None) -> None:
+        """Try to lead, and keep leading, until cancelled."""
+
+        def report_failure(error: KubeError) -> None:
+            level = logging.WARNING if self._outage.record_failure(LEASE, error) else logging.INFO
+            log.log(level, "lease neither taken nor renewed: %s", error)
+
+        def report_success() -> None:
+            self._outage.record_success(LEASE)
+
+        if self._elector is not None:
+            await self._elector.run(report_failure, report_success, on_lead)
+
+    async def resign(self, most_s: float) -> None:
+        """Release the lease, within some seconds, so that another process leads at once."""
+        if self._elector is None:
+            return
+        try:
+            await wait_at_most(most_s, self._elector.release())
+        except KubeError as e:
+            log.warning("lease not released: %s", e)
 
 
 def _spec(lease: Raw) -> Mapping[str, Any]:

@@ -168,7 +168,7 @@ class LiveBinder:
         self._unprovided: dict[int, tuple[list[_Job], PendingVolumes]] = {}
         self._provides = asyncio.Event()
         self._num_provided = 0
-        self.holds = GangBackoff(cache, context.clock)
+        self.gang_backoff = GangBackoff(cache, context.clock)
 
     # --- what others see -------------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ class LiveBinder:
 
     def release_due(self) -> None:
         """Let gangs be scheduled again whose time has come."""
-        self.holds.release_due()
+        self.gang_backoff.release_due()
 
     def withdraw(self) -> None:
         """Give up every bind that has not been asked for yet."""
@@ -336,7 +336,7 @@ class LiveBinder:
         attempt.left -= 1
         if attempt.left or attempt.failure is not None:
             return
-        self.holds.reset(attempt.gang)
+        self.gang_backoff.reset(attempt.gang)
 
     def _fail(self, job: _Job, failure: Failure) -> None:
         self._cache.forget(job.bind.task)
@@ -345,7 +345,7 @@ class LiveBinder:
             return
         job.attempt.failure = failure
         message = f"pod {job.bind.task} could not be bound to {job.bind.node}: {failure.message}"
-        self.holds.fail(job.bind.gang, ReasonCode.NOT_BOUND, message)
+        self.gang_backoff.fail(job.bind.gang, ReasonCode.NOT_BOUND, message)
 
     async def _bind_locked(self, bind: Bind) -> Failure | None:
         """Bind a task while nobody else gets vGPUs of its node, where that is asked for."""

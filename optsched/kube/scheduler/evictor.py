@@ -149,7 +149,7 @@ class EvictorContext:
 
     Attributes
     ----------
-    holds
+    gang_backoff
         Gangs that are left alone for a while; shared with the binder.
     may_evict
         Whether this process still leads; asked before every request.
@@ -158,7 +158,7 @@ class EvictorContext:
 
     listener: EvictionListener
     timing: Timing
-    holds: GangBackoff
+    gang_backoff: GangBackoff
     may_evict: Callable[[], bool]
 
 
@@ -470,7 +470,7 @@ class Evictor:
         self._unannotate_evicted(victim)
         message = f"pod {eviction.task} could not be evicted from {eviction.node}: {error}"
         if eviction.preemptor:
-            self._context.holds.fail(eviction.preemptor, ReasonCode.NOT_EVICTED, message)
+            self._context.gang_backoff.fail(eviction.preemptor, ReasonCode.NOT_EVICTED, message)
         self._context.listener.not_evicted(victim, error)
 
     def _end(self, pending: _Pending) -> None:

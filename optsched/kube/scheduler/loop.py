@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from optsched.kube.scheduler.status_writer import Write
     from optsched.plugins.custom.isolation import Fault
     from optsched.policy.policy import Policy
-    from optsched.problem.problem import Problem
     from optsched.session.flaws import Flaw
     from optsched.session.ports import Clock
     from optsched.session.session import Report
@@ -128,27 +127,33 @@ class _Answer:
     repeats: int
 
 
+@dataclass(slots=True)
+class _Logged:
+    """What the log has reported; faults of plugins and advice count for one policy."""
+
+    faults: set[Fault] = field(default_factory=set)
+    is_advised: bool = False
+    lacks_shard: bool = False
+
+
 class Scheduler:
     """Decides on a cluster; `run` has to be running for anything to be decided."""
 
-    def __init__(self, parts: SchedulerDependencies) -> None:
-        self._dependencies = parts
+    def __init__(self, dependencies: SchedulerDependencies) -> None:
+        self._deps = deps = dependencies
         self._book = StatusTracker()
-        self._notices = GangReporter(parts.events.note)
+        self._notices = GangReporter(deps.events.note)
         self._executor = ThreadPoolExecutor(1, "session")
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
-        self._previous: Problem | None = None
-        self._faults: set[Fault] = set()
-        self._extenders = ExtenderClient(parts.clock)
-        self._answers: tuple[tuple[str, str], ...] = ()
+        self._last_report: Report | None = None
+        self._logged = _Logged()
+        self._extenders = ExtenderClient(deps.clock)
         self._answer: _Answer | None = None
         self._version = -1
         self._number = 0
-        self._beat_s = parts.clock.monotonic()
+        self._beat_s = deps.clock.monotonic()
         self._term = 0
-        self._lacks_shard = False
-        self._is_advised = False
         self._usage = UsageKeeper()
 
     # --- what others see -------------------------------------------------------------------------
@@ -164,37 +169,36 @@ class Scheduler:
 
     def trouble(self) -> str:
         """See `server.Probes`."""
-        still_s = self._dependencies.clock.monotonic() - self._beat_s
+        still_s = self._deps.clock.monotonic() - self._beat_s
         return f"the loop has been stuck for {still_s:.0f} s" if still_s > STUCK_S else ""
 
     def unready(self) -> str:
         """See `server.Probes`: a standby is ready, too."""
-        return "" if self._dependencies.cache.is_synced else "not everything has been listed yet"
+        return "" if self._deps.cache.is_synced else "not everything has been listed yet"
 
     def retry_status(self, ref: Ref) -> None:
         """A status was not taken by the server."""
-        self._book.record_refusal(ref, self._dependencies.clock.now_ms())
+        self._book.record_refusal(ref, self._deps.clock.now_ms())
 
     def dump(self) -> None:
         """Write the cluster as it is known now into a file, in a thread."""
-        snapshot = self._snapshot(
-            self._dependencies.policies.current(), self._dependencies.clock.now_ms()
-        )
-        recorded = replace(snapshot, answers=self._answers)
-        self._executor.submit(self._dependencies.dumps.dump, recorded, "snapshot")
+        snapshot = self._snapshot(self._deps.policies.current(), self._deps.clock.now_ms())
+        answers = () if self._last_report is None else self._last_report.trace.answers
+        recorded = replace(snapshot, answers=answers)
+        self._executor.submit(self._deps.dumps.dump, recorded, "snapshot")
 
     # --- the loop --------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Hold sessions until stopped."""
-        clock = self._dependencies.clock
+        clock = self._deps.clock
         while not self._stopping.is_set():
             began = self._beat_s = clock.monotonic()
-            policy = self._dependencies.policies.current()
+            policy = self._deps.policies.current()
             has_turn = self._leads() and self._is_cluster_known()
             if has_turn:
                 await self._run_cycle(policy)
-            period_s = self._dependencies.policies.period_s
+            period_s = self._deps.policies.period_s
             # A process that begins to lead does not wait for a period first.
             least_s = period_s if has_turn else min(SETTLE_S, period_s)
             await self._pause(began + least_s - clock.monotonic())
@@ -206,33 +210,33 @@ class Scheduler:
 
     def _leads(self) -> bool:
         """Whether this process schedules; what only a leader may do ends with that."""
-        parts, term = self._dependencies, self._dependencies.leadership.term
-        parts.metrics.leading.set(term != 0)
+        deps, term = self._deps, self._deps.leadership.term
+        deps.metrics.leading.set(term != 0)
         if term == self._term:
             return term != 0
         if self._term:
             # Also where it leads again by now: what was to be written meanwhile was not. Where the
             # server is away that has been reported.
-            level = logging.INFO if parts.outage.is_active else logging.WARNING
+            level = logging.INFO if deps.outage.is_active else logging.WARNING
             log.log(level, "another process may schedule from now on")
-            parts.binder.withdraw()
-            parts.evictor.withdraw()
-            parts.writes.clear()
-            parts.events.clear()
-            parts.metrics.clear_figures()
+            deps.binder.withdraw()
+            deps.evictor.withdraw()
+            deps.writes.clear()
+            deps.events.clear()
+            deps.metrics.clear_figures()
         self._term = term
         self._answer, self._book, self._usage = None, StatusTracker(), UsageKeeper()
         if term:
             log.info("this process schedules")
-            if parts.follower is not None and parts.cache.is_synced:
+            if deps.follower is not None and deps.cache.is_synced:
                 # Whatever the leader before did last may not have come through our watches.
-                parts.follower.refresh()
+                deps.follower.refresh()
         return term != 0
 
     def _is_cluster_known(self) -> bool:
         """Whether the cluster has been read, also since this process leads."""
-        follower = self._dependencies.follower
-        return self._dependencies.cache.is_synced and (follower is None or follower.is_fresh)
+        follower = self._deps.follower
+        return self._deps.cache.is_synced and (follower is None or follower.is_fresh)
 
     async def _pause(self, seconds: float) -> None:
         """Wait, but not for a stop."""
@@ -250,7 +254,7 @@ class Scheduler:
         if self._changed.is_set():
             self._changed.clear()
             return
-        due_ms, now_ms = self._due_ms, self._dependencies.clock.now_ms()
+        due_ms, now_ms = self._due_ms, self._deps.clock.now_ms()
         due_s = LOOK_S if due_ms is None else (due_ms - now_ms) / 1000
         try:
             async with asyncio.timeout(min(LOOK_S, max(SETTLE_S, due_s))):
@@ -263,20 +267,20 @@ class Scheduler:
     # --- a turn ----------------------------------------------------------------------------------
 
     async def _run_cycle(self, policy: Policy) -> None:
-        parts = self._dependencies
-        parts.metrics.add_wasted_time(parts.clock.monotonic())
-        parts.binder.release_due()
-        now_ms = parts.clock.now_ms()
+        deps = self._deps
+        deps.metrics.add_wasted_time(deps.clock.monotonic())
+        deps.binder.release_due()
+        now_ms = deps.clock.now_ms()
         self._write_usage()
-        if parts.cache.version == self._version and self._is_fresh(policy, now_ms):
+        if deps.cache.version == self._version and self._is_fresh(policy, now_ms):
             if self._is_due(now_ms):
                 self._report_status(now_ms)
             return
-        self._version = parts.cache.version
+        self._version = deps.cache.version
         snapshot = self._snapshot(policy, now_ms)
         self._look_at_shard(snapshot.sharding)
         if self._is_answered(snapshot, policy):
-            parts.metrics.skipped()
+            deps.metrics.sessions.skipped()
         else:
             await self._session(snapshot, policy)
         self._report_status(now_ms)
@@ -293,23 +297,21 @@ class Scheduler:
 
     def _snapshot(self, policy: Policy, now_ms: int) -> Snapshot:
         """The cluster, with what queues have used if the policy looks at it."""
-        return self._usage.noted(
-            self._dependencies.cache.snapshot(now_ms), half_life_of(policy.rules)
-        )
+        return self._usage.noted(self._deps.cache.snapshot(now_ms), half_life_of(policy.rules))
 
     def _write_usage(self, *, at_last: bool = False) -> None:
         """Have written down what queues have used, so that whoever schedules next knows."""
-        for name, usage in self._usage.to_write(self._dependencies.clock.now_ms(), at_last=at_last):
-            if name in self._dependencies.cache.queues:
+        for name, usage in self._usage.to_write(self._deps.clock.now_ms(), at_last=at_last):
+            if name in self._deps.cache.queues:
                 patch = usage_patch(name, usage)
-                self._dependencies.writes.enqueue(write_key(patch.ref, "usage"), patch)
+                self._deps.writes.enqueue(write_key(patch.ref, "usage"), patch)
 
     def _look_at_shard(self, sharding: Sharding) -> None:
-        if sharding.is_missing and not self._lacks_shard:
+        if sharding.is_missing and not self._logged.lacks_shard:
             log.warning("there is no NodeShard %s: all nodes are used", sharding.name)
-        elif self._lacks_shard and not sharding.is_missing:
+        elif self._logged.lacks_shard and not sharding.is_missing:
             log.info("NodeShard %s is there", sharding.name)
-        self._lacks_shard = sharding.is_missing
+        self._logged.lacks_shard = sharding.is_missing
 
     def _is_fresh(self, policy: Policy, now_ms: int) -> bool:
         """Whether the last answer still stands if nothing has changed."""
@@ -327,7 +329,7 @@ class Scheduler:
         )
 
     async def _session(self, snapshot: Snapshot, policy: Policy) -> None:
-        began_s = self._dependencies.clock.monotonic()
+        began_s = self._deps.clock.monotonic()
         if self._answer is None or self._answer.policy is not policy:
             self._start_policy()
         self._advise(snapshot, policy)
@@ -335,58 +337,56 @@ class Scheduler:
         report = await self._decide(snapshot, policy, repeats)
         if report is None:
             return
-        self._previous, self._answers = report.problem, report.trace.answers
+        self._last_report = report
         self._answer = self._build_answer(snapshot, policy, report, repeats)
         if self._leads():
-            self._dependencies.evictor.carry_out(report.plan, snapshot)
-            self._dependencies.binder.carry_out(report.plan)
+            self._deps.evictor.carry_out(report.plan, snapshot)
+            self._deps.binder.carry_out(report.plan)
             self._open_gates(report)
         self._number += 1
-        self._dependencies.metrics.session(
-            report, policy, self._dependencies.clock.monotonic() - began_s
-        )
+        self._deps.metrics.session(report, policy, self._deps.clock.monotonic() - began_s)
         self._report_faults(report.trace.faults)
         _log_session(self._number, report)
 
     def _open_gates(self, report: Report) -> None:
         """Let pods go whose queues have room for them although no node has."""
-        cache, now_ms = self._dependencies.cache, self._dependencies.clock.now_ms()
+        cache, now_ms = self._deps.cache, self._deps.clock.now_ms()
         for task in report.opened:
             found = cache.task(task)
             if found is not None and cache.is_gated(task):
                 reason = str(report.plan.pending.get(found.gang, ""))
                 opening = GateOpening(pod_ref(task), found.uid, now_ms, reason)
-                self._dependencies.writes.enqueue(write_key(opening.ref, "gate"), opening)
+                self._deps.writes.enqueue(write_key(opening.ref, "gate"), opening)
 
     def _report_faults(self, faults: Sequence[Fault]) -> None:
         for fault in faults:
-            self._dependencies.metrics.plugin_failed(fault.plugin)
-            if fault not in self._faults and len(self._faults) < MOST_FAULTS:
-                self._faults.add(fault)
+            self._deps.metrics.sessions.plugin_failed(fault.plugin)
+            if fault not in self._logged.faults and len(self._logged.faults) < MOST_FAULTS:
+                self._logged.faults.add(fault)
                 log.error("%s", fault)
-                self._dependencies.on_fault(str(fault))
+                self._deps.on_fault(str(fault))
 
     def _start_policy(self) -> None:
         """What is done once for a policy: queues that have to exist."""
-        self._faults.clear()
-        self._is_advised = False
+        self._logged.faults.clear()
+        self._logged.is_advised = False
         for creation in BUILTIN_QUEUES:
-            if creation.ref.name not in self._dependencies.cache.queues:
-                self._dependencies.writes.enqueue(creation.ref, creation)
+            if creation.ref.name not in self._deps.cache.queues:
+                self._deps.writes.enqueue(creation.ref, creation)
 
     def _advise(self, snapshot: Snapshot, policy: Policy) -> None:
         """Say once for a policy that nothing is given back although queues are reclaimable."""
-        if self._is_advised or _RECLAIMS.intersection(policy.actions):
+        if self._logged.is_advised or _RECLAIMS.intersection(policy.actions):
             return
         names = [q.name for q in snapshot.queues if q.reclaimable and q.name not in _BUILTIN]
         if names:
-            self._is_advised = True
+            self._logged.is_advised = True
             advice = (
                 f"queues such as {names[0]} are reclaimable, but the actions of {policy.source} "
                 "lack `reclaim`: what they lend is not given back before it is free"
             )
             log.warning(advice)
-            self._dependencies.on_advice(advice)
+            self._deps.on_advice(advice)
 
     def _repeats(self, snapshot: Snapshot, policy: Policy) -> int:
         """How often in a row a session has asked what this one asks, and decided nothing."""
@@ -407,19 +407,19 @@ class Scheduler:
             except Exception:
                 # Whatever is wrong with a session, it must not end the scheduler.
                 log.exception("session failed with policy %s", chosen.name)
-                self._dependencies.metrics.broken()
-                self._executor.submit(self._dependencies.dumps.dump, snapshot, "error")
+                self._deps.metrics.sessions.failed()
+                self._executor.submit(self._deps.dumps.dump, snapshot, "error")
         return None
 
     async def _in_thread(self, snapshot: Snapshot, policy: Policy, repeats: int) -> Report:
         optimises = policy.solver is SolverKind.CPSAT
         limits = question.limits_for(policy.budgets.solve_ms, repeats)
         context = Surroundings(
-            clock=self._dependencies.clock,
-            solver=self._dependencies.solver.available if optimises else None,
-            incidents=self._dependencies.dumps,
+            clock=self._deps.clock,
+            solver=self._deps.solver.available if optimises else None,
+            incidents=self._deps.dumps,
             limits=limits,
-            period_ms=question.period_for(self._dependencies.policies.period_s, limits),
+            period_ms=question.period_for(self._deps.policies.period_s, limits),
         )
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(
@@ -430,9 +430,10 @@ class Scheduler:
         """A session, with whom its rules may ask outside."""
         outside = self._extenders.open_session(snapshot, policy)
         context = replace(context, outside=outside)
+        previous = None if self._last_report is None else self._last_report.problem
         plan: Plan | None = None
         try:
-            report = run_session(snapshot, policy, context, self._previous)
+            report = run_session(snapshot, policy, context, previous)
             plan = report.plan
         finally:
             if outside is not None:
@@ -462,18 +463,18 @@ class Scheduler:
         """Status and events of all that has changed since the last time."""
         if self._answer is None:
             return
-        parts, plan = self._dependencies, self._answer.plan
+        deps, plan = self._deps, self._answer.plan
         enqueued = {action.gang for action in plan.actions if isinstance(action, Enqueue)}
-        outcome = Outcome(parts.cache.snapshot(now_ms), plan.pending, enqueued)
-        for patch in self._book.patches(outcome, parts.cache.group, parts.cache.queues):
-            parts.writes.enqueue(patch.ref, patch)
-        shard = shard_patch(self._answer.snapshot.sharding, parts.cache.shards, now_ms)
+        outcome = Outcome(deps.cache.snapshot(now_ms), plan.pending, enqueued)
+        for patch in self._book.patches(outcome, deps.cache.group, deps.cache.queues):
+            deps.writes.enqueue(patch.ref, patch)
+        shard = shard_patch(self._answer.snapshot.sharding, deps.cache.shards, now_ms)
         if shard is not None:
-            parts.writes.enqueue(shard.ref, shard)
+            deps.writes.enqueue(shard.ref, shard)
         self._notices.report_pending(outcome)
-        flaws = (*self._answer.flaws, *parts.cache.flaws)
-        self._notices.report_flaws(flaws, parts.cache.uid)
-        parts.metrics.dropped(parts.events.num_dropped)
+        flaws = (*self._answer.flaws, *deps.cache.flaws)
+        self._notices.report_flaws(flaws, deps.cache.uid)
+        deps.metrics.dropped(deps.events.num_dropped)
 
 
 def _waiting(snapshot: Snapshot, plan: Plan) -> Iterator[Gang]:

@@ -158,19 +158,6 @@ class _Latest:
         yield from (gap, pending, jobs, wasted)
 
 
-class _Waiting:
-    """Puts out how many evictions wait, by what for."""
-
-    def __init__(self) -> None:
-        self.count: Callable[[], Mapping[str, int]] = dict
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        found = _family("optsched_evictions_waiting", "Evictions without an answer", "for")
-        for reason, number in self.count().items():
-            found.add_metric([reason], number)
-        yield found
-
-
 def _family(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, f"{meaning}.", labels=labels)
 
@@ -193,60 +180,93 @@ def _amount_families(
     yield from (cpu, memory, scalar)
 
 
-class Metrics:
-    """All figures of one scheduler."""
+class PodMetrics:
+    """Counters of binds and evictions."""
 
-    def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        self._latest = _Latest()
-        self._registry.register(self._latest)
-        milliseconds, total, gauge = self._milliseconds, self._total, self._gauge
-        self._e2e = milliseconds("e2e_scheduling_latency", "Snapshot to plan handed on")
-        self._open = milliseconds("open_session_duration", "Snapshot to problem")
-        self._action = milliseconds("action_scheduling_latency", "Time of deciding", "action")
-        self._task = milliseconds("task_scheduling_latency", "Plan to bound task", "stage")
-        self._attempts = total("volcano_schedule_attempts", "Tasks and gangs by result", "result")
-        self._sessions = total("optsched_sessions", "Sessions by engine", "engine")
-        self._skipped = total("optsched_sessions_skipped", "Sessions whose answer was known")
-        self._broken = total("optsched_session_errors", "Sessions that raised an error")
-        self._violations = total("optsched_violations", "Rules broken by plans, none bound")
-        self._repairs = total("optsched_repairs", "Gangs dropped from plans that broke a rule")
-        self._bind_failures = total("optsched_bind_failures", "Failed binds by why", "reason")
-        self._evictions = total("optsched_evictions", "Evicted pods", "action", "plugin")
-        self._spared = total("optsched_evictions_spared", "Evictions not sent, by why", "reason")
-        self._waiting = _Waiting()
-        self._registry.register(self._waiting)
-        self._wasted = total("optsched_wasted_gpu_seconds", "The same over time", "queue")
-        self._counted_s = 0.0
-        self._counted: set[str] = set()
-        self._watch_failures = total("optsched_watch_failures", "Failed watches", "kind")
+    def __init__(self, registry: CollectorRegistry, attempts: Total) -> None:
+        """attempts: counts tasks and gangs by result."""
+        self._attempts = attempts
+        self._task = _milliseconds(
+            registry, "task_scheduling_latency", "Plan to bound task", "stage"
+        )
+        self._bind_failures = _total(
+            registry, "optsched_bind_failures", "Failed binds by why", "reason"
+        )
+        self._evictions = _total(registry, "optsched_evictions", "Evicted pods", "action", "plugin")
+        self._spared = _total(
+            registry, "optsched_evictions_spared", "Evictions not sent, by why", "reason"
+        )
+        self._count_waiting: Callable[[], Mapping[str, int]] = dict
+        registry.register(self)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield how many evictions wait, by what for."""
+        found = _family("optsched_evictions_waiting", "Evictions without an answer", "for")
+        for reason, number in self._count_waiting().items():
+            found.add_metric([reason], number)
+        yield found
+
+    def watch_evictions(self, count: Callable[[], Mapping[str, int]]) -> None:
+        """Count the evictions that wait whenever metrics are read."""
+        self._count_waiting = count
+
+    def bound(self, seconds: float) -> None:
+        """Record a bind, so many seconds after it was planned."""
+        self._attempts.labels("scheduled").inc()
+        self._task.labels("Bound").observe(seconds * 1000)
+
+    def not_bound(self, word: str) -> None:
+        """Record a failed bind."""
+        self._attempts.labels("error").inc()
+        self._bind_failures.labels(word).inc()
+
+    def evicted(self, action: str, plugin: str = "") -> None:
+        """Record an eviction by an action; plugin: the one that moved the pod, if any."""
+        self._evictions.labels(action, plugin).inc()
+
+    def spared(self, reason: str) -> None:
+        """Record a planned eviction that was not sent."""
+        self._spared.labels(reason).inc()
+
+
+class SessionMetrics:
+    """Counters and times of sessions."""
+
+    def __init__(self, registry: CollectorRegistry, attempts: Total) -> None:
+        """attempts: counts tasks and gangs by result."""
+        self._attempts = attempts
+        self._e2e = _milliseconds(registry, "e2e_scheduling_latency", "Snapshot to plan handed on")
+        self._open = _milliseconds(registry, "open_session_duration", "Snapshot to problem")
+        self._action = _milliseconds(
+            registry, "action_scheduling_latency", "Time of deciding", "action"
+        )
+        self._sessions = _total(registry, "optsched_sessions", "Sessions by engine", "engine")
+        self._skipped = _total(
+            registry, "optsched_sessions_skipped", "Sessions whose answer was known"
+        )
+        self._errors = _total(registry, "optsched_session_errors", "Sessions that raised an error")
+        self._violations = _total(
+            registry, "optsched_violations", "Rules broken by plans, none bound"
+        )
+        self._repairs = _total(
+            registry, "optsched_repairs", "Gangs dropped from plans that broke a rule"
+        )
         self._phases = Histogram(
             "optsched_session_seconds",
             "Time of a session by phase.",
             ["phase"],
-            registry=self._registry,
+            registry=registry,
             buckets=_SECONDS,
         )
-        self._plugin_failures = total(
-            "optsched_plugin_failures", "Errors in faces of plugins, once a session", "plugin"
+        self._plugin_failures = _total(
+            registry,
+            "optsched_plugin_failures",
+            "Errors in faces of plugins, once a session",
+            "plugin",
         )
-        self._dropped = total("optsched_events_dropped", "Events given up")
-        self._num_dropped = 0
-        self.policy_rejected = gauge("optsched_policy_rejected", "1 while the file is unusable")
-        self.leading = gauge("optsched_leading", "1 while this process schedules")
 
-    def _milliseconds(self, name: str, meaning: str, *labels: str) -> Histogram:
-        name = f"volcano_{name}_milliseconds"
-        return Histogram(name, f"{meaning}.", labels, registry=self._registry, buckets=_MS)
-
-    def _total(self, name: str, meaning: str, *labels: str) -> Total:
-        return Total(name, f"{meaning}.", labels, registry=self._registry)
-
-    def _gauge(self, name: str, meaning: str) -> Gauge:
-        return Gauge(name, f"{meaning}.", registry=self._registry)
-
-    def session(self, report: Report, policy: Policy, seconds: float) -> None:
-        """A session has been decided and its plan handed on."""
+    def decided(self, report: Report, policy: Policy, seconds: float) -> None:
+        """Record a session whose plan was handed on after so many seconds."""
         self._sessions.labels(report.plan.certificate.engine).inc()
         self._e2e.observe(seconds * 1000)
         spent = report.trace.seconds
@@ -259,71 +279,97 @@ class Metrics:
             self._action.labels(action).observe(spent.get("victims", 0.0) * 1000)
         self._violations.inc(len(report.trace.violations))
         self._repairs.inc(sum(len(repair.dropped) for repair in report.trace.repairs))
+        self._attempts.labels("unschedulable").inc(len(report.plan.pending))
+
+    def skipped(self) -> None:
+        """Record a session that was skipped because its answer was known."""
+        self._skipped.inc()
+
+    def failed(self) -> None:
+        """Record a session that raised an error."""
+        self._errors.inc()
+
+    def plugin_failed(self, plugin: str) -> None:
+        """Record an error in an extension point of a plugin."""
+        self._plugin_failures.labels(plugin).inc()
+
+
+class Metrics:
+    """All metrics of one scheduler.
+
+    Attributes
+    ----------
+    sessions, pods
+        Counters of sessions, and of binds and evictions.
+    policy_rejected, leading
+        1 while the policy file is unusable; 1 while this process leads.
+
+    """
+
+    def __init__(self) -> None:
+        registry = self._registry = CollectorRegistry()
+        self._latest = _Latest()
+        registry.register(self._latest)
+        attempts = _total(
+            registry, "volcano_schedule_attempts", "Tasks and gangs by result", "result"
+        )
+        self.sessions = SessionMetrics(registry, attempts)
+        self.pods = PodMetrics(registry, attempts)
+        self._wasted = _total(
+            registry, "optsched_wasted_gpu_seconds", "The same over time", "queue"
+        )
+        self._counted_s = 0.0
+        self._counted: set[str] = set()
+        self._watch_failures = _total(registry, "optsched_watch_failures", "Failed watches", "kind")
+        self._dropped = _total(registry, "optsched_events_dropped", "Events given up")
+        self._num_dropped = 0
+        self.policy_rejected = _gauge(
+            registry, "optsched_policy_rejected", "1 while the file is unusable"
+        )
+        self.leading = _gauge(registry, "optsched_leading", "1 while this process schedules")
+
+    def session(self, report: Report, policy: Policy, seconds: float) -> None:
+        """Record a session whose plan was handed on after so many seconds."""
+        self.sessions.decided(report, policy, seconds)
         self._latest.figures = figures_of(report, policy)
-        self._forget_queues()
-        waiting = len(report.plan.pending)
-        self._attempts.labels("unschedulable").inc(waiting)
+        # Deleted queues leave no series behind.
+        for queue in self._counted - self._latest.figures.queues.keys():
+            self._wasted.remove(queue)
+            self._counted.discard(queue)
 
     def add_wasted_time(self, now_s: float) -> None:
-        """It is so late by a clock that never goes back: what is wasted has been so meanwhile."""
+        """Count the GPUs that were wasted since the last call; now_s: of a monotonic clock."""
         seconds, self._counted_s = now_s - self._counted_s, now_s
         for queue, gpus in self._latest.figures.wasted.items():
             self._wasted.labels(queue).inc(gpus * seconds)
             self._counted.add(queue)
 
-    def _forget_queues(self) -> None:
-        """Queues that are gone leave no series behind."""
-        for queue in self._counted - self._latest.figures.queues.keys():
-            self._wasted.remove(queue)
-            self._counted.discard(queue)
-
     def clear_figures(self) -> None:
-        """Another process may lead by now; what the last session found is no news any more."""
+        """Drop the figures of the last session: another process may lead."""
         self._latest.figures = Figures()
 
-    def skipped(self) -> None:
-        """A session was left out."""
-        self._skipped.inc()
-
-    def broken(self) -> None:
-        """A session raised an error."""
-        self._broken.inc()
-
-    def plugin_failed(self, plugin: str) -> None:
-        """A face of a plugin has raised an error."""
-        self._plugin_failures.labels(plugin).inc()
-
-    def bound(self, seconds: float) -> None:
-        """A task was bound, so many seconds after it was planned."""
-        self._attempts.labels("scheduled").inc()
-        self._task.labels("Bound").observe(seconds * 1000)
-
-    def not_bound(self, word: str) -> None:
-        """A task could not be bound."""
-        self._attempts.labels("error").inc()
-        self._bind_failures.labels(word).inc()
-
-    def evicted(self, action: str, plugin: str = "") -> None:
-        """A pod was evicted by an action, for a plugin where that wanted it elsewhere."""
-        self._evictions.labels(action, plugin).inc()
-
-    def spared(self, reason: str) -> None:
-        """A planned eviction was not sent."""
-        self._spared.labels(reason).inc()
-
-    def watch_evictions(self, count: Callable[[], Mapping[str, int]]) -> None:
-        """Ask what evictions wait for whenever somebody reads the metrics."""
-        self._waiting.count = count
-
     def dropped(self, events: int) -> None:
-        """So many events have been given up in all."""
+        """Record how many events have been given up in all."""
         self._dropped.inc(events - self._num_dropped)
         self._num_dropped = events
 
     def watch_failed(self, kind: str) -> None:
-        """A list or watch failed."""
+        """Record a failed list or watch."""
         self._watch_failures.labels(kind).inc()
 
     def exposition(self) -> bytes:
-        """All of it, as Prometheus reads it."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry)
+
+
+def _milliseconds(registry: CollectorRegistry, name: str, meaning: str, *labels: str) -> Histogram:
+    name = f"volcano_{name}_milliseconds"
+    return Histogram(name, f"{meaning}.", labels, registry=registry, buckets=_MS)
+
+
+def _total(registry: CollectorRegistry, name: str, meaning: str, *labels: str) -> Total:
+    return Total(name, f"{meaning}.", labels, registry=registry)
+
+
+def _gauge(registry: CollectorRegistry, name: str, meaning: str) -> Gauge:
+    return Gauge(name, f"{meaning}.", registry=registry)

@@ -1,46 +1,41 @@
-"""Puts the parts of a live scheduler together, runs them, and takes them down in order."""
+"""The process of the live scheduler: what it consists of, how it starts and how it stops."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from optsched.api.events import EventType
-from optsched.api.kinds import CONFIG_MAP, LEASE, POD
 from optsched.formats.codec.pods.reader import DecodeOptions
 from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.cache.follower import Follower
 from optsched.kube.cache.geometry_reader import GeometryReader
 from optsched.kube.cache.node_store import take_every_node
 from optsched.kube.client.client import connect
-from optsched.kube.client.errors import KubeError
-from optsched.kube.client.interfaces import Ref
 from optsched.kube.runtime.clock import SystemClock
-from optsched.kube.runtime.events import COMPONENT, EventRecorder, Note
-from optsched.kube.runtime.leader_election import AlwaysLeading, Elector, Leadership
+from optsched.kube.runtime.events import EventRecorder, Note
+from optsched.kube.runtime.leader_election import ProcessElection
 from optsched.kube.runtime.lifecycle import (
     freeze_startup_objects,
     handle_signals,
-    identity,
     wait_at_most,
 )
 from optsched.kube.runtime.outage import Outage
 from optsched.kube.runtime.timing import Timing
 from optsched.kube.runtime.write_queue import WriteQueue
-from optsched.kube.scheduler import gang_events as notices
 from optsched.kube.scheduler.binder import BinderContext, LiveBinder
 from optsched.kube.scheduler.evictor import Evictor, EvictorContext
+from optsched.kube.scheduler.gang_events import TOGETHER_MS
 from optsched.kube.scheduler.loop import Scheduler, SchedulerDependencies
 from optsched.kube.scheduler.metrics import Metrics
+from optsched.kube.scheduler.outcomes import OutcomeReporter, SelfReporter
 from optsched.kube.scheduler.policy_file import PolicyFile
 from optsched.kube.scheduler.snapshot_dumps import SnapshotDumps
 from optsched.kube.scheduler.solver_process import SolverSupervisor
-from optsched.kube.scheduler.status_writer import Write, make_writer
+from optsched.kube.scheduler.status_writer import make_writer
 from optsched.kube.serving.metrics_server import ServingAddresses, serve_process
 from optsched.plugins.devices.deviceshare import DeviceShare
 from optsched.plugins.storage.volumes import Volumes
@@ -51,46 +46,45 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping
 
     from optsched.kube.client.client import Client
+    from optsched.kube.client.errors import KubeError
+    from optsched.kube.client.interfaces import Ref
     from optsched.kube.runtime.leader_election import Election
-    from optsched.kube.scheduler.binder import Bind, Failure
-    from optsched.kube.scheduler.evictor import Victim
     from optsched.kube.serving.http import Address
     from optsched.kube.serving.metrics_server import SecureMetrics
     from optsched.policy.reload import PolicyWatch
 
 DRAIN_S: Final = 20.0
-"""How long binds may take that are left when the process is told to stop."""
+"""How long the remaining binds may take at shutdown."""
 
-LAST_WORDS_S: Final = 2.0
-"""The same for status and events."""
+SHUTDOWN_S: Final = 2.0
+"""How long statuses, events and the release of the lease may each take at shutdown."""
 
 WRITES: Final = 8
-"""Status patches under way; some may meet a webhook that takes its time."""
-
-POLICY_CONFIG_MAP: Final = "POLICY_CONFIG_MAP"
-"""Names the ConfigMap that is mounted as the policy: NAMESPACE/NAME."""
+"""Status patches sent together; a slow webhook may delay some."""
 
 log = logging.getLogger(__name__)
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a live scheduler is told.
+    """Settings of a live scheduler.
 
     Attributes
     ----------
     policy
         The policy and the file that it comes from.
     solver, period_s
-        Instead of what the policy says; None for that.
+        Override the policy; None to follow it.
     election
-        None where this process schedules without asking.
+        None where this process is the only one.
     listen
         Where health is served, and metrics unless `metrics` names another address.
     metrics
-        Where metrics are served over TLS; None where they are served without.
+        Where metrics are served over TLS; None for plain HTTP.
     node_labels
-        (label, value): only nodes with one of them are used; all nodes where there are none.
+        (label, value): only nodes with one of them are used; empty for all nodes.
     reports_gangs
         Whether binds of one gang are one event on its PodGroup, and not one on each pod.
 
@@ -115,298 +109,164 @@ async def run(settings: Settings) -> None:
     Raises ConfigError where no cluster is configured, and OSError for an address that is taken.
     """
     async with connect(settings.kubeconfig) as client:
-        live = SchedulerProcess(settings, client)
+        process = SchedulerProcess(settings, client)
         listening = ServingAddresses(settings.listen, settings.metrics)
-        exposition = live.metrics.exposition
-        async with serve_process(listening, live.scheduler, exposition, client) as places:
+        exposition = process.metrics.exposition
+        async with serve_process(listening, process.scheduler, exposition, client) as places:
             log.info("cluster %s; %s", client.server, places)
             freeze_startup_objects()
-            await live.run()
+            await process.run()
 
 
 class SchedulerProcess:
-    """All parts of one process."""
+    """The parts of one process: made here, run together, stopped in order."""
 
     def __init__(self, settings: Settings, client: Client) -> None:
-        self._settings = settings
-        self._client = client
-        self._clock = SystemClock()
-        self._timing = Timing()
-        self._outage = Outage()
+        clock, timing, outage = SystemClock(), Timing(), Outage()
         self.metrics = Metrics()
-        self._cache = ClusterCache(settings.pods, _node_filter(settings.node_labels))
-        self._elector = self._make_elector()
-        self._leadership: Leadership = self._elector or AlwaysLeading()
-        self._binder = self._make_binder()
-        self._events = EventRecorder(
-            client, self._clock, self._timing, self._is_due, self._cache.exists
+        cache = ClusterCache(settings.pods, _node_filter(settings.node_labels))
+        self._election = ProcessElection(client, settings.election, clock, timing, outage)
+        leadership = self._election.leadership
+
+        def is_leading() -> bool:
+            return leadership.is_leading
+
+        def is_event_due(note: Note) -> bool:
+            # Only a leader reports on the cluster; every process reports on itself.
+            exists = note.is_last or cache.exists(note.about, note.uid)
+            return own.is_own(note.about) or (is_leading() and exists)
+
+        self._events = EventRecorder(client, clock, timing, is_event_due, cache.exists)
+        own = SelfReporter(settings.election, self.metrics, self._events)
+        self._outcomes = OutcomeReporter(
+            cache, self.metrics, self._events, clock, reports_gangs=settings.reports_gangs
         )
-        self._gang_binds = notices.GangBindEvents(self._cache.group)
-        self._writes = self._make_outbox()
-        # Evictions wait for nominations, which must not wait for anything else.
-        self._nominations = self._make_outbox()
-        self._evictor = self._make_evictor()
-        self.metrics.watch_evictions(self._evictor.count_waiting)
-        self._policies = self._make_policies()
-        self._solver = SolverSupervisor(WorkerProcess(), self._timing)
-        if self._policies.current().solver is SolverKind.CPSAT:
-            self._solver.request_start()
-        self._follower = self._make_follower()
-        self.scheduler = Scheduler(self._parts())
-
-    # --- making ----------------------------------------------------------------------------------
-
-    def _make_elector(self) -> Elector | None:
-        election = self._settings.election
-        if election is None:
-            return None
-        lock = (election.namespace, election.name)
-        return Elector(self._client, lock, identity(), election.times, (self._clock, self._timing))
-
-    def _make_binder(self) -> LiveBinder:
-        leadership = self._leadership
-        context = BinderContext(
-            clock=self._clock,
-            listener=self,
-            may_bind=lambda: leadership.is_leading,
-            timing=self._timing,
-            locks_nodes=lambda: any(rule.locks_nodes for rule in self._shares()),
-            patience_s=self._patience_s,
-        )
-        return LiveBinder(self._client, self._cache, context)
-
-    def _make_follower(self) -> Follower:
-        return Follower(
-            self._client,
-            self._cache,
-            self._timing,
-            on_change=lambda: self.scheduler.wake(),
-            on_failure=lambda kind: self.metrics.watch_failed(kind.plural),
-            outage=self._outage,
+        policies = PolicyFile(
+            settings.policy,
+            clock,
+            own.report_policy,
+            solver=settings.solver,
+            period_s=settings.period_s,
         )
 
-    def _make_outbox(self) -> WriteQueue[Ref, Write]:
-        leadership = self._leadership
-        write = make_writer(self._client, lambda: leadership.is_leading, self._cache)
-        return WriteQueue(write, self._timing, at_once=WRITES, on_failure=self._not_written)
+        def rules_of(kind: type[R]) -> Iterator[R]:
+            rules = (active.rule for active in policies.current().rules.active)
+            return (rule for rule in rules if isinstance(rule, kind))
 
-    def _make_evictor(self) -> Evictor:
-        leadership = self._leadership
-        return Evictor(
-            self._client,
-            self._cache,
-            self._nominations,
-            EvictorContext(
-                listener=self,
-                timing=self._timing,
-                holds=self._binder.holds,
-                may_evict=lambda: leadership.is_leading,
+        self._binder = LiveBinder(
+            client,
+            cache,
+            BinderContext(
+                clock=clock,
+                listener=self._outcomes,
+                may_bind=is_leading,
+                timing=timing,
+                locks_nodes=lambda: any(rule.locks_nodes for rule in rules_of(DeviceShare)),
+                patience_s=lambda: next((float(r.patience_s) for r in rules_of(Volumes)), None),
             ),
         )
 
-    def _make_policies(self) -> PolicyFile:
-        return PolicyFile(
-            self._settings.policy,
-            self._clock,
-            self._on_verdict,
-            solver=self._settings.solver,
-            period_s=self._settings.period_s,
+        def report_unwritten(ref: Ref, error: KubeError) -> None:
+            log.warning("%s not written: %s", ref, error)
+            self.scheduler.retry_status(ref)
+
+        write = make_writer(client, is_leading, cache)
+        # Evictions wait for nominations, which must not wait for anything else.
+        self._writes, self._nominations = (
+            WriteQueue(write, timing, at_once=WRITES, on_failure=report_unwritten) for _ in range(2)
+        )
+        self._evictor = Evictor(
+            client,
+            cache,
+            self._nominations,
+            EvictorContext(
+                listener=self._outcomes,
+                timing=timing,
+                gang_backoff=self._binder.gang_backoff,
+                may_evict=is_leading,
+            ),
+        )
+        self.metrics.pods.watch_evictions(self._evictor.count_waiting)
+        solver = SolverSupervisor(WorkerProcess(), timing)
+        if policies.current().solver is SolverKind.CPSAT:
+            solver.request_start()
+        follower = Follower(
+            client,
+            cache,
+            timing,
+            on_change=lambda: self.scheduler.wake(),
+            on_failure=lambda kind: self.metrics.watch_failed(kind.plural),
+            outage=outage,
+        )
+        self.scheduler = Scheduler(
+            SchedulerDependencies(
+                cache=cache,
+                binder=self._binder,
+                evictor=self._evictor,
+                writes=self._writes,
+                events=self._events,
+                metrics=self.metrics,
+                policies=policies,
+                leadership=leadership,
+                dumps=SnapshotDumps(settings.dump_dir),
+                clock=clock,
+                solver=solver,
+                follower=follower if self._election.is_contested else None,
+                on_fault=own.report_fault,
+                on_advice=own.report_advice,
+                outage=outage,
+            )
+        )
+        self._outcomes.on_change = self.scheduler.wake
+        geometries = GeometryReader(
+            client,
+            cache,
+            timing,
+            lambda: next((r.geometries_in for r in rules_of(DeviceShare) if r.cuts), None),
+            self.scheduler.wake,
         )
 
-    def _parts(self) -> SchedulerDependencies:
-        return SchedulerDependencies(
-            cache=self._cache,
-            binder=self._binder,
-            evictor=self._evictor,
-            writes=self._writes,
-            events=self._events,
-            metrics=self.metrics,
-            policies=self._policies,
-            leadership=self._leadership,
-            dumps=SnapshotDumps(self._settings.dump_dir),
-            clock=self._clock,
-            solver=self._solver,
-            follower=None if self._elector is None else self._follower,
-            on_fault=self._on_fault,
-            on_advice=self._on_advice,
-            outage=self._outage,
-        )
+        async def report_gang_binds() -> None:
+            while True:
+                await timing.sleep(TOGETHER_MS / 2000)
+                self._outcomes.report_gang_binds(TOGETHER_MS)
 
-    # --- running ---------------------------------------------------------------------------------
+        self._services: tuple[Callable[[], Coroutine[None, None, None]], ...] = (
+            follower.run,
+            geometries.run,
+            self._binder.run,
+            self._evictor.run,
+            self._writes.run,
+            self._nominations.run,
+            self._events.run,
+            *([report_gang_binds] if settings.reports_gangs else []),
+            lambda: self._election.run(self.scheduler.wake),
+            solver.run,
+        )
 
     async def run(self) -> None:
-        """Run until told to stop, then take everything down in order."""
+        """Run until SIGTERM or SIGINT, then stop everything in order; SIGUSR2 dumps a snapshot."""
+        stop, dump = self.scheduler.stop, self.scheduler.dump
+        signals = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGUSR2: dump}
         async with asyncio.TaskGroup() as group:
-            with handle_signals(self._signals()):
-                tasks = [group.create_task(each) for each in self._services()]
+            with handle_signals(signals):
+                tasks = [group.create_task(service()) for service in self._services]
                 await self.scheduler.run()
                 await self._drain()
                 for task in tasks:
                     task.cancel()
                 await asyncio.wait(tasks)
-                await self._resign()
-
-    def _signals(self) -> Mapping[signal.Signals, Callable[[], None]]:
-        """SIGTERM and SIGINT stop, SIGUSR2 writes a snapshot."""
-        return {
-            signal.SIGTERM: self.scheduler.stop,
-            signal.SIGINT: self.scheduler.stop,
-            signal.SIGUSR2: self.scheduler.dump,
-        }
-
-    def _services(self) -> Iterator[Coroutine[None, None, None]]:
-        yield self._follower.run()
-        yield GeometryReader(
-            self._client, self._cache, self._timing, self._geometries_in, self.scheduler.wake
-        ).run()
-        yield self._binder.run()
-        yield self._evictor.run()
-        yield self._writes.run()
-        yield self._nominations.run()
-        yield self._events.run()
-        if self._settings.reports_gangs:
-            yield self._report_gang_binds()
-        if self._elector is not None:
-            yield self._elector.run(
-                self._report_election,
-                lambda: self._outage.record_success(LEASE),
-                self.scheduler.wake,
-            )
-        yield self._solver.run()
-
-    async def _report_gang_binds(self) -> None:
-        """Have events of binds written that were kept for a moment."""
-        while True:
-            await self._timing.sleep(notices.TOGETHER_MS / 2000)
-            self._note_gang_binds(self._clock.now_ms() - notices.TOGETHER_MS)
-
-    def _note_gang_binds(self, before_ms: int) -> None:
-        for note in self._gang_binds.collect_due(before_ms):
-            self._events.note(note)
-
-    def _geometries_in(self) -> tuple[str, str] | None:
-        """The ConfigMap that says how devices may be cut, where the policy shares any of them."""
-        return next((rule.geometries_in for rule in self._shares() if rule.cuts), None)
-
-    def _patience_s(self) -> float | None:
-        """How long pods wait for volumes; None where the policy does not look after volumes."""
-        rules = (active.rule for active in self._policies.current().rules.active)
-        return next((float(r.patience_s) for r in rules if isinstance(r, Volumes)), None)
-
-    def _shares(self) -> Iterator[DeviceShare]:
-        """The rules of the policy that share devices."""
-        rules = (active.rule for active in self._policies.current().rules.active)
-        return (rule for rule in rules if isinstance(rule, DeviceShare))
+                await self._election.resign(SHUTDOWN_S)
 
     async def _drain(self) -> None:
         log.info("stopping: %d binds are left", self._binder.num_waiting)
         await wait_at_most(DRAIN_S, self._binder.until_idle())
         self._binder.withdraw()
         self._evictor.withdraw()
-        await wait_at_most(LAST_WORDS_S, self._nominations.until_idle())
-        await wait_at_most(LAST_WORDS_S, self._writes.until_idle())
-        self._note_gang_binds(self._clock.now_ms())
-        await wait_at_most(LAST_WORDS_S, self._events.until_idle())
-
-    async def _resign(self) -> None:
-        if self._elector is None:
-            return
-        try:
-            await wait_at_most(LAST_WORDS_S, self._elector.release())
-        except KubeError as e:
-            log.warning("lease not released: %s", e)
-
-    def _report_election(self, error: KubeError) -> None:
-        level = logging.WARNING if self._outage.record_failure(LEASE, error) else logging.INFO
-        log.log(level, "lease neither taken nor renewed: %s", error)
-
-    def _is_due(self, note: Note) -> bool:
-        """Whether the event of a note is to be written: only a leader tells, and only objects.
-
-        What is about this process itself it tells in any case.
-        """
-        if note.about in (
-            _own_object(self._settings.election, os.environ),
-            policy_object(os.environ),
-        ):
-            return True
-        is_there = note.is_last or self._cache.exists(note.about, note.uid)
-        return self._leadership.is_leading and is_there
-
-    # --- what parts tell one another -------------------------------------------------------------
-
-    def bound(self, bind: Bind, seconds: float) -> None:
-        """See `BindListener`."""
-        self.metrics.bound(seconds)
-        if self._settings.reports_gangs:
-            self._gang_binds.add(bind, self._clock.now_ms())
-        else:
-            self._events.note(notices.scheduled(bind))
-
-    def failed(self, bind: Bind, failure: Failure) -> None:
-        """See `BindListener`."""
-        log.warning("%s not bound to %s: %s", bind.task, bind.node, failure.message)
-        self.metrics.not_bound(failure.word)
-        self._events.note(notices.not_bound(bind, failure))
-        self.scheduler.wake()
-
-    def evicted(self, victim: Victim) -> None:
-        """See `EvictionListener`."""
-        self.metrics.evicted(victim.eviction.action, victim.eviction.plugin)
-        self._events.note(notices.evicted(victim))
-        note = notices.overuse_reclaimed(victim, self._cache)
-        if note is not None:
-            self._events.note(note)
-
-    def not_evicted(self, victim: Victim, error: KubeError) -> None:
-        """See `EvictionListener`."""
-        log.warning("%s not evicted: %s", victim.eviction.task, error)
-        self._events.note(notices.not_evicted(victim, error))
-        self.scheduler.wake()
-
-    def spared(self, victim: Victim, why: str) -> None:
-        """See `EvictionListener`."""
-        log.info("%s not evicted: why=%s", victim.eviction.task, why)
-        self.metrics.spared(why)
-        self.scheduler.wake()
-
-    def _not_written(self, ref: Ref, error: KubeError) -> None:
-        log.warning("%s not written: %s", ref, error)
-        self.scheduler.retry_status(ref)
-
-    def _on_verdict(self, problems: str) -> None:
-        self.metrics.policy_rejected.set(bool(problems))
-        if problems:
-            self._note_own("PolicyRejected", problems)
-
-    def _on_fault(self, fault: str) -> None:
-        self._note_own("PluginFailed", fault)
-
-    def _on_advice(self, advice: str) -> None:
-        about = policy_object(os.environ)
-        if about is not None:
-            self._events.note(Note(about, "", EventType.WARNING, "ReclaimMissing", advice, advice))
-
-    def _note_own(self, reason: str, message: str) -> None:
-        """An event about the scheduler itself."""
-        about = _own_object(self._settings.election, os.environ)
-        uid = os.environ.get("POD_UID", "") if about.kind is POD else ""
-        self._events.note(Note(about, uid, EventType.WARNING, reason, message, message))
-
-
-def _own_object(election: Election | None, environment: Mapping[str, str]) -> Ref:
-    """What events about the scheduler itself are about: its pod if it knows it, else its lease."""
-    if "POD_NAME" in environment and "POD_NAMESPACE" in environment:
-        return Ref(POD, environment["POD_NAMESPACE"], environment["POD_NAME"])
-    if election is not None:
-        return Ref(LEASE, election.namespace, election.name)
-    return Ref(LEASE, "default", COMPONENT)
-
-
-def policy_object(environment: Mapping[str, str]) -> Ref | None:
-    """The ConfigMap that the policy comes from, where the environment says so."""
-    namespace, slash, name = environment.get(POLICY_CONFIG_MAP, "").partition("/")
-    return Ref(CONFIG_MAP, namespace, name) if slash and namespace and name else None
+        await wait_at_most(SHUTDOWN_S, self._nominations.until_idle())
+        await wait_at_most(SHUTDOWN_S, self._writes.until_idle())
+        self._outcomes.report_gang_binds()
+        await wait_at_most(SHUTDOWN_S, self._events.until_idle())
 
 
 def _node_filter(labels: tuple[tuple[str, str], ...]) -> Callable[[Mapping[str, str]], bool]:

@@ -119,7 +119,7 @@ class World:
         self.writes = WriteQueue(
             make_writer(self.api, lambda: True), ways, on_failure=lambda _, __: None
         )
-        evicting = EvictorContext(self, ways, self.binder.holds, lambda: True)
+        evicting = EvictorContext(self, ways, self.binder.gang_backoff, lambda: True)
         self.evictor = Evictor(self.api, self.cache, self.writes, evicting)
 
     def bound(self, bind: Bind, seconds: float) -> None:

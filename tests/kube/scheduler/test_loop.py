@@ -83,9 +83,9 @@ class Plant:
         around = BinderContext(self.clock, self, leads, ways)
         self.binder = LiveBinder(self.api, self.cache, around)
         self.writes = WriteQueue(make_writer(self.api, leads), ways, on_failure=lambda *_: None)
-        evicting = EvictorContext(self, ways, self.binder.holds, leads)
+        evicting = EvictorContext(self, ways, self.binder.gang_backoff, leads)
         self.evictor = Evictor(self.api, self.cache, self.writes, evicting)
-        self.events = EventRecorder(self.api, self.clock, ways, is_there=self.cache.exists)
+        self.events = EventRecorder(self.api, self.clock, ways, exists=self.cache.exists)
         shelf = Shelf(folder, lambda _: (("mine.py", self.plugin),) if self.plugin else ())
         watch = PolicyWatch("policy.conf", lambda _: f"{self.policy}solver: none\n", shelf)
         parts = SchedulerDependencies(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from optsched.kube.scheduler.process import POLICY_CONFIG_MAP, policy_object
+from optsched.kube.scheduler.outcomes import POLICY_CONFIG_MAP, policy_object
 
 
 @pytest.mark.parametrize(
