@@ -12,6 +12,7 @@ from optsched.api.kinds import POD
 from optsched.formats.snapshots.object_index import READ_KINDS
 from optsched.kube.client.errors import AlreadyExists, Conflict, KubeError, NotFound
 from optsched.kube.client.interfaces import Page, Ref
+from optsched.kube.client.selection import EVERYTHING, Selection
 from optsched.kube.reflector.reflector import Listed
 from optsched.kube.runtime.timing import Timing
 from tests.kube.cluster import kind_of
@@ -156,14 +157,18 @@ class FakeApi:
         )
         self._end("evict")
 
-    async def list_page(self, kind: Kind, limit: int, token: str = "") -> Page:
+    async def list_page(
+        self, kind: Kind, limit: int, token: str = "", selection: Selection = EVERYTHING
+    ) -> Page:
         await self._begin("list", kind)
         found = self.of(kind)
         start = int(token or 0)
         more = str(start + limit) if len(found) > start + limit else ""
         return Page(found[start : start + limit], str(self._version), more)
 
-    async def watch_lines(self, kind: Kind, resource_version: str) -> AsyncGenerator[bytes, None]:
+    async def watch_lines(
+        self, kind: Kind, resource_version: str, selection: Selection = EVERYTHING
+    ) -> AsyncGenerator[bytes, None]:
         await self._begin("watch", kind, resource_version)
         await asyncio.Event().wait()
         yield b""

@@ -147,10 +147,10 @@ def unknown_kind(kind: Kind) -> str:
 async def listed(client: Client, kind: Kind, namespace: str = "", **query: str) -> list[Raw]:
     """The objects of a kind in a namespace, or in all; query: labels and fields."""
     from optsched.kube.client.errors import NotFound
-    from optsched.kube.client.selection import Selection, select
+    from optsched.kube.client.selection import Selection, list_objects
 
     try:
-        return await select(client, kind, Selection(namespace, **query))
+        return await list_objects(client, kind, Selection(namespace, **query))
     except NotFound as e:
         raise Failure(unknown_kind(kind), Exit.NOT_FOUND) from e
 

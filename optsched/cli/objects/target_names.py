@@ -159,12 +159,12 @@ def known_names(kind: Kind, place: Any, namespace: str = "") -> list[str]:  # no
 
     from optsched.cli.base.connection import ask
     from optsched.cli.objects.table_columns import name_of
-    from optsched.kube.client.selection import Selection, select
+    from optsched.kube.client.selection import Selection, list_objects
 
     async def names(client: Client) -> list[str]:
         inside = (namespace or client.namespace) if kind.namespaced else ""
         async with asyncio.timeout(COMPLETION_S):
-            return [name_of(obj) for obj in await select(client, kind, Selection(inside))]
+            return [name_of(obj) for obj in await list_objects(client, kind, Selection(inside))]
 
     try:
         return sorted(ask(place, names))

@@ -7,8 +7,9 @@ import logging
 from typing import TYPE_CHECKING
 
 from optsched.formats.snapshots.object_index import OPTIONAL_KINDS, READ_KINDS
-from optsched.kube.client.errors import Forbidden, Gone, NotFound
+from optsched.kube.client.errors import Forbidden, NotFound
 from optsched.kube.reflector.reflector import Listed, ReflectorState, reflect
+from optsched.kube.reflector.watch_log import WatchLog
 from optsched.kube.runtime.outage import Outage
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ class Follower:
         self._timing = timing
         self._on_change = on_change
         self._on_failure = on_failure
-        self._broken: set[Kind] = set()
         self._outage = outage or Outage()
+        self._watch_log = WatchLog(self._outage)
         self._absent: set[Kind] = set()
         self._stale: set[Kind] = set()
         self._followed: dict[Kind, asyncio.Task[None]] = {}
@@ -93,9 +94,8 @@ class Follower:
                 await asyncio.sleep(0)
 
     def _record_success(self, kind: Kind) -> None:
-        self._outage.record_success(kind)
-        if kind in self._broken or kind in self._absent:
-            self._broken.discard(kind)
+        self._watch_log.record_success(kind, kind)
+        if kind in self._absent:
             self._absent.discard(kind)
             log.info("%s: followed again", kind.plural)
 
@@ -104,11 +104,7 @@ class Follower:
             self._mark_absent(kind, error)
             return
         self._on_failure(kind)
-        if self._outage.record_failure(kind, error) and kind not in self._broken:
-            self._broken.add(kind)
-            # That a version is no longer kept is no fault: all is listed again.
-            level = logging.INFO if isinstance(error, Gone) else logging.WARNING
-            log.log(level, "%s: can not be followed: %s", kind.plural, error)
+        self._watch_log.record_failure(kind, kind, error)
 
     def _mark_absent(self, kind: Kind, error: KubeError) -> None:
         """Go on as if a kind that can not be had had no objects; it is asked for again.

@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.api.kinds import POD
 from optsched.formats.snapshots.object_index import OPTIONAL_KINDS, READ_KINDS
 from optsched.formats.snapshots.writer import time_manifest
-from optsched.kube.client.errors import Gone, NotFound
+from optsched.kube.client.errors import NotFound
+from optsched.kube.client.selection import list_objects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from optsched.api.kinds import Kind
-    from optsched.kube.client.interfaces import Raw, Source
-
-PAGE_SIZE: Final = 500
-TRIES: Final = 3
-"""How often a list is begun again because its pages were not kept long enough."""
+    from optsched.kube.client.interfaces import Raw
+    from optsched.kube.client.selection import SelectiveSource
 
 _METADATA: Final = frozenset({"managedFields", "resourceVersion", "generation", "selfLink"})
 _APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
@@ -31,40 +29,21 @@ _CONTAINER: Final = frozenset({"name", "image", "resources", "ports", "restartPo
 """What stays of a container; its command, arguments and environment do not."""
 
 
-async def capture(source: Source, now_ms: int) -> list[Raw]:
+async def capture(source: SelectiveSource, now_ms: int) -> list[Raw]:
     """The objects of a cluster, to be read by `optsched solve`; raises `KubeError`.
 
     now_ms: when, as the bundle says in its first object.
     """
     found: list[Raw] = [time_manifest(now_ms)]
     for kind in READ_KINDS:
-        found.extend(_plain(kind, obj) for obj in await _listed(source, kind))
-    return found
-
-
-async def _listed(source: Source, kind: Kind) -> list[Raw]:
-    for _ in range(TRIES - 1):
         try:
-            return await _pages(source, kind)
-        except Gone:
-            continue
-    return await _pages(source, kind)
-
-
-async def _pages(source: Source, kind: Kind) -> list[Raw]:
-    found: list[Raw] = []
-    token = ""
-    while True:
-        try:
-            page = await source.list_page(kind, PAGE_SIZE, token)
+            objects = await list_objects(source, kind)
         except NotFound:
-            if kind in OPTIONAL_KINDS:
-                return []
-            raise
-        found.extend(page.items)
-        token = page.token
-        if not token:
-            return found
+            if kind not in OPTIONAL_KINDS:
+                raise
+            continue
+        found.extend(_plain(kind, obj) for obj in objects)
+    return found
 
 
 def _plain(kind: Kind, obj: Raw) -> Raw:

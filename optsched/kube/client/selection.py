@@ -50,7 +50,7 @@ class SelectiveSource(Protocol):
         """The events after a resource version, a line of JSON each."""
 
 
-async def select(
+async def list_objects(
     source: SelectiveSource, kind: Kind, selection: Selection = EVERYTHING
 ) -> list[Raw]:
     """All objects of a kind that are meant, in the order of the server; raises `KubeError`."""

@@ -18,7 +18,7 @@ from optsched.controllers.controller import scopes_of
 from optsched.controllers.effects import Again, PatchStatus
 from optsched.controllers.figures import groups_by_phase
 from optsched.controllers.json_fields import ref_of, uid_of
-from optsched.kube.client.errors import Gone, KubeError, NotFound
+from optsched.kube.client.errors import KubeError, NotFound
 from optsched.kube.client.selection import Selection
 from optsched.kube.controllers.executor import Executor, ExecutorContext, Stale
 from optsched.kube.controllers.port_probe import is_answered
@@ -26,6 +26,7 @@ from optsched.kube.controllers.ufm_client import UfmClient
 from optsched.kube.reflector.object_store import Store
 from optsched.kube.reflector.reflector import Listed, ReflectorState, reflect
 from optsched.kube.reflector.selected import SelectedSource
+from optsched.kube.reflector.watch_log import WatchLog
 from optsched.kube.runtime.outage import Outage
 from optsched.kube.runtime.work_queue import WorkQueue
 
@@ -73,7 +74,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ManagerDependencies:
-    """What controllers work with; each part is run by whoever made it.
+    """What a manager works with; the caller runs each of them.
 
     reads_again: whether all is listed again when this process becomes the leader.
     """
@@ -93,36 +94,40 @@ class ManagerDependencies:
 class Manager:
     """Runs controllers; `run` has to be running for anything to be done."""
 
-    def __init__(self, controllers: Sequence[Controller], parts: ManagerDependencies) -> None:
+    def __init__(
+        self, controllers: Sequence[Controller], dependencies: ManagerDependencies
+    ) -> None:
         self._controllers = tuple(controllers)
-        self._dependencies = parts
+        self._deps = dependencies
         kinds = dict.fromkeys(kind for each in controllers for kind in _in_order(each.kinds))
         indexes = [index for each in controllers for index in each.indexes]
-        self.store = Store(kinds, indexes, parts.clock, self._changed, scopes_of(controllers))
+        self.store = Store(
+            kinds, indexes, dependencies.clock, self._changed, scopes_of(controllers)
+        )
         self._interested: dict[Kind, list[int]] = {
             kind: [i for i, each in enumerate(controllers) if kind in (each.kind, *each.wakes)]
             for kind in kinds
         }
         context = ExecutorContext(
             listener=self,
-            may_write=lambda: self._leads and parts.leadership.is_leading,
-            is_answered=parts.is_answered,
-            ask_fabric=UfmClient(parts.api, parts.clock).read_fabric,
+            may_write=lambda: self._leads and dependencies.leadership.is_leading,
+            is_answered=dependencies.is_answered,
+            ask_fabric=UfmClient(dependencies.api, dependencies.clock).read_fabric,
         )
-        self._executor = Executor(parts.api, self.store, context)
-        self._queue: WorkQueue[Key] = WorkQueue(parts.timing.chance)
+        self._executor = Executor(dependencies.api, self.store, context)
+        self._queue: WorkQueue[Key] = WorkQueue(dependencies.timing.chance)
         self._leads = False
         self._written_s: dict[Ref, float] = {}
         self._late_s: dict[Ref, float] = {}
         """Objects whose status waits to be written, and since when."""
         self._stopping = asyncio.Event()
-        self._broken: set[tuple[Kind, Scope]] = set()
+        self._watch_log = WatchLog(dependencies.outage)
         self._absent: set[tuple[Kind, Scope]] = set()
         self._stale: set[tuple[Kind, Scope]] = set()
         """What has to be listed before this process works, after it has become the leader."""
         self._follows: dict[tuple[Kind, Scope], asyncio.Task[None]] = {}
-        parts.metrics.watch_depth(lambda: len(self._queue))
-        parts.metrics.watch_groups(self._groups)
+        dependencies.metrics.watch_depth(lambda: len(self._queue))
+        dependencies.metrics.watch_groups(self._groups)
 
     # --- what others see -------------------------------------------------------------------------
 
@@ -141,7 +146,7 @@ class Manager:
 
     def may_report(self, note: Note) -> bool:
         """Whether this process works and the object of a note is known to exist."""
-        leads = self._leads and self._dependencies.leadership.is_leading
+        leads = self._leads and self._deps.leadership.is_leading
         return leads and self.exists(note.about, note.uid)
 
     def exists(self, about: Ref, uid: str) -> bool:
@@ -178,23 +183,19 @@ class Manager:
     async def _watch_leadership(self, group: asyncio.TaskGroup) -> None:
         known_term = 0
         while True:
-            term = self._dependencies.leadership.term
+            term = self._deps.leadership.term
             if term != known_term and self._leads:
                 # Also where it leads again by now: what was to be written meanwhile was not.
                 self._stop_leading()
-            if (
-                term not in (0, known_term)
-                and self.store.is_synced
-                and self._dependencies.reads_again
-            ):
+            if term not in (0, known_term) and self.store.is_synced and self._deps.reads_again:
                 self._refresh(group)
             known_term = term
             leads = term != 0 and self.store.is_synced and not self._stale
             if leads and not self._leads:
                 self._leads = True
-                self._dependencies.metrics.leading.set(True)
+                self._deps.metrics.leading.set(True)
                 self._enqueue_all()
-            await self._dependencies.timing.sleep(LOOK_S)
+            await self._deps.timing.sleep(LOOK_S)
 
     def _refresh(self, group: asyncio.TaskGroup) -> None:
         """List all again: a watch may have been silent, and what the last leader did is unknown."""
@@ -214,44 +215,35 @@ class Manager:
 
     def _stop_leading(self) -> None:
         self._leads = False
-        self._dependencies.metrics.leading.set(False)
+        self._deps.metrics.leading.set(False)
         # Where the server is away that has been reported.
-        level = logging.INFO if self._dependencies.outage.is_active else logging.WARNING
+        level = logging.INFO if self._deps.outage.is_active else logging.WARNING
         log.log(level, "another process may work from now on")
-        self._dependencies.outage.retain(lambda about: about == LEASE or about in self._follows)
+        self._deps.outage.retain(lambda about: about == LEASE or about in self._follows)
         self._queue.clear()
         self._late_s.clear()
 
     # --- following -------------------------------------------------------------------------------
 
     async def _follow(self, kind: Kind, scope: Scope, *, was_there: bool = False) -> None:
-        timing = self._dependencies.timing
-        source = SelectedSource(self._dependencies.source, _selection(scope))
+        timing = self._deps.timing
+        source = SelectedSource(self._deps.source, _selection(scope))
         failed = partial(self._failed, scope)
         reflection = ReflectorState(timing.chance, absent=() if was_there else (NotFound,))
         async for event in reflect(source, kind, reflection, timing.sleep, failed):
             self.store.apply(kind, event, scope)
-            self._dependencies.outage.record_success((kind, scope))
+            self._watch_log.record_success((kind, scope), kind)
             self._absent.discard((kind, scope))
             if isinstance(event, Listed) and event.is_last:
                 self._stale.discard((kind, scope))
-            if (kind, scope) in self._broken:
-                self._broken.discard((kind, scope))
-                log.info("%s: followed again", kind.plural)
             if isinstance(event, Listed):
                 # A long list is read page by page; others get their turn in between.
                 await asyncio.sleep(0)
 
     def _failed(self, scope: Scope, kind: Kind, error: KubeError) -> None:
-        self._dependencies.metrics.watch_failed(kind.plural)
-        is_new = self._dependencies.outage.record_failure((kind, scope), error)
-        if (kind, scope) in self._broken or not is_new:
-            return
-        self._broken.add((kind, scope))
-        # That a version is no longer kept is no fault: all is listed again.
-        level = logging.INFO if isinstance(error, Gone) else logging.WARNING
-        log.log(level, "%s of %s: can not be followed: %s", kind.plural, kind.api_version, error)
-        if isinstance(error, NotFound) and kind.plural in self.store.unsynced():
+        self._deps.metrics.watch_failed(kind.plural)
+        is_reported = self._watch_log.record_failure((kind, scope), kind, error)
+        if is_reported and isinstance(error, NotFound) and kind.plural in self.store.unsynced():
             # A kind that is not installed has no objects; it is asked for again. One that was
             # there has only been lost by a server that is starting.
             self._absent.add((kind, scope))
@@ -282,7 +274,7 @@ class Manager:
             return [*found, *wakes(obj, self.store)]
         except Exception:
             log.exception("%s: what %s wakes is not known", controller.name, ref_of(kind, obj))
-            self._dependencies.metrics.reconciled(controller.name, "error")
+            self._deps.metrics.reconciled(controller.name, "error")
             return found
 
     # --- working ---------------------------------------------------------------------------------
@@ -299,7 +291,7 @@ class Manager:
 
     async def _reconcile(self, key: Key) -> None:
         controller, ref = self._controllers[key[0]], key[1]
-        began_s = self._dependencies.clock.monotonic()
+        began_s = self._deps.clock.monotonic()
         try:
             effects = self._defer_statuses(controller.decide(ref, self.store), ref, began_s)
             log.debug("%s %s: %d things to do", controller.name, ref, len(effects))
@@ -317,11 +309,11 @@ class Manager:
             self._requeue(key, "error")
             return
         self._queue.mark_done(key)
-        self._dependencies.outage.record_success(key)
+        self._deps.outage.record_success(key)
         for again in agains:
             self._queue.add_after((key[0], again.key or ref), again.after_s)
-        seconds = self._dependencies.clock.monotonic() - began_s
-        self._dependencies.metrics.reconciled(controller.name, "done", seconds)
+        seconds = self._deps.clock.monotonic() - began_s
+        self._deps.metrics.reconciled(controller.name, "done", seconds)
 
     def _defer_statuses(self, effects: Effects, ref: Ref, now_s: float) -> Effects:
         """The effects, but for a status that may wait for what is likely to follow."""
@@ -347,25 +339,25 @@ class Manager:
 
     def _report(self, key: Key, error: KubeError) -> None:
         failures = self._requeue(key, "refused")
-        if not self._dependencies.outage.record_failure(key, error):
+        if not self._deps.outage.record_failure(key, error):
             return
         if failures in (1, TELL_AFTER) or failures % 100 == 0:
             name = self._controllers[key[0]].name
             log.warning("%s %s: not done yet, tried %d times: %s", name, key[1], failures, error)
 
     def _requeue(self, key: Key, result: str) -> int:
-        self._dependencies.metrics.reconciled(self._controllers[key[0]].name, result)
+        self._deps.metrics.reconciled(self._controllers[key[0]].name, result)
         return self._queue.retry_later(key)
 
     # --- what the executor tells -----------------------------------------------------------------
 
     def wrote(self, verb: str, plural: str) -> None:
         """See `effects.Listener`."""
-        self._dependencies.metrics.wrote(verb, plural)
+        self._deps.metrics.wrote(verb, plural)
 
     def note(self, note: Note) -> None:
         """See `effects.Listener`."""
-        self._dependencies.events.note(note)
+        self._deps.events.note(note)
 
 
 def _selection(scope: Scope) -> Selection:

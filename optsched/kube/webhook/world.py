@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final
 from optsched.api.job_schemas import JOB_SPEC
 from optsched.api.kinds import JOB_TEMPLATE, NAMESPACE, PRIORITY_CLASS, QUEUE, Ref
 from optsched.api.queue import parse_queue
-from optsched.kube.client.errors import Gone, KubeError, NotFound
+from optsched.kube.client.errors import KubeError, NotFound
 from optsched.kube.reflector.object_store import Store
 from optsched.kube.reflector.reflector import Listed, ReflectorState, reflect
+from optsched.kube.reflector.watch_log import WatchLog
 from optsched.kube.runtime.outage import Outage
 
 if TYPE_CHECKING:
@@ -40,8 +41,7 @@ class LiveWorld:
         self._on_failure = on_failure
         self._queues: dict[str, Queue] = {}
         self._children: dict[str, dict[str, Queue]] = {}
-        self._broken: set[Kind] = set()
-        self._outage = Outage()
+        self._watch_log = WatchLog(Outage())
 
     # --- World -----------------------------------------------------------------------------------
 
@@ -104,23 +104,15 @@ class LiveWorld:
         events = reflect(source, kind, reflection, timing.sleep, self._failed)
         async for event in events:
             self._store.apply(kind, event)
-            self._outage.record_success(kind)
-            if kind in self._broken:
-                self._broken.discard(kind)
-                log.info("%s: followed again", kind.plural)
+            self._watch_log.record_success(kind, kind)
             if isinstance(event, Listed):
                 # A long list is read page by page; reviews get their turn in between.
                 await asyncio.sleep(0)
 
     def _failed(self, kind: Kind, error: KubeError) -> None:
         self._on_failure(kind)
-        if not self._outage.record_failure(kind, error) or kind in self._broken:
-            return
-        self._broken.add(kind)
-        # That a version is no longer kept is no fault: all is listed again.
-        level = logging.INFO if isinstance(error, Gone) else logging.WARNING
-        log.log(level, "%s of %s: can not be followed: %s", kind.plural, kind.api_version, error)
-        if isinstance(error, NotFound) and kind.plural in self._store.unsynced():
+        is_reported = self._watch_log.record_failure(kind, kind, error)
+        if is_reported and isinstance(error, NotFound) and kind.plural in self._store.unsynced():
             # A kind that is not installed has no objects; it is asked for again.
             self._store.apply(kind, Listed(()))
 

@@ -11,7 +11,7 @@ import pytest
 from optsched.api.kinds import QUEUE, Ref
 from optsched.kube.client.errors import Expired, Forbidden, KubeError, Unreachable
 from optsched.kube.client.interfaces import Page
-from optsched.kube.client.selection import EVERYTHING, Selection, select
+from optsched.kube.client.selection import EVERYTHING, Selection, list_objects
 from optsched.kube.reflector.selected import watch_object
 
 if TYPE_CHECKING:
@@ -59,12 +59,12 @@ def test_pages_are_put_together_and_begun_anew_when_they_are_not_kept() -> None:
     selection = Selection("ns", labels="a=b")
     first = Page([obj("a")], "1", "next")
     source = Source(first, GONE, first, Page([obj("b")], "1"))
-    found = asyncio.run(select(source, QUEUE, selection))
+    found = asyncio.run(list_objects(source, QUEUE, selection))
     assert [each["metadata"]["name"] for each in found] == ["a", "b"]
     assert source.asked == [(token, selection) for token in ("", "next", "", "next")]
     assert selection.query == {"labelSelector": "a=b"}
     with pytest.raises(Expired):
-        asyncio.run(select(Source(GONE, GONE, GONE), QUEUE))
+        asyncio.run(list_objects(Source(GONE, GONE, GONE), QUEUE))
 
 
 def states(source: Source, number: int, told: list[KubeError]) -> list[str | None]:
