@@ -14,7 +14,7 @@ from optsched.cli.services.go_flags import translate
 from optsched.controllers import hypernode
 from optsched.kube.controllers import process as controlling
 from optsched.kube.runtime.leader_election import Election, LeaseTimes
-from optsched.kube.serving.certificate_sources import Files
+from optsched.kube.serving.certificate_sources import CertificateFiles
 from optsched.kube.serving.http import Address
 from optsched.kube.serving.metrics_server import SecureMetrics
 
@@ -90,5 +90,5 @@ def test_metrics_are_served_over_tls_with_a_certificate(ran: list[Settings]):
     flags = ("--metrics-tls-cert-file=/c", "--metrics-tls-private-key-file=/k", "--metrics-auth")
     code, output = call(*flags)
     assert code == 0, output
-    files = Files(Path("/c"), Path("/k"))
+    files = CertificateFiles(Path("/c"), Path("/k"))
     assert ran[-1].metrics == SecureMetrics(Address("", 8444), files, needs_rights=True)

@@ -16,7 +16,7 @@ from optsched.cluster.node_shards import Sharding, ShardMode
 from optsched.kube.client.client import ConfigError
 from optsched.kube.runtime.leader_election import Election, LeaseTimes
 from optsched.kube.scheduler import process as live
-from optsched.kube.serving.certificate_sources import Files
+from optsched.kube.serving.certificate_sources import CertificateFiles
 from optsched.kube.serving.http import Address
 from optsched.kube.serving.metrics_server import SecureMetrics
 from optsched.policy.policy import SolverKind
@@ -112,7 +112,7 @@ CERTIFICATE = ("--metrics-tls-cert-file=/m/tls.crt", "--metrics-tls-private-key-
 
 
 def test_metrics_are_served_over_tls_with_a_certificate(command: Command) -> None:
-    files = Files(Path("/m/tls.crt"), Path("/m/tls.key"))
+    files = CertificateFiles(Path("/m/tls.crt"), Path("/m/tls.key"))
     assert command.told().metrics is None
     settings = command.told(*CERTIFICATE)
     assert settings.metrics == SecureMetrics(Address("", 8444), files, needs_rights=False)

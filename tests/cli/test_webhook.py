@@ -11,7 +11,7 @@ from optsched.admission.services import DEFAULT_PATHS
 from optsched.api.kinds import SECRET
 from optsched.kube.client.client import ConfigError
 from optsched.kube.client.interfaces import Ref
-from optsched.kube.serving.certificate_sources import Files
+from optsched.kube.serving.certificate_sources import CertificateFiles
 from optsched.kube.serving.http import Address
 from optsched.kube.serving.metrics_server import SecureMetrics
 from optsched.kube.webhook import process as webhooking
@@ -67,7 +67,7 @@ def test_flags_as_they_stand_in_the_manifests_of_volcano(
         "2>&1",
     )
     assert len(told.services) == 7
-    assert told.files == Files(Path("/c/tls.crt"), Path("/c/tls.key"), Path("/c/ca.crt"))
+    assert told.files == CertificateFiles(Path("/c/tls.crt"), Path("/c/tls.key"), Path("/c/ca.crt"))
     assert told.listen == (Address("", 8080), Address("", 11251))
     assert "without a meaning here: --logtostderr, 2>&1" in caplog.text
     assert "leaves out /podgroups/validate, /jobflows/mutate" in caplog.text
@@ -135,7 +135,7 @@ def test_a_cluster_that_is_not_there_is_one_sentence(command: Command):
 
 def test_metrics_are_served_over_tls_with_a_certificate(command: Command):
     flags = ("--metrics-tls-cert-file=/c", "--metrics-tls-private-key-file=/k", "--metrics-auth")
-    files = Files(Path("/c"), Path("/k"))
+    files = CertificateFiles(Path("/c"), Path("/k"))
     assert command.told(*flags).metrics == SecureMetrics(
         Address("", 8444), files, needs_rights=True
     )

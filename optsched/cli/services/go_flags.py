@@ -219,7 +219,7 @@ def _address(text: str) -> Address:
 
 def secure_metrics(given: Mapping[str, Any]) -> SecureMetrics | None:
     """Where flags want metrics over TLS; None where they name no certificate."""
-    from optsched.kube.serving.certificate_sources import Files
+    from optsched.kube.serving.certificate_sources import CertificateFiles
     from optsched.kube.serving.metrics_server import SecureMetrics
 
     certificate, key = given["metrics_tls_cert_file"], given["metrics_tls_private_key_file"]
@@ -240,4 +240,4 @@ def secure_metrics(given: Mapping[str, Any]) -> SecureMetrics | None:
             "--metrics-tls-cert-file and --metrics-tls-private-key-file come together"
         )
     place = _address(given["metrics_address"] or METRICS)
-    return SecureMetrics(place, Files(certificate, key), given["metrics_auth"])
+    return SecureMetrics(place, CertificateFiles(certificate, key), given["metrics_auth"])

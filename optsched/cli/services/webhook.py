@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from optsched.admission.services import Service
     from optsched.admission.world import Settings as Rules
-    from optsched.kube.serving.certificate_sources import Files
+    from optsched.kube.serving.certificate_sources import CertificateFiles
     from optsched.kube.webhook.process import Settings
 
 GATING: Final = "SchedulingGatesQueueAdmission"
@@ -305,15 +305,15 @@ def _names(service: str, namespace: str, url: str) -> list[str]:
     return [host, *names] if host else names
 
 
-def _files(given: Mapping[str, Any]) -> Files | None:
-    from optsched.kube.serving.certificate_sources import Files
+def _files(given: Mapping[str, Any]) -> CertificateFiles | None:
+    from optsched.kube.serving.certificate_sources import CertificateFiles
 
     certificate, key = given["tls_cert_file"], given["tls_private_key_file"]
     if certificate is None and key is None:
         return None
     if certificate is None or key is None:
         raise click.UsageError("--tls-cert-file and --tls-private-key-file come together")
-    return Files(certificate, key, given["ca_cert_file"])
+    return CertificateFiles(certificate, key, given["ca_cert_file"])
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ class CredentialSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class CertificateFiles:
     """Credentials in files that somebody else renews. authority: None where nobody says."""
 
     certificate: Path

@@ -16,18 +16,16 @@ from aiohttp import web
 
 from optsched.kube.runtime.clock import SystemClock
 from optsched.kube.runtime.timing import Timing
-from optsched.kube.serving.certificates import load_credentials, server_context
 from optsched.kube.serving.http import metrics_handler, serve
 from optsched.kube.serving.metrics_access import PATH, MetricsAccess
+from optsched.kube.serving.served_certificate import ServedCertificate
 from optsched.kube.serving.tls_listener import ConnectionLimits, listen
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from optsched.kube.client.access_review import CreatingApi
-    from optsched.kube.serving.certificate_sources import Files
-    from optsched.kube.serving.certificates import Credentials
+    from optsched.kube.serving.certificate_sources import CertificateFiles
     from optsched.kube.serving.http import Address, Probes
 
 LOOK_S: Final = 5.0
@@ -37,7 +35,7 @@ KEEPALIVE_S: Final = 20.0
 ENDING_S: Final = 1.0
 """How long readers may take that are being answered when the server ends."""
 
-PATIENCE: Final = ConnectionLimits(connections=32)
+LIMITS: Final = ConnectionLimits(connections=32)
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +56,7 @@ class SecureMetrics:
     """
 
     place: Address
-    files: Files
+    files: CertificateFiles
     needs_rights: bool = False
 
 
@@ -119,11 +117,8 @@ async def _serve_over_tls(
     access: MetricsAccess | None,
     timing: Timing,
 ) -> AsyncIterator[Address]:
-    tls = server_context()
-    try:
-        shown = await _use_certificate(tls, secure.files)
-    except ValueError as e:
-        raise OSError(f"{secure.files.certificate}: no certificate: {e}") from e
+    certificate = ServedCertificate("metrics")
+    await certificate.load_files(secure.files)
     app = web.Application(client_max_size=0)
     answer = metrics_handler(exposition)
     app.router.add_get(PATH, answer if access is None else _guarded(answer, access))
@@ -131,10 +126,10 @@ async def _serve_over_tls(
         app, access_log=None, shutdown_timeout=ENDING_S, keepalive_timeout=KEEPALIVE_S
     )
     await runner.setup()
-    following = asyncio.get_running_loop().create_task(_follow(tls, secure.files, shown, timing))
+    following = asyncio.create_task(_follow_files(certificate, secure.files, timing))
     try:
         server = cast("web.Server", runner.server)
-        async with listen(secure.place, tls, server, PATIENCE) as address:
+        async with listen(secure.place, certificate.tls, server, LIMITS) as address:
             yield address
     finally:
         following.cancel()
@@ -156,28 +151,17 @@ def _guarded(
     return handle
 
 
-async def _use_certificate(tls: ssl.SSLContext, files: Files) -> Credentials:
-    """Use the certificate that files hold now; returns it."""
-    credentials = await files.credentials()
-    try:
-        ends = load_credentials(tls, credentials)
-    except OSError as e:
-        problem = f"{files.certificate} and {files.key} do not make a certificate with its key: {e}"
-        raise OSError(problem) from e
-    log.info("metrics: a certificate that ends %s is shown", ends.isoformat())
-    return credentials
-
-
-async def _follow(tls: ssl.SSLContext, files: Files, shown: Credentials, timing: Timing) -> None:
+async def _follow_files(
+    certificate: ServedCertificate, files: CertificateFiles, timing: Timing
+) -> None:
     """Use each new certificate; one that can not be used is reported once and changes nothing."""
     problem = ""
     while True:
         await timing.sleep(LOOK_S)
         try:
-            if await files.credentials() != shown:
-                shown = await _use_certificate(tls, files)
+            await certificate.load_files(files)
             problem = ""
-        except (OSError, ValueError) as e:
+        except OSError as e:
             if str(e) != problem:
                 log.warning("metrics: the certificate stays as it was: %s", e)
             problem = str(e)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import ssl
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -17,22 +15,22 @@ from optsched.kube.runtime.clock import SystemClock
 from optsched.kube.runtime.lifecycle import freeze_startup_objects, handle_signals
 from optsched.kube.runtime.timing import Timing
 from optsched.kube.serving.certificate_sources import SecretCredentials, trust_authority
-from optsched.kube.serving.certificates import load_credentials, server_context
 from optsched.kube.serving.metrics_server import ServingAddresses, serve_process
+from optsched.kube.serving.served_certificate import CertificateError, ServedCertificate
 from optsched.kube.webhook.metrics import WebhookMetrics
 from optsched.kube.webhook.resource_groups_file import ResourceGroupsFile
 from optsched.kube.webhook.server import Reviewer, application, serve_reviews
 from optsched.kube.webhook.world import LiveWorld
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Sequence
+    from collections.abc import Coroutine, Sequence
     from pathlib import Path
 
     from optsched.admission.services import Service
     from optsched.admission.world import Settings as Rules
     from optsched.kube.client.client import Client
     from optsched.kube.client.interfaces import Ref
-    from optsched.kube.serving.certificate_sources import CredentialSource, Files
+    from optsched.kube.serving.certificate_sources import CertificateFiles, CredentialSource
     from optsched.kube.serving.certificates import Credentials
     from optsched.kube.serving.http import Address
     from optsched.kube.serving.metrics_server import SecureMetrics
@@ -46,8 +44,6 @@ CONFIG_LOOK_S: Final = 5.0
 RETRY_S: Final = 1.0
 ENDING_S: Final = 5.0
 """How long requests may take that are being answered when the server ends."""
-
-_NO_PAIR: Final = "are no certificate and its key in PEM"
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +84,7 @@ class Settings:
     kubeconfig: str = ""
     listen: tuple[Address, ...] = ()
     metrics: SecureMetrics | None = None
-    files: Files | None = None
+    files: CertificateFiles | None = None
     url: str = ""
     config: Path | None = None
     grace_s: float = 5.0
@@ -101,7 +97,7 @@ async def run(settings: Settings) -> None:
     a file that can not be read.
     """
     async with connect(settings.kubeconfig) as client:
-        process = _Process(settings, client)
+        process = WebhookProcess(settings, client)
         listening = ServingAddresses(settings.listen, settings.metrics)
         async with serve_process(listening, process, process.metrics.exposition, client) as places:
             log.info("cluster %s; %s", client.server, places)
@@ -109,7 +105,7 @@ async def run(settings: Settings) -> None:
             await process.run()
 
 
-class _Process:
+class WebhookProcess:
     """All parts of one process; what a kubelet asks of it, too."""
 
     def __init__(self, settings: Settings, client: Client) -> None:
@@ -123,12 +119,15 @@ class _Process:
         if settings.config is not None:
             read = self.metrics.config_read
             self._config = ResourceGroupsFile(settings.config, settings.rules, read)
-        self._reviewer = Reviewer(client, self._world, self._rules, self.metrics, clock)
-        self._signer: CredentialSource = settings.files or SecretCredentials(
+
+        def rules_in_force() -> Rules:
+            return settings.rules if self._config is None else self._config.settings
+
+        self._reviewer = Reviewer(client, self._world, rules_in_force, self.metrics, clock)
+        self._source: CredentialSource = settings.files or SecretCredentials(
             client, settings.secret, settings.names, clock
         )
-        self._tls = server_context()
-        self._shown: Credentials | None = None
+        self._certificate = ServedCertificate("webhook")
         self._is_trusted = False
         self._stopping = asyncio.Event()
 
@@ -147,15 +146,19 @@ class _Process:
             return f"not listed yet: {', '.join(unsynced)}"
         return "" if self._is_trusted else "webhook configurations do not trust this server yet"
 
-    def _rules(self) -> Rules:
-        return self._settings.rules if self._config is None else self._config.settings
-
     # --- running ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Run until told to stop."""
-        stop = self._stopping.set
-        await self._check_files()
+        stop, services = self._stopping.set, self._settings.services
+        files = self._settings.files
+        if files is not None:
+            try:
+                ends = await self._certificate.load_files(files)
+            except CertificateError as e:
+                raise ConfigError(str(e)) from e
+            if ends is not None:
+                self.metrics.expires(ends.timestamp())
         with handle_signals({signal.SIGTERM: stop, signal.SIGINT: stop}):
             async with asyncio.TaskGroup() as group:
                 watches = self._world.watches(self._client, self._timing)
@@ -163,7 +166,11 @@ class _Process:
                 tasks.append(group.create_task(self._follow_config()))
                 await self._until_stopped(self._first_credentials())
                 if not self._stopping.is_set():
-                    async with self._serving():
+                    app = application(services, self._reviewer)
+                    tls = self._certificate.tls
+                    async with serve_reviews(app, self._settings.place, tls, ENDING_S) as place:
+                        paths = ", ".join(service.path for service in services)
+                        log.info("reviews on %s:%d: %s", place.host, place.port, paths)
                         tasks.append(group.create_task(self._keep_trust()))
                         await self._stopping.wait()
                         await self._timing.sleep(self._settings.grace_s)
@@ -171,7 +178,7 @@ class _Process:
                     task.cancel()
 
     async def _until_stopped(self, action: Coroutine[None, None, None]) -> None:
-        """Do something, unless told to stop before it is done."""
+        """Await an action, unless told to stop before it is done."""
         doing = asyncio.ensure_future(action)
         stopping = asyncio.ensure_future(self._stopping.wait())
         await asyncio.wait((doing, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -182,34 +189,16 @@ class _Process:
         else:
             doing.result()
 
-    @asynccontextmanager
-    async def _serving(self) -> AsyncIterator[None]:
-        app = application(self._settings.services, self._reviewer)
-        paths = ", ".join(service.path for service in self._settings.services)
-        async with serve_reviews(app, self._settings.place, self._tls, ENDING_S) as place:
-            log.info("reviews on %s:%d: %s", place.host, place.port, paths)
-            yield
-
-    async def _check_files(self) -> None:
-        """Raise ConfigError where files hold no certificate to begin with."""
-        files = self._settings.files
-        if files is None:
-            return
-        try:
-            self._use_credentials(await self._signer.credentials())
-        except (ssl.SSLError, ValueError) as e:
-            raise ConfigError(f"{files.certificate} and {files.key}: {_NO_PAIR}") from e
-
     async def _first_credentials(self) -> None:
-        while self._shown is None:
+        while self._certificate.credentials is None:
             try:
-                self._use_credentials(await self._signer.credentials())
+                self._present(await self._source.credentials())
             except KubeError as e:
                 log.warning("no certificate yet: %s", e)
                 await self._timing.sleep(RETRY_S)
 
     async def _follow_config(self) -> None:
-        """Read the file of resource groups again and again, if there is one."""
+        """Poll the file of resource groups, if there is one."""
         while self._config is not None:
             await self._timing.sleep(CONFIG_LOOK_S)
             self._config.poll()
@@ -221,7 +210,7 @@ class _Process:
             try:
                 await self._renew_trust()
             except (KubeError, OSError, ValueError) as e:
-                # The certificate that is shown is good for weeks yet.
+                # The certificate in use is valid for weeks.
                 log.warning("certificate or configurations: %s", e)
                 pause_s = RETRY_S
             await self._timing.sleep(pause_s if self._is_trusted else RETRY_S)
@@ -229,23 +218,16 @@ class _Process:
     async def _renew_trust(self) -> None:
         if self._world.unsynced():
             return
-        credentials = await self._signer.credentials()
-        # API servers have to trust a new authority before its certificate is served.
-        await self._announce(credentials)
-        if credentials != self._shown:
-            self._use_credentials(credentials)
+        credentials = await self._source.credentials()
+        if credentials.authority:
+            # API servers have to trust a new authority before its certificate is served.
+            name = self._settings.service_name
+            refs = [configuration_ref(service, name) for service in self._settings.services]
+            await trust_authority(self._client, refs, credentials.authority, self._settings.url)
+        if credentials != self._certificate.credentials:
+            self._present(credentials)
         self._is_trusted = True
 
-    async def _announce(self, credentials: Credentials) -> None:
-        if not credentials.authority:
-            return
-        name = self._settings.service_name
-        refs = [configuration_ref(service, name) for service in self._settings.services]
-        await trust_authority(self._client, refs, credentials.authority, self._settings.url)
-
-    def _use_credentials(self, credentials: Credentials) -> None:
-        """Use credentials for connections from now on; ValueError for those that are none."""
-        ends = load_credentials(self._tls, credentials)
-        self._shown = credentials
-        self.metrics.expires(ends.timestamp())
-        log.info("a certificate that ends %s is shown", ends.isoformat())
+    def _present(self, credentials: Credentials) -> None:
+        """Use credentials for new connections; ValueError or OSError for those that are none."""
+        self.metrics.expires(self._certificate.present(credentials).timestamp())

@@ -12,7 +12,7 @@ from optsched.api.kinds import SECRET
 from optsched.kube.client.errors import AlreadyExists, Conflict, Unreachable
 from optsched.kube.client.interfaces import Ref
 from optsched.kube.serving.certificate_sources import (
-    Files,
+    CertificateFiles,
     SecretCredentials,
     authority_secret_ref,
     trust_authority,
@@ -126,11 +126,11 @@ def test_files_are_read_anew_each_time(tmp_path: Path):
     paths = [tmp_path / name for name in ("crt", "key", "ca")]
     for path in paths:
         path.write_bytes(path.name.encode())
-    files = Files(*paths)
+    files = CertificateFiles(*paths)
     assert asyncio.run(files.credentials()).authority == b"ca"
     paths[0].write_bytes(b"new")
     assert asyncio.run(files.credentials()).certificate == b"new"
-    assert asyncio.run(Files(*paths[:2]).credentials()).authority == b""
+    assert asyncio.run(CertificateFiles(*paths[:2]).credentials()).authority == b""
 
 
 def test_configurations_trust_and_lose_nothing():

@@ -15,7 +15,7 @@ from optsched.api.kinds import SUBJECT_ACCESS_REVIEW, TOKEN_REVIEW
 from optsched.formats.files.yaml_text import Document, read_yaml
 from optsched.kube.client.errors import Unreachable
 from optsched.kube.runtime.timing import Timing
-from optsched.kube.serving.certificate_sources import Files
+from optsched.kube.serving.certificate_sources import CertificateFiles
 from optsched.kube.serving.certificates import Credentials, renew_credentials
 from optsched.kube.serving.http import Address
 from optsched.kube.serving.metrics_access import (
@@ -93,8 +93,8 @@ class Reader:
             return answer.status, await answer.text()
 
 
-def write(folder: Path, credentials: Credentials) -> Files:
-    files = Files(folder / "tls.crt", folder / "tls.key")
+def write(folder: Path, credentials: Credentials) -> CertificateFiles:
+    files = CertificateFiles(folder / "tls.crt", folder / "tls.key")
     files.certificate.write_bytes(credentials.certificate)
     files.key.write_bytes(credentials.key)
     return files
