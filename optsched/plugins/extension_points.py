@@ -232,7 +232,7 @@ class Greedy:
     orders_by_class: ClassVar[bool] = False
     """Whether `gang_key` is equal for all gangs of a class that hold nothing.
 
-    See `solver.greedy.equivalence`. Keys that depend on age, name or estimates are not.
+    See `solver.greedy.gang_classes`. Keys that depend on age, name or estimates are not.
     """
     reads_labels: ClassVar[bool] = False
     """Whether pod labels that are not part of task classes decide where a gang is placed."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class SubGroups(Rule):
     """Fewer tasks of a smaller group than its size, or fewer groups than asked, never start.
 
-    The greedy pipeline places groups whole, see `solver.greedy.domains`.
+    The greedy pipeline places groups whole, see `solver.greedy.topology`.
     """
 
     name = "sub-groups"
@@ -51,7 +51,7 @@ class SubGroups(Rule):
     # --- greedy ----------------------------------------------------------------------------------
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`. Which groups are placed is decided by `solver.greedy.domains`."""
+        """See `Rule`. Which groups are placed is decided by `solver.greedy.topology`."""
         return _Live(problem) if any(_open_parts(s) for s in problem.shapes.shapes) else None
 
     # --- encode ----------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ class NetworkTopology(Rule):
     # --- greedy ----------------------------------------------------------------------------------
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`. Where gangs go is decided by `solver.greedy.domains`."""
+        """See `Rule`. Where gangs go is decided by `solver.greedy.topology`."""
         hard = any(bound.is_hard for bounds in problem.topology.bounds for bound in bounds.all)
         return _Live(problem) if hard else None
 
