@@ -63,10 +63,10 @@ def optimise(problem: Problem, worker: WorkerProcess) -> portfolio.Answer:
     chosen = policy("max-throughput")
     tiers = find_tiers(problem, chosen)
     levels = build_levels(problem, chosen.rules, tiers, chosen.levels)
-    nothing = portfolio.judge(problem, Decisions.nothing(problem), levels, "")
+    nothing = portfolio.evaluate_greedy(problem, Decisions.nothing(problem), levels, "")
     limits = Limits(budget_ms=10_000)
     return portfolio.improve(
-        problem, chosen.rules, (tiers, levels), nothing, portfolio.Search(worker, limits)
+        problem, chosen.rules, (tiers, levels), nothing, portfolio.SolveRequest(worker, limits)
     )
 
 

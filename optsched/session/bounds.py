@@ -16,7 +16,7 @@ from optsched.plugins.eviction.consolidation import CONSOLIDATE
 from optsched.plugins.extension_points import is_node_level
 from optsched.solver.preemption.joint.candidates import find_candidates
 from optsched.solver.preemption.sequential.model import ENDED, VICTIMS
-from optsched.solver.preemption.sequential.running import Facts
+from optsched.solver.preemption.sequential.running import SessionFacts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -181,7 +181,7 @@ def can_evict(problem: Problem, rules: RuleSet, reach: frozenset[str]) -> bool:
     """
     if not reach or not len(problem.open_gangs):
         return False
-    facts = Facts(problem, rules)
+    facts = SessionFacts(problem, rules)
     if CONSOLIDATE in reach and len(facts.running):
         return True
-    return bool(find_candidates(facts, reach).all.any())
+    return bool(find_candidates(facts, reach).any_reason.any())

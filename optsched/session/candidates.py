@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from optsched.problem.tiers import Tiers
     from optsched.session.lending import Lending
     from optsched.solver.portfolio import Answer
-    from optsched.solver.preemption.sequential.stage import Clearing
+    from optsched.solver.preemption.sequential.stage import EvictionPlan
 
 MOST_SINGLE_DROPS = 8
 """Gangs that repair drops one by one while there is time."""
@@ -49,7 +49,7 @@ class Round:
     tiers: Tiers
     levels: Sequence[AnyLevel]
     answers: tuple[Answer, ...]
-    clearing: Clearing
+    clearing: EvictionPlan
 
 
 @dataclass(frozen=True, eq=False)

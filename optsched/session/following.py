@@ -11,7 +11,7 @@ from optsched.cluster.decisions import LevelResult, LevelStatus
 from optsched.cluster.search_progress import Incumbent, Progress, is_news
 from optsched.plugins.outcome import Outcome
 from optsched.problem.arrays import UNPLACED
-from optsched.solver.portfolio import NO_SOLVER, judge, no_worse
+from optsched.solver.portfolio import NO_SOLVER, evaluate_greedy, is_no_worse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from optsched.problem.decisions import Decisions
     from optsched.problem.problem import Problem
     from optsched.session.ports import Watch
-    from optsched.solver.portfolio import Answer, News
+    from optsched.solver.portfolio import Answer, LevelProgress
 
 RESUMED = "resumed"
 """The engine of decisions that an earlier solve has left."""
@@ -50,7 +50,7 @@ class History:
 
     def begin(
         self, problem: Problem, levels: Sequence[AnyLevel], start: Answer
-    ) -> Callable[[News], None] | None:
+    ) -> Callable[[LevelProgress], None] | None:
         """A search begins with an answer; returns who is to be told of what it finds."""
         self.turn += 1
         if self._watch is None:
@@ -116,7 +116,7 @@ class _Search:
         self._bounds: list[int | None] = list(start.proved or (None,) * len(levels))
         self._turn = history.turn
 
-    def hear(self, news: News) -> None:
+    def hear(self, news: LevelProgress) -> None:
         """Something is new."""
         self._bounds[news.number] = news.bound
         if news.decisions is not None:
@@ -171,9 +171,9 @@ def taken_up(
     decisions = _decided(problem, incumbent, greedy)
     if decisions is None:
         return None
-    answer = judge(problem, decisions, levels, NO_SOLVER)
+    answer = evaluate_greedy(problem, decisions, levels, NO_SOLVER)
     values = [r.value for r in answer.results]
-    if not no_worse(levels, values, [r.value for r in greedy.results]):
+    if not is_no_worse(levels, values, [r.value for r in greedy.results]):
         return None
     told = [(r.name, r.value) for r in incumbent.levels]
     is_same = told == [(r.name, r.value) for r in answer.results]

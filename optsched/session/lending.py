@@ -25,7 +25,7 @@ from optsched.plugins.shares.proportion import Proportion, own_shares
 from optsched.plugins.wording import amount_text
 from optsched.problem.arrays import UNPLACED
 from optsched.solver.greedy.pipeline import ALLOCATE, GreedyOptions, run_greedy
-from optsched.solver.portfolio import NO_SOLVER, improve, judge, settle
+from optsched.solver.portfolio import NO_SOLVER, evaluate_greedy, fix_decisions, improve
 from optsched.units import PODS
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from optsched.problem.decisions import Decisions
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
-    from optsched.solver.portfolio import Search
+    from optsched.solver.portfolio import SolveRequest
 
 _OFF = f"proportion lends nothing: that takes {LEND_IDLE}, the action reclaim and a solver"
 
@@ -98,7 +98,7 @@ class Decided:
         return is_idle and self.is_proved and self.counts_all
 
 
-def lend_idle(decided: Decided, search: Search | None) -> Lending | None:
+def lend_idle(decided: Decided, search: SolveRequest | None) -> Lending | None:
     """Start gangs that may borrow on idle capacity.
 
     Returns
@@ -164,18 +164,18 @@ class _Placed:
 
 
 def _place(
-    decided: Decided, gangs: I64, levels: Sequence[Placed], search: Search | None
+    decided: Decided, gangs: I64, levels: Sequence[Placed], search: SolveRequest | None
 ) -> _Placed:
     problem, rules = decided.problem, _with_shares(decided.rules, caps=False)
     others = np.ones(problem.num_gangs, np.bool_)
     others[gangs] = False
-    rest = settle(problem, decided.decisions, others)
+    rest = fix_decisions(problem, decided.decisions, others)
     options = GreedyOptions(actions=(ALLOCATE,), tier_of=decided.tiers.of, gated=False)
     decisions = run_greedy(rest, rules, options)
     # What other pods have yet to leave is not idle.
     nothing = np.full_like(decisions.nominated, UNPLACED)
     decisions = replace(decisions, nominated=nothing)
-    answer = judge(rest, decisions, levels, NO_SOLVER)
+    answer = evaluate_greedy(rest, decisions, levels, NO_SOLVER)
     if search is not None and any(r.status is not LevelStatus.OPTIMAL for r in answer.results):
         answer = improve(rest, rules, (decided.tiers, levels), answer, search)
     return _Placed(answer.decisions.node_of, tuple(r.bound for r in answer.results))

@@ -12,7 +12,7 @@ from optsched.plugins.ordering.fifo import NOBODY, FifoLines
 from optsched.plugins.ordering.reservation import expectation
 from optsched.plugins.ordering.sla import Sla
 from optsched.problem.compile import compile_problem
-from optsched.solver.greedy.reservations import Wishes, make_bookings
+from optsched.solver.greedy.reservations import ReservationRequest, make_reservations
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -106,7 +106,7 @@ def reserve(
     before = () if previous is None else previous.snapshot.bookings
     problem = compile_problem(replace(snapshot, bookings=before), previous)
     wishes = _wishes(problem, policy, waiting)
-    bookings = make_bookings(problem, policy.rules, wishes) if wishes.gangs else ()
+    bookings = make_reservations(problem, policy.rules, wishes) if wishes.gangs else ()
     kept = tuple(
         b if not is_ordered or b.is_open or b.start_ms > snapshot.taken_ms else b.as_place_in_line
         for b in bookings
@@ -170,7 +170,7 @@ def _late_by(gang: Gang, now_ms: int, policy: Policy) -> int:
     return max(now_ms - gang.waiting_since_ms - policy.budgets.starvation_after_ms, 0)
 
 
-def _wishes(problem: Problem, policy: Policy, waiting: Sequence[Gang]) -> Wishes:
+def _wishes(problem: Problem, policy: Policy, waiting: Sequence[Gang]) -> ReservationRequest:
     number = {gang.key: i for i, gang in enumerate(problem.snapshot.gangs)}
     lines = FifoLines(problem, lambda _: False)
     gangs = [
@@ -181,7 +181,7 @@ def _wishes(problem: Problem, policy: Policy, waiting: Sequence[Gang]) -> Wishes
     now = problem.snapshot.taken_ms
     domain = problem.snapshot.gangs
     may_hold = (g for g in gangs if is_held(_late_by(domain[g], now, policy)))
-    return Wishes(gangs, frozenset(may_hold), policy.reservations)
+    return ReservationRequest(gangs, frozenset(may_hold), policy.reservations)
 
 
 def is_held(waited_ms: int) -> bool:

@@ -73,22 +73,27 @@ from optsched.session.selectors import with_verdicts
 from optsched.solver.consolidation.stage import Means as MovingMeans
 from optsched.solver.consolidation.stage import consolidate
 from optsched.solver.cpsat.level_model import Limits
-from optsched.solver.greedy.gang_preemption import ByGang
-from optsched.solver.greedy.pipeline import GreedyOptions, run_greedy, turns_of
+from optsched.solver.greedy.gang_preemption import GangPreemptionOptions
+from optsched.solver.greedy.pipeline import GreedyOptions, order_gangs, run_greedy
 from optsched.solver.portfolio import (
     IDEAL,
     NO_SOLVER,
     Answer,
-    Search,
+    SolveRequest,
+    evaluate_greedy,
     improve,
     is_ideal,
-    judge,
 )
 from optsched.solver.preemption.joint.bound import bound_with_evictions
-from optsched.solver.preemption.joint.solution import make_room_jointly
-from optsched.solver.preemption.sequential.stage import Clearing, Means, count_victims, make_room
-from optsched.solver.preemption.sequential.trial import has_foreign
-from optsched.solver.shuffle import once_moved, shuffle
+from optsched.solver.preemption.joint.solution import find_victims_jointly
+from optsched.solver.preemption.sequential.stage import (
+    EvictionPlan,
+    Means,
+    count_victims,
+    find_victims,
+)
+from optsched.solver.preemption.sequential.trial import has_custom_rules
+from optsched.solver.shuffle import apply_moves, shuffle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -374,7 +379,7 @@ class _Session:
         self._start = self._reserved.snapshot
         booked = replace(self._snapshot, bookings=self._start.bookings)
         self._snapshot = booked if self._moved else self._start
-        first = self._round(self._start, Clearing(), self._reserved.problem)
+        first = self._round(self._start, EvictionPlan(), self._reserved.problem)
         candidates = list(self._candidates(first))
         plan, trace = self._accept(first, candidates, is_last=is_last)
         plan, flaws = self._examined(plan, first.problem)
@@ -438,7 +443,7 @@ class _Session:
         if can_evict:
             if found.clearing.evictions:
                 return False
-            answer = judge(found.problem, answer.decisions, found.levels, "")
+            answer = evaluate_greedy(found.problem, answer.decisions, found.levels, "")
         pairs = zip(found.levels, answer.results, strict=False)
         return all(
             result.status is LevelStatus.OPTIMAL
@@ -471,7 +476,7 @@ class _Session:
             if number and not self._has_time:
                 return
             with self._watch("greedy"):
-                options = self._greedy_options(problem, first.tiers, Clearing())
+                options = self._greedy_options(problem, first.tiers, EvictionPlan())
                 options = replace(options, gated=True, is_late=is_late, tier_of=tier_of)
                 decisions = run_greedy(problem, self._policy.rules, options)
                 if decisions.equals(before):
@@ -508,8 +513,8 @@ class _Session:
         levels = build_levels(problem, self._policy.rules, tiers, self._policy.levels)
         decisions = decisions_of(problem, actions)
         decisions = replace(decisions, enqueued=base.enqueued, refused=base.refused)
-        answer = judge(problem, decisions, levels, stopped)
-        clearing = Clearing(evictions, results=count_victims(self._start, evictions))
+        answer = evaluate_greedy(problem, decisions, levels, stopped)
+        clearing = EvictionPlan(evictions, results=count_victims(self._start, evictions))
         return Candidate(Round(problem, tiers, levels, (answer,), clearing), answer, actions)
 
     def _examined(self, plan: Plan, problem: Problem) -> tuple[Plan, tuple[Flaw, ...]]:
@@ -535,7 +540,7 @@ class _Session:
         ]
         tiers = find_tiers(problem, self._policy).of if self._optimises else None
         found: dict[str, list[str]] = {}
-        for i in turns_of(problem, self._rules, waiting, tiers):
+        for i in order_gangs(problem, self._rules, waiting, tiers):
             found.setdefault(gangs[i].queue, []).append(gangs[i].key)
         return {queue: tuple(keys) for queue, keys in found.items()}
 
@@ -550,9 +555,9 @@ class _Session:
         tiers = find_tiers(problem, self._policy, self._reserved.heads(problem))
         levels = build_levels(problem, self._policy.rules, tiers, self._policy.levels)
         decisions = decisions_of(problem, actions)
-        answer = judge(problem, decisions, levels, "")
+        answer = evaluate_greedy(problem, decisions, levels, "")
         evictions = tuple(a for a in actions if isinstance(a, Evict))
-        clearing = Clearing(results=count_victims(before, evictions))
+        clearing = EvictionPlan(results=count_victims(before, evictions))
         each = Round(problem, tiers, levels, (answer,), clearing)
         told = pending_of(problem, decisions, self._policy.rules)
         broken = verify_actions(before, actions, self._rules)
@@ -568,9 +573,9 @@ class _Session:
         with self._watch("shuffle"):
             problem = compile_problem(self._snapshot, previous)
             self._moved = shuffle(problem, self._policy.rules)
-            return once_moved(self._snapshot, self._moved)
+            return apply_moves(self._snapshot, self._moved)
 
-    def _round(self, snapshot: Snapshot, clearing: Clearing, previous: Problem | None) -> Round:
+    def _round(self, snapshot: Snapshot, clearing: EvictionPlan, previous: Problem | None) -> Round:
         watch, policy = self._watch, self._policy
         with watch("compile"):
             problem = compile_problem(snapshot, previous)
@@ -585,14 +590,16 @@ class _Session:
         return Round(problem, tiers, levels, (best, greedy), clearing)
 
     def _greedy(
-        self, problem: Problem, tiers: Tiers, levels: list[AnyLevel], clearing: Clearing
+        self, problem: Problem, tiers: Tiers, levels: list[AnyLevel], clearing: EvictionPlan
     ) -> Answer:
         options = self._greedy_options(problem, tiers, clearing)
         decisions = run_greedy(problem, self._policy.rules, options)
-        answer = judge(problem, decisions, levels, NO_SOLVER)
+        answer = evaluate_greedy(problem, decisions, levels, NO_SOLVER)
         return replace(answer, final=tuple(options.seats))
 
-    def _greedy_options(self, problem: Problem, tiers: Tiers, clearing: Clearing) -> GreedyOptions:
+    def _greedy_options(
+        self, problem: Problem, tiers: Tiers, clearing: EvictionPlan
+    ) -> GreedyOptions:
         seats = {**nominated_seats(problem), **clearing.seats}
         return GreedyOptions(
             actions=self._policy.actions,
@@ -626,7 +633,7 @@ class _Session:
         if is_ideal(problem, self._policy.rules, levels, greedy):
             return replace(greedy, stopped=PROVED_BEFORE if greedy.proved else IDEAL)
         goal = (tiers, levels)
-        search = Search(self._around.solver, self._limits_now, watch)
+        search = SolveRequest(self._around.solver, self._limits_now, watch)
         try:
             return improve(problem, self._policy.rules, goal, greedy, search)
         except PluginFailure as e:
@@ -712,15 +719,17 @@ class _Session:
                 return
             # Who starts needs no booking any more; those of others hold.
             bookings = tuple(b for b in self._start.bookings if b.gang not in found.gains)
-            snapshot = found.carried_out(replace(self._start, bookings=bookings))
-            clearing = Clearing(found.evictions, results=found.results)
+            snapshot = found.apply_to(replace(self._start, bookings=bookings))
+            clearing = EvictionPlan(found.evictions, results=found.results)
             again = self._round(snapshot, clearing, first.problem)
-            asking, moving = found.unseated(again.problem, again.answers[0].decisions)
+            asking, moving = found.find_misplaced(again.problem, again.answers[0].decisions)
             if not asking and not moving:
                 yield again
                 return
             means = replace(
-                means, passed_over=means.passed_over | asking, unmoved=means.unmoved | moving
+                means,
+                excluded_gangs=means.excluded_gangs | asking,
+                unmovable_gangs=means.unmovable_gangs | moving,
             )
 
     def _clearing(self, first: Round) -> Iterator[Round]:
@@ -733,21 +742,21 @@ class _Session:
         best = first.answers[0].decisions
         for _ in range(_TRIES):
             with self._watch("victims"):
-                found = make_room(first.problem, self._rules, first.tiers, best, reach, means)
+                found = find_victims(first.problem, self._rules, first.tiers, best, reach, means)
             self._hopeless = found.hopeless
             if not found.evictions:
                 return
-            again = self._round(found.carried_out(self._start), found, first.problem)
-            unseated = found.unseated(again.problem, again.answers[0].decisions)
-            if not unseated:
+            again = self._round(found.apply_to(self._start), found, first.problem)
+            misplaced = found.find_misplaced(again.problem, again.answers[0].decisions)
+            if not misplaced:
                 yield again
                 return
             # Where models do not know why, verifiers may, before a gang is given up.
-            fresh = unseated - means.on_trial if has_foreign(self._rules) else frozenset()
+            fresh = misplaced - means.by_trial if has_custom_rules(self._rules) else frozenset()
             means = replace(
                 means,
-                on_trial=means.on_trial | fresh,
-                passed_over=means.passed_over | (unseated - fresh),
+                by_trial=means.by_trial | fresh,
+                excluded_gangs=means.excluded_gangs | (misplaced - fresh),
             )
 
     def _choosing_jointly(self, first: Round, known: Round) -> Iterator[Round]:
@@ -763,12 +772,12 @@ class _Session:
         means = Means(self._around.solver, self._left_ms, self._limits)
         goal = (first.tiers, first.levels)
         with self._watch("victims"):
-            found = make_room_jointly(first.problem, self._rules, goal, decisions, reach, means)
+            found = find_victims_jointly(first.problem, self._rules, goal, decisions, reach, means)
         gone = {eviction.task for eviction in known.clearing.evictions}
         if found is not None and {eviction.task for eviction in found.evictions} != gone:
-            again = self._round(found.carried_out(self._start), found, first.problem)
-            unseated = found.unseated(again.problem, again.answers[0].decisions)
-            if not unseated and _improves(again, known):
+            again = self._round(found.apply_to(self._start), found, first.problem)
+            misplaced = found.find_misplaced(again.problem, again.answers[0].decisions)
+            if not misplaced and _improves(again, known):
                 yield again
 
     def _left_ms(self) -> int | None:
@@ -860,7 +869,7 @@ class _Session:
             actions = self._actions(chosen.round, answer)
             return replace(chosen, actions=actions, lending=lending)
 
-    def _lending_search(self) -> Search | None:
+    def _lending_search(self) -> SolveRequest | None:
         """What the second stage may use: a quarter of the budget, as far as it is left."""
         if self._around.solver is None or self._is_late:
             return None
@@ -869,7 +878,7 @@ class _Session:
             budget_ms = budget_ms // 4 if left_ms is None else min(budget_ms // 4, left_ms)
             if budget_ms <= 0:
                 return None
-        return Search(self._around.solver, replace(self._limits, budget_ms=budget_ms))
+        return SolveRequest(self._around.solver, replace(self._limits, budget_ms=budget_ms))
 
     def _trace(self, found: Sequence[Violation], kept: str, repairs: Sequence[Repair]) -> Trace:
         return Trace(dict(self._watch.seconds), tuple(found), kept, repairs=tuple(repairs))
@@ -1029,12 +1038,12 @@ def _moving(each: Round) -> set[str]:
     return {t.gang for g in gangs for t in g.tasks if t.key in moving} if moving else set()
 
 
-def _by_gang(policy: Policy) -> dict[str, ByGang]:
+def _by_gang(policy: Policy) -> dict[str, GangPreemptionOptions]:
     """What a policy says about the actions that make room for whole gangs."""
-    plain = ByGang()
+    plain = GangPreemptionOptions()
     given = {name: dict(arguments) for name, arguments in policy.action_arguments}
     return {
-        name: ByGang(
+        name: GangPreemptionOptions(
             int(each.get("maxDomains", plain.max_domains)),
             bool(each.get("allowWholeBundle", plain.allow_whole)),
         )

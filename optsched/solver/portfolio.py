@@ -19,11 +19,11 @@ from optsched.plugins.gangs.gang import excess_resources
 from optsched.plugins.outcome import Outcome
 from optsched.problem.arrays import UNPLACED, frozen
 from optsched.problem.relations import TermKind, count_coming
-from optsched.solver.cpsat.pricing import TOO_MANY_ROOMS, TooManyRooms, useful_capacity
+from optsched.solver.cpsat.pricing import TOO_MANY_CAPACITIES, TooManyCapacities, useful_capacity
 from optsched.solver.greedy.pipeline import ALLOCATE, BACKFILL, GreedyOptions, run_greedy
 from optsched.solver.model.encoding import Goal, encode_configurations, encode_direct
-from optsched.solver.model.node_masks import open_classes, rooms
-from optsched.solver.solution_check import solve_soundly
+from optsched.solver.model.node_masks import count_fitting_tasks, find_open_classes
+from optsched.solver.solution_check import solve_checked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,7 +53,7 @@ FEW_ROOMS = 0.25
 MOST_KEPT_MS = 50
 """Of a budget, what is kept for work outside of the engines."""
 
-PROMISES = "promised room"
+NOMINATIONS = "promised room"
 GREEDY, DIRECT, CONFIGURATIONS = "greedy", "cp-sat, node by node", "cp-sat, configurations"
 IDEAL = "every level at its ideal"
 NO_SOLVER = "no solver asked for"
@@ -89,7 +89,7 @@ class Answer:
 
 
 @dataclass(frozen=True, eq=False)
-class News:
+class LevelProgress:
     """What is new about a level while a solver is at work.
 
     Attributes
@@ -114,15 +114,15 @@ class News:
 
 
 @dataclass(frozen=True, eq=False)
-class Search:
+class SolveRequest:
     """Who solves, when to stop, and who is told on the way."""
 
     solver: Solver
     limits: Limits
-    watch: Callable[[News], None] | None = None
+    watch: Callable[[LevelProgress], None] | None = None
 
 
-def judge(
+def evaluate_greedy(
     problem: Problem, decisions: Decisions, levels: Sequence[AnyLevel], stopped: str
 ) -> Answer:
     """Greedy decisions with what can be said without solving: values against ideals."""
@@ -148,7 +148,7 @@ def is_ideal(problem: Problem, rules: RuleSet, levels: Sequence[AnyLevel], answe
     if (answer.decisions.node_of < 0).any():
         return not missed
     apart = any(is_domain_level(level) for level in missed)
-    return not apart or num_pairs(problem, rules) > MOST_DIRECT
+    return not apart or count_pairs(problem, rules) > MOST_DIRECT
 
 
 def improve(
@@ -156,7 +156,7 @@ def improve(
     rules: RuleSet,
     goal: tuple[Tiers, Sequence[AnyLevel]],
     incumbent: Answer,
-    search: Search,
+    search: SolveRequest,
 ) -> Answer:
     """The best answer found within the limits; never worse than the incumbent.
 
@@ -172,38 +172,38 @@ def improve(
         Who solves, and when to stop.
 
     """
-    part = _opened(problem, rules, goal, incumbent)
-    best = _searched(problem, rules, goal, incumbent, (part, search))
-    if best.decisions is incumbent.decisions or not _uses(best.results):
+    part = _exclude_final_gangs(problem, rules, goal, incumbent)
+    best = _run_engines(problem, rules, goal, incumbent, (part, search))
+    if best.decisions is incumbent.decisions or not _has_unproved_level(best.results):
         return best
-    return _filled(problem, rules, goal, best, part.tied[0])
+    return _fill_idle_capacity(problem, rules, goal, best, part.tied[0])
 
 
-def _searched(
+def _run_engines(
     problem: Problem,
     rules: RuleSet,
     goal: tuple[Tiers, Sequence[AnyLevel]],
     incumbent: Answer,
-    run: tuple[_Open, Search],
+    run: tuple[_OpenProblem, SolveRequest],
 ) -> Answer:
     """The best answer of the engines, one after the other."""
     part, search = run
     limits, best, stopped = search.limits, incumbent, ""
     engines = _engines(part)[: max(limits.num_engines, 1)]
-    relay = None if search.watch is None else _Relay(search.watch)
+    sequence = None if search.watch is None else _EngineSequence(search.watch)
     for engine, quarters in zip(engines, _QUARTERS[len(engines)], strict=True):
         budget_ms = limits.budget_ms and max(_for_engines(limits.budget_ms) * quarters // 4, 1)
-        share = Search(search.solver, replace(limits, budget_ms=budget_ms), relay)
+        share = SolveRequest(search.solver, replace(limits, budget_ms=budget_ms), sequence)
         if best is not incumbent:
-            part = _opened(problem, rules, goal, best)
+            part = _exclude_final_gangs(problem, rules, goal, best)
         best = _improve_with(engine, problem, part, (best, share))
         if best.relaxed or all(limits.suffices(r.value, r.bound) for r in best.results):
             return best
         # Why the engine that sees every level has proved no more of them.
         stopped = best.stopped if engine == DIRECT or not stopped else stopped
         best = replace(best, proved=tuple(r.bound for r in best.results), final=incumbent.final)
-        if relay is not None:
-            relay.hand_on()
+        if sequence is not None:
+            sequence.start_next_engine()
     return replace(best, stopped=stopped)
 
 
@@ -212,7 +212,7 @@ def _for_engines(budget_ms: int) -> int:
     return budget_ms - min(budget_ms // 10, MOST_KEPT_MS)
 
 
-def _filled(
+def _fill_idle_capacity(
     problem: Problem,
     rules: RuleSet,
     goal: tuple[Tiers, Sequence[AnyLevel]],
@@ -232,12 +232,12 @@ def _filled(
     if closed[problem.open_gangs].all():
         return best
     options = GreedyOptions((ALLOCATE, BACKFILL), tiers.of, gated=False)
-    added = run_greedy(settle(problem, decisions, closed), rules, options)
+    added = run_greedy(fix_decisions(problem, decisions, closed), rules, options)
     node_of = np.where(closed[problem.gang_of], decisions.node_of, added.node_of)
     outcome = Outcome(problem, replace(decisions, node_of=node_of))
     values = [level.value(outcome) for level in levels]
     known = [r.value for r in best.results]
-    if values == known or not no_worse(levels, values, known):
+    if values == known or not is_no_worse(levels, values, known):
         return best
     # A bound holds for all plans that are no worse on the levels above; this one is.
     results = tuple(
@@ -251,18 +251,18 @@ def _status(value: int, bound: int | None) -> LevelStatus:
     return LevelStatus.OPTIMAL if value == bound else LevelStatus.FEASIBLE
 
 
-class _Relay:
+class _EngineSequence:
     """Tells of engines one after the other as of one search."""
 
-    def __init__(self, watch: Callable[[News], None]) -> None:
+    def __init__(self, watch: Callable[[LevelProgress], None]) -> None:
         self._watch = watch
         self._begun_s = self._last_s = 0.0
 
-    def __call__(self, news: News) -> None:
-        self._last_s = self._begun_s + news.at_s
-        self._watch(replace(news, at_s=self._last_s))
+    def __call__(self, progress: LevelProgress) -> None:
+        self._last_s = self._begun_s + progress.at_s
+        self._watch(replace(progress, at_s=self._last_s))
 
-    def hand_on(self) -> None:
+    def start_next_engine(self) -> None:
         """The next engine begins."""
         self._begun_s = self._last_s
 
@@ -272,7 +272,7 @@ _QUARTERS = {1: (4,), 2: (1, 3)}
 
 
 @dataclass(frozen=True, eq=False)
-class _Open:
+class _OpenProblem:
     """What is open to an engine: all but the gangs on which the incumbent's word is final.
 
     Attributes
@@ -292,24 +292,24 @@ class _Open:
 
     @cached_property
     def tied(self) -> tuple[Bool, tuple[str, ...]]:
-        """See `tied_gangs`."""
-        return tied_gangs(self.problem, self.rules)
+        """See `find_tied_gangs`."""
+        return find_tied_gangs(self.problem, self.rules)
 
 
-def _opened(
+def _exclude_final_gangs(
     problem: Problem, rules: RuleSet, goal: tuple[Tiers, Sequence[AnyLevel]], incumbent: Answer
-) -> _Open:
+) -> _OpenProblem:
     tiers, levels = goal
     known = [r.value for r in incumbent.results]
     whole = Goal(tiers, levels, known, incumbent.proved)
-    final = promised_gangs(problem, incumbent.decisions)
+    final = find_nominated_gangs(problem, incumbent.decisions)
     final[list(incumbent.final)] = True
     if not final.any():
-        return _Open(problem, rules, whole, incumbent.decisions)
+        return _OpenProblem(problem, rules, whole, incumbent.decisions)
     final = _with_dependents(problem, rules, incumbent.decisions, final)
     # What greedy keeps for them nobody may take; whether they could start now stays open.
-    rest, decisions, left = _without(problem, incumbent.decisions, whole, final)
-    return _Open(rest, rules, left, decisions, (PROMISES,))
+    rest, decisions, left = _exclude_gangs(problem, incumbent.decisions, whole, final)
+    return _OpenProblem(rest, rules, left, decisions, (NOMINATIONS,))
 
 
 def _with_dependents(problem: Problem, rules: RuleSet, decisions: Decisions, final: Bool) -> Bool:
@@ -331,59 +331,63 @@ def _with_dependents(problem: Problem, rules: RuleSet, decisions: Decisions, fin
         mine = final[problem.gang_of]
         comes = mine & ((decisions.node_of >= 0) | (decisions.nominated >= 0))
         present = np.unique(problem.task_class[comes])
-        open_classes = np.zeros(len(shapes), np.bool_)
+        affected = np.zeros(len(shapes), np.bool_)
         for flags in tied.values():
-            open_classes |= flags & flags[present].any()
+            affected |= flags & flags[present].any()
         waiting = np.unique(problem.task_class[mine & (decisions.nominated >= 0)]).tolist()
         promised = {m for c in waiting for m in problem.classes.relations[c]} & near
-        open_classes |= np.array([not promised.isdisjoint(c) for c in carries], np.bool_)
-        final[problem.gang_of[open_classes[problem.task_class]]] = True
+        affected |= np.array([not promised.isdisjoint(c) for c in carries], np.bool_)
+        final[problem.gang_of[affected[problem.task_class]]] = True
     return final
 
 
-def _engines(part: _Open) -> tuple[str, ...]:
+def _engines(part: _OpenProblem) -> tuple[str, ...]:
     """Who solves, and who is asked where that does not prove every level.
 
     Gangs that tie nodes, and levels over domains, are for solving node by node as long as that is
     possible. Scores of nodes are only seen there; configurations prove the levels above sooner.
     """
-    pairs = num_pairs(part.problem, part.rules)
+    pairs = count_pairs(part.problem, part.rules)
     if part.tied[0].any():
         return (DIRECT,) if pairs <= MOST_DIRECT else (CONFIGURATIONS,)
     near = any(is_domain_level(level) for level in part.goal.levels)
     if pairs <= (MOST_DIRECT if near else BEST_DIRECT):
         return DIRECT, CONFIGURATIONS
-    if pairs <= MOST_RELAXED and not _has_few_rooms(part.problem):
+    if pairs <= MOST_RELAXED and not _has_few_idle_vectors(part.problem):
         return DIRECT, CONFIGURATIONS
     return (CONFIGURATIONS, DIRECT) if pairs <= MOST_DIRECT else (CONFIGURATIONS,)
 
 
-def _has_few_rooms(problem: Problem) -> bool:
+def _has_few_idle_vectors(problem: Problem) -> bool:
     """Whether many nodes have the same idle resources, as far as pending tasks can use them."""
     useful = useful_capacity(problem.idle, problem.classes.request)
     return len(np.unique(useful, axis=0)) <= FEW_ROOMS * problem.num_nodes
 
 
-def _improve_with(engine: str, problem: Problem, part: _Open, run: tuple[Answer, Search]) -> Answer:
+def _improve_with(
+    engine: str, problem: Problem, part: _OpenProblem, run: tuple[Answer, SolveRequest]
+) -> Answer:
     """What one engine makes of an incumbent."""
     levels = part.goal.levels
     incumbent, search = run
     try:
         encoding, relaxed = _encode(engine, part)
-    except TooManyRooms:
-        return replace(incumbent, stopped=TOO_MANY_ROOMS)
-    tell = None
+    except TooManyCapacities:
+        return replace(incumbent, stopped=TOO_MANY_CAPACITIES)
+    on_step = None
     if search.watch is not None:
-        tell = _Teller(problem, levels, incumbent, (encoding, relaxed), search.watch)
-    solved = solve_soundly(search.solver, encoding.model, search.limits, tell)
+        on_step = _SolverProgress(problem, levels, incumbent, (encoding, relaxed), search.watch)
+    solved = solve_checked(search.solver, encoding.model, search.limits, on_step)
     last = next((u for u in reversed(solved.updates) if u.solution is not None), None)
     decisions = incumbent.decisions
     if last is not None:
         decisions = encoding.decode(last, incumbent.decisions)
-    return _weigh(problem, levels, incumbent, decisions, (solved, encoding, engine, relaxed))
+    return _compare_with_incumbent(
+        problem, levels, incumbent, decisions, (solved, encoding, engine, relaxed)
+    )
 
 
-class _Teller:
+class _SolverProgress:
     """Tells what a solver finds in terms of the problem."""
 
     def __init__(
@@ -392,7 +396,7 @@ class _Teller:
         levels: Sequence[AnyLevel],
         incumbent: Answer,
         encoded: tuple[Encoding, tuple[str, ...]],
-        watch: Callable[[News], None],
+        watch: Callable[[LevelProgress], None],
     ) -> None:
         self._encoding, self._relaxed = encoded
         self._problem, self._levels = problem, levels
@@ -405,49 +409,49 @@ class _Teller:
         found = None if update.solution is None else self._decoded(update)
         if not self._relaxed:
             bound = self._bound(number, update.bound)
-            self._tell(number, step.at_s, (update.value, bound), found)
+            self._report_level(number, step.at_s, (update.value, bound), found)
             return
         if found is None:
             return
         # What the model leaves out adds to its values, and its bounds say nothing of it.
         outcome = Outcome(self._problem, found())
         values = [level.value(outcome) for level in self._levels]
-        if no_worse(self._levels, values, [r.value for r in self._incumbent.results]):
-            self._tell(number, step.at_s, (values[number], self._ideal[number]), found)
+        if is_no_worse(self._levels, values, [r.value for r in self._incumbent.results]):
+            self._report_level(number, step.at_s, (values[number], self._ideal[number]), found)
 
     def _bound(self, number: int, bound: int | None) -> int:
         better = min if self._levels[number].sense is Sense.MAX else max
         return self._ideal[number] if bound is None else better(self._ideal[number], bound)
 
-    def _tell(
+    def _report_level(
         self,
         number: int,
         at_s: float,
         known: tuple[int | None, int],
         found: Callable[[], Decisions] | None,
     ) -> None:
-        self._watch(News(number, self._levels[number].name, at_s, *known, found))
+        self._watch(LevelProgress(number, self._levels[number].name, at_s, *known, found))
 
     def _decoded(self, update: LevelUpdate) -> Callable[[], Decisions]:
         return lambda: self._encoding.decode(update, self._incumbent.decisions)
 
 
-def _encode(engine: str, part: _Open) -> tuple[Encoding, tuple[str, ...]]:
+def _encode(engine: str, part: _OpenProblem) -> tuple[Encoding, tuple[str, ...]]:
     problem, rules, goal, decisions = part.problem, part.rules, part.goal, part.decisions
     if engine == DIRECT:
         return encode_direct(problem, rules, goal, decisions), part.left_out
     tied, names = part.tied
     if tied.any():
-        problem, decisions, goal = _without(problem, decisions, goal, tied)
+        problem, decisions, goal = _exclude_gangs(problem, decisions, goal, tied)
     encoding = encode_configurations(problem, rules, goal, decisions)
     return encoding, (*part.left_out, *names)
 
 
-def _without(
+def _exclude_gangs(
     problem: Problem, decisions: Decisions, goal: Goal, gangs: Bool
 ) -> tuple[Problem, Decisions, Goal]:
     """Problem, incumbent and goal without gangs (G,) on which the incumbent's word is final."""
-    rest = settle(problem, decisions, gangs)
+    rest = fix_decisions(problem, decisions, gangs)
     node_of = np.where(gangs[problem.gang_of], UNPLACED, decisions.node_of)
     decisions = replace(decisions, node_of=node_of)
     # What the gangs that were taken out add to a level is no longer in reach of the model.
@@ -458,20 +462,20 @@ def _without(
     return rest, decisions, Goal(goal.tiers, goal.levels, known)
 
 
-def promised_gangs(problem: Problem, decisions: Decisions) -> Bool:
+def find_nominated_gangs(problem: Problem, decisions: Decisions) -> Bool:
     """(G,) gangs that wait for room which is being freed."""
     gangs = np.zeros(problem.num_gangs, np.bool_)
     gangs[problem.gang_of[decisions.nominated >= 0]] = True
     return gangs
 
 
-def num_pairs(problem: Problem, rules: RuleSet) -> int:
+def count_pairs(problem: Problem, rules: RuleSet) -> int:
     """Pairs of a task class and a node with room for it; not counted out where far too many."""
-    most = len(open_classes(problem)) * problem.num_nodes
-    return most if most > 50 * MOST_DIRECT else int((rooms(problem, rules) > 0).sum())
+    most = len(find_open_classes(problem)) * problem.num_nodes
+    return most if most > 50 * MOST_DIRECT else int((count_fitting_tasks(problem, rules) > 0).sum())
 
 
-def tied_gangs(problem: Problem, rules: RuleSet) -> tuple[Bool, tuple[str, ...]]:
+def find_tied_gangs(problem: Problem, rules: RuleSet) -> tuple[Bool, tuple[str, ...]]:
     """(G,) gangs that node classes cannot tell everything about, and the rules that say so.
 
     Other tasks on nodes matter to tasks of theirs, or there are too many domains to choose from.
@@ -479,7 +483,7 @@ def tied_gangs(problem: Problem, rules: RuleSet) -> tuple[Bool, tuple[str, ...]]
     names: set[str] = set()
     tied = np.zeros(len(problem.classes.shapes), np.bool_)
     for rule in rules.tying:
-        for task_class in open_classes(problem).tolist():
+        for task_class in find_open_classes(problem).tolist():
             if rule.ties_nodes(problem, task_class):
                 tied[task_class] = True
                 names.add(rule.name)
@@ -492,7 +496,7 @@ def tied_gangs(problem: Problem, rules: RuleSet) -> tuple[Bool, tuple[str, ...]]
     return gangs, tuple(sorted(names))
 
 
-def settle(problem: Problem, decisions: Decisions, gangs: Bool) -> Problem:
+def fix_decisions(problem: Problem, decisions: Decisions, gangs: Bool) -> Problem:
     """The problem that is left once the decisions on some gangs (G,) are taken as made."""
     tasks = np.flatnonzero(gangs[problem.gang_of] & (decisions.node_of >= 0))
     request = problem.classes.request[problem.task_class[tasks]]
@@ -532,7 +536,7 @@ def settle(problem: Problem, decisions: Decisions, gangs: Bool) -> Problem:
     )
 
 
-def _weigh(
+def _compare_with_incumbent(
     problem: Problem,
     levels: Sequence[AnyLevel],
     incumbent: Answer,
@@ -544,7 +548,7 @@ def _weigh(
     outcome = Outcome(problem, decisions)
     values = [level.value(outcome) for level in levels]
     known = [r.value for r in incumbent.results]
-    if not no_worse(levels, values, known):
+    if not is_no_worse(levels, values, known):
         return replace(incumbent, stopped=f"{solved.stopped}; its answer was worse and is not used")
     proved = {encoding.level_of[u.level]: u for u in solved.updates}
     results = tuple(
@@ -552,15 +556,17 @@ def _weigh(
         for i, (level, value) in enumerate(zip(levels, values, strict=True))
     )
     if values == known:
-        results = tuple(map(_at_best, results, incumbent.results))
+        results = tuple(map(_keep_better_bound, results, incumbent.results))
     whose = engine
     if values == known:
         # As good is no reason to place otherwise, or the plan would change from run to run.
         decisions, whose = incumbent.decisions, f"{incumbent.engine}, weighed by {engine}"
-    return Answer(decisions, results, whose, solved.stopped, relaxed if _uses(results) else ())
+    return Answer(
+        decisions, results, whose, solved.stopped, relaxed if _has_unproved_level(results) else ()
+    )
 
 
-def no_worse(levels: Sequence[AnyLevel], values: Sequence[int], known: Sequence[int]) -> bool:
+def is_no_worse(levels: Sequence[AnyLevel], values: Sequence[int], known: Sequence[int]) -> bool:
     """Lexicographic comparison; levels over single nodes decide last and alone do not count."""
     for level, value, before in zip(levels, values, known, strict=True):
         if value != before:
@@ -588,7 +594,7 @@ def _result(
     return LevelResult(level.name, level.unit, level.sense, value, bound, status)
 
 
-def _at_best(result: LevelResult, before: LevelResult) -> LevelResult:
+def _keep_better_bound(result: LevelResult, before: LevelResult) -> LevelResult:
     """A result with the better one of two bounds, where nothing above has changed."""
     if result.bound is None or before.bound is None:
         return result
@@ -597,5 +603,5 @@ def _at_best(result: LevelResult, before: LevelResult) -> LevelResult:
     return replace(result, bound=bound, status=status)
 
 
-def _uses(results: Sequence[LevelResult]) -> bool:
+def _has_unproved_level(results: Sequence[LevelResult]) -> bool:
     return any(r.status is not LevelStatus.OPTIMAL for r in results)

@@ -23,9 +23,9 @@ from optsched.plugins.ledger import Ledger
 from optsched.plugins.ruleset import RuleSet
 from optsched.problem.compile import compile_problem
 from optsched.problem.running import running_tasks
-from optsched.solver.greedy.nodes import Lens
-from optsched.solver.greedy.placement import Placing
-from optsched.solver.greedy.plugins import Faces
+from optsched.solver.greedy.nodes import NodeView
+from optsched.solver.greedy.placement import PlacementState
+from optsched.solver.greedy.plugins import GreedyPlugins
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,7 +52,7 @@ def shuffle(problem: Problem, rules: RuleSet) -> tuple[Evict, ...]:
     return tuple(action.evictions)
 
 
-def once_moved(snapshot: Snapshot, evictions: Sequence[Evict]) -> Snapshot:
+def apply_moves(snapshot: Snapshot, evictions: Sequence[Evict]) -> Snapshot:
     """The snapshot in which they are on their way out, and have used up their part of budgets."""
     if not evictions:
         return snapshot
@@ -71,56 +71,56 @@ class _Shuffle:
         self._rules = rules
         self._running = running_tasks(problem)
         self._gangs = problem.snapshot.gangs
-        self._faces = Faces(problem, rules, Ledger(problem))
+        self._plugins = GreedyPlugins(problem, rules, Ledger(problem))
         self._stays = rules.spared(problem)
-        self._left = {b: b.allowed for b in problem.snapshot.budgets}
-        self._gone: set[str] = set()
+        self._budget_left = {b: b.allowed for b in problem.snapshot.budgets}
+        self._evicted_keys: set[str] = set()
 
     def carry_out(self, moves: Moves, plugin: str) -> None:
         """Evict what one rule wants moved."""
         tasks = moves.tasks[~self._stays[moves.tasks]]
-        tasks = self._faces.movable(tasks)
+        tasks = self._plugins.movable(tasks)
         places = None if moves.relief is None else _Places(self._problem, self._rules, moves.relief)
         if places is not None:
-            places.know(tasks)
+            places.add_copies(tasks)
         most = dict(moves.most)
         for v in tasks.tolist():
             gang = int(self._running.gang_of[v])
-            unit = self._unit(v, gang in moves.whole) if most.get(gang, 1) > 0 else []
-            if not unit or self._exceeds(unit) or not (places is None or places.take(v)):
+            unit = self._find_unit(v, gang in moves.whole) if most.get(gang, 1) > 0 else []
+            if not unit or self._exceeds(unit) or not (places is None or places.move_task(v)):
                 continue
             if gang in most:
                 most[gang] -= len(unit)
             self._evict(unit, plugin, moves.reasons)
 
-    def _unit(self, v: int, may_be_whole: bool) -> list[int]:
+    def _find_unit(self, v: int, may_be_whole: bool) -> list[int]:
         """The task, or its gang where it leaves only as a whole; nobody where that may not be."""
         gang = int(self._running.gang_of[v])
         task = self._running.tasks[v]
         found = self._gangs[gang]
         all_of = np.flatnonzero(self._running.gang_of == gang).tolist()
-        all_of = [u for u in all_of if self._running.tasks[u].key not in self._gone]
+        all_of = [u for u in all_of if self._running.tasks[u].key not in self._evicted_keys]
         if v not in all_of:
             return []
         tied = bool(found.sub_groups or found.topology)
-        if len(all_of) == 1 or not (tied or left_broken(found, {*self._gone, task.key})):
+        if len(all_of) == 1 or not (tied or left_broken(found, {*self._evicted_keys, task.key})):
             return [v]
         return all_of if may_be_whole and not self._stays[all_of].any() else []
 
     def _exceeds(self, unit: Sequence[int]) -> bool:
         """Whether a disruption budget is against it."""
         tasks = [self._running.tasks[v] for v in unit]
-        return any(left < sum(covers(b, t) for t in tasks) for b, left in self._left.items())
+        return any(left < sum(covers(b, t) for t in tasks) for b, left in self._budget_left.items())
 
     def _evict(self, unit: Sequence[int], plugin: str, reasons: Mapping[int, str]) -> None:
         why = next(r for v in unit if (r := reasons.get(int(self._running.node_of[v]))))
         for v in unit:
             task = self._running.tasks[v]
-            self._gone.add(task.key)
+            self._evicted_keys.add(task.key)
             self.evictions.append(
                 Evict(task.key, task.node, SHUFFLE, "", plugin=plugin, reason=why)
             )
-            self._left = {b: left - covers(b, task) for b, left in self._left.items()}
+            self._budget_left = {b: left - covers(b, task) for b, left in self._budget_left.items()}
 
 
 # --- places --------------------------------------------------------------------------------------
@@ -137,34 +137,36 @@ class _Places:
         self._relief = relief
         self._excess = relief.excess.copy()
         self._space = relief.space.copy()
-        self._placing: Placing | None = None
+        self._placing: PlacementState | None = None
         self._copies: dict[str, int] = {}
 
-    def know(self, tasks: I64) -> None:
+    def add_copies(self, tasks: I64) -> None:
         """Make ready for some tasks: copies of them that wait, beside those that run."""
         if self._relief.fits and len(tasks):
-            copies = [_copy(self._running.tasks[v], self._gang(v)) for v in tasks.tolist()]
+            copies = [
+                _copy_as_pending(self._running.tasks[v], self._gang(v)) for v in tasks.tolist()
+            ]
             gangs = sorted((*self._problem.snapshot.gangs, *copies), key=lambda g: g.key)
             snapshot = replace(self._problem.snapshot, gangs=tuple(gangs))
-            self._placing = Placing(compile_problem(snapshot, self._problem), self._rules)
+            self._placing = PlacementState(compile_problem(snapshot, self._problem), self._rules)
             self._copies = {g.key: i for i, g in enumerate(gangs)}
 
     def _gang(self, v: int) -> Gang:
         return self._problem.snapshot.gangs[int(self._running.gang_of[v])]
 
-    def take(self, v: int) -> bool:
+    def move_task(self, v: int) -> bool:
         """Count a task as moved, if that relieves its node and there is room for it elsewhere."""
         source, uses = int(self._running.node_of[v]), self._relief.uses[v]
         if not ((self._excess[source] > 0) & (uses > 0)).any():
             return False
-        node = self._place(v, uses) if self._relief.fits else self._fill(uses)
+        node = self._place(v, uses) if self._relief.fits else self._find_emptiest_node(uses)
         if node is None:
             return False
         self._space[node] -= uses
         self._excess[source] -= uses
         return True
 
-    def _fill(self, uses: I64) -> int | None:
+    def _find_emptiest_node(self, uses: I64) -> int | None:
         """Where the sum of all space does, the node with the most of it."""
         if (uses > np.maximum(self._space, 0).sum(axis=0)).any():
             return None
@@ -181,9 +183,9 @@ class _Places:
         cursor = placing.cursor(gang)
         first = int(placing.problem.task_start[gang])
         here = (placing.book, placing.node_of)
-        if not placing.place(gang, cursor.runs[0], 1, here, Lens(open_to)):
+        if not placing.place(gang, cursor.runs[0], 1, here, NodeView(open_to)):
             return None
-        placing.keep()
+        placing.commit()
         return int(placing.node_of[first])
 
 
@@ -191,7 +193,7 @@ def _copy_key(task: Task) -> str:
     return f"{task.key}~shuffle"  # no object has such a name
 
 
-def _copy(task: Task, gang: Gang) -> Gang:
+def _copy_as_pending(task: Task, gang: Gang) -> Gang:
     key = _copy_key(task)
     waits = replace(task, key=key, gang=key, status=TaskStatus.PENDING, node="", cards=())
     return Gang(

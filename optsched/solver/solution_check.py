@@ -15,41 +15,43 @@ from optsched.solver.cpsat.process import Solved
 if TYPE_CHECKING:
     from optsched.problem.arrays import I64
     from optsched.solver.cpsat.level_model import Configurations, LevelModel, LevelUpdate, Limits
-    from optsched.solver.cpsat.process import Solver, Tell
+    from optsched.solver.cpsat.process import OnStep, Solver
 
-UNSOUND = "what it answered is no solution and is not used"
+INVALID_SOLUTION = "what it answered is no solution and is not used"
 
 
-def solve_soundly(solver: Solver, model: LevelModel, limits: Limits, tell: Tell = None) -> Solved:
+def solve_checked(
+    solver: Solver, model: LevelModel, limits: Limits, on_step: OnStep = None
+) -> Solved:
     """The answers of a solver that meet its model; `stopped` says so where some do not."""
-    solved = solver.solve(model, limits, tell) if tell else solver.solve(model, limits)
-    sound = tuple(update for update in solved.updates if is_sound(model, update))
+    solved = solver.solve(model, limits, on_step) if on_step else solver.solve(model, limits)
+    sound = tuple(update for update in solved.updates if is_valid_update(model, update))
     if len(sound) == len(solved.updates):
         return solved
-    return Solved(sound, f"{solved.stopped}; {UNSOUND}")
+    return Solved(sound, f"{solved.stopped}; {INVALID_SOLUTION}")
 
 
-def is_sound(model: LevelModel, update: LevelUpdate) -> bool:
+def is_valid_update(model: LevelModel, update: LevelUpdate) -> bool:
     """Whether value, bound and solution of a level can all be true."""
     if not 0 <= update.level < len(model.objectives):
         return False
     objective = model.objectives[update.level]
     value, bound = update.value, update.bound
-    if value is not None and bound is not None and _exceeds(value, bound, objective.sense):
+    if value is not None and bound is not None and _passes_bound(value, bound, objective.sense):
         return False
     if update.solution is None:
         return True
     return is_solution(model, update) and value == objective.expression.value(update.solution)
 
 
-def _exceeds(value: int, bound: int, sense: Sense) -> bool:
+def _passes_bound(value: int, bound: int, sense: Sense) -> bool:
     return value > bound if sense is Sense.MAX else value < bound
 
 
 def is_solution(model: LevelModel, update: LevelUpdate) -> bool:
     """Whether the solution of an update keeps all bounds and rows."""
     solution = update.solution
-    if not _are_whole(solution, model.lower.shape):
+    if not _is_integer_array(solution, model.lower.shape):
         return False
     if (solution < model.lower).any() or (solution > model.upper).any():
         return False
@@ -57,21 +59,21 @@ def is_solution(model: LevelModel, update: LevelUpdate) -> bool:
     activity = np.zeros(len(rows.lower), np.int64)
     np.add.at(activity, rows.row, rows.coefficient * solution[rows.variable])
     if model.configurations is not None:
-        supplied = _supplied(model.configurations, update)
+        supplied = _count_supplied_tasks(model.configurations, update)
         if supplied is None:
             return False
         activity[model.configurations.supply] -= supplied
     return bool(((activity >= rows.lower) & (activity <= rows.upper)).all())
 
 
-def _supplied(nodes: Configurations, update: LevelUpdate) -> I64 | None:
+def _count_supplied_tasks(nodes: Configurations, update: LevelUpdate) -> I64 | None:
     """(C,) tasks that the configurations of a solution supply; None where they make no sense."""
     of, tasks, uses = update.use_class, update.use_tasks, update.uses
     num_classes, num_kinds = len(nodes.request), len(nodes.multiplicity)
     number = 0 if uses is None else uses.size
-    if not _are_whole(uses, (number,)) or not _are_whole(of, (number,)):
+    if not _is_integer_array(uses, (number,)) or not _is_integer_array(of, (number,)):
         return None
-    if not _are_whole(tasks, (number, num_classes)):
+    if not _is_integer_array(tasks, (number, num_classes)):
         return None
     if ((of < 0) | (of >= num_kinds)).any() or (tasks < 0).any() or (uses < 0).any():
         return None
@@ -83,7 +85,7 @@ def _supplied(nodes: Configurations, update: LevelUpdate) -> I64 | None:
     return uses @ tasks if fit and allowed and enough else None
 
 
-def _are_whole(values: object, shape: tuple[int, ...]) -> TypeGuard[I64]:
+def _is_integer_array(values: object, shape: tuple[int, ...]) -> TypeGuard[I64]:
     return (
         isinstance(values, np.ndarray)
         and values.shape == shape

@@ -19,9 +19,9 @@ from optsched.problem.running import running_tasks
 from optsched.solver.greedy.gang_classes import GangClasses
 from optsched.solver.greedy.gang_order import GangOrder
 from optsched.solver.greedy.nodes import scorers_of
-from optsched.solver.greedy.placement import Placing
-from optsched.solver.greedy.plugins import Faces
-from optsched.solver.greedy.preemption import Evicting
+from optsched.solver.greedy.placement import PlacementState
+from optsched.solver.greedy.plugins import GreedyPlugins
+from optsched.solver.greedy.preemption import GreedyPreemption
 from optsched.solver.model.node_masks import static_mask
 from optsched.solver.shuffle import shuffle
 from optsched.units import parse_duration_ms
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64
     from tests.conformance.scenarios import Scenario
 
-    Face: TypeAlias = Callable[[Faces, int, int, I64], I64]
+    Face: TypeAlias = Callable[[GreedyPlugins, int, int, I64], I64]
 
 TOLERANCE = 1e-6
 TOP_HYPERNODE = "<cluster-top-hypernode>"
@@ -98,7 +98,7 @@ class Desk:
 
     def enqueued(self, probe: Mapping[str, Any]) -> None:
         """Tells the rules that a gang has been let in; there is no answer."""
-        self._plain.faces.enqueued(self._plain.gang(probe["job"]))
+        self._plain.faces.record_enqueued(self._plain.gang(probe["job"]))
 
     def comes_first(self, probe: Mapping[str, Any]) -> bool:
         """Whether one gang comes before another, before age and names decide."""
@@ -109,15 +109,15 @@ class Desk:
 
     def preemptable(self, probe: Mapping[str, Any]) -> list[int]:
         """Which candidates may go for a gang of their queue, by their place."""
-        return self._victims(probe, Faces.preemptable)
+        return self._victims(probe, GreedyPlugins.preemptable)
 
     def reclaimable(self, probe: Mapping[str, Any]) -> list[int]:
         """Which candidates may go for a gang of another queue."""
-        return self._victims(probe, Faces.reclaimable)
+        return self._victims(probe, GreedyPlugins.reclaimable)
 
     def evictable(self, probe: Mapping[str, Any]) -> list[int]:
         """The same for actions on whole gangs: kind 1 preempts, kind 2 reclaims."""
-        faces = {"1": Faces.gang_preemptable, "2": Faces.gang_reclaimable}
+        faces = {"1": GreedyPlugins.gang_preemptable, "2": GreedyPlugins.gang_reclaimable}
         return self._victims(probe, faces[probe["kind"]])
 
     def moved(self, probe: Mapping[str, Any]) -> list[int] | int:
@@ -170,7 +170,7 @@ class Asked:
     def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
         self._problem = compile_problem(snapshot)
         self._rules = policy.rules
-        self.faces = Faces(self._problem, policy.rules, Ledger(self._problem))
+        self.faces = GreedyPlugins(self._problem, policy.rules, Ledger(self._problem))
 
     def gang(self, key: str) -> int:
         return [g.key for g in self._problem.snapshot.gangs].index(key)
@@ -229,14 +229,14 @@ class Asked:
 
     def victims_in_order(self, keys: Iterable[str]) -> list[str]:
         """Some running tasks in the order in which they would go for a gang of their queue."""
-        placing = Placing(self._problem, self._rules)
+        placing = PlacementState(self._problem, self._rules)
         gang_classes = GangClasses(placing, self._rules)
         order = GangOrder(self._problem, placing.faces, gang_classes)
-        evicting = Evicting(placing, self._rules, order, gang_classes)
+        evicting = GreedyPreemption(placing, self._rules, order, gang_classes)
         running = [task.key for task in running_tasks(self._problem).tasks]
         asked = np.array([running.index(key) for key in keys], np.int64)
         queue = int(running_tasks(self._problem).queue_of[asked[0]])
-        return [running[v] for v in evicting.in_order(asked, queue).tolist()]
+        return [running[v] for v in evicting.sort_victims(asked, queue).tolist()]
 
     def _network(self) -> NetworkTopology:
         active = self._rules.find("network-topology")

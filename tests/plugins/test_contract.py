@@ -38,7 +38,7 @@ from optsched.problem.decisions import Decisions
 from optsched.problem.tiers import priority_tiers
 from optsched.session.decompile import pending_of
 from optsched.session.session import without_gangs
-from optsched.solver.greedy.plugins import Faces
+from optsched.solver.greedy.plugins import GreedyPlugins
 from optsched.solver.model.node_masks import allowed_nodes
 from tests.support.contests import CONSTRAINTS, contests
 from tests.support.effort import EFFORT
@@ -203,7 +203,7 @@ class Walk:
     def __init__(self, bench: Bench, data: DataObject) -> None:
         self._problem, self._data = bench.problem, data
         self._ledger = Ledger(bench.problem)
-        self._faces = Faces(bench.problem, bench.rules, self._ledger)
+        self._faces = GreedyPlugins(bench.problem, bench.rules, self._ledger)
         self._allowed = allowed_nodes(bench.problem, bench.rules)
         self._idle = bench.problem.idle.copy()
         self.node_of = np.full(len(bench.problem.tasks), UNPLACED, np.int64)

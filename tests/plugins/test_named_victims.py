@@ -15,7 +15,7 @@ from optsched.plugins.registry import PLUGINS
 from optsched.plugins.ruleset import RuleSet
 from optsched.problem.compile import compile_problem
 from optsched.problem.running import running_tasks
-from optsched.solver.greedy.plugins import Faces
+from optsched.solver.greedy.plugins import GreedyPlugins
 from tests.support.small import cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def named(rule: Rule, *gangs: Gang, budgets: tuple[Budget, ...] = ()) -> list[st
     asks = gang("z", ("w", 1, shape()))
     snapshot = cluster([node("n", 9)], [*gangs, asks], now_ms=NOW_MS)
     problem = compile_problem(replace(snapshot, budgets=budgets))
-    faces = Faces(problem, RuleSet.of(rule), Ledger(problem))
+    faces = GreedyPlugins(problem, RuleSet.of(rule), Ledger(problem))
     everyone = np.arange(len(running_tasks(problem)))
     found = faces.preemptable(problem.num_gangs - 1, 0, everyone).tolist()
     reclaimed = faces.reclaimable(problem.num_gangs - 1, 0, everyone).tolist()

@@ -13,7 +13,7 @@ from optsched.plugins.ordering.sla import Sla
 from optsched.plugins.registry import PLUGINS
 from optsched.plugins.ruleset import ActiveRule, RuleSet
 from optsched.problem.compile import compile_problem
-from optsched.solver.greedy.plugins import Faces
+from optsched.solver.greedy.plugins import GreedyPlugins
 from tests.support.engines import Bench
 from tests.support.small import CPU, cluster, gang, node, shape
 
@@ -31,7 +31,7 @@ def waits(name: str, text: str = "", created_ms: int = 0, **fields: object) -> G
 def in_order(rule: Sla, *gangs: Gang) -> list[str]:
     """Names of gangs as the rule puts them, before age and names decide."""
     problem = compile_problem(cluster([], gangs))
-    faces = Faces(problem, RuleSet.of(rule), Ledger(problem))
+    faces = GreedyPlugins(problem, RuleSet.of(rule), Ledger(problem))
     keys = {g.name: faces.gang_key(i) for i, g in enumerate(problem.snapshot.gangs)}
     return sorted(keys, key=lambda name: keys[name])
 

@@ -17,7 +17,7 @@ from optsched.plugins.registry import PLUGINS
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.topology.task_topology import TaskTopology, read_roles
 from optsched.problem.compile import compile_problem
-from optsched.solver.greedy.plugins import Faces
+from optsched.solver.greedy.plugins import GreedyPlugins
 from tests.support.engines import Bench
 from tests.support.small import cluster, gang, node, running, shape
 
@@ -37,16 +37,16 @@ def job(notes: dict[str, str], *roles: tuple[str, int], cpu: int = 1, least: int
     return gang("g", *made, annotations=notes, least=least)
 
 
-def faces(snapshot_gang: Gang, *nodes: Node) -> Faces:
+def faces(snapshot_gang: Gang, *nodes: Node) -> GreedyPlugins:
     problem = compile_problem(cluster(nodes or [node("n")], [snapshot_gang]))
-    return Faces(problem, RuleSet.of(RULE), Ledger(problem))
+    return GreedyPlugins(problem, RuleSet.of(RULE), Ledger(problem))
 
 
 def order(made: Gang) -> list[tuple[str, int]]:
     """Runs by role."""
     problem = compile_problem(cluster([node("n")], [made]))
     entries = problem.shapes.shapes[int(problem.shape_of[0])].entries
-    runs = Faces(problem, RuleSet.of(RULE), Ledger(problem)).task_runs(0)
+    runs = GreedyPlugins(problem, RuleSet.of(RULE), Ledger(problem)).task_runs(0)
     return [(entries[entry].role, number) for entry, number in runs or ()]
 
 
@@ -132,7 +132,7 @@ def test_a_task_joins_those_it_wants_on_a_node_already() -> None:
 # --- score ---------------------------------------------------------------------------------------
 
 
-def scores(asked: Faces, entry: int, number: int) -> list[float]:
+def scores(asked: GreedyPlugins, entry: int, number: int) -> list[float]:
     (scorer,) = asked.live_scorers(0, entry)
     return scorer(np.ones(number, np.bool_)).tolist()
 
@@ -161,7 +161,7 @@ def test_what_has_been_placed_counts_and_comes_back() -> None:
 def test_the_weight_counts_and_nothing_is_asked_of_tasks_without_a_bucket() -> None:
     problem = compile_problem(cluster([node("n")], [job({NEAR: "a"}, ("a", 1), ("b", 1))]))
     for weight, expected in ((3, [300.0]), (0, None)):
-        found = Faces(problem, RuleSet.of(TaskTopology(weight)), Ledger(problem))
+        found = GreedyPlugins(problem, RuleSet.of(TaskTopology(weight)), Ledger(problem))
         asked = found.live_scorers(0, 0)
         assert [s(np.ones(1, np.bool_)).tolist() for s in asked] == ([expected] if expected else [])
         assert found.live_scorers(0, 1) == []
@@ -194,7 +194,7 @@ def test_runs_hold_every_task_once_and_undoing_leaves_no_trace(
     made = job({NEAR: near, FAR: far}, *roles, least=sum(numbers))
     nodes = [node(f"n{i}", room) for i, room in enumerate(rooms)]
     problem = compile_problem(cluster(nodes, [made]))
-    found = Faces(problem, RuleSet.of(RULE), Ledger(problem))
+    found = GreedyPlugins(problem, RuleSet.of(RULE), Ledger(problem))
     runs = found.task_runs(0)
     if runs is not None:
         counts = Counter[str]()

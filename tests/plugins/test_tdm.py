@@ -16,7 +16,7 @@ from optsched.plugins.ruleset import RuleSet
 from optsched.policy.load import parse_policy
 from optsched.problem.compile import compile_problem
 from optsched.session.session import Surroundings, run_session
-from optsched.solver.greedy.plugins import Faces
+from optsched.solver.greedy.plugins import GreedyPlugins
 from optsched.units import Hours
 from tests.support.engines import Bench, reason
 from tests.support.small import cluster, gang, node, running, shape
@@ -92,7 +92,7 @@ def waits(name: str, text: str = "") -> domain.Gang:
 
 def test_gangs_that_stay_come_first() -> None:
     problem = compile_problem(cluster([], [waits("a", "true"), waits("b", "no"), waits("c")]))
-    faces = Faces(problem, RuleSet.of(RULE), Ledger(problem))
+    faces = GreedyPlugins(problem, RuleSet.of(RULE), Ledger(problem))
     assert faces.gang_key(0) > faces.gang_key(1)
     assert faces.gang_key(1)[:1] == faces.gang_key(2)[:1]
 

@@ -18,7 +18,7 @@ from optsched.session.session import Surroundings, find_tiers, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from optsched.solver.portfolio import Answer
-from optsched.solver.preemption.sequential.stage import Clearing
+from optsched.solver.preemption.sequential.stage import EvictionPlan
 from tests.support.small import cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def candidate(*levels: tuple[str, int], victims: int = 0) -> Candidate:
     )
     lost = (LevelResult("victims", "tasks", Sense.MIN, victims, 0, LevelStatus.FEASIBLE),)
     answer = Answer(Decisions.nothing(PROBLEM), results, "engine", "")
-    clearing = Clearing(results=lost if victims else ())
+    clearing = EvictionPlan(results=lost if victims else ())
     each = Round(
         PROBLEM,
         find_tiers(PROBLEM, POLICY),

@@ -23,9 +23,9 @@ from optsched.problem.relations import Relations
 from optsched.session.session import Report, Surroundings, run_session
 from optsched.solver.cpsat import level_search as levels
 from optsched.solver.cpsat.level_model import Limits
-from optsched.solver.cpsat.pricing import Pricer, TooManyRooms
+from optsched.solver.cpsat.pricing import Pricer, TooManyCapacities
 from optsched.solver.cpsat.process import InProcess
-from optsched.solver.greedy.nodes import Book
+from optsched.solver.greedy.nodes import NodeTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,7 +108,7 @@ def test_pods_without_relations_are_not_looked_at_for_each_class(
 
 def test_scores_of_a_class_without_room_are_never_made(scored_nodes: list[int]) -> None:
     problem = compiled(10, cpus=0)
-    book = Book(problem, RULES, problem.idle)
+    book = NodeTable(problem, RULES, problem.idle)
     assert all(not book.fits(c).any() for c in range(10))
     assert all((book.scores(c) == -np.inf).all() for c in range(10))
     assert scored_nodes == []
@@ -118,17 +118,17 @@ def test_fits_alone_make_no_scores_and_touched_nodes_are_read_once(
     scored_nodes: list[int],
 ) -> None:
     problem = compiled(40)
-    book = Book(problem, RULES, problem.idle)
+    book = NodeTable(problem, RULES, problem.idle)
     one = np.ones(1, np.int64)
     assert (book.fits(0) == 8).all()
     assert scored_nodes == []
     book.scores(0)
-    book.take(1, np.array([3]), one)
-    book.take(2, np.array([5]), one)
+    book.place_tasks(1, np.array([3]), one)
+    book.place_tasks(2, np.array([5]), one)
     before = book.scores(0).copy()
     book.scores(0)
     assert scored_nodes == [20, 2]
-    fresh = Book(problem, RULES, book.idle)
+    fresh = NodeTable(problem, RULES, book.idle)
     fresh.used[:] = book.used
     assert (fresh.scores(0) == before).all()
     assert (fresh.fits(0) == book.fits(0)).all()
@@ -136,12 +136,12 @@ def test_fits_alone_make_no_scores_and_touched_nodes_are_read_once(
 
 def test_a_log_longer_than_the_nodes_is_one_pass_over_all(scored_nodes: list[int]) -> None:
     problem = compiled(40)
-    book = Book(problem, RULES, problem.idle)
+    book = NodeTable(problem, RULES, problem.idle)
     book.scores(0)
     nodes, one = np.arange(20), np.ones(20, np.int64)
     for _ in range(5):
-        book.take(1, nodes, one)
-        book.take(1, nodes, -one)
+        book.place_tasks(1, nodes, one)
+        book.place_tasks(1, nodes, -one)
     book.scores(0)
     assert scored_nodes == [20, 20]
 
@@ -263,5 +263,5 @@ def test_levels_that_are_left_when_time_is_over_are_not_solved(
 def test_rooms_that_are_too_many_are_refused_before_a_table_is_made() -> None:
     request = np.arange(1, 20_001).reshape(-1, 1)
     capacity = np.array([[4_000_000]])
-    with pytest.raises(TooManyRooms):  # a table of all sums and classes would take 600 GB
+    with pytest.raises(TooManyCapacities):  # a table of all sums and classes would take 600 GB
         Pricer(capacity, request, np.ones((1, 20_000), np.bool_))

@@ -157,7 +157,7 @@ def full(**fields):
     return cluster(nodes(1), [low, gang("high", ("w", 1, shape(2)), priority=5)])
 
 
-def make_room(view):
+def find_victims(view):
     """Lets one of them go for the other."""
     return [Displace("ns/low-w-0", "ns/high"), Place("ns/high-w-0", "n0")]
 
@@ -168,7 +168,7 @@ def evicted(report):
 
 
 def test_victims_go_and_their_room_is_promised() -> None:
-    report = decide(full(), make_room)
+    report = decide(full(), find_victims)
     assert evicted(report) == [Evict("ns/low-w-0", "n0", "mine", "ns/high")]
     assert Nominate("ns/high-w-0", "n0", "ns/high") in report.plan.actions
     assert report.trace.violations == ()
@@ -178,23 +178,23 @@ def test_nobody_goes_whom_rules_protect() -> None:
     snapshot = full()
     high, low = snapshot.gangs
     equal = replace(snapshot, gangs=(replace(high, priority=1), low))
-    assert evicted(decide(equal, make_room)) == []
+    assert evicted(decide(equal, find_victims)) == []
     budget = Budget("ns/all", LabelSelector(), 0)
-    assert evicted(decide(replace(snapshot, budgets=(budget,)), make_room)) == []
+    assert evicted(decide(replace(snapshot, budgets=(budget,)), find_victims)) == []
     polite = replace(high.tasks[0], shape=replace(high.tasks[0].shape, preempts=False))
     never = replace(snapshot, gangs=(replace(high, tasks=(polite,)), low))
-    assert evicted(decide(never, make_room)) == []
+    assert evicted(decide(never, find_victims)) == []
 
 
 def test_nobody_goes_for_what_gets_no_place() -> None:
     report = decide(full(), lambda _: [Displace("ns/low-w-0", "ns/high")])
     assert evicted(report) == []
-    report = decide(full(), lambda _: [*make_room(_), Place("ns/high-w-0", "n0")])
+    report = decide(full(), lambda _: [*find_victims(_), Place("ns/high-w-0", "n0")])
     assert "places ns/high-w-0 twice" in str(report.trace.faults[0])
 
 
 def test_with_a_solver_evictions_are_its_own() -> None:
-    report = decide(full(), make_room, CPSAT)
+    report = decide(full(), find_victims, CPSAT)
     assert evicted(report) == []
     assert "it decides who is evicted" in str(report.trace.faults[0])
 

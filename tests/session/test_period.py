@@ -20,7 +20,7 @@ from tests.support.evictions import full_cluster
 if TYPE_CHECKING:
     from optsched.session.session import Report
     from optsched.solver.cpsat.level_model import LevelModel
-    from optsched.solver.cpsat.process import Solved, Tell
+    from optsched.solver.cpsat.process import OnStep, Solved
 
 SNAPSHOT = full_cluster(np.random.default_rng(2))
 POLICY = load_policy("volcano-default", Path.read_text)
@@ -48,9 +48,9 @@ class Recording(InProcess):
 
     budgets: list[int | None] = field(default_factory=list)
 
-    def solve(self, model: LevelModel, limits: Limits, tell: Tell = None) -> Solved:
+    def solve(self, model: LevelModel, limits: Limits, on_step: OnStep = None) -> Solved:
         self.budgets.append(limits.budget_ms)
-        return super().solve(model, replace(limits, budget_ms=None), tell)
+        return super().solve(model, replace(limits, budget_ms=None), on_step)
 
 
 def hold(step_s: float, period_ms: int | None) -> tuple[Report, list[int | None]]:

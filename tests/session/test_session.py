@@ -22,7 +22,7 @@ from optsched.session.session import Surroundings, run_session
 from optsched.solver.cpsat.level_model import LevelUpdate, Limits
 from optsched.solver.cpsat.process import DIED, OVER_TIME, InProcess, Solved, WorkerProcess
 from optsched.solver.portfolio import DIRECT, GREEDY, IDEAL, NO_SOLVER
-from optsched.solver.solution_check import UNSOUND
+from optsched.solver.solution_check import INVALID_SOLUTION
 from tests.support.changes import history
 from tests.support.effort import EFFORT
 from tests.support.small import CPU, cluster, gang, node, random_cluster, shape
@@ -65,7 +65,7 @@ class Planted:
     answer: Callable[[LevelModel], Solved]
     limits: list[Limits] = field(default_factory=list)
 
-    def solve(self, model: LevelModel, limits: Limits, tell: object = None) -> Solved:
+    def solve(self, model: LevelModel, limits: Limits, on_step: object = None) -> Solved:
         self.limits.append(limits)
         return self.answer(model)
 
@@ -261,7 +261,7 @@ GARBAGE = {
 
 @pytest.mark.parametrize("make", GARBAGE.values(), ids=GARBAGE)
 def test_garbage(make: Callable[[LevelModel], object]) -> None:
-    assert_greedy(decide(solver=Planted(with_solution(make))), f"done; {UNSOUND}")
+    assert_greedy(decide(solver=Planted(with_solution(make))), f"done; {INVALID_SOLUTION}")
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_garbage(make: Callable[[LevelModel], object]) -> None:
     ids=["no such level", "a level below zero", "a value beyond its bound"],
 )
 def test_claims_that_can_not_be_true(update: LevelUpdate) -> None:
-    assert_greedy(decide(solver=Planted(lambda model: Solved((update,), "done"))), UNSOUND)
+    assert_greedy(decide(solver=Planted(lambda model: Solved((update,), "done"))), INVALID_SOLUTION)
 
 
 def test_a_claim_to_be_better_than_the_solution_is() -> None:
@@ -282,7 +282,7 @@ def test_a_claim_to_be_better_than_the_solution_is() -> None:
         update = as_few_as_possible(model).updates[0]
         return Solved((replace(update, value=8000, bound=6000),), "done")
 
-    assert_greedy(decide(solver=Planted(boasting)), UNSOUND)
+    assert_greedy(decide(solver=Planted(boasting)), INVALID_SOLUTION)
 
 
 def test_garbage_after_something_good_costs_only_itself() -> None:
@@ -293,7 +293,7 @@ def test_garbage_after_something_good_costs_only_itself() -> None:
 
     plan = decide(solver=Planted(half_good))
     assert set(plan.binds) == {"ns/one-w-0", "ns/two-w-0"}
-    assert UNSOUND in plan.certificate.stopped
+    assert INVALID_SOLUTION in plan.certificate.stopped
 
 
 # --- a solver process that fails -----------------------------------------------------------------

@@ -12,7 +12,7 @@ from optsched.solver import portfolio
 from optsched.solver.cpsat.level_model import LevelModel, Limits, Objective
 from optsched.solver.cpsat.level_search import solve_levels
 from optsched.solver.cpsat.process import InProcess
-from optsched.solver.portfolio import News, Search, improve, judge
+from optsched.solver.portfolio import LevelProgress, SolveRequest, evaluate_greedy, improve
 from optsched.study.instances.instance_families import Recipe
 from optsched.study.instances.instance_folder import snapshot_of
 from tests.support.engines import Bench
@@ -32,8 +32,8 @@ def bench(rules, *levels):
 def solved(found, num_engines, watch=None):
     limits = Limits(None, 2.0, num_workers=1, num_engines=num_engines)
     goal = (found.tiers, found.levels)
-    search = Search(InProcess(), limits, watch)
-    start = judge(found.problem, found.greedy(), found.levels, "")
+    search = SolveRequest(InProcess(), limits, watch)
+    start = evaluate_greedy(found.problem, found.greedy(), found.levels, "")
     return improve(found.problem, found.rules, goal, start, search)
 
 
@@ -55,7 +55,7 @@ def test_a_first_engine_that_proves_everything_is_the_only_one():
 
 def test_what_is_told_goes_on_in_time(monkeypatch):
     monkeypatch.setattr(portfolio, "BEST_DIRECT", 0)
-    told: list[News] = []
+    told: list[LevelProgress] = []
     solved(bench(VOLCANO, "admission", "node-score"), 2, told.append)
     times = [news.at_s for news in told]
     assert times == sorted(times)

@@ -12,7 +12,12 @@ from optsched.plugins.gangs.gang import Gang as GangRule
 from optsched.plugins.ruleset import RuleSet
 from optsched.solver.cpsat.process import InProcess, Solved
 from optsched.solver.model.encoding import Goal, encode_configurations
-from optsched.solver.solution_check import UNSOUND, is_solution, is_sound, solve_soundly
+from optsched.solver.solution_check import (
+    INVALID_SOLUTION,
+    is_solution,
+    is_valid_update,
+    solve_checked,
+)
 from tests.support.engines import EXACT, Bench
 from tests.support.small import cluster, gang, node, shape
 
@@ -40,7 +45,7 @@ def test_what_the_solver_finds_is_sound() -> None:
     assert (FOUND.value, FOUND.bound) == (8000, 8000)
     assert FOUND.uses is not None
     assert FOUND.uses.sum() == 2
-    assert is_sound(MODEL, FOUND)
+    assert is_valid_update(MODEL, FOUND)
 
 
 def other(**fields: object) -> LevelUpdate:
@@ -74,7 +79,7 @@ def other(**fields: object) -> LevelUpdate:
 )
 def test_what_is_no_solution(update: LevelUpdate) -> None:
     assert not is_solution(MODEL, update)
-    assert not is_sound(MODEL, update)
+    assert not is_valid_update(MODEL, update)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +95,7 @@ def test_what_is_no_solution(update: LevelUpdate) -> None:
     ],
 )
 def test_values_and_bounds(update: LevelUpdate, sound: bool) -> None:
-    assert is_sound(MODEL, update) is sound
+    assert is_valid_update(MODEL, update) is sound
 
 
 def answering(*updates: LevelUpdate) -> object:
@@ -102,8 +107,8 @@ def answering(*updates: LevelUpdate) -> object:
 
 def test_what_is_no_solution_is_left_out_and_told() -> None:
     bad = other(uses=FOUND.uses * 2)
-    solved = solve_soundly(answering(FOUND, bad), MODEL, EXACT)  # type: ignore[arg-type]
+    solved = solve_checked(answering(FOUND, bad), MODEL, EXACT)  # type: ignore[arg-type]
     assert solved.updates == (FOUND,)
-    assert solved.stopped == f"done; {UNSOUND}"
-    fine = solve_soundly(answering(FOUND), MODEL, EXACT)  # type: ignore[arg-type]
+    assert solved.stopped == f"done; {INVALID_SOLUTION}"
+    fine = solve_checked(answering(FOUND), MODEL, EXACT)  # type: ignore[arg-type]
     assert fine.stopped == "done"

@@ -74,10 +74,10 @@ class Bench:
     def improved(self, start: Decisions | None = None) -> Answer:
         """What the solver makes of the greedy decisions, or of others."""
         decisions = self.greedy() if start is None else start
-        incumbent = portfolio.judge(self.problem, decisions, self.levels, "")
+        incumbent = portfolio.evaluate_greedy(self.problem, decisions, self.levels, "")
         goal = (self.tiers, self.levels)
         return portfolio.improve(
-            self.problem, self.rules, goal, incumbent, portfolio.Search(InProcess(), EXACT)
+            self.problem, self.rules, goal, incumbent, portfolio.SolveRequest(InProcess(), EXACT)
         )
 
     def actions(self, decisions: Decisions) -> tuple[Action, ...]:
@@ -137,7 +137,7 @@ class Bench:
 
     def tied_by(self) -> tuple[str, ...]:
         """Rules on whose account some gangs are left out of configurations."""
-        return portfolio.tied_gangs(self.problem, self.rules)[1]
+        return portfolio.find_tied_gangs(self.problem, self.rules)[1]
 
 
 def binds(actions: Sequence[Action]) -> dict[str, str]:

@@ -18,8 +18,8 @@ from optsched.session.session import find_tiers, judge_actions
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from optsched.solver.preemption.joint.bound import bound_with_evictions
-from optsched.solver.preemption.joint.solution import make_room_jointly
-from optsched.solver.preemption.sequential.stage import Means, nominate_seats
+from optsched.solver.preemption.joint.solution import find_victims_jointly
+from optsched.solver.preemption.sequential.stage import Means, nominate_tasks
 from tests.support.small import CPU, GPU, cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
@@ -201,8 +201,8 @@ def plan_jointly(snapshot: Snapshot, policy: Policy) -> tuple[Action, ...] | Non
     levels = build_levels(problem, policy.rules, tiers, policy.levels)
     means = Means(InProcess(), lambda: None, Limits(None, num_workers=1))
     nothing = Decisions.nothing(problem)
-    clearing = make_room_jointly(problem, rules, (tiers, levels), nothing, REACH, means)
+    clearing = find_victims_jointly(problem, rules, (tiers, levels), nothing, REACH, means)
     if clearing is None:
         return None
-    seated = (nominate_seats(problem, gang, seats) for gang, seats in clearing.seats.items())
+    seated = (nominate_tasks(problem, gang, seats) for gang, seats in clearing.seats.items())
     return (*clearing.evictions, *chain.from_iterable(seated))

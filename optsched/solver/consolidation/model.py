@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
     from optsched.solver.consolidation.movable_tasks import Movables
-    from optsched.solver.model.domain_copies import Copies
+    from optsched.solver.model.domain_copies import DomainCopies
 
 MOVES = "moves"
 
@@ -60,7 +60,7 @@ class WhatIf:
     movables: Movables
     problem: Problem
     base: Decisions
-    asking: Bool
+    requesting: Bool
     tiers: Tiers
     priority: I64
 
@@ -84,25 +84,25 @@ class Encoded:
 
     form: Formulation
     model: LevelModel
-    copies: Copies
+    copies: DomainCopies
     stay: I64
     class_of: I64
     num_gang_levels: int
     hint: I64
 
 
-def form_of(what: WhatIf, rules: RuleSet) -> Formulation:
+def build_formulation(what: WhatIf, rules: RuleSet) -> Formulation:
     """The aggregated model with the rows of all hard rules."""
     problem = what.problem
     alone, kinds = rules.distinguish_gangs(problem)
-    kinds += [what.priority, what.asking.astype(np.int64)]
+    kinds += [what.priority, what.requesting.astype(np.int64)]
     form = Formulation(problem, gang_classes(problem, what.tiers, alone, kinds))
     for rule in rules.hard:
         rule.encode(form)
     return form
 
 
-def broken_entries(form: Formulation, hint: I64) -> Bool:
+def find_broken_entries(form: Formulation, hint: I64) -> Bool:
     """(F,) entries that stand where a row does not allow it: they would not be taken in again.
 
     Rows with variables of their own are left to the solver.
@@ -144,9 +144,9 @@ def encode(
     objectives.append(Objective(moves, Sense.MIN))
     hint = incumbent_values(form, what.base)
     hint[stay] = what.movables.count
-    _least_rows(form, what, hint)
-    lower, upper = _fixed(form, what, hint)
-    nodes, class_of = _nodes(what, rules, (form, copies), _stay_supply(form, stay))
+    _minimum_rows(form, what, hint)
+    lower, upper = _fix_bounds(form, what, hint)
+    nodes, class_of = _build_configurations(what, rules, (form, copies), _stay_supply(form, stay))
     kin = np.full(len(lower), -1, np.int64)
     model = LevelModel(lower, upper, form.model.rows, tuple(objectives), hint, kin, nodes)
     return Encoded(form, model, copies, stay, class_of, len(levels), hint)
@@ -161,7 +161,7 @@ def _stay_rows(form: Formulation, movables: Movables) -> I64:
     form.model.add_entries(form.supply[movables.task_class], stay, -np.ones_like(stay))
     count, add = movables.count, form.model.add_rows
     for whole in movables.wholes:
-        (leaves,) = form.model.add_variables(0, int(whole.may_leave))
+        (leaves,) = form.model.add_variables(0, int(whole.may_end))
         parts = [(whole.kinds, whole.held, whole.surplus), *whole.by_role]
         for kinds, held, surplus in parts:
             minus = np.append(-np.ones(len(kinds), np.int64), surplus - held)
@@ -169,7 +169,7 @@ def _stay_rows(form: Formulation, movables: Movables) -> I64:
             add(0, np.append(stay[kinds], leaves), minus, upper=most)
         ones = np.append(np.ones(len(whole.kinds), np.int64), whole.held)
         most = int(count[whole.kinds].sum())
-        if whole.may_leave:
+        if whole.may_end:
             add(0, np.append(stay[whole.kinds], leaves), ones, upper=most)
     for kinds, allowed in movables.budgets:
         add(0, stay[kinds], 1, lower=max(int(count[kinds].sum()) - allowed, 0))
@@ -182,11 +182,11 @@ def _stay_supply(form: Formulation, stay: I64) -> I64:
     return form.model.add_rows(np.arange(len(stay)), stay, 1, upper=none)
 
 
-def _least_rows(form: Formulation, what: WhatIf, hint: I64) -> None:
+def _minimum_rows(form: Formulation, what: WhatIf, hint: I64) -> None:
     """Gangs that ask get their minimum, nobody moves for more."""
     gangs = form.gangs
     first = gangs.members[gangs.member_start[:-1]]
-    for h in np.flatnonzero(what.asking[first] & (form.start >= 0)).tolist():
+    for h in np.flatnonzero(what.requesting[first] & (form.start >= 0)).tolist():
         entries = np.arange(int(gangs.start[h]), int(gangs.start[h + 1]))
         if not form.is_flexible[entries].all():
             continue
@@ -198,14 +198,16 @@ def _least_rows(form: Formulation, what: WhatIf, hint: I64) -> None:
         form.model.add_rows(0, np.append(placed, start), factors, upper=most)
 
 
-def _fixed(form: Formulation, what: WhatIf, hint: I64) -> tuple[I64, I64]:
+def _fix_bounds(form: Formulation, what: WhatIf, hint: I64) -> tuple[I64, I64]:
     """Bounds: what stands stands, and nobody but those who ask gets more."""
     lower, upper = form.model.bounds
     gangs = form.gangs
     first = gangs.members[gangs.member_start[:-1]]
     starts = form.start >= 0
     numbers = np.concatenate([form.start[starts], form.placed_variable])
-    asks = np.concatenate([what.asking[first][starts], what.asking[first][gangs.gang_class_of]])
+    asks = np.concatenate(
+        [what.requesting[first][starts], what.requesting[first][gangs.gang_class_of]]
+    )
     lower[numbers] = np.maximum(lower[numbers], hint[numbers])
     upper[numbers[~asks]] = hint[numbers[~asks]]
     return lower, upper
@@ -214,8 +216,8 @@ def _fixed(form: Formulation, what: WhatIf, hint: I64) -> tuple[I64, I64]:
 # --- nodes ---------------------------------------------------------------------------------------
 
 
-def _nodes(
-    what: WhatIf, rules: RuleSet, made: tuple[Formulation, Copies], stay_supply: I64
+def _build_configurations(
+    what: WhatIf, rules: RuleSet, made: tuple[Formulation, DomainCopies], stay_supply: I64
 ) -> tuple[Configurations, I64]:
     """Node classes by room, tasks that may come, and tasks that may stay; (N,) the class."""
     problem, movables, copies = what.problem, what.movables, made[1]
@@ -231,7 +233,7 @@ def _nodes(
     stays = request[movables.task_class]
     slots = np.eye(num_kinds, dtype=np.int64)
     none = np.zeros((len(comes), num_kinds), np.int64)
-    start = _in_use(what, made, class_of, here)
+    start = _list_current_configurations(what, made, class_of, here)
     nodes = Configurations(
         supply=np.concatenate([copies.supply, stay_supply]),
         request=np.vstack([np.hstack([comes, none]), np.hstack([stays, slots])]),
@@ -245,8 +247,8 @@ def _nodes(
     return nodes, class_of
 
 
-def _in_use(
-    what: WhatIf, made: tuple[Formulation, Copies], class_of: I64, here: I64
+def _list_current_configurations(
+    what: WhatIf, made: tuple[Formulation, DomainCopies], class_of: I64, here: I64
 ) -> tuple[I64, I64, I64]:
     """Node class, tasks and number of nodes of every configuration as things stand."""
     node_of = what.base.node_of.copy()

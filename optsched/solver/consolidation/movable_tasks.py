@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _WAITS = frozenset({TaskStatus.PENDING, TaskStatus.GATED})
 
 
-def movable_tasks(problem: Problem, rules: RuleSet, asking: Bool, priority: I64) -> Bool:
+def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: I64) -> Bool:
     """(V,) running tasks that may be moved for gangs (G,) of one priority; `priority` is (G,).
 
     Tasks that look at other pods, or hold what one node has, stay: what becomes of them elsewhere
@@ -38,10 +38,10 @@ def movable_tasks(problem: Problem, rules: RuleSet, asking: Bool, priority: I64)
     """
     running = running_tasks(problem)
     may: Bool = ~rules.spared(problem) & (running.queue_of >= 0)
-    may &= priority[running.gang_of] <= int(priority[asking].max())
-    gangs = np.array([_is_free(gang) for gang in problem.snapshot.gangs], np.bool_)
+    may &= priority[running.gang_of] <= int(priority[requesting].max())
+    gangs = np.array([_may_move_anywhere(gang) for gang in problem.snapshot.gangs], np.bool_)
     may &= gangs[running.gang_of]
-    may &= _open_queues(problem, asking)[running.queue_of]
+    may &= _open_queues(problem, requesting)[running.queue_of]
     # What an overfull node lacks is no room that one could count on.
     full = problem.allocatable < problem.used - problem.releasing
     is_full: Bool = np.logical_or.reduce(full, axis=1)
@@ -50,7 +50,7 @@ def movable_tasks(problem: Problem, rules: RuleSet, asking: Bool, priority: I64)
     for v in np.flatnonzero(may).tolist():
         task = running.tasks[v]
         shape = task.shape
-        plain = known.setdefault(id(shape), _is_plain(task))
+        plain = known.setdefault(id(shape), _has_no_constraints(task))
         may[v] = (
             plain
             and task.is_movable
@@ -61,7 +61,7 @@ def movable_tasks(problem: Problem, rules: RuleSet, asking: Bool, priority: I64)
     return may
 
 
-def nearest(problem: Problem, may: Bool, asking: Bool, most: int) -> Bool:
+def select_promising(problem: Problem, may: Bool, requesting: Bool, most: int) -> Bool:
     """(V,) of some tasks about so many: those on the nodes that lack the least for who asks.
 
     Nodes that lack nothing need not be cleared, and come last.
@@ -69,7 +69,7 @@ def nearest(problem: Problem, may: Bool, asking: Bool, most: int) -> Bool:
     running = running_tasks(problem)
     room = np.maximum(problem.allocatable - problem.used + problem.releasing, 0)
     lacking = np.full(problem.num_nodes, np.inf)
-    classes = np.unique(problem.task_class[asking[problem.gang_of]])
+    classes = np.unique(problem.task_class[requesting[problem.gang_of]])
     for request in problem.classes.request[classes]:
         asked = np.flatnonzero(request)
         share = (np.maximum(request - room, 0)[:, asked] / request[asked]).max(axis=1)
@@ -81,27 +81,27 @@ def nearest(problem: Problem, may: Bool, asking: Bool, most: int) -> Bool:
     return may & chosen[running.node_of]
 
 
-def _is_free(gang: Gang) -> bool:
+def _may_move_anywhere(gang: Gang) -> bool:
     """Whether a gang's tasks may go to any node, and none of them waits."""
     if gang.problem is not None or gang.topology is not None or gang.sub_groups:
         return False
     return not any(task.status in _WAITS for task in gang.tasks)
 
 
-def _is_plain(task: Task) -> bool:
+def _has_no_constraints(task: Task) -> bool:
     shape = task.shape
     tied = shape.looks_at_pods or shape.preferred_pods or shape.claims or shape.cards
     apart = shape.device_claims or shape.devices or task.device_claims
     return not tied and not apart and shape.device is None
 
 
-def _open_queues(problem: Problem, asking: Bool) -> Bool:
+def _open_queues(problem: Problem, requesting: Bool) -> Bool:
     """(Q,) queues whose tasks may move: they would be taken in again, and in any order.
 
     Those that give nothing back are disturbed for gangs of their own only.
     """
     found = np.array([q.reclaimable for q in problem.snapshot.queues], np.bool_)
-    theirs = np.unique(problem.queue_of[asking])
+    theirs = np.unique(problem.queue_of[requesting])
     if len(theirs) == 1:
         found[theirs] = True
     found &= ~np.array([q.is_fifo for q in problem.snapshot.queues], np.bool_)
@@ -110,7 +110,7 @@ def _open_queues(problem: Problem, asking: Bool) -> Bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Whole:
+class MovableGang:
     """A gang that gives up to its surplus, or moves as a whole.
 
     Attributes
@@ -130,7 +130,7 @@ class Whole:
     held: int
     surplus: int
     by_role: tuple[tuple[I64, int, int], ...]
-    may_leave: bool
+    may_end: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +165,7 @@ class Movables:
     kind: I64
     task_class: I64
     count: I64
-    wholes: tuple[Whole, ...]
+    wholes: tuple[MovableGang, ...]
     budgets: tuple[tuple[I64, int], ...]
 
     def __post_init__(self) -> None:
@@ -178,14 +178,14 @@ class Movables:
         return table
 
 
-def lay_out(problem: Problem, may: Bool) -> Movables:
+def build_movables(problem: Problem, may: Bool) -> Movables:
     """The what-if of some tasks (V,)."""
     running = running_tasks(problem)
-    tasks, what_if, here = _pending(problem, running, np.flatnonzero(may))
+    tasks, what_if, here = _compile_what_if(problem, running, np.flatnonzero(may))
     held = np.bincount(running.gang_of, minlength=problem.num_gangs)
     gang = np.where(held[running.gang_of[tasks]] == 1, -1, running.gang_of[tasks])
-    cover = _coverage(problem, running, tasks)
-    roles = _roles(problem, running, tasks, gang)
+    cover = _find_coverage(problem, running, tasks)
+    roles = _number_roles(problem, running, tasks, gang)
     tally = Counter(gang.tolist())
     kind, first = row_groups([what_if.task_class[here], gang, roles, *cover])
     return Movables(
@@ -197,7 +197,9 @@ def lay_out(problem: Problem, may: Bool) -> Movables:
         task_class=what_if.task_class[here[first]],
         count=np.bincount(kind, minlength=len(first)).astype(np.int64),
         wholes=tuple(
-            _whole(problem, running, number, (gang[first], roles[first]), tally[number])
+            _build_movable_gang(
+                problem, running, number, (gang[first], roles[first]), tally[number]
+            )
             for number in np.unique(gang[gang >= 0]).tolist()
         ),
         budgets=tuple(
@@ -208,7 +210,7 @@ def lay_out(problem: Problem, may: Bool) -> Movables:
     )
 
 
-def _pending(problem: Problem, running: Running, tasks: I64) -> tuple[I64, Problem, I64]:
+def _compile_what_if(problem: Problem, running: Running, tasks: I64) -> tuple[I64, Problem, I64]:
     """Tasks that could start again, the problem in which they wait, and where they are in it."""
     keys = [running.tasks[v].key for v in tasks.tolist()]
     what_if = compile_problem(moved(problem.snapshot, dict.fromkeys(keys, "")), problem)
@@ -220,10 +222,10 @@ def _pending(problem: Problem, running: Running, tasks: I64) -> tuple[I64, Probl
         frozen(room)
         none = np.zeros_like(room)
         return tasks, replace(what_if, used=room, releasing=none), here
-    return _pending(problem, running, tasks[here >= 0])
+    return _compile_what_if(problem, running, tasks[here >= 0])
 
 
-def _coverage(problem: Problem, running: Running, tasks: I64) -> list[Bool]:
+def _find_coverage(problem: Problem, running: Running, tasks: I64) -> list[Bool]:
     """For each budget, (V',) the tasks that it protects."""
     return [
         np.array([covers(b, running.tasks[v]) for v in tasks.tolist()], np.bool_)
@@ -231,7 +233,7 @@ def _coverage(problem: Problem, running: Running, tasks: I64) -> list[Bool]:
     ]
 
 
-def _roles(problem: Problem, running: Running, tasks: I64, gang: I64) -> I64:
+def _number_roles(problem: Problem, running: Running, tasks: I64, gang: I64) -> I64:
     """(V',) number of the role among those with a minimum, from 1; 0 where that is no matter."""
     roles = np.zeros(len(tasks), np.int64)
     for i in np.flatnonzero(gang >= 0).tolist():
@@ -241,9 +243,9 @@ def _roles(problem: Problem, running: Running, tasks: I64, gang: I64) -> I64:
     return roles
 
 
-def _whole(
+def _build_movable_gang(
     problem: Problem, running: Running, number: int, kinds_of: tuple[I64, I64], num_mine: int
-) -> Whole:
+) -> MovableGang:
     """What a gang can do without; `kinds_of` are gang and role (M,), `num_mine` may move."""
     gang_of, role_of = kinds_of
     gang = problem.snapshot.gangs[number]
@@ -256,10 +258,10 @@ def _whole(
         here = sum(t.status.is_standing for t in ready)
         spare = min(max(len(ready) - least, 0), here)
         by_role.append((kinds[role_of[kinds] == i + 1], here, spare))
-    return Whole(kinds, held, surplus, tuple(by_role), num_mine == held)
+    return MovableGang(kinds, held, surplus, tuple(by_role), num_mine == held)
 
 
-def tied_tasks(movables: Movables, rules: RuleSet) -> Bool:
+def find_tied_tasks(movables: Movables, rules: RuleSet) -> Bool:
     """(V',) tasks that rules tie to what else stands on nodes, or others' terms look at."""
     what_if = movables.what_if
     tied = np.zeros(len(what_if.classes.shapes), np.bool_)

@@ -10,7 +10,7 @@ import numpy as np
 
 from optsched.problem.arrays import UNPLACED
 from optsched.problem.running import running_tasks
-from optsched.solver.model.assignment import deal
+from optsched.solver.model.assignment import assign_tasks
 from optsched.solver.preemption.sequential.running import lost_steps
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class Relocation:
     """What a solution says.
 
     Attributes
@@ -42,17 +42,19 @@ class Reading:
     node_of: I64
 
 
-def read(problem: Problem, what: WhatIf, encoded: Encoded, update: LevelUpdate) -> Reading:
+def read_solution(
+    problem: Problem, what: WhatIf, encoded: Encoded, update: LevelUpdate
+) -> Relocation:
     """Read a solution; `problem` is that of the cluster as it is."""
     assert update.solution is not None  # noqa: S101  the caller asks only then
     num_kinds, movables = len(encoded.stay), what.movables
-    costs = _costs(problem, movables)
-    filled = _filled(encoded, update, (movables, costs))
-    kept = _within(movables, filled[:, -num_kinds:], update.solution[encoded.stay])
+    costs = _rank_move_costs(problem, movables)
+    filled = _assign_configurations(encoded, update, (movables, costs))
+    kept = _cap_kept_tasks(movables, filled[:, -num_kinds:], update.solution[encoded.stay])
     slots = encoded.copies.merged(filled[:, :-num_kinds])
-    leaves = _leaving(movables, costs, kept)
-    leaves = _stay_after_all(movables, leaves, slots)
-    node_of = _deal_others(what, encoded, update.solution, slots)
+    leaves = _choose_movers(movables, costs, kept)
+    leaves = _drop_needless_moves(movables, leaves, slots)
+    node_of = _assign_other_tasks(what, encoded, update.solution, slots)
     to = np.full(len(leaves), UNPLACED, np.int64)
     classes = movables.task_class[movables.kind[leaves]]
     for c in np.unique(classes).tolist():
@@ -60,10 +62,10 @@ def read(problem: Problem, what: WhatIf, encoded: Encoded, update: LevelUpdate) 
         taken = node_of[(what.problem.task_class == c) & (node_of >= 0)]
         left = np.maximum(slots[:, c] - np.bincount(taken, minlength=len(slots)), 0)
         to[mine] = np.repeat(np.arange(len(slots)), left)[: len(mine)]
-    return Reading(leaves, to, node_of)
+    return Relocation(leaves, to, node_of)
 
 
-def _costs(problem: Problem, movables: Movables) -> I64:
+def _rank_move_costs(problem: Problem, movables: Movables) -> I64:
     """(V',) what it costs to move each task, as a rank: importance, lost work, age."""
     running = running_tasks(problem)
     tasks = movables.tasks
@@ -75,7 +77,9 @@ def _costs(problem: Problem, movables: Movables) -> I64:
     return rank
 
 
-def _filled(encoded: Encoded, update: LevelUpdate, known: tuple[Movables, I64]) -> I64:
+def _assign_configurations(
+    encoded: Encoded, update: LevelUpdate, known: tuple[Movables, I64]
+) -> I64:
     """(N, C'') what every node gets: configurations go to the nodes of their class.
 
     Those that keep the fewest tasks go to the nodes where these cost the least to move.
@@ -100,7 +104,7 @@ def _filled(encoded: Encoded, update: LevelUpdate, known: tuple[Movables, I64]) 
     return filled
 
 
-def _within(movables: Movables, kept: I64, stay: I64) -> I64:
+def _cap_kept_tasks(movables: Movables, kept: I64, stay: I64) -> I64:
     """(N, M) what nodes keep, of gangs that leave as a whole no more than was counted."""
     kept = np.minimum(kept, movables.on_node(len(kept)))
     for kind in {int(k) for whole in movables.wholes for k in whole.kinds}:
@@ -109,7 +113,7 @@ def _within(movables: Movables, kept: I64, stay: I64) -> I64:
     return kept
 
 
-def _leaving(movables: Movables, costs: I64, kept: I64) -> I64:
+def _choose_movers(movables: Movables, costs: I64, kept: I64) -> I64:
     """(k,) the tasks that leave: of those alike on a node, the ones that cost the least."""
     order = np.lexsort((costs, movables.kind, movables.node))
     node, kind = movables.node[order], movables.kind[order]
@@ -119,7 +123,7 @@ def _leaving(movables: Movables, costs: I64, kept: I64) -> I64:
     return np.sort(order[rank < goes[node, kind]])
 
 
-def _stay_after_all(movables: Movables, leaves: I64, slots: I64) -> I64:
+def _drop_needless_moves(movables: Movables, leaves: I64, slots: I64) -> I64:
     """Those that leave, without tasks of their own that would come back to the node they are on."""
     bound = np.zeros(len(movables.count), np.bool_)
     for whole in movables.wholes:
@@ -135,16 +139,16 @@ def _stay_after_all(movables: Movables, leaves: I64, slots: I64) -> I64:
     return np.array(rest, np.int64)
 
 
-def _deal_others(what: WhatIf, encoded: Encoded, solution: I64, slots: I64) -> I64:
+def _assign_other_tasks(what: WhatIf, encoded: Encoded, solution: I64, slots: I64) -> I64:
     """(T,) nodes of all tasks but those that may move."""
     problem, movables = what.problem, what.movables
     form, rest = _without_movables(encoded.form, movables, solution)
     offered = [np.repeat(np.arange(len(slots)), slots[:, c]) for c in range(slots.shape[1])]
-    dealt = deal(form, rest, offered, what.base).node_of.copy()
+    node_of = assign_tasks(form, rest, offered, what.base).node_of.copy()
     movers = np.zeros(problem.num_gangs, np.bool_)
     movers[problem.gang_of[movables.at]] = True
-    dealt[movers[problem.gang_of]] = UNPLACED
-    return dealt
+    node_of[movers[problem.gang_of]] = UNPLACED
+    return node_of
 
 
 def _without_movables(

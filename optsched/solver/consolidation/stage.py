@@ -19,12 +19,23 @@ from optsched.plugins.outcome import Outcome
 from optsched.problem.arrays import UNPLACED
 from optsched.problem.decisions import Decisions
 from optsched.problem.running import running_tasks
-from optsched.solver.consolidation.model import MOVES, WhatIf, broken_entries, encode, form_of
-from optsched.solver.consolidation.movable_tasks import lay_out, movable_tasks, nearest, tied_tasks
-from optsched.solver.consolidation.solution import read
+from optsched.solver.consolidation.model import (
+    MOVES,
+    WhatIf,
+    build_formulation,
+    encode,
+    find_broken_entries,
+)
+from optsched.solver.consolidation.movable_tasks import (
+    build_movables,
+    find_tied_tasks,
+    movable_tasks,
+    select_promising,
+)
+from optsched.solver.consolidation.solution import read_solution
 from optsched.solver.model.encoding import incumbent_values
-from optsched.solver.portfolio import promised_gangs, settle, tied_gangs
-from optsched.solver.solution_check import solve_soundly
+from optsched.solver.portfolio import find_nominated_gangs, find_tied_gangs, fix_decisions
+from optsched.solver.solution_check import solve_checked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +48,7 @@ if TYPE_CHECKING:
     from optsched.problem.tiers import Tiers
     from optsched.solver.consolidation.model import Encoded
     from optsched.solver.consolidation.movable_tasks import Movables
-    from optsched.solver.consolidation.solution import Reading
+    from optsched.solver.consolidation.solution import Relocation
     from optsched.solver.cpsat.level_model import Limits
     from optsched.solver.cpsat.process import Solver
 
@@ -77,8 +88,8 @@ class Means:
     tiers_of: Callable[[Problem], Tiers]
     left_ms: Callable[[], int | None]
     limits: Limits
-    passed_over: frozenset[str] = frozenset()
-    unmoved: frozenset[str] = frozenset()
+    excluded_gangs: frozenset[str] = frozenset()
+    unmovable_gangs: frozenset[str] = frozenset()
     most_moves: int = 0
 
 
@@ -104,23 +115,25 @@ class Consolidation:
     gains: frozenset[str] = frozenset()
     results: tuple[LevelResult, ...] = ()
 
-    def carried_out(self, snapshot: Snapshot) -> Snapshot:
+    def apply_to(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot with everybody on the way who moves, and room kept for all."""
         left = moved(snapshot, {e.task: e.to for e in self.evictions})
         return nominated(left, self.places)
 
-    def unseated(self, problem: Problem, decisions: Decisions) -> tuple[set[str], set[str]]:
+    def find_misplaced(self, problem: Problem, decisions: Decisions) -> tuple[set[str], set[str]]:
         """Gangs that should start, and gangs that move, with tasks that did not get their place."""
         seat = np.where(decisions.node_of >= 0, decisions.node_of, decisions.nominated)
         nodes = problem.snapshot.nodes
         at = {t.key: int(n) for t, n in zip(problem.tasks, seat.tolist(), strict=True)}
-        wanted = {task: node for task, node in self.places.items() if self._matters(task, problem)}
+        wanted = {
+            task: node for task, node in self.places.items() if self._must_be_placed(task, problem)
+        }
         wrong = {k for k, n in wanted.items() if at.get(k, -1) < 0 or nodes[at[k]].name != n}
         gang_of = {t.key: g.key for g in problem.snapshot.gangs for t in g.tasks}
-        asking = {gang_of[k] for k in wrong if not is_successor(k)}
-        return asking, {gang_of[k] for k in wrong if is_successor(k)}
+        requesting = {gang_of[k] for k in wrong if not is_successor(k)}
+        return requesting, {gang_of[k] for k in wrong if is_successor(k)}
 
-    def _matters(self, task: str, problem: Problem) -> bool:
+    def _must_be_placed(self, task: str, problem: Problem) -> bool:
         if is_successor(task):
             return True
         known = problem.derived(_gang_of_tasks)
@@ -137,17 +150,17 @@ def consolidate(
     """Find tasks whose moving lets gangs start that some decisions leave out."""
     knows = rules.find("priority") is not None
     priority = problem.priority if knows else np.zeros_like(problem.priority)
-    out = _left_out(problem, rules, decisions, means.passed_over)
+    out = _find_blocked_gangs(problem, rules, decisions, means.excluded_gangs)
     for value in sorted(set(priority[out].tolist()), reverse=True):
-        asking = out & (priority == value)
-        found = _Pass(problem, rules, decisions, means).run(asking, priority)
+        requesting = out & (priority == value)
+        found = _PriorityPass(problem, rules, decisions, means).run(requesting, priority)
         if found.evictions:
             return found
     return Consolidation()
 
 
-def _left_out(
-    problem: Problem, rules: RuleSet, decisions: Decisions, passed_over: frozenset[str]
+def _find_blocked_gangs(
+    problem: Problem, rules: RuleSet, decisions: Decisions, excluded_gangs: frozenset[str]
 ) -> Bool:
     """(G,) gangs that could start if there were room in one piece."""
     outcome = Outcome(problem, decisions)
@@ -156,19 +169,19 @@ def _left_out(
     for excluded in (rule.excludes(problem) for rule in rules.hard):
         if excluded is not None:
             out &= ~excluded
-    out &= ~tied_gangs(problem, rules)[0]
+    out &= ~find_tied_gangs(problem, rules)[0]
     room = (problem.allocatable - problem.used + problem.releasing).clip(0).sum(axis=0)
     for g in np.flatnonzero(out).tolist():
         gang = problem.snapshot.gangs[g]
         tasks = problem.tasks[problem.task_start[g] : problem.task_start[g + 1]]
-        if gang.key in passed_over or not all(t.preempts for t in tasks):
+        if gang.key in excluded_gangs or not all(t.preempts for t in tasks):
             out[g] = False
-        out[g] &= bool((_least(problem, g) <= room).all())
+        out[g] &= bool((_minimum_request(problem, g) <= room).all())
     found: Bool = out
     return found
 
 
-def _least(problem: Problem, gang: int) -> I64:
+def _minimum_request(problem: Problem, gang: int) -> I64:
     """(R,) what a gang asks for at least."""
     number = int(problem.shape_of[gang])
     shape = problem.shapes.shapes[number]
@@ -181,7 +194,7 @@ def _least(problem: Problem, gang: int) -> I64:
     return smallest
 
 
-class _Pass:
+class _PriorityPass:
     """Moves for the gangs of one priority."""
 
     def __init__(
@@ -192,52 +205,56 @@ class _Pass:
         self._decisions = decisions
         self._means = means
 
-    def run(self, asking: Bool, priority: I64) -> Consolidation:
+    def run(self, requesting: Bool, priority: I64) -> Consolidation:
         """What to move; nobody where that does not help.
 
         At first only single tasks and what gangs can do without, then whole gangs as well: these
         tie nodes to one another, so that there may not be the time to look at all of them.
         """
-        may = self._movable(asking, priority)
+        may = self._find_movable_tasks(requesting, priority)
         is_all = int(may.sum()) <= MOST_MOVABLE
         if not is_all:
-            may = nearest(self._problem, may, asking, MOST_MOVABLE)
-        alone = may & self._leaves_alone()
-        some = self._try(self._what_if(alone, asking, priority)) if alone.any() else None
+            may = select_promising(self._problem, may, requesting, MOST_MOVABLE)
+        alone = may & self._find_single_tasks()
+        some = (
+            self._solve_what_if(self._build_what_if(alone, requesting, priority))
+            if alone.any()
+            else None
+        )
         if (alone == may).all():
-            return _told_of(some, some, is_all=is_all)
-        rest = self._try(self._what_if(may, asking, priority))
-        return _told_of(some, rest, is_all=is_all)
+            return _choose_better(some, some, is_all=is_all)
+        rest = self._solve_what_if(self._build_what_if(may, requesting, priority))
+        return _choose_better(some, rest, is_all=is_all)
 
-    def _movable(self, asking: Bool, priority: I64) -> Bool:
+    def _find_movable_tasks(self, requesting: Bool, priority: I64) -> Bool:
         problem, running = self._problem, running_tasks(self._problem)
-        may = movable_tasks(problem, self._rules, asking, priority)
+        may = movable_tasks(problem, self._rules, requesting, priority)
         keys = [g.key for g in problem.snapshot.gangs]
-        unmoved = np.array([k in self._means.unmoved for k in keys], np.bool_)
-        return may & ~unmoved[running.gang_of]
+        unmovable_gangs = np.array([k in self._means.unmovable_gangs for k in keys], np.bool_)
+        return may & ~unmovable_gangs[running.gang_of]
 
-    def _leaves_alone(self) -> Bool:
+    def _find_single_tasks(self) -> Bool:
         """(V,) tasks that run alone in their gangs, or in gangs that can do without some."""
         problem, running = self._problem, running_tasks(self._problem)
         held = np.bincount(running.gang_of, minlength=problem.num_gangs)
         free: Bool = (held == 1) | (problem.num_ready > problem.min_member)
         return free[running.gang_of]
 
-    def _try(self, what: WhatIf | None) -> _Found | None:
+    def _solve_what_if(self, what: WhatIf | None) -> _Found | None:
         left = self._means.left_ms()
         if what is None or (left is not None and left <= 0):
             return None
-        form, most = form_of(what, self._rules), self._means.most_moves
-        encoded = encode(what, self._rules, form, self._levels(what), most)
-        solved = solve_soundly(self._means.solver, encoded.model, self._limits(left))
+        form, most = build_formulation(what, self._rules), self._means.most_moves
+        encoded = encode(what, self._rules, form, self._find_open_levels(what), most)
+        solved = solve_checked(self._means.solver, encoded.model, self._limits(left))
         last = next((u for u in solved.updates if u.level == encoded.num_gang_levels), None)
         if last is None or last.solution is None:
             return None
-        gain = _gain(encoded, last.solution)
-        reading = read(self._problem, what, encoded, last)
-        if gain <= tuple(0 for _ in gain) or (reading.to < 0).any():
+        gain = _compute_gain(encoded, last.solution)
+        relocation = read_solution(self._problem, what, encoded, last)
+        if gain <= tuple(0 for _ in gain) or (relocation.to < 0).any():
             return _Found(Consolidation(), gain, last.bound)
-        return _Found(self._told(what, reading), gain, last.bound)
+        return _Found(self._build_consolidation(what, relocation), gain, last.bound)
 
     def _limits(self, left: int | None) -> Limits:
         limits = self._means.limits
@@ -247,16 +264,16 @@ class _Pass:
 
     # --- what may happen -------------------------------------------------------------------------
 
-    def _what_if(self, may: Bool, asking: Bool, priority: I64) -> WhatIf | None:
+    def _build_what_if(self, may: Bool, requesting: Bool, priority: I64) -> WhatIf | None:
         """Everything that may move, pending; None where nothing may."""
         for _ in range(_TRIES):
             if not may.any():
                 return None
-            movables = lay_out(self._problem, may)
-            bad = tied_tasks(movables, self._rules)
+            movables = build_movables(self._problem, may)
+            bad = find_tied_tasks(movables, self._rules)
             if not bad.any():
-                what = self._settled(movables, asking, priority)
-                bad = self._broken(what)
+                what = self._fix_decided_gangs(movables, requesting, priority)
+                bad = self._find_broken_tasks(what)
                 if not bad.any():
                     return what
             # A gang that may not move in part does not move: what is left of it is looked at again.
@@ -264,23 +281,23 @@ class _Pass:
             may[movables.tasks[~bad]] = True
         return None
 
-    def _settled(self, movables: Movables, asking: Bool, priority: I64) -> WhatIf:
+    def _fix_decided_gangs(self, movables: Movables, requesting: Bool, priority: I64) -> WhatIf:
         """The what-if without the gangs that are decided already, or not decided by this model."""
         what_if = movables.what_if
-        base = self._as_it_is(movables)
-        known = promised_gangs(what_if, base) | tied_gangs(what_if, self._rules)[0]
+        base = self._current_decisions(movables)
+        known = find_nominated_gangs(what_if, base) | find_tied_gangs(what_if, self._rules)[0]
         seats = [t for t, task in enumerate(what_if.tasks) if task.nominated_node]
         known[what_if.gang_of[seats]] = True
         return WhatIf(
             movables=movables,
-            problem=settle(what_if, base, known),
+            problem=fix_decisions(what_if, base, known),
             base=base,
-            asking=asking & ~known,
+            requesting=requesting & ~known,
             tiers=self._means.tiers_of(what_if),
             priority=priority,
         )
 
-    def _as_it_is(self, movables: Movables) -> Decisions:
+    def _current_decisions(self, movables: Movables) -> Decisions:
         """Those who may move where they are, and everybody else where they were placed."""
         before, what_if = self._decisions, movables.what_if
         at = {t.key: i for i, t in enumerate(self._problem.tasks)}
@@ -290,10 +307,10 @@ class _Pass:
         node_of[movables.at] = movables.node
         return Decisions(node_of, waits, before.enqueued, before.refused)
 
-    def _broken(self, what: WhatIf) -> Bool:
+    def _find_broken_tasks(self, what: WhatIf) -> Bool:
         """(V',) tasks whose queues would not take them in again."""
-        form = form_of(what, self._rules)
-        entries = broken_entries(form, incumbent_values(form, what.base))
+        form = build_formulation(what, self._rules)
+        entries = find_broken_entries(form, incumbent_values(form, what.base))
         gangs, movables = form.gangs, what.movables
         classes = np.zeros(len(gangs.shape_of), np.bool_)
         classes[gangs.gang_class_of[entries]] = True
@@ -302,7 +319,7 @@ class _Pass:
         found: Bool = mine[what.problem.gang_of[movables.at]]
         return found
 
-    def _levels(self, what: WhatIf) -> list[tuple[GangLevel, int]]:
+    def _find_open_levels(self, what: WhatIf) -> list[tuple[GangLevel, int]]:
         """Levels over gangs that can be better than they are, and what they are."""
         problem, outcome = what.problem, Outcome(what.problem, what.base)
         names = [name for name in self._means.levels if name in _ABOVE]
@@ -312,21 +329,21 @@ class _Pass:
 
     # --- what came of it -------------------------------------------------------------------------
 
-    def _told(self, what: WhatIf, reading: Reading) -> Consolidation:
+    def _build_consolidation(self, what: WhatIf, relocation: Relocation) -> Consolidation:
         problem, running = what.problem, running_tasks(self._problem)
         snapshot, nodes = self._problem.snapshot, self._problem.snapshot.nodes
-        seated = np.where(reading.node_of >= 0, reading.node_of, what.base.nominated)
+        seated = np.where(relocation.node_of >= 0, relocation.node_of, what.base.nominated)
         places = {
             problem.tasks[t].key: nodes[int(seated[t])].name for t in np.flatnonzero(seated >= 0)
         }
-        gains = what.asking & np.isin(
-            np.arange(problem.num_gangs), problem.gang_of[reading.node_of >= 0]
+        gains = what.requesting & np.isin(
+            np.arange(problem.num_gangs), problem.gang_of[relocation.node_of >= 0]
         )
         if not gains.any():
             return Consolidation()
-        whose = self._whose(what, reading, gains)
+        whose = self._find_beneficiaries(what, relocation, gains)
         evictions = []
-        for i, to in zip(reading.leaves.tolist(), reading.to.tolist(), strict=True):
+        for i, to in zip(relocation.leaves.tolist(), relocation.to.tolist(), strict=True):
             task = running.tasks[int(what.movables.tasks[i])]
             node = int(what.movables.node[i])
             gang = snapshot.gangs[int(whose[node])].key
@@ -335,14 +352,14 @@ class _Pass:
         keys = frozenset(snapshot.gangs[g].key for g in np.flatnonzero(gains).tolist())
         return Consolidation(tuple(evictions), places, keys)
 
-    def _whose(self, what: WhatIf, reading: Reading, gains: Bool) -> I64:
+    def _find_beneficiaries(self, what: WhatIf, relocation: Relocation, gains: Bool) -> I64:
         """(N,) whom a node is cleared for: the first gang that starts there, or of all."""
         problem, tiers = what.problem, what.tiers
         gangs = np.flatnonzero(gains)
         order = gangs[np.lexsort((gangs, problem.created_ms[gangs], tiers.of[gangs]))]
         whose = np.full(problem.num_nodes, order[0], np.int64)
         for g in order[::-1].tolist():
-            mine = reading.node_of[problem.task_start[g] : problem.task_start[g + 1]]
+            mine = relocation.node_of[problem.task_start[g] : problem.task_start[g + 1]]
             whose[mine[mine >= 0]] = g
         return whose
 
@@ -364,7 +381,7 @@ class _Found:
         return self.gain, -len(self.consolidation.evictions)
 
 
-def _gain(encoded: Encoded, solution: I64) -> tuple[int, ...]:
+def _compute_gain(encoded: Encoded, solution: I64) -> tuple[int, ...]:
     """By how much each level over gangs is better than as things stand."""
     found = []
     for objective in encoded.model.objectives[: encoded.num_gang_levels]:
@@ -373,7 +390,9 @@ def _gain(encoded: Encoded, solution: I64) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _told_of(some: _Found | None, everything: _Found | None, *, is_all: bool) -> Consolidation:
+def _choose_better(
+    some: _Found | None, everything: _Found | None, *, is_all: bool
+) -> Consolidation:
     """The better of two answers, with what the wider model proves if that saw all that may move."""
     known = [found for found in (some, everything) if found is not None]
     best = max(known, key=lambda found: found.rank, default=None)

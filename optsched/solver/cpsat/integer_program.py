@@ -100,7 +100,7 @@ class Result:
 
 
 @dataclass(frozen=True, eq=False)
-class Sight:
+class SolverProgress:
     """What is seen of a solve that goes on.
 
     Attributes
@@ -119,7 +119,9 @@ class Sight:
     work_s: float | None
 
 
-def maximize(task: Task, effort: Effort, watch: Callable[[Sight], None] | None = None) -> Result:
+def maximize(
+    task: Task, effort: Effort, watch: Callable[[SolverProgress], None] | None = None
+) -> Result:
     """Solve a model.
 
     Parameters
@@ -157,7 +159,7 @@ def maximize(task: Task, effort: Effort, watch: Callable[[Sight], None] | None =
 class _Watcher(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]  # it has no types
     """Passes on what the solver finds."""
 
-    def __init__(self, task: Task, built: _Built, watch: Callable[[Sight], None]) -> None:
+    def __init__(self, task: Task, built: _Built, watch: Callable[[SolverProgress], None]) -> None:
         super().__init__()
         self._task, self._built, self._watch = task, built, watch
         self._lock = Lock()
@@ -169,7 +171,7 @@ class _Watcher(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]  # it h
         solution = self._built.solution(self._task, values)
         with self._lock:
             self._bound = self._built.bound(self.best_objective_bound)
-            self._watch(Sight(self._bound, solution, self.deterministic_time))
+            self._watch(SolverProgress(self._bound, solution, self.deterministic_time))
 
     def on_bound(self, bound: float) -> None:
         """A better bound."""
@@ -177,7 +179,7 @@ class _Watcher(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]  # it h
             found = self._built.bound(bound)
             if self._bound is None or found < self._bound:
                 self._bound = found
-                self._watch(Sight(found, None, None))
+                self._watch(SolverProgress(found, None, None))
 
 
 _ANSWERS = {
@@ -215,9 +217,9 @@ class _Built:
         found[self.free] = np.array(values, np.int64)
         return found
 
-    def bound(self, told: float) -> int:
+    def bound(self, reported: float) -> int:
         """The bound of the task's objective, from the one that the solver tells."""
-        return round(told) + self.constant
+        return round(reported) + self.constant
 
 
 class _Model(cp_model.CpModel):  # type: ignore[misc]  # OR-Tools has no types

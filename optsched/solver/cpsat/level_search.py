@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
     from optsched.problem.arrays import F64, I64, Bool
-    from optsched.solver.cpsat.integer_program import Result, Sight
+    from optsched.solver.cpsat.integer_program import Result, SolverProgress
     from optsched.solver.cpsat.level_model import LevelModel, Limits, Objective, Placement
     from optsched.solver.cpsat.master_problem import Charged, Relaxed
 
@@ -88,12 +88,12 @@ class Clock:
         return self.work_s if self._end is None else self._now() - self._start
 
     @property
-    def left(self) -> float | None:
+    def remaining_s(self) -> float | None:
         """Seconds left; None without a budget."""
         return None if self._end is None else self._end - self._now()
 
     @property
-    def is_over(self) -> bool:
+    def is_expired(self) -> bool:
         """Whether nothing is left."""
         return self._end is not None and self._now() >= self._end
 
@@ -113,7 +113,7 @@ def solve_levels(
     model: LevelModel,
     limits: Limits,
     now: Callable[[], float],
-    tell: Callable[[Step], None] | None = None,
+    on_step: Callable[[Step], None] | None = None,
 ) -> Generator[LevelUpdate, None, str]:
     """Solve the levels of a model; yields one update a level, as soon as it is done.
 
@@ -130,60 +130,60 @@ def solve_levels(
 
     Raises
     ------
-    NumbersTooLarge, TooManyRooms
+    NumbersTooLarge, TooManyCapacities
         When the model is not for these engines; nothing has been yielded then.
 
     """
     clock = Clock(limits, now)
-    levels: _Levels
+    levels: _LevelSearch
     if model.configurations is None:
-        levels = _Direct(model, limits, clock, tell)
+        levels = _DirectSearch(model, limits, clock, on_step)
     else:
-        levels = _ByConfigurations(model, limits, clock, tell)
+        levels = _ConfigurationSearch(model, limits, clock, on_step)
     return (yield from levels.run())
 
 
 @dataclass(eq=False)
-class _Levels:
+class _LevelSearch:
     """What both encodings share: the incumbent, the levels already fixed, and the budget."""
 
     model: LevelModel
     limits: Limits
     clock: Clock
-    tell: Callable[[Step], None] | None = None
+    on_step: Callable[[Step], None] | None = None
 
     def __post_init__(self) -> None:
         self.best = _Best()
-        self._is_held = True
-        self._is_cut = False
+        self._levels_above_kept = True
+        self._was_cut_off = False
 
     def run(self) -> Generator[LevelUpdate, None, str]:
         """All levels in order; returns why no more could be done."""
         done = []
         for level, objective in enumerate(self.model.objectives):
             value = self.incumbent(objective)
-            if self.clock.is_over:
+            if self.clock.is_expired:
                 # Levels that are left cost next to nothing: there may be thousands.
-                bound = self.told_bound(objective)
-                self._is_cut |= not self.limits.suffices(value, bound)
-                update = self.found(level, objective, value, bound)
+                bound = self.earlier_bound(objective)
+                self._was_cut_off |= not self.limits.suffices(value, bound)
+                update = self.make_update(level, objective, value, bound)
             elif self.limits.suffices(value, bound := self.known_bound(objective)):
-                self.hold(objective, value)
-                update = self.found(level, objective, value, bound)
+                self.keep_level(objective, value)
+                update = self.make_update(level, objective, value, bound)
             else:
                 update = yield from self.steps(level, objective)
             self._compare(objective, update.value)
-            self.told(update)
+            self.report_update(update)
             done.append(update)
             yield update
-        return self._ending(done)
+        return self._stop_reason(done)
 
-    def _ending(self, done: Sequence[LevelUpdate]) -> str:
+    def _stop_reason(self, done: Sequence[LevelUpdate]) -> str:
         if all(update.status is LevelStatus.OPTIMAL for update in done):
             return ""
         if self.limits.gap is not None and not any(map(self._is_open, done)):
             return WITHIN.format(100 * self.limits.gap)
-        if not self._is_cut:
+        if not self._was_cut_off:
             return ""
         return OUT_OF_WORK if self.limits.budget_ms is None else OUT_OF_TIME
 
@@ -194,59 +194,63 @@ class _Levels:
         """Note whether what is known of the levels below still holds for them."""
         least = objective.at_least
         sign = 1 if objective.sense is Sense.MAX else -1
-        self._is_held &= None not in (value, least) and sign * (value or 0) >= sign * (least or 0)
+        self._levels_above_kept &= None not in (value, least) and sign * (value or 0) >= sign * (
+            least or 0
+        )
 
     def known_bound(self, objective: Objective) -> int | None:
         """What is known not to be beaten, in terms of what is maximised; None when nothing is.
 
         The bounds of variables count too: where the incumbent reaches them nothing is solved.
         """
-        return _lower(largest_value(to_maximise(objective), self.model), self.told_bound(objective))
+        return _tighter_bound(
+            largest_value(to_maximise(objective), self.model), self.earlier_bound(objective)
+        )
 
-    def told_bound(self, objective: Objective) -> int | None:
+    def earlier_bound(self, objective: Objective) -> int | None:
         """What an earlier search has proved, in terms of what is maximised; None where none has."""
-        if objective.at_most is None or not self._is_held:
+        if objective.at_most is None or not self._levels_above_kept:
             return None
         return objective.at_most if objective.sense is Sense.MAX else -objective.at_most
 
-    def told(self, update: LevelUpdate) -> None:
+    def report_update(self, update: LevelUpdate) -> None:
         """Tell what is new."""
-        if self.tell is not None:
-            self.tell(Step(self.clock.elapsed, update))
+        if self.on_step is not None:
+            self.on_step(Step(self.clock.elapsed, update))
 
     def attempt(
         self,
         task: Task,
         share: float,
-        seen: Callable[[Sight], LevelUpdate | None],
+        to_update: Callable[[SolverProgress], LevelUpdate | None],
         work: float | None = None,
     ) -> Result:
-        """CP-SAT on a task with a share of the time left; `seen` makes news of what it finds.
+        """Run CP-SAT with a share of the time left; `to_update` makes updates of its progress.
 
         `work` are deterministic seconds; None for what the limits allow.
         """
         begun = self.clock.work_s
 
-        def watch(sight: Sight) -> None:
+        def watch(sight: SolverProgress) -> None:
             if sight.work_s is not None:
                 self.clock.work_s = begun + sight.work_s
-            update = seen(sight)
+            update = to_update(sight)
             if update is not None:
-                self.told(update)
+                self.report_update(update)
 
         effort = self.effort(share)
         if work is not None:
             effort = replace(effort, deterministic=min(work, effort.deterministic))
-        result = maximize(task, effort, None if self.tell is None else watch)
+        result = maximize(task, effort, None if self.on_step is None else watch)
         self.clock.work_s = begun + result.work_s
         cut = result.answer in (Answer.FEASIBLE, Answer.UNKNOWN)
-        self._is_cut |= cut and not self.limits.suffices(result.value, result.bound)
+        self._was_cut_off |= cut and not self.limits.suffices(result.value, result.bound)
         return result
 
-    def is_over(self) -> bool:
+    def is_expired(self) -> bool:
         """Whether no time is left for what there would be to do."""
-        self._is_cut |= self.clock.is_over
-        return self.clock.is_over
+        self._was_cut_off |= self.clock.is_expired
+        return self.clock.is_expired
 
     def steps(self, level: int, objective: Objective) -> Generator[LevelUpdate, None, LevelUpdate]:
         """One level, with those above it held; yields what is worth keeping on the way."""
@@ -257,11 +261,11 @@ class _Levels:
         """One level, with those above it held."""
         raise NotImplementedError
 
-    def hold(self, objective: Objective, value: int | None) -> None:
+    def keep_level(self, objective: Objective, value: int | None) -> None:
         """Let no later solution be worse on a level than a value; None holds nothing."""
         raise NotImplementedError
 
-    def found(
+    def make_update(
         self, level: int, objective: Objective, value: int | None, bound: int | None
     ) -> LevelUpdate:
         """What to report of a level for which nothing was solved."""
@@ -277,7 +281,7 @@ class _Levels:
 
     def effort(self, share: float) -> Effort:
         """A share of the time that is left."""
-        left = self.clock.left
+        left = self.clock.remaining_s
         return Effort(
             seconds=None if left is None else left * share,
             deterministic=self.limits.deterministic,
@@ -322,7 +326,7 @@ def to_maximise(objective: Objective) -> Expression:
     return Expression(form.variables, -form.coefficients, -form.constant)
 
 
-class _Direct(_Levels):
+class _DirectSearch(_LevelSearch):
     """A complete model: its relaxation first, then CP-SAT near that, then CP-SAT as it is."""
 
     def __post_init__(self) -> None:
@@ -339,31 +343,33 @@ class _Direct(_Levels):
     def steps(self, level: int, objective: Objective) -> Generator[LevelUpdate, None, LevelUpdate]:
         value, bound = self.incumbent(objective), self.known_bound(objective)
         values, self._ends_s = None, self._end_of(level)
-        if not self._is_done(value, bound):
+        if not self._is_level_finished(value, bound):
             values, bound = self._relaxed(level, objective, value, bound)
         complete = self._complete(level)
-        for upper, share, work in self._parts(level, values, complete):
-            if self._is_done(value, bound) or self._is_near_enough(value, bound, complete):
+        for upper, share, work in self._plan_searches(level, values, complete):
+            if self._is_level_finished(value, bound) or self._is_near_enough(
+                value, bound, complete
+            ):
                 break
             before, within = value, (upper(), share * self._time_share(), work)
-            value, found = self._search(level, objective, (value, bound), within)
+            value, found = self._run_search(level, objective, (value, bound), within)
             bound = found if within[0] is complete else bound
             if value != before:
                 # The solver may be ended before this level is.
                 yield self.update(level, objective, value, bound)
-        self.hold(objective, value)
+        self.keep_level(objective, value)
         return self.update(level, objective, value, bound)
 
-    def hold(self, objective: Objective, value: int | None) -> None:
-        """See `_Levels`."""
+    def keep_level(self, objective: Objective, value: int | None) -> None:
+        """See `_LevelSearch`."""
         if value is None:
             return
         goal = to_maximise(objective)
         self._held.append((goal, value))
         if self._relaxation is not None:
-            self._relaxation.hold(goal, value)
+            self._relaxation.keep_at_least(goal, value)
 
-    def _parts(
+    def _plan_searches(
         self, level: int, values: F64 | None, complete: I64
     ) -> Iterator[tuple[Callable[[], I64], float, float]]:
         """Upper bounds of each search of a level, its share of the time, deterministic seconds.
@@ -401,7 +407,7 @@ class _Direct(_Levels):
 
     def _is_near_enough(self, value: int | None, bound: int | None, complete: I64) -> bool:
         """Whether the levels below need the time more: in large models, against a clock."""
-        if self.clock.left is None or None in (value, bound):
+        if self.clock.remaining_s is None or None in (value, bound):
             return False
         is_large = self._num_free(complete) >= LEAST_ROUNDS
         return is_large and relative_gap(value or 0, bound or 0) <= NEAR_ENOUGH
@@ -411,25 +417,25 @@ class _Direct(_Levels):
 
     def _end_of(self, level: int) -> float | None:
         """Seconds that are to be left when a level ends; None without a clock."""
-        left = self.clock.left
+        left = self.clock.remaining_s
         return None if left is None else left * (1 - self._share(level))
 
     def _seconds_left(self) -> float | None:
         """Seconds left for the level at hand; None without a clock."""
-        left = self.clock.left
+        left = self.clock.remaining_s
         return None if left is None or self._ends_s is None else max(left - self._ends_s, 0.0)
 
     def _time_share(self) -> float:
         """What the level at hand may take of all the time that is left."""
-        mine, left = self._seconds_left(), self.clock.left
+        mine, left = self._seconds_left(), self.clock.remaining_s
         return 1.0 if mine is None or left is None else mine / max(left, 1e-3)
 
-    def _is_done(self, value: int | None, bound: int | None) -> bool:
+    def _is_level_finished(self, value: int | None, bound: int | None) -> bool:
         """Whether a level needs no more work, or has no time left for it."""
         if self.limits.suffices(value, bound):
             return True
         is_over = self._seconds_left() == 0.0
-        self._is_cut |= is_over
+        self._was_cut_off |= is_over
         return is_over
 
     def _share(self, level: int) -> float:
@@ -442,7 +448,7 @@ class _Direct(_Levels):
         """The relaxation's optimum, None without one, and the better one of two bounds."""
         if self._relaxation is None:
             return None, bound
-        left = self.clock.left
+        left = self.clock.remaining_s
         milliseconds = None if left is None else int(left * 1000 * self._share(level))
         vertex = self._relaxation.maximize(to_maximise(objective), milliseconds)
         if vertex is None:
@@ -450,8 +456,8 @@ class _Direct(_Levels):
         # Rows hold up to a tolerance only: what is known to be reached is never excluded.
         if vertex.bound is None or (value is not None and vertex.bound < value):
             return vertex.values, bound
-        found = _lower(bound, vertex.bound)
-        self.told(replace(self.update(level, objective, value, found), solution=None))
+        found = _tighter_bound(bound, vertex.bound)
+        self.report_update(replace(self.update(level, objective, value, found), solution=None))
         return vertex.values, found
 
     def _near(self, level: int, values: F64, free: Bool | None = None) -> I64:
@@ -475,11 +481,11 @@ class _Direct(_Levels):
         if placement is None:
             return self.model.upper
         later = placement.stage > level
-        if not later.any() or not _can_leave_out(self.model, placement, later):
+        if not later.any() or not _can_exclude_gangs(self.model, placement, later):
             return self.model.upper
         return np.where(later, self.model.lower, self.model.upper)
 
-    def _search(
+    def _run_search(
         self,
         level: int,
         objective: Objective,
@@ -497,26 +503,26 @@ class _Direct(_Levels):
         self._rows = self._rows.holding(self._held)
         self._held = []
 
-        def seen(sight: Sight) -> LevelUpdate | None:
+        def to_update(sight: SolverProgress) -> LevelUpdate | None:
             nonlocal value, bound
             value = value if sight.solution is None else goal.value(sight.solution)
             if work >= self.limits.deterministic:
-                bound = _lower(bound, sight.bound)
+                bound = _tighter_bound(bound, sight.bound)
             elif sight.solution is None:
                 return None
             return replace(self.update(level, objective, value, bound), solution=sight.solution)
 
         task = Task(self.model.lower, upper, self._rows, goal, self._hint, value, bound)
-        result = self.attempt(task, share, seen, work)
+        result = self.attempt(task, share, to_update, work)
         # One that is only as good may be worse on the levels below.
         if result.solution is not None and result.value != task.at_least:
             self.best = _Best(result.solution)
             self._hint = result.solution
-            return result.value, _lower(bound, _bound(result, result.value))
-        return task.at_least, _lower(bound, _bound(result, task.at_least))
+            return result.value, _tighter_bound(bound, _proved_bound(result, result.value))
+        return task.at_least, _tighter_bound(bound, _proved_bound(result, task.at_least))
 
 
-def _can_leave_out(model: LevelModel, placement: Placement, later: Bool) -> bool:
+def _can_exclude_gangs(model: LevelModel, placement: Placement, later: Bool) -> bool:
     """Whether each solution stays one without some gangs, once nodes supply as much less.
 
     Rows over those gangs alone have to allow zero; all other rows may only be eased.
@@ -541,19 +547,19 @@ def _can_leave_out(model: LevelModel, placement: Placement, later: Bool) -> bool
     return not (tight & mixed[at]).any()
 
 
-def _bound(result: Result, known: int | None) -> int | None:
+def _proved_bound(result: Result, known: int | None) -> int | None:
     if result.answer is Answer.OPTIMAL:
         return result.value
     # At least the incumbent's value was asked for, so none means that none is needed.
     return known if result.answer is Answer.INFEASIBLE else result.bound
 
 
-def _lower(bound: int | None, other: int | None) -> int | None:
+def _tighter_bound(bound: int | None, other: int | None) -> int | None:
     """The better of two bounds of what is maximised."""
     return min((b for b in (bound, other) if b is not None), default=None)
 
 
-class _ByConfigurations(_Levels):
+class _ConfigurationSearch(_LevelSearch):
     """Columns generated by pricing, a bound from row prices, CP-SAT over the columns."""
 
     _at: tuple[int, Objective]
@@ -578,25 +584,25 @@ class _ByConfigurations(_Levels):
         proof, relaxed = self._generate(goal, value)
         if proof is not None and relaxed is not None:
             value = self._round(goal, value, (proof, relaxed))
-        self.hold(objective, value)
-        return self.found(level, objective, value, self._bound)
+        self.keep_level(objective, value)
+        return self.make_update(level, objective, value, self._bound)
 
-    def hold(self, objective: Objective, value: int | None) -> None:
-        """See `_Levels`."""
+    def keep_level(self, objective: Objective, value: int | None) -> None:
+        """See `_LevelSearch`."""
         if value is not None:
             goal = to_maximise(objective)
             held = value - goal.constant
             self._master.add_row(goal.variables, goal.coefficients, held, int(UNLIMITED))
 
-    def found(
+    def make_update(
         self, level: int, objective: Objective, value: int | None, bound: int | None
     ) -> LevelUpdate:
-        """See `_Levels`."""
-        return self._report(self.update(level, objective, value, bound), self.best)
+        """See `_LevelSearch`."""
+        return self._with_configurations(self.update(level, objective, value, bound), self.best)
 
-    def _report(self, update: LevelUpdate, best: _Best) -> LevelUpdate:
+    def _with_configurations(self, update: LevelUpdate, best: _Best) -> LevelUpdate:
         if self._written is None or self._written[0] is not best:
-            self._written = best, self._in_use(best)
+            self._written = best, self._configurations_in_use(best)
         use_class, use_tasks, uses = self._written[1]
         return replace(
             update,
@@ -606,7 +612,7 @@ class _ByConfigurations(_Levels):
             uses=uses,
         )
 
-    def _in_use(self, best: _Best) -> tuple[I64, I64, I64]:
+    def _configurations_in_use(self, best: _Best) -> tuple[I64, I64, I64]:
         """Node class, tasks and number of nodes of each configuration that a solution uses."""
         used = np.flatnonzero(best.uses)
         tasks = [self._master.column_tasks[p] for p in used.tolist()]
@@ -616,13 +622,13 @@ class _ByConfigurations(_Levels):
             best.uses[used],
         )
 
-    def _bounded(self, bound: int, value: int | None) -> None:
+    def _record_bound(self, bound: int, value: int | None) -> None:
         """Take note of a bound of what is maximised."""
         if self._bound is not None and bound >= self._bound:
             return
         self._bound = bound
         level, objective = self._at
-        self.told(replace(self.update(level, objective, value, bound), solution=None))
+        self.report_update(replace(self.update(level, objective, value, bound), solution=None))
 
     def _generate(
         self, goal: Expression, value: int | None
@@ -633,10 +639,10 @@ class _ByConfigurations(_Levels):
         best: Charged | None = None
         relaxed: Relaxed | None = None
         for _ in range(MOST_ROUNDS):
-            left = self.clock.left
+            left = self.clock.remaining_s
             solved = self._master.solve(None if left is None else int(left * 1000))
             if solved is None:
-                self._is_cut = True
+                self._was_cut_off = True
                 break
             relaxed = solved
             prices = rounded(solved.prices * step, self._master)
@@ -644,13 +650,13 @@ class _ByConfigurations(_Levels):
             proof = charge(self._master, self.model, goal, prices, priced)
             if best is None or proof.total * best.scale < best.total * proof.scale:
                 best = proof
-                self._bounded(goal.constant + best.bound, value)
+                self._record_bound(goal.constant + best.bound, value)
             gain = priced.worth - solved.class_prices * (step * prices.scale)
             promising = np.flatnonzero(gain > WHOLE * step * prices.scale).tolist()
             added = [self._master.add_column(k, priced.configuration(k)) for k in promising]
             reached = value is not None and goal.constant + best.bound <= value
             enough = reached or self.limits.suffices(value, self._bound)
-            if enough or not any(added) or self.is_over():
+            if enough or not any(added) or self.is_expired():
                 break
         return best, relaxed
 
@@ -668,7 +674,7 @@ class _ByConfigurations(_Levels):
         value = self._redistribute(goal, value, bound)
         if self.limits.suffices(value, bound):
             return value
-        values = self._padded(relaxed)
+        values = self._pad_values(relaxed)
         num = len(self.model.lower)
         lower, upper = self._bounds()
         near_lower = np.clip(np.floor(values + WHOLE).astype(np.int64), lower, upper)
@@ -677,7 +683,7 @@ class _ByConfigurations(_Levels):
         share = max(0.5, 1 / (len(self.model.objectives) - self._at[0]))
         value = self._solve(goal, value, bound, (near_lower, near_upper, near_lower), share)
         slack = 0
-        while not self.limits.suffices(value, bound) and not self.is_over():
+        while not self.limits.suffices(value, bound) and not self.is_expired():
             target = bound - slack * proof.step
             if value is not None:
                 target = max(target, value + proof.step)
@@ -686,16 +692,16 @@ class _ByConfigurations(_Levels):
             within = (
                 np.concatenate([low, np.zeros_like(uses)]),
                 np.concatenate([high, uses]),
-                self._hint(self._padded(relaxed)),
+                self._hint(self._pad_values(relaxed)),
             )
             answer = self._attempt(goal, target, bound, within, share)
             if answer is Answer.INFEASIBLE and complete:
                 bound = target - proof.step
-                self._bounded(bound, value)
+                self._record_bound(bound, value)
             if answer in (Answer.OPTIMAL, Answer.FEASIBLE):
                 value = self.incumbent_value(goal)
                 if complete and answer is Answer.OPTIMAL:
-                    self._bounded(value, value)
+                    self._record_bound(value, value)
                 return value
             if value is not None and target <= value + proof.step:
                 break
@@ -730,8 +736,8 @@ class _ByConfigurations(_Levels):
         num, solution = len(self.model.lower), self.best.solution
         rows = self._with_kin(solution)
         lower, upper = self._bounds()
-        lower[num:] = upper[num:] = self._uses()
-        left = self.clock.left
+        lower[num:] = upper[num:] = self._incumbent_uses()
+        left = self.clock.remaining_s
         values = relaxed_values(lower, upper, rows, goal, None if left is None else int(left * 500))
         if values is None:
             return value
@@ -747,7 +753,7 @@ class _ByConfigurations(_Levels):
         lower = np.concatenate([self.model.lower, np.zeros_like(most)])
         return lower, np.concatenate([self.model.upper, most])
 
-    def _uses(self) -> I64:
+    def _incumbent_uses(self) -> I64:
         """The incumbent's uses of all configurations."""
         uses = np.zeros(len(self._master.column_class), np.int64)
         uses[: len(self.best.uses)] = self.best.uses
@@ -768,7 +774,7 @@ class _ByConfigurations(_Levels):
             np.concatenate([rows.upper, sums]),
         )
 
-    def _padded(self, relaxed: Relaxed) -> F64:
+    def _pad_values(self, relaxed: Relaxed) -> F64:
         """Values of the variables and of all configurations, those of the last round included."""
         uses = np.zeros(len(self._master.column_class))
         uses[: len(relaxed.uses)] = relaxed.uses
@@ -810,7 +816,7 @@ class _ByConfigurations(_Levels):
             at_most=bound,
         )
         try:
-            result = self.attempt(task, share, self._seen)
+            result = self.attempt(task, share, self._make_progress_update)
         except NumbersTooLarge:
             return Answer.UNKNOWN
         if result.solution is not None:
@@ -818,17 +824,17 @@ class _ByConfigurations(_Levels):
             self.best = _Best(result.solution[:num], result.solution[num:])
         return result.answer
 
-    def _seen(self, sight: Sight) -> LevelUpdate | None:
+    def _make_progress_update(self, sight: SolverProgress) -> LevelUpdate | None:
         """What a solution that CP-SAT finds on the way is worth; its bounds hold nearby only."""
         if sight.solution is None:
             return None
         (level, objective), num = self._at, len(self.model.lower)
         best = _Best(sight.solution[:num], sight.solution[num:])
         value = to_maximise(objective).value(sight.solution[:num])
-        return self._report(self.update(level, objective, value, self._bound), best)
+        return self._with_configurations(self.update(level, objective, value, self._bound), best)
 
     def _hint(self, values: F64) -> I64:
         """The incumbent; the relaxed values rounded down while that is the greedy plan."""
         if self.best.solution is None:
             return np.floor(values + WHOLE).astype(np.int64)
-        return np.concatenate([self.best.solution, self._uses()])
+        return np.concatenate([self.best.solution, self._incumbent_uses()])

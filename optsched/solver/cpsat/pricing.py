@@ -25,11 +25,11 @@ MOST_BITS = 1 << 22
 """Steps of a resource, after division by the greatest common divisor, that are still counted."""
 
 
-TOO_MANY_ROOMS = "not solved: too many distinct rooms to price"
+TOO_MANY_CAPACITIES = "not solved: too many distinct rooms to price"
 """Why a search ended where configurations can not be priced."""
 
 
-class TooManyRooms(Exception):
+class TooManyCapacities(Exception):
     """The rooms that requests can fill are too many for a table."""
 
 
@@ -49,8 +49,8 @@ def useful_capacity(capacity: I64, request: I64) -> I64:
     return room
 
 
-def check_rooms(capacity: I64, request: I64, allowed: Bool) -> None:
-    """Raise `TooManyRooms` where requests differ so much that a `Pricer` is not worth making.
+def check_size(capacity: I64, request: I64, allowed: Bool) -> None:
+    """Raise `TooManyCapacities` where requests differ so much that a `Pricer` is not worth making.
 
     It finds out without tables what `Pricer`, with the same arguments, finds out while it makes
     them. It does not find all that is too much.
@@ -59,11 +59,11 @@ def check_rooms(capacity: I64, request: I64, allowed: Bool) -> None:
         if (len(classes) + 1) * len(classes) <= MOST_CELLS:
             continue
         most = capacity[mine].max(axis=0, initial=0)
-        for r in _needed(capacity[mine], request[classes]):
+        for r in _find_binding_resources(capacity[mine], request[classes]):
             asked = request[classes, r]
             distinct = np.unique(asked[(asked > 0) & (asked <= most[r])])
             if (len(distinct) + 1) * len(classes) > MOST_CELLS:
-                raise TooManyRooms
+                raise TooManyCapacities
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +91,7 @@ def _sums(request: I64, most: int) -> I64:
     step = int(np.gcd.reduce(request))
     top = most // step
     if top > MOST_BITS:
-        raise TooManyRooms
+        raise TooManyCapacities
     mask = (1 << (top + 1)) - 1
     bits = 1
     for value in np.unique(request // step).tolist():
@@ -104,21 +104,21 @@ def _sums(request: I64, most: int) -> I64:
     return found.astype(np.int64) * step
 
 
-def _axis(request: I64, capacity: I64) -> _Axis:
+def _make_axis(request: I64, capacity: I64) -> _Axis:
     # Each distinct request is a level: what is too large is refused before anything is made of it.
     most = int(capacity.max(initial=0))
     distinct = np.unique(request[(request > 0) & (request <= most)])
     if (len(distinct) + 1) * len(request) > MOST_CELLS:
-        raise TooManyRooms
+        raise TooManyCapacities
     levels = _sums(request[request > 0], most)
     if len(levels) * len(request) > MOST_CELLS:
-        raise TooManyRooms
+        raise TooManyCapacities
     left = levels[None, :] - request[:, None]
     down = np.searchsorted(levels, left, side="right") - 1
     return _Axis(levels, down, np.searchsorted(levels, capacity, side="right") - 1)
 
 
-def _needed(capacity: I64, request: I64) -> list[int]:
+def _find_binding_resources(capacity: I64, request: I64) -> list[int]:
     """Resources that bind somewhere and are not implied by another one that is kept."""
     kept: list[int] = np.flatnonzero(request.any(axis=0)).tolist()
     by_all: list[bool] = np.all(request > 0, axis=0).tolist()
@@ -150,13 +150,13 @@ class _Group:
     def __init__(self, node_classes: I64, classes: I64, capacity: I64, request: I64) -> None:
         self.node_classes = node_classes
         self._classes = classes
-        kept = _needed(capacity, request)
+        kept = _find_binding_resources(capacity, request)
         # The table is filled along an axis on which every task moves; `pods` or one that stands in
         # for it always is such an axis.
         kept.sort(
             key=lambda r: (not (request[:, r] > 0).all(), int(np.unique(capacity[:, r]).size))
         )
-        self._axes = [_axis(request[:, r], capacity[:, r]) for r in kept]
+        self._axes = [_make_axis(request[:, r], capacity[:, r]) for r in kept]
         self.at = tuple(a.at for a in self._axes)
 
     @property
@@ -222,7 +222,7 @@ class _Group:
             if worth + int(table.worth[(*at, 0)]) < least:
                 continue
             if c == len(price):
-                if worth >= least and not self._takes_more(down, at):
+                if worth >= least and not self._fits_another_task(down, at):
                     found.append(np.array(tasks, np.int64))
                 continue
             stack.append((c + 1, at, worth, tasks))
@@ -232,7 +232,7 @@ class _Group:
                 stack.append((c, below, worth + price[c], more))
         return found
 
-    def _takes_more(self, down: list[list[list[int]]], at: tuple[int, ...]) -> bool:
+    def _fits_another_task(self, down: list[list[list[int]]], at: tuple[int, ...]) -> bool:
         """Whether any task fits the room that is left."""
         return any(
             all(axis[c][i] >= 0 for axis, i in zip(down, at, strict=True))
@@ -265,7 +265,7 @@ class Pricer:
 
         Raises
         ------
-        TooManyRooms
+        TooManyCapacities
             When the tables would be too large.
 
         """
@@ -276,7 +276,7 @@ class Pricer:
             self._groups.append(group)
             cells += group.num_cells
             if cells > MOST_CELLS:
-                raise TooManyRooms
+                raise TooManyCapacities
         self._group_of = np.full(len(capacity), -1, np.int64)
         self._place_of = np.zeros(len(capacity), np.int64)
         for number, group in enumerate(self._groups):
@@ -310,10 +310,10 @@ class Pricer:
         found = group.near(priced.tables[number], priced.prices, place, least, most_steps)
         if found is None:
             return None
-        return [_spread(tasks, group.classes, self._num_classes) for tasks in found]
+        return [_expand_to_all_classes(tasks, group.classes, self._num_classes) for tasks in found]
 
 
-def _spread(tasks: I64, classes: I64, num_classes: int) -> I64:
+def _expand_to_all_classes(tasks: I64, classes: I64, num_classes: int) -> I64:
     everywhere = np.zeros(num_classes, np.int64)
     everywhere[classes] = tasks
     return everywhere

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from optsched.solver.cpsat.level_model import LevelModel, LevelUpdate, Limits
 
-    Tell: TypeAlias = Callable[[Step], None] | None
+    OnStep: TypeAlias = Callable[[Step], None] | None
 
 DONE = "all levels done"
 STOPPED = "interrupted"
@@ -58,10 +58,10 @@ class Solved:
 class Solver(Protocol):
     """Solves level models."""
 
-    def solve(self, model: LevelModel, limits: Limits, tell: Tell = None) -> Solved:
+    def solve(self, model: LevelModel, limits: Limits, on_step: OnStep = None) -> Solved:
         """Solve a model within limits; never raises for what a solver may do.
 
-        `tell` is told of everything new on the way.
+        `on_step` is called for each new incumbent and bound.
         """
 
     def close(self) -> None:
@@ -78,13 +78,13 @@ class Work(Protocol):
 class InProcess:
     """Solves where it is called; for tests, studies and one-off solves."""
 
-    def solve(self, model: LevelModel, limits: Limits, tell: Tell = None) -> Solved:
+    def solve(self, model: LevelModel, limits: Limits, on_step: OnStep = None) -> Solved:
         """See `Solver`."""
         # OR-Tools is loaded when it is first needed, so that greedy users never pay for it.
         from optsched.solver.cpsat.run import run_levels
 
         updates: list[LevelUpdate] = []
-        stopped = run_levels(model, limits, updates.append, tell)
+        stopped = run_levels(model, limits, updates.append, on_step)
         return Solved(tuple(updates), stopped)
 
     def close(self) -> None:
@@ -130,14 +130,16 @@ class WorkerProcess:
         except (EOFError, OSError):
             return False
 
-    def solve(self, model: LevelModel, limits: Limits, tell: Tell = None) -> Solved:
+    def solve(self, model: LevelModel, limits: Limits, on_step: OnStep = None) -> Solved:
         """See `Solver`."""
         updates: list[LevelUpdate] = []
         steps: list[Step] = []
         seconds = None if limits.budget_ms is None else limits.budget_ms / 1000
-        answers = self._answers((model, limits, tell is not None), seconds)
-        stopped = hand_over(answers, lambda message: _take(message, updates, steps, tell))
-        return Solved(_with_last(updates, steps), stopped)
+        answers = self._exchange((model, limits, on_step is not None), seconds)
+        stopped = forward_messages(
+            answers, lambda message: _sort_message(message, updates, steps, on_step)
+        )
+        return Solved(_add_unfinished_level(updates, steps), stopped)
 
     def work(self, work: Work, seconds: float | None) -> Generator[Any, None, str]:
         """What comes of some work as it comes, and at last why no more came.
@@ -150,9 +152,9 @@ class WorkerProcess:
             When it should have ended; half as long again later the process is killed.
 
         """
-        return self._answers(work, seconds)
+        return self._exchange(work, seconds)
 
-    def _answers(self, message: object, seconds: float | None) -> Generator[Any, None, str]:
+    def _exchange(self, message: object, seconds: float | None) -> Generator[Any, None, str]:
         if self._is_stopped is not None and self._is_stopped():
             return STOPPED
         self.start()
@@ -167,7 +169,7 @@ class WorkerProcess:
                 yield answer
         except (EOFError, OSError):
             code = self._process.wait() if self._process is not None else None
-            why = f"{DIED} ({_how(code)})"
+            why = f"{DIED} ({_describe_exit(code)})"
         self.close()
         return why
 
@@ -199,7 +201,7 @@ class WorkerProcess:
         self._connection = self._process = None
 
 
-def hand_over(answers: Generator[Any, None, str], take: Callable[[Any], None]) -> str:
+def forward_messages(answers: Generator[Any, None, str], take: Callable[[Any], None]) -> str:
     """Hand over every answer; the word at the end."""
     while True:
         try:
@@ -208,8 +210,11 @@ def hand_over(answers: Generator[Any, None, str], take: Callable[[Any], None]) -
             return str(end.value)
 
 
-def _take(
-    message: list[LevelUpdate] | Step, updates: list[LevelUpdate], steps: list[Step], tell: Tell
+def _sort_message(
+    message: list[LevelUpdate] | Step,
+    updates: list[LevelUpdate],
+    steps: list[Step],
+    on_step: OnStep,
 ) -> None:
     """Sort a message: levels that are done, or something new on the way."""
     if not isinstance(message, Step):
@@ -217,16 +222,18 @@ def _take(
         return
     if message.update.solution is not None:
         steps.append(message)
-    if tell is not None:
-        tell(message)
+    if on_step is not None:
+        on_step(message)
 
 
-def _with_last(updates: Sequence[LevelUpdate], steps: Sequence[Step]) -> tuple[LevelUpdate, ...]:
+def _add_unfinished_level(
+    updates: Sequence[LevelUpdate], steps: Sequence[Step]
+) -> tuple[LevelUpdate, ...]:
     """The updates, and how far the level has come that was not done."""
     done = {update.level for update in updates}
     last = [step.update for step in steps[-1:] if step.update.level not in done]
     return (*updates, *last)
 
 
-def _how(code: int | None) -> str:
+def _describe_exit(code: int | None) -> str:
     return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"

@@ -74,7 +74,7 @@ class Relaxation:
         self._row_lower.append(lower)
         self._row_upper.append(upper)
 
-    def hold(self, goal: Expression, value: int) -> None:
+    def keep_at_least(self, goal: Expression, value: int) -> None:
         """Keep an expression at a value or above it from now on."""
         variables, factors = goal.variables.tolist(), goal.coefficients.tolist()
         self._add_row(variables, factors, value - goal.constant, int(UNLIMITED))
@@ -94,9 +94,9 @@ class Relaxation:
             return None
         values = np.array([v.solution_value() for v in self._variables])
         prices = np.array([r.dual_value() for r in self._rows]) / np.array(self._scale) * step
-        return Vertex(values, self._proved(goal, prices))
+        return Vertex(values, self._prove_bound(goal, prices))
 
-    def _proved(self, goal: Expression, prices: F64) -> int | None:
+    def _prove_bound(self, goal: Expression, prices: F64) -> int | None:
         """The bound that row prices prove, in integers."""
         top = float(np.abs(prices).max(initial=0.0))
         if not np.isfinite(top):

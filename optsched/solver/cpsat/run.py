@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from optsched.solver.cpsat.integer_program import NumbersTooLarge
 from optsched.solver.cpsat.level_search import solve_levels
-from optsched.solver.cpsat.pricing import TOO_MANY_ROOMS, TooManyRooms
-from optsched.solver.cpsat.process import DONE, hand_over
+from optsched.solver.cpsat.pricing import TOO_MANY_CAPACITIES, TooManyCapacities
+from optsched.solver.cpsat.process import DONE, forward_messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,13 +20,13 @@ def run_levels(
     model: LevelModel,
     limits: Limits,
     report: Callable[[LevelUpdate], None],
-    tell: Callable[[Step], None] | None = None,
+    on_step: Callable[[Step], None] | None = None,
 ) -> str:
     """Solve all levels, report each, tell of everything on the way, and say why it ended."""
-    search = solve_levels(model, limits, time.monotonic, tell)
+    search = solve_levels(model, limits, time.monotonic, on_step)
     try:
-        return hand_over(search, report) or DONE
+        return forward_messages(search, report) or DONE
     except NumbersTooLarge as error:
         return f"not solved: numbers too large ({error})"
-    except TooManyRooms:
-        return TOO_MANY_ROOMS
+    except TooManyCapacities:
+        return TOO_MANY_CAPACITIES

@@ -39,8 +39,8 @@ def serve(connection: Connection) -> None:
         if isinstance(message, tuple):
             model, limits, is_watched = message
             mail = _Mail(connection)
-            tell = mail.send if is_watched else None
-            mail.send(run_levels(model, limits, mail.post, tell))
+            on_step = mail.send if is_watched else None
+            mail.send(run_levels(model, limits, mail.post, on_step))
         else:
             connection.send(message.run(connection.send))
 

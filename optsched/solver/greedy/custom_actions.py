@@ -23,27 +23,27 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
     from optsched.problem.seats import Seats
-    from optsched.solver.greedy.placement import Placing
-    from optsched.solver.greedy.preemption import Evicting
+    from optsched.solver.greedy.placement import PlacementState
+    from optsched.solver.greedy.preemption import GreedyPreemption
 
 _NO_EVICTIONS = "displaces pods, which has no effect with a solver: it decides who is evicted"
 
 
 @dataclass(slots=True)
-class _Wish:
+class _GangProposal:
     """What is proposed for one gang: tasks by index with their nodes, and running tasks that go."""
 
     node_of: dict[int, int] = field(default_factory=dict)
     victims: list[int] = field(default_factory=list)
 
 
-class Proposing:
+class CustomActionRunner:
     """Shows a session to actions of a user, and carries out what they propose where it may be."""
 
     def __init__(
         self,
-        placing: Placing,
-        evicting: Evicting | None,
+        placing: PlacementState,
+        evicting: GreedyPreemption | None,
         may_start: Callable[[int], bool],
         object_to: Callable[[str], None],
     ) -> None:
@@ -76,7 +76,7 @@ class Proposing:
             ),
             placed=self._names(placing.node_of),
             promised=self._names(placing.nominated),
-            leaving=frozenset(self._leaving()),
+            leaving=frozenset(self._list_evicted()),
         )
 
     def _names(self, node_of: I64) -> Mapping[str, str]:
@@ -94,97 +94,101 @@ class Proposing:
         free: list[int] = mine[~taken].tolist()
         return free
 
-    def _leaving(self) -> Iterator[str]:
+    def _list_evicted(self) -> Iterator[str]:
         if self._evicting is not None:
-            yield from (self._evicting.running.tasks[v].key for v in self._evicting.left)
+            yield from (self._evicting.running.tasks[v].key for v in self._evicting.evicted)
 
     # --- what is proposed ------------------------------------------------------------------------
 
     def carry_out(self, name: str, gangs: Sequence[int], proposals: Iterable[Proposal]) -> None:
         """Do what an action of a name proposes, gang by gang in the order in which they come."""
-        for gang, wish in self._wishes(gangs, proposals).items():
-            if wish.victims:
-                self._make_room(gang, wish, name)
+        for gang, proposed in self._read_proposals(gangs, proposals).items():
+            if proposed.victims:
+                self._evict_for_gang(gang, proposed, name)
             else:
-                self._place(gang, wish)
+                self._place(gang, proposed)
 
-    def _wishes(self, gangs: Sequence[int], proposals: Iterable[Proposal]) -> dict[int, _Wish]:
-        reader = _Reader(self._problem, gangs, self._free_tasks, self._victims())
+    def _read_proposals(
+        self, gangs: Sequence[int], proposals: Iterable[Proposal]
+    ) -> dict[int, _GangProposal]:
+        reader = _ProposalReader(self._problem, gangs, self._free_tasks, self._victims())
         for proposal in proposals:
             idle = isinstance(proposal, Displace) and self._evicting is None
             if wrong := _NO_EVICTIONS if idle else reader.read(proposal):
                 self._object_to(wrong)
-        return {g: w for g, w in reader.wishes.items() if w.node_of}
+        return {g: w for g, w in reader.by_gang.items() if w.node_of}
 
     def _victims(self) -> dict[str, int]:
         if self._evicting is None:
             return {}
         return {t.key: v for v, t in enumerate(self._evicting.running.tasks)}
 
-    def _seats(self, gang: int, wish: _Wish) -> Seats:
+    def _count_by_node(self, gang: int, proposed: _GangProposal) -> Seats:
         problem = self._problem
         number = int(problem.shape_of[gang])
         first, entries = int(problem.shapes.start[number]), problem.shapes.shapes[number].entries
         offsets = problem.shapes.offset[first : first + len(entries)]
         counts: dict[tuple[int, int], int] = {}
-        for task, node in wish.node_of.items():
+        for task, node in proposed.node_of.items():
             at = task - int(problem.task_start[gang])
             seat = (int(np.searchsorted(offsets, at, side="right")) - 1, node)
             counts[seat] = counts.get(seat, 0) + 1
         return tuple((entry, node, k) for (entry, node), k in sorted(counts.items()))
 
-    def _is_open(self, gang: int) -> bool:
+    def _may_allocate(self, gang: int) -> bool:
         """Whether allocate would look at a gang."""
         overused = self._placing.faces.is_overused(int(self._problem.queue_of[gang]))
         return not overused and self._may_start(gang)
 
-    def _place(self, gang: int, wish: _Wish) -> None:
-        if self._is_open(gang):
-            self._placing.sit(gang, self._seats(gang, wish))
+    def _place(self, gang: int, proposed: _GangProposal) -> None:
+        if self._may_allocate(gang):
+            self._placing.place_nominated(gang, self._count_by_node(gang, proposed))
 
-    def _make_room(self, gang: int, wish: _Wish, name: str) -> None:
+    def _evict_for_gang(self, gang: int, proposed: _GangProposal, name: str) -> None:
         """Let running tasks go for a gang, and promise it its places; all of it or nothing."""
         evicting = self._evicting
-        if evicting is None or evicting.has_lost(gang) or not evicting.starving([gang]):
+        if evicting is None or evicting.is_losing_tasks(gang) or not evicting.starving([gang]):
             return
-        seats = self._seats(gang, wish)
-        with evicting.looking_past():
-            if not self._may_go(evicting, gang, seats, wish.victims):
+        nominations = self._count_by_node(gang, proposed)
+        with evicting.ignoring_possible_victims():
+            if not self._are_victims_allowed(evicting, gang, nominations, proposed.victims):
                 return
-            for v in wish.victims:
-                if not evicting.may_take(v, gang):
-                    evicting.take_back(gang)
+            for v in proposed.victims:
+                if not evicting.can_evict(v, gang):
+                    evicting.rollback(gang)
                     return
-                evicting.take(v)
-            if self._sits(evicting, gang, seats):
+                evicting.evict(v)
+            if self._nominate_all(evicting, gang, nominations):
                 evicting.commit(gang, name)
             else:
-                evicting.take_back(gang)
+                evicting.rollback(gang)
 
-    def _may_go(self, evicting: Evicting, gang: int, seats: Seats, victims: Sequence[int]) -> bool:
+    def _are_victims_allowed(
+        self, evicting: GreedyPreemption, gang: int, nominations: Seats, victims: Sequence[int]
+    ) -> bool:
         """Whether plugins vote for every victim, and its queue and gang may give it."""
         faces, queue = evicting.faces, int(self._problem.queue_of[gang])
-        classes = {self._placing.class_of(gang, entry) for entry, _, _ in seats}
-        near, far = evicting.of_others(gang), evicting.of_other_queues(gang)
+        classes = {self._placing.class_of(gang, entry) for entry, _, _ in nominations}
+        near, far = evicting.tasks_of_other_gangs(gang), evicting.tasks_of_other_queues(gang)
         if any(far[victims]) and not all(faces.may_reclaim(queue, c) for c in classes):
             return False
-        order = evicting.in_order(np.array(victims, np.int64), queue)
+        order = evicting.sort_victims(np.array(victims, np.int64), queue)
         entitled: set[int] = set()
         for task_class in classes:
             entitled.update(faces.preemptable(gang, task_class, order[near[order]]).tolist())
             entitled.update(faces.reclaimable(gang, task_class, order[far[order]]).tolist())
         return entitled.issuperset(victims)
 
-    def _sits(self, evicting: Evicting, gang: int, seats: Seats) -> bool:
-        pairs = ((entry, node) for entry, node, number in seats for _ in range(number))
+    def _nominate_all(self, evicting: GreedyPreemption, gang: int, nominations: Seats) -> bool:
+        pairs = ((entry, node) for entry, node, number in nominations for _ in range(number))
         placed = all(
-            not evicting.is_barred(pair, pair[1]) and self._placing.promise_one(gang, *pair)
+            not evicting.is_blocked(pair, pair[1]) and self._placing.nominate_one(gang, *pair)
             for pair in pairs
         )
-        return placed and self._placing.cursor(gang).is_ready
+        return placed and self._placing.cursor(gang).has_minimum
 
 
-class _Reader:
+class _ProposalReader:
     """Proposals by gang, and what is wrong with those that make no sense."""
 
     def __init__(
@@ -194,7 +198,7 @@ class _Reader:
         free_tasks: Callable[[int], Iterable[int]],
         victims: Mapping[str, int],
     ) -> None:
-        self.wishes: dict[int, _Wish] = {}
+        self.by_gang: dict[int, _GangProposal] = {}
         found: list[Gang] = [problem.snapshot.gangs[g] for g in gangs]
         self._gang_by_key = {f.key: g for g, f in zip(gangs, found, strict=True)}
         free = ((t, g) for g in gangs for t in free_tasks(g))
@@ -213,10 +217,10 @@ class _Reader:
         if proposal.node not in self._node_by_name:
             return f"places {proposal.task} on {proposal.node}, which is no node that is ready"
         task, gang = self._task_by_key[proposal.task]
-        wish = self.wishes.setdefault(gang, _Wish())
-        if task in wish.node_of:
+        proposed = self.by_gang.setdefault(gang, _GangProposal())
+        if task in proposed.node_of:
             return f"places {proposal.task} twice"
-        wish.node_of[task] = self._node_by_name[proposal.node]
+        proposed.node_of[task] = self._node_by_name[proposal.node]
         return ""
 
     def _displace(self, proposal: Displace) -> str:
@@ -224,7 +228,7 @@ class _Reader:
             return f"displaces {proposal.task} for {proposal.gang}, which is no gang of `gangs`"
         if proposal.task not in self._victims:
             return f"displaces {proposal.task}, which is no task that runs"
-        wish = self.wishes.setdefault(self._gang_by_key[proposal.gang], _Wish())
-        if self._victims[proposal.task] not in wish.victims:
-            wish.victims.append(self._victims[proposal.task])
+        proposed = self.by_gang.setdefault(self._gang_by_key[proposal.gang], _GangProposal())
+        if self._victims[proposal.task] not in proposed.victims:
+            proposed.victims.append(self._victims[proposal.task])
         return ""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
-    from optsched.solver.greedy.placement import Placing
+    from optsched.solver.greedy.placement import PlacementState
 
 Value = TypeVar("Value")
 
@@ -94,7 +94,7 @@ class GangClasses:
 
     """
 
-    def __init__(self, placing: Placing, rules: RuleSet) -> None:
+    def __init__(self, placing: PlacementState, rules: RuleSet) -> None:
         problem = placing.problem
         # A custom plugin or an extender may read anything of a gang: each gang is tried separately.
         self.is_known = not any(a.origin or a.rule.name == Extender.name for a in rules.active)

@@ -10,32 +10,32 @@ from optsched.problem.running import running_tasks
 
 if TYPE_CHECKING:
     from optsched.plugins.ruleset import RuleSet
-    from optsched.solver.greedy.placement import Placing
+    from optsched.solver.greedy.placement import PlacementState
 
 
-class Wholeness:
+class GangMinimums:
     """Counts tasks of gangs by role as they come and go."""
 
-    def __init__(self, placing: Placing, rules: RuleSet) -> None:
+    def __init__(self, placing: PlacementState, rules: RuleSet) -> None:
         self._placing = placing
         self._problem = placing.problem
         self._running = running_tasks(placing.problem)
         self._counts = rules.has("gang", Face.JOB_READY)
         self._gone: dict[int, Counter[str]] = {}
 
-    def leaves(self, victim: int, sign: int) -> None:
+    def record_eviction(self, victim: int, sign: int) -> None:
         """Count a running task as gone; with sign -1 as there after all."""
         gone = self._gone.setdefault(int(self._running.gang_of[victim]), Counter())
         gone[self._running.tasks[victim].role] += sign
 
     def can_spare(self, victim: int) -> bool:
         """Whether a running task may go for another gang, as far as its own gets something."""
-        self.leaves(victim, 1)
-        can = self.holds(int(self._running.gang_of[victim]))
-        self.leaves(victim, -1)
+        self.record_eviction(victim, 1)
+        can = self.has_minimum(int(self._running.gang_of[victim]))
+        self.record_eviction(victim, -1)
         return can
 
-    def holds(self, gang: int) -> bool:
+    def has_minimum(self, gang: int) -> bool:
         """Whether a gang has its minimum, if anything has been placed for it."""
         gone = self._gone.get(gang, Counter())
         if not self._counts or not self._placing.ledger.gang_placed[gang]:
@@ -47,12 +47,12 @@ class Wholeness:
         left.subtract(gone)
         if not (found.min_resources and gone.total()):
             # Else it would have to start again, with all that it names free.
-            left.update(self._placed(gang))
+            left.update(self._count_placed_by_role(gang))
         if left.total() < found.min_member:
             return False
         return all(left[role] >= least for role, least in found.role_minimums)
 
-    def _placed(self, gang: int) -> Counter[str]:
+    def _count_placed_by_role(self, gang: int) -> Counter[str]:
         entries = self._problem.shapes.shapes[int(self._problem.shape_of[gang])].entries
         placed: Counter[str] = Counter()
         for entry, number in zip(entries, self._placing.cursor(gang).done, strict=True):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
     from optsched.solver.greedy.gang_classes import GangClasses
-    from optsched.solver.greedy.plugins import Faces
+    from optsched.solver.greedy.plugins import GreedyPlugins
 
 Key = tuple[float, ...]
 
@@ -23,16 +23,20 @@ class GangOrder:
     """Keys of gangs as things stand; those of untouched gangs of a class are worked out once."""
 
     def __init__(
-        self, problem: Problem, faces: Faces, gang_classes: GangClasses, tier_of: I64 | None = None
+        self,
+        problem: Problem,
+        plugins: GreedyPlugins,
+        gang_classes: GangClasses,
+        tier_of: I64 | None = None,
     ) -> None:
         """`tier_of`: (G,) a rank that comes before the order of rules; None without one."""
         self._created_ms = problem.created_ms
         self._born: list[int] = problem.created_ms.tolist()
-        self._faces = faces
+        self._faces = plugins
         self._gang_classes = gang_classes
         self._tier_of = tier_of
         self._tier: list[int] | None = None if tier_of is None else tier_of.tolist()
-        self._shares = faces.orders_by_class
+        self._shares = plugins.orders_by_class
         self._known: dict[int, Key] = {}
         self._read: dict[int, tuple[Key, int, int]] = {}
 

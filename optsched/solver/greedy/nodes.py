@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.problem.arrays import UNLIMITED
-from optsched.solver.model.node_masks import spare_room, static_mask
+from optsched.solver.model.node_masks import static_mask, sum_spare
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,11 +32,11 @@ _MANY = 256
 class _View:
     """What one class sees: (N,) tasks that fit and the score of the next one, NOWHERE if none.
 
-    `asked` and `parts` are (resource, amount) and (kind of spare room, amount) of one task.
+    `request` and `parts` are (resource, amount) and (kind of spare room, amount) of one task.
     """
 
     allowed: Bool | None
-    asked: list[tuple[int, int]]
+    request: list[tuple[int, int]]
     parts: list[tuple[int, int]]
     fit: I64
     fit_read: int
@@ -74,7 +74,7 @@ class _Fixed:
             self._tied[task_class] = self._ties_nodes(self._problem, task_class)
         return self._tied[task_class]
 
-    def asked(self, task_class: int) -> list[tuple[int, int]]:
+    def request_of(self, task_class: int) -> list[tuple[int, int]]:
         """What one task of a class takes, as (resource, amount)."""
         if task_class not in self._asked:
             self._asked[task_class] = _amounts(self._problem.classes.request[task_class])
@@ -98,13 +98,13 @@ class _Fixed:
 
 def _fixed_of(problem: Problem, rules: RuleSet) -> _Fixed:
     # The rules are kept with what they say: no other set of rules gets their number.
-    known = problem.derived(_nothing_known)
+    known = problem.derived(_make_cache)
     if id(rules) not in known:
         known[id(rules)] = (rules, _Fixed(problem, rules))
     return known[id(rules)][1]
 
 
-def _nothing_known(_: Problem) -> dict[int, tuple[RuleSet, _Fixed]]:
+def _make_cache(_: Problem) -> dict[int, tuple[RuleSet, _Fixed]]:
     return {}
 
 
@@ -129,7 +129,7 @@ class _Log:
         self._nodes[self.length : end] = nodes
         self.length = end
 
-    def since(self, read: int) -> I64:
+    def touched_since(self, read: int) -> I64:
         """Nodes touched since a reader had read so much; every node where it has read nothing.
 
         Where most nodes were touched, one pass over all is cheaper than telling them apart.
@@ -146,24 +146,24 @@ _OUTDATED = 64
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Lens:
+class NodeView:
     """What a gang sees of the nodes: (N,) those that it may use, and what to add to scores."""
 
     nodes: Bool | None = None
     bonus: F64 | None = None
 
-    def seen(self, score: F64) -> F64:
+    def apply_to(self, score: F64) -> F64:
         """(N,) scores as the gang sees them; the very same where it sees all."""
         if self.bonus is not None:
             score = score + self.bonus
         return score if self.nodes is None else np.where(self.nodes, score, NOWHERE)
 
 
-CLEAR = Lens()
+ALL_NODES = NodeView()
 """Sees all nodes as they are."""
 
 
-class Book:
+class NodeTable:
     """Room and scores of all nodes.
 
     Attributes
@@ -181,13 +181,13 @@ class Book:
         self._fixed = _fixed_of(problem, rules)
         self.idle = idle.copy()
         self.used = problem.used.copy()
-        self.spare, self._spare_request = spare_room(problem, rules)
+        self.spare, self._spare_request = sum_spare(problem, rules)
         self._log = _Log(problem.num_nodes)
         self._views: dict[int, _View] = {}
         self._most: list[int] = []
         self._most_read = _UNREAD
 
-    def mind(self, problem: Problem) -> None:
+    def use_masks_of(self, problem: Problem) -> None:
         """Let masks be those of the problem as it looks when others have left, or have not."""
         self._problem = problem
         self._fixed = _fixed_of(problem, self._rules)
@@ -211,13 +211,13 @@ class Book:
             self._most = self.idle.max(axis=0, initial=0).tolist()
             self._most_read = self._log.length
         most = self._most
-        return all(amount <= most[r] for r, amount in self._fixed.asked(task_class))
+        return all(amount <= most[r] for r, amount in self._fixed.request_of(task_class))
 
     def scores(self, task_class: int) -> F64:
         """(N,) score of the next task of a class; NOWHERE on nodes without room. Read only."""
         return self._scored(task_class).score
 
-    def wishes(self, task_class: int) -> F64:
+    def preference_scores(self, task_class: int) -> F64:
         """(N,) score of the next task, room or not; NOWHERE where it may never be."""
         problem, view = self._problem, self._view(task_class)
         scored = self._fixed.scored(task_class)
@@ -228,7 +228,7 @@ class Book:
             score[~view.allowed] = NOWHERE
         return score
 
-    def take(self, task_class: int, nodes: I64, counts: I64) -> None:
+    def place_tasks(self, task_class: int, nodes: I64, counts: I64) -> None:
         """Put tasks of a class on nodes (m,), each node once; negative counts take them back."""
         taken = counts[:, None] * self._problem.classes.request[task_class]
         self.idle[nodes] -= taken
@@ -244,12 +244,12 @@ class Book:
         self._log.append(nodes)
         self._most_read = _UNREAD
 
-    def forgo(self, task_class: int, nodes: I64, counts: I64) -> None:
+    def take_spare(self, task_class: int, nodes: I64, counts: I64) -> None:
         """Count tasks (m,) on nodes (m,) against what rules add to resources, and nothing else."""
         self.spare[nodes] -= counts[:, None] * self._spare_request[task_class]
         self._log.append(nodes)
 
-    def choose(self, task_class: int, number: int, lens: Lens = CLEAR) -> tuple[I64, I64]:
+    def choose(self, task_class: int, number: int, lens: NodeView = ALL_NODES) -> tuple[I64, I64]:
         """The nodes that placing tasks one by one, best score first, would choose.
 
         Returns
@@ -260,7 +260,7 @@ class Book:
 
         """
         view = self._scored(task_class)
-        best = _best(lens.seen(view.score), number)
+        best = _best(lens.apply_to(view.score), number)
         if number == 1 or not len(best):
             return best, np.ones(len(best), np.int64)
         best.sort()
@@ -293,7 +293,7 @@ class Book:
         if view is None:
             view = self._views[task_class] = self._open(task_class)
         if view.fit_read < self._log.length:
-            self._refresh_fits(view, self._log.since(view.fit_read))
+            self._refresh_fits(view, self._log.touched_since(view.fit_read))
             view.fit_read = self._log.length
         return view
 
@@ -302,14 +302,14 @@ class Book:
         view = self._view(task_class)
         if view.score_read < self._log.length:
             scored = self._fixed.scored(task_class)
-            self._refresh_scores(view, scored, self._log.since(view.score_read))
+            self._refresh_scores(view, scored, self._log.touched_since(view.score_read))
             view.score_read = self._log.length
         return view
 
     def _open(self, task_class: int) -> _View:
         return _View(
             allowed=self._fixed.allowed(task_class),
-            asked=self._fixed.asked(task_class),
+            request=self._fixed.request_of(task_class),
             parts=_amounts(self._spare_request[task_class]),
             fit=np.zeros(self._problem.num_nodes, np.int64),
             fit_read=_UNREAD,
@@ -322,7 +322,7 @@ class Book:
         every = nodes is self._log.every
         fit = np.full(len(nodes), UNLIMITED)
         # Dividing by one number is several times faster than by an array.
-        for room, amounts in ((self.idle, view.asked), (self.spare, view.parts)):
+        for room, amounts in ((self.idle, view.request), (self.spare, view.parts)):
             for r, amount in amounts:
                 left = room[:, r] if every else room[nodes, r]
                 np.minimum(fit, left // amount, out=fit)

@@ -1,7 +1,7 @@
 """The actions enqueue, allocate and backfill over one problem.
 
 Order and outcome are Volcano's (`pkg/scheduler/actions`), with ties ended by creation time and
-name instead of chance; what Volcano asks task by task is asked here class by class.
+name instead of chance; what Volcano asks task by task is requested here class by class.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from optsched.plugins.gangs.enqueueing import least_resources
 from optsched.plugins.ordering.fifo import NOBODY, FifoLines
 from optsched.problem.decisions import Decisions
 from optsched.problem.running import running_tasks
-from optsched.solver.greedy.custom_actions import Proposing
+from optsched.solver.greedy.custom_actions import CustomActionRunner
 from optsched.solver.greedy.gang_classes import GangClasses
 from optsched.solver.greedy.gang_order import GangOrder
-from optsched.solver.greedy.gang_preemption import Bundles, ByGang
-from optsched.solver.greedy.placement import Placing
-from optsched.solver.greedy.preemption import Evicting
-from optsched.solver.greedy.queue_order import Lines
-from optsched.solver.greedy.topology import Domains
+from optsched.solver.greedy.gang_preemption import GangPreemption, GangPreemptionOptions
+from optsched.solver.greedy.placement import PlacementState
+from optsched.solver.greedy.preemption import GreedyPreemption
+from optsched.solver.greedy.queue_order import QueueOrder
+from optsched.solver.greedy.topology import TopologyPlacement
 from optsched.units import PODS
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
     from optsched.problem.seats import Seats
-    from optsched.solver.greedy.nodes import Book
+    from optsched.solver.greedy.nodes import NodeTable
 
 ENQUEUE, ALLOCATE, BACKFILL = "enqueue", "allocate", "backfill"
 
@@ -53,7 +53,7 @@ class GreedyOptions:
     tier_of
         (G,) a rank that comes before every rule's order; None for the rules' order alone.
     seats
-        By gang, where its tasks are to go before anybody else is asked, in order.
+        By gang, the nodes nominated to its tasks; these gangs are placed first, in order.
     by_gang
         How gangpreempt and gangreclaim go about it, by action.
     weighs_nodes
@@ -63,21 +63,21 @@ class GreedyOptions:
         Whether a gang in phase Pending takes part only once it has been enqueued, although its
         pods exist.
     late
-        Gangs that have waited for too long to be enqueued, in order: they are asked first, and what
-        the first of them that is refused needs is counted as if it were let in.
+        Starving gangs that are not enqueued yet, in order. They come first; the request of
+        the first one that is refused counts as if it were enqueued.
     proposers
         The actions of a user.
     faults
         Takes note of what goes wrong in them.
     is_late
-        Whether preempt and reclaim stop asking for room; those asked before keep what they got.
+        Whether preempt and reclaim stop; evictions decided before stay.
 
     """
 
     actions: tuple[str, ...] = (ENQUEUE, ALLOCATE, BACKFILL)
     tier_of: I64 | None = None
     seats: Mapping[int, Seats] = field(default_factory=dict)
-    by_gang: Mapping[str, ByGang] = field(default_factory=dict)
+    by_gang: Mapping[str, GangPreemptionOptions] = field(default_factory=dict)
     weighs_nodes: bool = False
     gated: bool = True
     late: Sequence[int] = ()
@@ -103,27 +103,27 @@ def run_greedy(problem: Problem, rules: RuleSet, options: GreedyOptions) -> Deci
     for action in options.actions:
         if action == ALLOCATE:
             if ENQUEUE not in options.actions:
-                pipeline.let_all_in()
-            pipeline.take_seats()
+                pipeline.enqueue_all()
+            pipeline.place_nominated_gangs()
         if action in steps:
             steps[action]()
     return pipeline.decisions()
 
 
-def start_alone(problem: Problem, rules: RuleSet, gang: int) -> I64 | None:
+def find_start(problem: Problem, rules: RuleSet, gang: int) -> I64 | None:
     """(T,) nodes on which the minimum of one gang starts if nobody else asks; None where none.
 
     Queues that are to get nothing more let nobody start.
     """
     pipeline = _Pipeline(problem, rules, GreedyOptions(gated=False))
-    return pipeline.start_alone(gang)
+    return pipeline.find_start(gang)
 
 
-def turns_of(
+def order_gangs(
     problem: Problem, rules: RuleSet, gangs: Iterable[int], tier_of: I64 | None = None
 ) -> list[int]:
-    """Gangs in the order in which they are asked first, before anything is placed."""
-    return list(_Pipeline(problem, rules, GreedyOptions(tier_of=tier_of)).turns(gangs))
+    """Return gangs in the order in which allocate considers them before anything is placed."""
+    return list(_Pipeline(problem, rules, GreedyOptions(tier_of=tier_of)).iterate_gangs(gangs))
 
 
 class _Pipeline:
@@ -131,38 +131,38 @@ class _Pipeline:
         self._problem = problem
         self._options = options
         self._rules = rules
-        self._placing = Placing(problem, rules)
-        self._domains = Domains(self._placing, rules)
+        self._placing = PlacementState(problem, rules)
+        self._domains = TopologyPlacement(self._placing, rules)
         self._faces = self._placing.faces
         self._pending = np.array(
             [g.phase is GangPhase.PENDING for g in problem.snapshot.gangs], np.bool_
         )
         self._enqueued = np.zeros(problem.num_gangs, np.bool_)
         self._refused = np.zeros(problem.num_gangs, np.bool_)
-        self._shut: set[int] = set()
-        self._promised: set[int] = set()
-        self._lines_in_order = FifoLines(problem, lambda g: self._placing.ledger.gang_placed[g] > 0)
+        self._closed_queues: set[int] = set()
+        self._nominated: set[int] = set()
+        self._fifo = FifoLines(problem, lambda g: self._placing.ledger.gang_placed[g] > 0)
         self._gang_classes = GangClasses(self._placing, rules)
         self._order = GangOrder(problem, self._faces, self._gang_classes, options.tier_of)
 
-    def _lines(self) -> Lines:
+    def _lines(self) -> QueueOrder:
         reach = self._faces.queue_key_reach
-        return Lines(self._problem, self._faces.queue_key, self._order, reach)
+        return QueueOrder(self._problem, self._faces.queue_key, self._order, reach)
 
-    def turns(self, gangs: Iterable[int]) -> Iterator[int]:
+    def iterate_gangs(self, gangs: Iterable[int]) -> Iterator[int]:
         """Gangs in the order of their turns, each once."""
         for wave in self._faces.waves(gangs):
             lines = self._lines()
             lines.fill(wave)
-            yield from lines.turns(lambda _: False)
+            yield from lines.iterate_gangs(lambda _: False)
 
     def _serve(self, gangs: Iterable[int], is_closed: Callable[[int], bool]) -> None:
         """Place gangs turn by turn: the minimum at once, then one more task a turn."""
         for wave in self._faces.waves(gangs):
             lines = self._lines()
             lines.fill(wave)
-            for gang in lines.turns(is_closed, self._gang_classes.has_failed):
-                if self._take_turn(gang, lines) and self._placing.cursor(gang).has_more:
+            for gang in lines.iterate_gangs(is_closed, self._gang_classes.has_failed):
+                if self._serve_gang(gang, lines) and self._placing.cursor(gang).has_untried_tasks:
                     lines.rejoin(gang)
 
     # --- enqueue ---------------------------------------------------------------------------------
@@ -173,13 +173,13 @@ class _Pipeline:
         late = [gang for gang in self._options.late if gang in waiting]
         is_set_aside = False
         for gang in late:
-            if not self._let_in(gang) and not is_set_aside and self._could_fit(gang):
-                self._faces.enqueued(gang)
+            if not self._enqueue_gang(gang) and not is_set_aside and self._could_fit(gang):
+                self._faces.record_enqueued(gang)
                 is_set_aside = True
-        for gang in self.turns(gang for gang in waiting if gang not in late):
-            self._let_in(gang)
+        for gang in self.iterate_gangs(gang for gang in waiting if gang not in late):
+            self._enqueue_gang(gang)
 
-    def let_all_in(self) -> None:
+    def enqueue_all(self) -> None:
         """Let all pending gangs have their pods created, as Volcano's allocate does.
 
         That is where the policy does not list `enqueue` (`allocate.go`, organizeJobWorksheet).
@@ -197,16 +197,16 @@ class _Pipeline:
             and queue not in closed
         ]
 
-    def _let_in(self, gang: int) -> bool:
+    def _enqueue_gang(self, gang: int) -> bool:
         """Enqueue a gang if there may be room; in strict order nobody is after one that waits."""
         queue = int(self._problem.queue_of[gang])
-        if queue not in self._shut and self._is_expected(gang):
+        if queue not in self._closed_queues and self._is_expected(gang):
             self._enqueued[gang] = True
-            self._faces.enqueued(gang)
+            self._faces.record_enqueued(gang)
             return True
         self._refused[gang] = True
         if self._problem.snapshot.queues[queue].is_fifo:
-            self._shut.add(queue)
+            self._closed_queues.add(queue)
         return False
 
     def _could_fit(self, gang: int) -> bool:
@@ -223,13 +223,13 @@ class _Pipeline:
 
     # --- seats -----------------------------------------------------------------------------------
 
-    def take_seats(self) -> None:
+    def place_nominated_gangs(self) -> None:
         """Put gangs where room was made for them, or keep it for them until it is free."""
         for gang, seats in self._options.seats.items():
-            if self._placing.sit(gang, seats):
+            if self._placing.place_nominated(gang, seats):
                 continue
-            if self._placing.reserve(gang, seats):
-                self._promised.add(gang)
+            if self._placing.reserve_nominated(gang, seats):
+                self._nominated.add(gang)
 
     # --- allocate --------------------------------------------------------------------------------
 
@@ -246,33 +246,33 @@ class _Pipeline:
                 implicit = [listed[g].is_implicit for g in gangs.tolist()]
                 gangs = gangs[~waits[gangs] | np.array(implicit, np.bool_)]
         ledger = self._placing.ledger
-        away = {g for g in ledger.touched if ledger.gang_evicted[g]} | self._promised
+        away = {g for g in ledger.touched if ledger.gang_evicted[g]} | self._nominated
         found: list[int] = gangs.tolist()
         return [g for g in found if g not in away] if away else found
 
-    def _take_turn(self, gang: int, lines: Lines) -> bool:
+    def _serve_gang(self, gang: int, lines: QueueOrder) -> bool:
         """Place what a gang may place now; False when it gets nothing."""
-        if self._is_held(gang):
+        if self._waits_for_earlier_gang(gang):
             return False
-        if not self._placing.cursor(gang).is_ready or not self._domains.has_groups(gang):
+        if not self._placing.cursor(gang).has_minimum or not self._domains.has_groups(gang):
             before = self._placing.changes
             has_started = self._start(gang)
             if not has_started and self._placing.changes == before:
                 self._gang_classes.note_failure(gang)
             return has_started
-        return self._grow(gang, len(self._problem.tasks) if lines.is_last(gang) else 1)
+        return self._grow(gang, len(self._problem.tasks) if lines.is_last_gang(gang) else 1)
 
-    def _is_held(self, gang: int) -> bool:
+    def _waits_for_earlier_gang(self, gang: int) -> bool:
         """Whether another gang comes first and has nothing yet."""
-        return self._lines_in_order.ahead(gang) != NOBODY
+        return self._fifo.ahead(gang) != NOBODY
 
     def _grow(self, gang: int, number: int) -> bool:
         """Place up to some more tasks; fewer where so many would break a rule."""
         placing = self._placing
         placer = self._domains if self._domains.guide(gang) else placing
         grown = placer.grow(gang, number)
-        if grown and self._faces.holds(gang):
-            placing.keep()
+        if grown and self._faces.all_rules_hold(gang):
+            placing.commit()
             return True
         placing.undo(gang)
         fewer = min(grown, number) // 2  # a smaller group may have come whole
@@ -287,28 +287,28 @@ class _Pipeline:
             return self._domains.start(gang)
         if placing.could_start(gang):
             placing.start(gang)
-            if placing.cursor(gang).is_ready and self._faces.holds(gang):
-                placing.keep()
+            if placing.cursor(gang).has_minimum and self._faces.all_rules_hold(gang):
+                placing.commit()
                 return True
         if placing.later is not None:
-            self._promise(gang, placing.later)
+            self._nominate(gang, placing.later)
         else:
             placing.undo(gang)
         return False
 
-    def start_alone(self, gang: int) -> I64 | None:
-        """See `start_alone` of the module."""
+    def find_start(self, gang: int) -> I64 | None:
+        """See `find_start` of the module."""
         if self._faces.is_overused(int(self._problem.queue_of[gang])) or not self._start(gang):
             return None
         return self._placing.node_of
 
-    def _promise(self, gang: int, later: Book) -> None:
+    def _nominate(self, gang: int, later: NodeTable) -> None:
         placing = self._placing
         placing.undo(gang)
         placing.start(gang)
-        placing.wait(gang, later)
-        if placing.cursor(gang).is_ready and self._faces.holds(gang):
-            placing.hold(later)
+        placing.nominate_rest(gang, later)
+        if placing.cursor(gang).has_minimum and self._faces.all_rules_hold(gang):
+            placing.commit_nominations(later)
         else:
             placing.undo(gang)
 
@@ -322,42 +322,42 @@ class _Pipeline:
     def preempt(self) -> None:
         """Make room within queues; see `evicting`."""
         # Who could be evicted takes long to find out, and nobody asks where everybody has room.
-        if self._options.gated and (short := self._short()):
+        if self._options.gated and (short := self._find_waiting()):
             self._evicting.preempt(short)
 
     def reclaim(self) -> None:
         """Make room between queues; see `evicting`."""
-        if self._may_reclaim and (short := self._short()):
+        if self._may_reclaim and (short := self._find_waiting()):
             self._evicting.reclaim(short, self._faces.is_overused)
 
     def gang_preempt(self) -> None:
         """Make room for whole gangs within queues; see `bundles`."""
         if self._options.gated:
-            self._bundles.preempt(self._short(), self._how(GANG_PREEMPT))
+            self._bundles.preempt(self._find_waiting(), self._gang_preemption_options(GANG_PREEMPT))
 
     def gang_reclaim(self) -> None:
         """Make room for whole gangs between queues; see `bundles`."""
         if self._options.gated:
-            how = self._how(GANG_RECLAIM)
-            self._bundles.reclaim(self._short(), self._faces.is_overused, how)
+            how = self._gang_preemption_options(GANG_RECLAIM)
+            self._bundles.reclaim(self._find_waiting(), self._faces.is_overused, how)
 
-    def _how(self, action: str) -> ByGang:
-        return self._options.by_gang.get(action, ByGang())
+    def _gang_preemption_options(self, action: str) -> GangPreemptionOptions:
+        return self._options.by_gang.get(action, GangPreemptionOptions())
 
     @cached_property
-    def _bundles(self) -> Bundles:
-        return Bundles(self._evicting, self._domains, self._rules)
+    def _bundles(self) -> GangPreemption:
+        return GangPreemption(self._evicting, self._domains, self._rules)
 
-    def _short(self) -> list[int]:
-        has_more = self._placing.has_more
+    def _find_waiting(self) -> list[int]:
+        has_more = self._placing.has_untried_tasks
         short = filter(has_more, self._candidates())
-        if self._lines_in_order.is_empty:
+        if self._fifo.is_empty:
             return list(short)
-        return [g for g in short if not self._is_held(g)]
+        return [g for g in short if not self._waits_for_earlier_gang(g)]
 
     @cached_property
-    def _evicting(self) -> Evicting:
-        return Evicting(
+    def _evicting(self) -> GreedyPreemption:
+        return GreedyPreemption(
             self._placing,
             self._rules,
             self._order,
@@ -371,21 +371,21 @@ class _Pipeline:
     def propose(self, proposer: Proposer) -> None:
         """Let an action of a user propose, and do what may be done; see `proposing`."""
         faults = self._options.faults
-        proposing = Proposing(
+        proposing = CustomActionRunner(
             self._placing,
             self._evicting if self._options.gated else None,
-            self._may_get,
+            self._can_be_placed,
             lambda what: proposer.object(what, faults),
         )
-        has_more = self._placing.has_more
-        gangs = list(self.turns(g for g in self._candidates() if has_more(g)))
+        has_more = self._placing.has_untried_tasks
+        gangs = list(self.iterate_gangs(g for g in self._candidates() if has_more(g)))
         proposals = proposer.ask(proposing.view(gangs), faults)
         proposing.carry_out(proposer.name, gangs, proposals)
 
-    def _may_get(self, gang: int) -> bool:
+    def _can_be_placed(self, gang: int) -> bool:
         """Whether it is a gang's turn, and worth trying."""
-        ready = self._placing.cursor(gang).is_ready
-        return not self._is_held(gang) and (ready or self._faces.may_start(gang))
+        ready = self._placing.cursor(gang).has_minimum
+        return not self._waits_for_earlier_gang(gang) and (ready or self._faces.may_start(gang))
 
     # --- backfill --------------------------------------------------------------------------------
 
@@ -396,10 +396,10 @@ class _Pipeline:
         """
         problem = self._problem
         but_pods = [i for i, name in enumerate(problem.resources) if name != PODS]
-        asked = problem.classes.request[:, but_pods].sum(axis=1)
-        asking = np.unique(problem.gang_of[asked[problem.task_class] > 0])
-        empty = np.setdiff1d(self._candidates(), asking).tolist()
-        left = filter(self._placing.has_more, empty)
+        requested = problem.classes.request[:, but_pods].sum(axis=1)
+        requesting = np.unique(problem.gang_of[requested[problem.task_class] > 0])
+        empty = np.setdiff1d(self._candidates(), requesting).tolist()
+        left = filter(self._placing.has_untried_tasks, empty)
         self._serve(left, lambda _: False)
 
     def decisions(self) -> Decisions:

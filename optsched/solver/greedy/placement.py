@@ -10,8 +10,8 @@ import numpy as np
 from optsched.plugins.ledger import Ledger
 from optsched.problem.arrays import UNPLACED
 from optsched.problem.later import once_left
-from optsched.solver.greedy.nodes import CLEAR, NOWHERE, Book
-from optsched.solver.greedy.plugins import Faces
+from optsched.solver.greedy.nodes import ALL_NODES, NOWHERE, NodeTable
+from optsched.solver.greedy.plugins import GreedyPlugins
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
     from optsched.problem.seats import Seats
-    from optsched.solver.greedy.nodes import Lens
+    from optsched.solver.greedy.nodes import NodeView
 
 
 @dataclass(slots=True)
@@ -48,12 +48,12 @@ class Cursor:
     failed: set[int] = field(default_factory=set)
 
     @property
-    def is_ready(self) -> bool:
+    def has_minimum(self) -> bool:
         """Whether the minimum is reached."""
         return self.need <= 0 and all(n <= 0 for n in self.need_role.values())
 
     @property
-    def has_more(self) -> bool:
+    def has_untried_tasks(self) -> bool:
         """Whether any task is left that may still be tried."""
         return any(left and entry not in self.failed for entry, left in self.runs)
 
@@ -67,11 +67,11 @@ class _Step:
     nodes: I64
     counts: I64
     first: int
-    book: Book
+    book: NodeTable
     answer: I64
 
 
-class Placing:
+class PlacementState:
     """Tasks on nodes as the pipeline goes along.
 
     Attributes
@@ -92,14 +92,14 @@ class Placing:
     def __init__(self, problem: Problem, rules: RuleSet) -> None:
         self.problem = problem
         self.ledger = Ledger(problem)
-        self.faces = Faces(problem, rules, self.ledger)
-        self.book = Book(problem, rules, problem.idle)
-        self.later: Book | None = None
+        self.faces = GreedyPlugins(problem, rules, self.ledger)
+        self.book = NodeTable(problem, rules, problem.idle)
+        self.later: NodeTable | None = None
         # Below zero where a node is overfull: it needs part of what leaves for itself.
         self._short: I64 = np.minimum(problem.allocatable - problem.used, 0)
         if problem.releasing.any():
             idle = self._short + problem.idle + problem.releasing
-            self.later = Book(once_left(problem), rules, idle)
+            self.later = NodeTable(once_left(problem), rules, idle)
         self._releasing = problem.releasing.copy()
         self.node_of = np.full(len(problem.tasks), UNPLACED, np.int64)
         self.nominated = self.node_of.copy()
@@ -127,12 +127,12 @@ class Placing:
             )
         return self._cursors[gang]
 
-    def has_more(self, gang: int) -> bool:
+    def has_untried_tasks(self, gang: int) -> bool:
         """Whether any task of a gang is left that may still be tried."""
         cursor = self._cursors.get(gang)
-        return cursor is None or cursor.has_more
+        return cursor is None or cursor.has_untried_tasks
 
-    def is_tried(self, gang: int) -> bool:
+    def has_failed_entry(self, gang: int) -> bool:
         """Whether an entry of a gang has found no room, and that was not undone."""
         cursor = self._cursors.get(gang)
         return cursor is not None and bool(cursor.failed)
@@ -158,21 +158,21 @@ class Placing:
         """Place tasks in order until the minimum is reached or room ends."""
         self._start_in(gang, self.book, self.node_of)
 
-    def wait(self, gang: int, later: Book) -> None:
+    def nominate_rest(self, gang: int, later: NodeTable) -> None:
         """After `start`: promise the rest of the minimum room that is about to be freed."""
         self.cursor(gang).failed.clear()
         self._start_in(gang, later, self.nominated)
 
-    def sit(self, gang: int, seats: Seats) -> bool:
+    def place_nominated(self, gang: int, seats: Seats) -> bool:
         """Place a gang on its seats now; False, with nothing placed, where that can not be."""
-        left = self._seat_all(gang, seats, ((self.book, self.node_of),))
-        if not left and self.cursor(gang).is_ready and self.faces.holds(gang):
-            self.keep()
+        left = self._place_at_nominations(gang, seats, ((self.book, self.node_of),))
+        if not left and self.cursor(gang).has_minimum and self.faces.all_rules_hold(gang):
+            self.commit()
             return True
         self.undo(gang)
         return False
 
-    def reserve(self, gang: int, seats: Seats) -> bool:
+    def reserve_nominated(self, gang: int, seats: Seats) -> bool:
         """Keep the seats of a gang for it until they are free; False where they never will be.
 
         A gang whose minimum sits now starts; only its other tasks wait.
@@ -180,21 +180,25 @@ class Placing:
         if self.later is None:
             return False
         now = (self.book, self.node_of)
-        left = self._seat_all(gang, seats, (now,))
-        started = left != seats and self.cursor(gang).is_ready and self.faces.holds(gang)
+        left = self._place_at_nominations(gang, seats, (now,))
+        started = (
+            left != seats and self.cursor(gang).has_minimum and self.faces.all_rules_hold(gang)
+        )
         if started:
-            self.keep()
+            self.commit()
             seats = left
         else:
             self.undo(gang)
-        left = self._seat_all(gang, seats, (now, (self.later, self.nominated)))
-        if left != seats and self.cursor(gang).is_ready and self.faces.holds(gang):
-            self.hold(self.later)
+        left = self._place_at_nominations(gang, seats, (now, (self.later, self.nominated)))
+        if left != seats and self.cursor(gang).has_minimum and self.faces.all_rules_hold(gang):
+            self.commit_nominations(self.later)
             return True
         self.undo(gang)
         return started
 
-    def _seat_all(self, gang: int, seats: Seats, places: Sequence[tuple[Book, I64]]) -> Seats:
+    def _place_at_nominations(
+        self, gang: int, seats: Seats, places: Sequence[tuple[NodeTable, I64]]
+    ) -> Seats:
         """Place tasks on seats, in some places before others; returns those that found no room.
 
         Some may sit only once others do, so that they are asked again while any more sit down.
@@ -204,56 +208,58 @@ class Placing:
             before = placed
             for i, (entry, node, number) in enumerate(left):
                 for where in places:
-                    here = self._seat(gang, (entry, node, number), where)
+                    here = self._place_on_node(gang, (entry, node, number), where)
                     placed, number = placed + here, number - here
                 left[i] = (entry, node, number)
             left = [seat for seat in left if seat[2]]
         return tuple(left)
 
-    def _seat(self, gang: int, seat: tuple[int, int, int], where: tuple[Book, I64]) -> int:
+    def _place_on_node(
+        self, gang: int, seat: tuple[int, int, int], where: tuple[NodeTable, I64]
+    ) -> int:
         """Place up to so many tasks of an entry on one node; returns how many found room."""
         entry, node, number = seat
         task_class, cursor = self.class_of(gang, entry), self.cursor(gang)
         number = min(number, sum(left for e, left in cursor.runs if e == entry))
-        number = min(number, self.faces.room(self.ledger.queue_of[gang], task_class))
+        number = min(number, self.faces.max_tasks(self.ledger.queue_of[gang], task_class))
         number = min(number, int(where[0].fits(task_class)[node]))
         at, one = np.array([node], np.int64), np.ones(1, np.int64)
         placed = 0
         if not self._is_tied(task_class):
-            placed = self._put(gang, entry, (at, one * number), where) if number > 0 else 0
+            placed = self._place_on(gang, entry, (at, one * number), where) if number > 0 else 0
         while self._is_tied(task_class) and placed < number:
             if not self._is_allowed(task_class, node, where[0]):
                 break
-            placed += self._put(gang, entry, (at, one), where)
-        _use_up(cursor.runs, entry, placed)
+            placed += self._place_on(gang, entry, (at, one), where)
+        _subtract_placed(cursor.runs, entry, placed)
         return placed
 
     @property
-    def future(self) -> Book:
+    def future(self) -> NodeTable:
         """`later`, even where nothing is leaving yet."""
         if self.later is None:
-            self.later = Book(self.problem, self._rules, self._short + self.book.idle)
+            self.later = NodeTable(self.problem, self._rules, self._short + self.book.idle)
             self.later.used[:] = self.book.used
             self.later.spare[:] = self.book.spare
         return self.later
 
-    def frees(self, node: int, amounts: I64) -> None:
+    def add_releasing(self, node: int, amounts: I64) -> None:
         """A victim on a node gives back what it holds, once it has left."""
         self._releasing[node] += amounts
 
-    def promise_one(self, gang: int, entry: int, node: int) -> bool:
+    def nominate_one(self, gang: int, entry: int, node: int) -> bool:
         """Keep room on a node for one task of an entry."""
-        return bool(self._seat(gang, (entry, node, 1), (self.future, self.nominated)))
+        return bool(self._place_on_node(gang, (entry, node, 1), (self.future, self.nominated)))
 
-    def _mask(self, task_class: int, book: Book) -> Bool | None:
+    def _mask(self, task_class: int, book: NodeTable) -> Bool | None:
         faces = self.faces
         return (faces.later_mask if book is self.later else faces.live_mask)(task_class)
 
-    def _is_allowed(self, task_class: int, node: int, book: Book) -> bool:
+    def _is_allowed(self, task_class: int, node: int, book: NodeTable) -> bool:
         allowed = self._mask(task_class, book)
         return allowed is None or bool(allowed[node])
 
-    def hold(self, later: Book) -> None:
+    def commit_nominations(self, later: NodeTable) -> None:
         """What has been placed for a gang since the last `keep` is promised, not given.
 
         Promises take what is leaving first; what they need beyond is kept free on the node.
@@ -261,7 +267,7 @@ class Placing:
         for step in self._steps:
             number = int(step.counts.sum())
             tasks = slice(step.first, step.first + number)
-            self.faces.promised(step.task_class, step.nodes, step.counts)
+            self.faces.record_nomination(step.task_class, step.nodes, step.counts)
             if step.book is not later:
                 self.nominated[tasks] = self.node_of[tasks]
                 self.node_of[tasks] = UNPLACED
@@ -271,10 +277,10 @@ class Placing:
             self._releasing[step.nodes] -= leaving
             self.ledger.promise(leaving.sum(axis=0).tolist())
             self.book.reserve(step.nodes, asked - leaving)
-            self.book.forgo(step.task_class, step.nodes, step.counts)
-        self.keep()
+            self.book.take_spare(step.task_class, step.nodes, step.counts)
+        self.commit()
 
-    def _start_in(self, gang: int, book: Book, answer: I64) -> None:
+    def _start_in(self, gang: int, book: NodeTable, answer: I64) -> None:
         cursor = self.cursor(gang)
         roles = [e.role for e in self.problem.shapes.shapes[self._shape_of[gang]].entries]
         # First what roles need: room may end with the minimum of the gang.
@@ -297,7 +303,7 @@ class Placing:
                 placed += self.place(gang, run, min(left, number - placed), here)
         return placed
 
-    def keep(self) -> None:
+    def commit(self) -> None:
         """What has been placed stays."""
         self.changes += bool(self._steps)
         self._steps.clear()
@@ -309,9 +315,9 @@ class Placing:
 
     def undo(self, gang: int) -> None:
         """Take back everything that was placed for a gang since the last `keep`."""
-        self.back_to(gang, 0)
+        self.undo_to(gang, 0)
 
-    def back_to(self, gang: int, mark: int) -> None:
+    def undo_to(self, gang: int, mark: int) -> None:
         """Take back everything that was placed for a gang since a mark."""
         cursor = self.cursor(gang)
         for step in reversed(self._steps[mark:]):
@@ -319,7 +325,7 @@ class Placing:
             step.answer[step.first : step.first + number] = UNPLACED
             self._record(gang, step, -1)
             cursor.done[step.entry] -= number
-            self._count(cursor, gang, step.entry, -number)
+            self._update_needs(cursor, gang, step.entry, -number)
         for run, fresh in zip(cursor.runs, _fresh_runs(cursor), strict=True):
             run[1] = fresh
         del self._steps[mark:]
@@ -330,28 +336,30 @@ class Placing:
         gang: int,
         run: list[int],
         wanted: int,
-        where: tuple[Book, I64],
-        lens: Lens = CLEAR,
+        where: tuple[NodeTable, I64],
+        lens: NodeView = ALL_NODES,
     ) -> int:
         """Place tasks of one run in a book and an answer; returns how many found room."""
         entry = run[0]
         task_class = self.class_of(gang, entry)
-        number = min(wanted, self.faces.room(self.ledger.queue_of[gang], task_class))
+        number = min(wanted, self.faces.max_tasks(self.ledger.queue_of[gang], task_class))
         placed = 0
         if self._is_tied(task_class) or self.faces.live_scorers(gang, entry):
             while placed < number:
                 chosen = self._choose_live(gang, entry, where[0], lens)
                 if not len(chosen[0]):
                     break
-                placed += self._put(gang, entry, chosen, where)
+                placed += self._place_on(gang, entry, chosen, where)
         elif number > 0:
-            placed = self._put(gang, entry, where[0].choose(task_class, number, lens), where)
+            placed = self._place_on(gang, entry, where[0].choose(task_class, number, lens), where)
         run[1] -= placed
         if placed < wanted:
             self.cursor(gang).failed.add(entry)
         return placed
 
-    def _put(self, gang: int, entry: int, chosen: tuple[I64, I64], where: tuple[Book, I64]) -> int:
+    def _place_on(
+        self, gang: int, entry: int, chosen: tuple[I64, I64], where: tuple[NodeTable, I64]
+    ) -> int:
         nodes, counts = chosen
         book, answer = where
         placed = int(counts.sum())
@@ -365,13 +373,15 @@ class Placing:
         self._steps.append(step)
         self._record(gang, step, 1)
         cursor.done[entry] += placed
-        self._count(cursor, gang, entry, placed)
+        self._update_needs(cursor, gang, entry, placed)
         return placed
 
-    def _choose_live(self, gang: int, entry: int, book: Book, lens: Lens) -> tuple[I64, I64]:
+    def _choose_live(
+        self, gang: int, entry: int, book: NodeTable, lens: NodeView
+    ) -> tuple[I64, I64]:
         """The one best node for an entry whose nodes depend on what stands where."""
         task_class = self.class_of(gang, entry)
-        score = lens.seen(book.scores(task_class))
+        score = lens.apply_to(book.scores(task_class))
         allowed = self._mask(task_class, book)
         if allowed is not None:
             score = np.where(allowed, score, NOWHERE)
@@ -385,17 +395,17 @@ class Placing:
 
     def _record(self, gang: int, step: _Step, sign: int) -> None:
         counts = step.counts * sign
-        step.book.take(step.task_class, step.nodes, counts)
+        step.book.place_tasks(step.task_class, step.nodes, counts)
         if self.later is not None and step.book is self.book:
-            self.later.take(step.task_class, step.nodes, counts)
+            self.later.place_tasks(step.task_class, step.nodes, counts)
         number = int(counts.sum())
         self.ledger.place(gang, step.task_class, number)
         if step.book is self.later:
             self.ledger.gang_waiting[gang] += number
-        self.faces.placed(gang, step.task_class, step.nodes, counts)
-        self.faces.filled(gang, step.entry, step.nodes, counts)
+        self.faces.record_placement(gang, step.task_class, step.nodes, counts)
+        self.faces.record_tasks(gang, step.entry, step.nodes, counts)
 
-    def _count(self, cursor: Cursor, gang: int, entry: int, number: int) -> None:
+    def _update_needs(self, cursor: Cursor, gang: int, entry: int, number: int) -> None:
         cursor.need -= number
         role = self.problem.shapes.shapes[self._shape_of[gang]].entries[entry].role
         if role in cursor.need_role:
@@ -416,7 +426,7 @@ def _fresh_runs(cursor: Cursor) -> list[int]:
     return left
 
 
-def _use_up(runs: list[list[int]], entry: int, number: int) -> None:
+def _subtract_placed(runs: list[list[int]], entry: int, number: int) -> None:
     """Count tasks of an entry as placed, in the order of its runs."""
     for run in runs:
         if run[0] == entry:

@@ -37,7 +37,7 @@ _SWITCH = {
 }
 
 
-class Faces:
+class GreedyPlugins:
     """Asks every rule that has something to say, in the policy's order, and no other."""
 
     def __init__(self, problem: Problem, rules: RuleSet, ledger: Ledger) -> None:
@@ -64,8 +64,12 @@ class Faces:
         )
         self._placed: list[Callable[[int, int, I64, I64], None]] = self._having("placed")
         self._filled: list[Callable[[int, int, I64, I64], None]] = self._having("filled")
-        self._placed += [ahead.placed for ahead in self._ahead.values() if _has(ahead, "placed")]
-        self._filled += [ahead.filled for ahead in self._ahead.values() if _has(ahead, "filled")]
+        self._placed += [
+            ahead.placed for ahead in self._ahead.values() if _overrides(ahead, "placed")
+        ]
+        self._filled += [
+            ahead.filled for ahead in self._ahead.values() if _overrides(ahead, "filled")
+        ]
         self._promised: list[Callable[[int, I64, I64], None]] = self._having("promised")
         self._enqueued: list[Callable[[int], None]] = self._having("enqueued")
         self._votes = self._tiers("enqueue_vote", Face.JOB_ENQUEUED)
@@ -80,7 +84,7 @@ class Faces:
         self.orders_by_class = all(
             greedy.orders_by_class
             for active, greedy in self._open
-            if _has(greedy, "gang_key") and Face.JOB_ORDER in active.faces
+            if _overrides(greedy, "gang_key") and Face.JOB_ORDER in active.faces
         )
         self.reads_labels = any(greedy.reads_labels for _, greedy in self._open)
         self._movable: list[Callable[[I64], I64]] = self._having("movable")
@@ -104,7 +108,11 @@ class Faces:
         """
         found: dict[Greedy, Greedy] = {}
         for active, greedy in self._open:
-            if active.origin and _has(greedy, "live_mask") and not _has(greedy, "later_mask"):
+            if (
+                active.origin
+                and _overrides(greedy, "live_mask")
+                and not _overrides(greedy, "later_mask")
+            ):
                 gone = once_gone(problem, ())
                 ahead = None if gone is problem else active.rule.open(gone, ledger)
                 if ahead is not None:
@@ -192,7 +200,7 @@ class Faces:
         """Whether any rule says that a queue gets nothing more."""
         return any(asks(queue) for asks in self._overused)
 
-    def room(self, queue: int, task_class: int) -> int:
+    def max_tasks(self, queue: int, task_class: int) -> int:
         """Tasks of a class that every rule still allows a queue."""
         least = int(UNLIMITED)
         for room in self._rooms:
@@ -203,19 +211,19 @@ class Faces:
         """Whether every rule finds it worth trying to start a gang."""
         return all(asks(gang) for asks in self._may_start)
 
-    def holds(self, gang: int) -> bool:
+    def all_rules_hold(self, gang: int) -> bool:
         """Whether every rule holds with what has been placed for a gang."""
         return all(asks(gang) for asks in self._holds)
 
     def live_mask(self, task_class: int) -> Bool | None:
         """(N,) nodes that a class may use as things stand; None when that excludes none."""
-        return _all_of(mask(task_class) for mask in self._masks)
+        return _intersect_masks(mask(task_class) for mask in self._masks)
 
     def later_mask(self, task_class: int) -> Bool | None:
         """(N,) the same once everything that is leaving has left."""
-        return _all_of(mask(task_class) for mask in self._later_masks)
+        return _intersect_masks(mask(task_class) for mask in self._later_masks)
 
-    def leaves(self, victim: int, sign: int) -> None:
+    def record_eviction(self, victim: int, sign: int) -> None:
         """Tell every rule that a running task is to leave, or stays after all."""
         for note in self._leaving:
             note(victim, sign)
@@ -234,17 +242,17 @@ class Faces:
             self._live[gang, entry] = [scorer for scorer in found if scorer is not None]
         return self._live[gang, entry]
 
-    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+    def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         """Tell every rule of tasks placed on nodes."""
         for note in self._placed:
             note(gang, task_class, nodes, counts)
 
-    def filled(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
+    def record_tasks(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
         """Tell every rule of whose tasks they are."""
         for note in self._filled:
             note(gang, entry, nodes, counts)
 
-    def promised(self, task_class: int, nodes: I64, counts: I64) -> None:
+    def record_nomination(self, task_class: int, nodes: I64, counts: I64) -> None:
         """Tell every rule that tasks placed before are promised room only."""
         for note in self._promised:
             note(task_class, nodes, counts)
@@ -259,13 +267,13 @@ class Faces:
                 return True
         return True
 
-    def enqueued(self, gang: int) -> None:
+    def record_enqueued(self, gang: int) -> None:
         """Tell every rule that a gang has been enqueued."""
         for note in self._enqueued:
             note(gang)
 
 
-def _has(greedy: Greedy, method: str) -> bool:
+def _overrides(greedy: Greedy, method: str) -> bool:
     return getattr(type(greedy), method) is not getattr(Greedy, method)
 
 
@@ -275,7 +283,7 @@ def _overridden(greedy: Greedy, *methods: str) -> str:
     return next((m for m in methods if m and getattr(mine, m) is not getattr(plain, m)), "")
 
 
-def _all_of(masks: Iterable[Bool | None]) -> Bool | None:
+def _intersect_masks(masks: Iterable[Bool | None]) -> Bool | None:
     allowed: Bool | None = None
     for nodes in masks:
         if nodes is not None:
@@ -283,7 +291,7 @@ def _all_of(masks: Iterable[Bool | None]) -> Bool | None:
     return allowed
 
 
-def _those_in(named: I64, found: I64) -> I64:
+def _keep_common(named: I64, found: I64) -> I64:
     """Victims of both, in the order of the first; sets beat sorting for the few of a node."""
     kept = set(found.tolist())
     return np.array([v for v in named.tolist() if v in kept], np.int64)
@@ -293,7 +301,7 @@ def _reach(tiers: list[list[Any]], method: str, gang: int) -> Bool | None:
     """(V,) what the rules of any one tier may all name; None where a tier may name everything."""
     reach: Bool | None = None
     for tier in tiers:
-        found = _all_of(getattr(asks.__self__, method)(gang) for asks in tier)
+        found = _intersect_masks(getattr(asks.__self__, method)(gang) for asks in tier)
         if found is None:
             return None
         reach = found if reach is None else reach | found
@@ -307,7 +315,7 @@ def _first_answer(tiers: list[list[Any]], gang: int, task_class: int, victims: I
         for asks in tier:
             found: I64 | None = asks(gang, task_class, victims)
             if found is not None:
-                named = found if named is None else _those_in(named, found)
+                named = found if named is None else _keep_common(named, found)
                 if not len(named):
                     break  # what one rule of a tier forbids, no other one of it allows
         if named is not None and len(named):

@@ -25,9 +25,9 @@ from optsched.plugins.nodes.shards import preferred_nodes
 from optsched.problem.later import once_left, without_gangs
 from optsched.problem.running import running_tasks
 from optsched.solver.greedy.gang_classes import ALONE
-from optsched.solver.greedy.gang_minimums import Wholeness
+from optsched.solver.greedy.gang_minimums import GangMinimums
 from optsched.solver.greedy.nodes import NOWHERE
-from optsched.solver.greedy.queue_order import Line, line_up
+from optsched.solver.greedy.queue_order import GangQueue, group_by_queue
 from optsched.units import PODS
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
     from optsched.solver.greedy.gang_classes import GangClasses
     from optsched.solver.greedy.gang_order import GangOrder, Key
-    from optsched.solver.greedy.placement import Placing
+    from optsched.solver.greedy.placement import PlacementState
 
-_Asking = tuple[int, int]
+_Entry = tuple[int, int]
 """A gang and an entry of it."""
 
 _LOWEST = 2**31
@@ -57,7 +57,7 @@ class _Keys:
     of_queue: dict[int, Key] = field(default_factory=dict)
 
 
-class Evicting:
+class GreedyPreemption:
     """Evictions as the pipeline goes along.
 
     Attributes
@@ -68,7 +68,7 @@ class Evicting:
         What it works on.
     left
         Running tasks that leave, those that were taken included.
-    wholeness
+    gang_minimums
         Whether gangs that get something keep their minimum.
     taken
         Running tasks taken for the gang that is looked at, until that is decided.
@@ -77,7 +77,7 @@ class Evicting:
 
     def __init__(
         self,
-        placing: Placing,
+        placing: PlacementState,
         rules: RuleSet,
         order: GangOrder,
         gang_classes: GangClasses,
@@ -97,17 +97,17 @@ class Evicting:
         self._order = order
         self._gang_classes = gang_classes
         self.running = running_tasks(problem)
-        self._asking = [i for i, name in enumerate(problem.resources) if name != PODS]
-        self._idles = ~self.running.request[:, self._asking].any(axis=1)
+        self._counted_resources = [i for i, name in enumerate(problem.resources) if name != PODS]
+        self._idles = ~self.running.request[:, self._counted_resources].any(axis=1)
         self._reclaimable = np.array([q.reclaimable for q in problem.snapshot.queues], np.bool_)
         self._owed: dict[tuple[int, tuple[int, ...]], Bool] = {}
         self._rules = rules
         self._weighs = weighs
-        self._bars: dict[int, list[Blocker]] = {}
+        self._blockers: dict[int, list[Blocker]] = {}
         self._whole = any(rules.has(name, Face.JOB_PIPELINED) for name in ("gang", "tdm"))
-        self.wholeness = Wholeness(placing, rules)
+        self.gang_minimums = GangMinimums(placing, rules)
         self.taken: list[int] = []
-        self.left: set[int] = set()
+        self.evicted: set[int] = set()
         self._budgets = {b: b.allowed for b in problem.snapshot.budgets}
         self._holding: set[int] = set(self.running.gang_of.tolist())
         self._refused: set[int] = set()
@@ -119,7 +119,7 @@ class Evicting:
         return self._rules.spared(self._problem)
 
     @cached_property
-    def free(self) -> Bool:
+    def evictable(self) -> Bool:
         """(V,) running tasks that may still be evicted."""
         return ~self._spared
 
@@ -138,18 +138,18 @@ class Evicting:
 
         Gangs that ask something of the network evict nobody, as in Volcano.
         """
-        with self.looking_past():
+        with self.ignoring_possible_victims():
             self._preempt(gangs)
 
     @contextmanager
-    def looking_past(self) -> Iterator[None]:
+    def ignoring_possible_victims(self) -> Iterator[None]:
         """While victims are looked for, what waits for room minds nobody who may have to leave."""
-        self.placing.future.mind(without_gangs(self._problem))
+        self.placing.future.use_masks_of(without_gangs(self._problem))
         self._keys = _Keys()
         try:
             yield
         finally:
-            self.placing.future.mind(once_left(self._problem))
+            self.placing.future.use_masks_of(once_left(self._problem))
 
     def _preempt(self, gangs: Iterable[int]) -> None:
         self._refused.clear()
@@ -158,28 +158,32 @@ class Evicting:
         starving = self.starving(
             gangs if not any(is_bound) else (g for g in gangs if not is_bound[shape[g]])
         )
-        is_vain = self._is_vain(starving, PREEMPT, self.of_others)
-        line = Line(self._order, [] if is_vain else self._order.sorted(starving))
+        is_vain = self._is_vain(starving, PREEMPT, self.tasks_of_other_gangs)
+        line = GangQueue(self._order, [] if is_vain else self._order.sorted(starving))
         while line and not self.is_late():
             gang = line.pop()
-            if not self._is_refused(gang) and self._try(gang, PREEMPT, self.of_others):
+            if not self._is_refused(gang) and self._preempt_for_gang(
+                gang, PREEMPT, self.tasks_of_other_gangs
+            ):
                 line.rejoin(gang)
         # A gang that holds nothing has no victims of its own.
-        for gang in sorted((g for g in starving if g in self._holding), key=self.order):
-            while self.faces.is_starving(gang) and self._try_one(gang, PREEMPT, self._of_its_own):
+        for gang in sorted((g for g in starving if g in self._holding), key=self.gang_key):
+            while self.faces.is_starving(gang) and self._preempt_for_one_task(
+                gang, PREEMPT, self._tasks_of_own_gang
+            ):
                 pass
 
     def reclaim(self, gangs: Iterable[int], is_overused: Callable[[int], bool]) -> None:
         """Evict tasks of other queues for gangs of queues that are due more."""
         self._refused.clear()
-        with self.looking_past():
+        with self.ignoring_possible_victims():
             starving = self.starving(gangs)
-            if self._is_vain(starving, RECLAIM, self.of_other_queues):
+            if self._is_vain(starving, RECLAIM, self.tasks_of_other_queues):
                 return
             self.by_queue(
                 starving,
                 is_overused,
-                lambda g: self._try(g, RECLAIM, self.of_other_queues),
+                lambda g: self._preempt_for_gang(g, RECLAIM, self.tasks_of_other_queues),
                 self._is_refused,
             )
 
@@ -194,7 +198,7 @@ class Evicting:
 
         Gangs that are refused when their turn comes lose it, and change the order of no queue.
         """
-        lines = line_up(self._order, self._problem.queue_of.tolist(), starving)
+        lines = group_by_queue(self._order, self._problem.queue_of.tolist(), starving)
         queues = [(self.queue_order(q), q, self._commits) for q in lines]
         heapq.heapify(queues)
         while queues and not self.is_late():
@@ -216,13 +220,13 @@ class Evicting:
         """
         if not (self._whole and self._gang_classes.is_known):
             return False
-        asking = self._gang_classes.representatives(np.array(gangs, np.int64))
-        if asking is None:
+        entry_of_gang = self._gang_classes.representatives(np.array(gangs, np.int64))
+        if entry_of_gang is None:
             return False
         known: dict[tuple[int, int, int, tuple[int, ...]], bool] = {}
-        for gang in asking:
+        for gang in entry_of_gang:
             cursor = self.placing.cursor(gang)
-            if cursor.is_ready or cursor.failed:
+            if cursor.has_minimum or cursor.failed:
                 return False
             classes = tuple(self.placing.class_of(gang, e) for e in self.entries(gang))
             queue, priority = int(self._problem.queue_of[gang]), int(self._problem.priority[gang])
@@ -233,7 +237,7 @@ class Evicting:
             if kind not in known:
                 reach = who(gang) & reach if reach.any() else np.zeros(len(self.running), np.bool_)
                 known[kind] = any(
-                    next(self._nodes(c, action, reach, takes_room=action == PREEMPT), -1) >= 0
+                    next(self._nodes(c, action, reach, takes_idle=action == PREEMPT), -1) >= 0
                     for c in classes
                 )
             if known[kind]:
@@ -253,11 +257,11 @@ class Evicting:
         found: list[int] = chosen[np.array(starve, np.bool_)].tolist()
         return found
 
-    def has_lost(self, gang: int) -> bool:
+    def is_losing_tasks(self, gang: int) -> bool:
         """Whether tasks of a gang leave: it gets nothing while they do."""
         return self.placing.ledger.gang_evicted[gang] > 0
 
-    def order(self, gang: int) -> tuple[Key, int, int]:
+    def gang_key(self, gang: int) -> tuple[Key, int, int]:
         """Order of gangs that ask for room."""
         return self._order.entry(gang)
 
@@ -268,38 +272,42 @@ class Evicting:
 
     # --- one gang --------------------------------------------------------------------------------
 
-    def _try(self, gang: int, action: str, who: Callable[[int], Bool]) -> bool:
+    def _preempt_for_gang(self, gang: int, action: str, who: Callable[[int], Bool]) -> bool:
         """Make room for tasks of a gang while it starves; all is undone where it stays short."""
-        if self.has_lost(gang):
+        if self.is_losing_tasks(gang):
             return False
-        number = self._asked_by(gang)
+        number = self._failure_class(gang)
         if number in self._refused:
             return False
         seated = False
         for entry in self.entries(gang):
-            while self._left(gang, entry) and self.faces.is_starving(gang):
-                takes_room = action == PREEMPT
-                if not self._make_room((gang, entry), action, who(gang), takes_room=takes_room):
+            while self._has_unplaced_task(gang, entry) and self.faces.is_starving(gang):
+                takes_idle = action == PREEMPT
+                if not self._evict_for_task(
+                    (gang, entry), action, who(gang), takes_idle=takes_idle
+                ):
                     break
                 seated = True
-        if self._whole and not self.placing.cursor(gang).is_ready:
-            self.take_back(gang)
+        if self._whole and not self.placing.cursor(gang).has_minimum:
+            self.rollback(gang)
             if number != ALONE:
                 self._refused.add(number)
             return False
         self._refused.clear()
         return self.commit(gang, action) and seated
 
-    def _asked_by(self, gang: int) -> int:
+    def _failure_class(self, gang: int) -> int:
         """The class of a gang that holds nothing; ALONE for a gang whose own tasks count."""
-        if not self._whole or gang in self._holding or self.placing.is_tried(gang):
+        if not self._whole or gang in self._holding or self.placing.has_failed_entry(gang):
             return ALONE
         return self._gang_classes.class_now(gang)
 
-    def _try_one(self, gang: int, action: str, who: Callable[[int], Bool]) -> bool:
+    def _preempt_for_one_task(self, gang: int, action: str, who: Callable[[int], Bool]) -> bool:
         """The same for one task, whether or not that is enough."""
         for entry in self.entries(gang):
-            if self._left(gang, entry) and self._make_room((gang, entry), action, who(gang)):
+            if self._has_unplaced_task(gang, entry) and self._evict_for_task(
+                (gang, entry), action, who(gang)
+            ):
                 return self.commit(gang, action)
         return False
 
@@ -309,56 +317,58 @@ class Evicting:
         entries = dict.fromkeys(entry for entry, _ in placing.cursor(gang).runs)
         return [e for e in entries if shapes[placing.class_of(gang, e)].preempts]
 
-    def _may_ask(self, gang: int) -> bool:
+    def _may_all_tasks_preempt(self, gang: int) -> bool:
         """Whether others may be evicted for every task that a gang gets."""
         shapes, done = self._problem.classes.shapes, self.placing.cursor(gang).done
         classes = [self.placing.class_of(gang, e) for e, number in enumerate(done) if number]
         return all(shapes[c].preempts for c in classes)
 
-    def _left(self, gang: int, entry: int) -> bool:
+    def _has_unplaced_task(self, gang: int, entry: int) -> bool:
         return any(left for e, left in self.placing.cursor(gang).runs if e == entry)
 
-    def take_back(self, gang: int) -> None:
+    def rollback(self, gang: int) -> None:
         """Undo what has been done for a gang."""
-        self.give_back(len(self.taken))
+        self.undo_evictions(len(self.taken))
         self.placing.undo(gang)
         self._keys = _Keys()
 
     def commit(self, gang: int, action: str) -> bool:
         """Evict; False, with all undone, where a rule would not hold then."""
-        entitled = not self.taken or self._may_ask(gang)
-        if not (entitled and self.faces.holds(gang) and self.wholeness.holds(gang)):
-            self.take_back(gang)
+        entitled = not self.taken or self._may_all_tasks_preempt(gang)
+        if not (
+            entitled and self.faces.all_rules_hold(gang) and self.gang_minimums.has_minimum(gang)
+        ):
+            self.rollback(gang)
             return False
         key = self._problem.snapshot.gangs[gang].key
         for v in self.taken:
             task = self.running.tasks[v]
             self.evictions.append(Evict(task.key, task.node, action, key))
-            self.placing.frees(int(self.running.node_of[v]), self.running.request[v])
+            self.placing.add_releasing(int(self.running.node_of[v]), self.running.request[v])
         self.taken.clear()
         self._commits += 1
-        self.placing.hold(self.placing.future)
+        self.placing.commit_nominations(self.placing.future)
         self._keys = _Keys()
         return True
 
     # --- who may go ------------------------------------------------------------------------------
 
-    def of_others(self, gang: int) -> Bool:
+    def tasks_of_other_gangs(self, gang: int) -> Bool:
         """(V,) tasks of other gangs of a gang's queue."""
         running = self.running
-        same = self.free & (running.queue_of == self._problem.queue_of[gang])
+        same = self.evictable & (running.queue_of == self._problem.queue_of[gang])
         others: Bool = same & (running.gang_of != gang)
         return others
 
-    def _of_its_own(self, gang: int) -> Bool:
-        mine: Bool = self.free & (self.running.gang_of == gang)
+    def _tasks_of_own_gang(self, gang: int) -> Bool:
+        mine: Bool = self.evictable & (self.running.gang_of == gang)
         return mine
 
-    def of_other_queues(self, gang: int) -> Bool:
+    def tasks_of_other_queues(self, gang: int) -> Bool:
         """(V,) tasks of other queues that give back, and owe the gang's queue something."""
         queue = self.running.queue_of
-        lends = np.append(self._reclaimable & self._owing(gang), False)
-        free = self.free | self._waived(gang)
+        lends = np.append(self._reclaimable & self._queues_in_debt(gang), False)
+        free = self.evictable | self._waived(gang)
         others: Bool = free & lends[queue] & (queue != self._problem.queue_of[gang])
         return others
 
@@ -370,15 +380,15 @@ class Evicting:
         cursor, ledger = self.placing.cursor(gang), self.placing.ledger
         request = shapes.request[[self.placing.class_of(gang, entry) for entry in classes]]
         if not len(request):
-            return np.zeros_like(self.free)
+            return np.zeros_like(self.evictable)
         least = request.min(axis=0) * max(cursor.need, 1)
         held = np.array(ledger.subtree_used, np.int64)
         queue = int(self._problem.queue_of[gang])
         waived = self._floors.waived(queue, request, least, held)
-        waived[list(self.left)] = False
+        waived[list(self.evicted)] = False
         return waived
 
-    def _owing(self, gang: int) -> Bool:
+    def _queues_in_debt(self, gang: int) -> Bool:
         """(Q,) queues that owe something: it is due to the gang's queue, or to one above it alone.
 
         Siblings of which only their parent deserves something owe each other nothing: else they
@@ -387,10 +397,10 @@ class Evicting:
         queue = int(self._problem.queue_of[gang])
         classes = tuple(self.placing.class_of(gang, entry) for entry in self.entries(gang))
         if (queue, classes) not in self._owed:
-            self._owed[queue, classes] = self._find_owing(queue, list(classes))
+            self._owed[queue, classes] = self._find_queues_in_debt(queue, list(classes))
         return self._owed[queue, classes]
 
-    def _find_owing(self, queue: int, classes: list[int]) -> Bool:
+    def _find_queues_in_debt(self, queue: int, classes: list[int]) -> Bool:
         due, subtree = self._due, self._problem.queues.subtree
         if due is None:
             return np.ones(len(subtree), np.bool_)
@@ -401,21 +411,21 @@ class Evicting:
 
     # --- one task --------------------------------------------------------------------------------
 
-    def _make_room(
-        self, asking: _Asking, action: str, candidates: Bool, *, takes_room: bool = False
+    def _evict_for_task(
+        self, entry_of_gang: _Entry, action: str, candidates: Bool, *, takes_idle: bool = False
     ) -> bool:
         """Evict on one node until a task fits there, and promise it the room.
 
-        With `takes_room` a node with room for the task is taken first (Volcano's preempt permits
+        With `takes_idle` a node with room for the task is taken first (Volcano's preempt permits
         no victims, `ValidateVictims`, and looks at the score alone).
         """
-        gang, entry = asking
+        gang, entry = entry_of_gang
         task_class = self.placing.class_of(gang, entry)
         request = self._problem.classes.request[task_class]
         queue = int(self._problem.queue_of[gang])
         if action == RECLAIM and not self.faces.may_reclaim(queue, task_class):
             return False
-        if not request[self._asking].any():
+        if not request[self._counted_resources].any():
             candidates = candidates & self._idles
 
         may_go = np.flatnonzero(candidates)
@@ -426,14 +436,16 @@ class Evicting:
             first, end = np.searchsorted(on_node, (node, node + 1)).tolist()
             here = may_go[first:end]
             votes = self.faces.preemptable if action == PREEMPT else self.faces.reclaimable
-            victims = votes(gang, task_class, self.in_order(here, queue, self._keys))
-            return (takes_room or len(victims) > 0) and self._clear(asking, node, victims)
+            victims = votes(gang, task_class, self.sort_victims(here, queue, self._keys))
+            return (takes_idle or len(victims) > 0) and self._evict_on_node(
+                entry_of_gang, node, victims
+            )
 
         nodes: Iterable[int] = self._nodes(
-            task_class, action, candidates & self._reach(gang, action), takes_room=takes_room
+            task_class, action, candidates & self._reach(gang, action), takes_idle=takes_idle
         )
         if action == PREEMPT and self._weighs:
-            nodes = self._by_cost(asking, nodes, clears)
+            nodes = self._by_cost(entry_of_gang, nodes, clears)
         has_room = any(map(clears, nodes))
         if has_room or not (self._whole and self._gang_classes.is_known):
             self._keys = _Keys()
@@ -447,7 +459,7 @@ class Evicting:
         return np.True_ if found is None else found
 
     def _by_cost(
-        self, asking: _Asking, nodes: Iterable[int], clears: Callable[[int], bool]
+        self, entry_of_gang: _Entry, nodes: Iterable[int], clears: Callable[[int], bool]
     ) -> list[int]:
         """Nodes on which room can be made, by who would have to go there (`preempt.go`).
 
@@ -460,25 +472,25 @@ class Evicting:
             before, mark = len(self.taken), self.placing.mark
             if not clears(node):
                 continue
-            gone = [self.running.tasks[v] for v in self.taken[before:]]
+            victims = [self.running.tasks[v] for v in self.taken[before:]]
             is_later = first is not None and not first[node]
-            found.append(((float(is_later), *_cost(gone)), node))
-            self.placing.back_to(asking[0], mark)
-            self.give_back(len(self.taken) - before)
+            found.append(((float(is_later), *_eviction_cost(victims)), node))
+            self.placing.undo_to(entry_of_gang[0], mark)
+            self.undo_evictions(len(self.taken) - before)
         return [node for _, node in sorted(found)]
 
     def _nodes(
-        self, task_class: int, action: str, candidates: Bool, *, takes_room: bool
+        self, task_class: int, action: str, candidates: Bool, *, takes_idle: bool
     ) -> Iterator[int]:
         """Nodes where all candidates together would make room: by score, or by name to reclaim.
 
-        Nodes of our shard come first where that is wished for. With `takes_room`, nodes with room
+        Nodes of the own shard come first if preferred. With `takes_idle`, nodes with idle capacity
         for a task come before all others, and need no candidates.
         """
         problem, running = self._problem, self.running
         later, request = self.placing.future, problem.classes.request[task_class]
         asked = np.flatnonzero(request).tolist()
-        has_room = problem.ready & takes_room
+        has_room = problem.ready & takes_idle
         for r in asked:
             has_room &= later.idle[:, r] >= request[r]
         fits = has_room
@@ -493,7 +505,7 @@ class Evicting:
                 fits &= later.idle[:, r] + gain >= request[r]
         if not fits.any():
             return
-        score = later.wishes(task_class)
+        score = later.preference_scores(task_class)
         order = np.argsort(-score, kind="stable") if action == PREEMPT else np.arange(len(score))
         first = preferred_nodes(problem)
         if first is not None:
@@ -519,7 +531,7 @@ class Evicting:
         first = (*self.faces.victim_queue_key(lender, claimer), *keys.of_queue[lender])
         return (first, keys.of_gang[gang])
 
-    def in_order(self, victims: I64, claimer: int, keys: _Keys | None = None) -> I64:
+    def sort_victims(self, victims: I64, claimer: int, keys: _Keys | None = None) -> I64:
         """The least important first: last in the orders of queues, of gangs and of their tasks.
 
         `keys`: those that are known; read if None.
@@ -535,8 +547,8 @@ class Evicting:
 
         return np.array(sorted(victims.tolist(), key=rank), np.int64)
 
-    def _clear(self, asking: _Asking, node: int, victims: I64) -> bool:
-        gang, entry = asking
+    def _evict_on_node(self, entry_of_gang: _Entry, node: int, victims: I64) -> bool:
+        gang, entry = entry_of_gang
         placing, before = self.placing, len(self.taken)
         request = self._problem.classes.request[placing.class_of(gang, entry)]
         asked = np.flatnonzero(request)
@@ -545,84 +557,86 @@ class Evicting:
         if (room + freed < request)[asked].any():
             return False
         for v in victims.tolist():
-            if self._promise_one(asking, node):
-                return self._let_stay(asking, node, before)
-            if self.may_take(v, gang):
-                self.take(v)
-        if self._promise_one(asking, node):
-            return self._let_stay(asking, node, before)
-        self.give_back(len(self.taken) - before)
+            if self._nominate_one(entry_of_gang, node):
+                return self._spare_needless_victims(entry_of_gang, node, before)
+            if self.can_evict(v, gang):
+                self.evict(v)
+        if self._nominate_one(entry_of_gang, node):
+            return self._spare_needless_victims(entry_of_gang, node, before)
+        self.undo_evictions(len(self.taken) - before)
         return False
 
-    def _promise_one(self, asking: _Asking, node: int) -> bool:
-        return not self.is_barred(asking, node) and self.placing.promise_one(*asking, node)
+    def _nominate_one(self, entry_of_gang: _Entry, node: int) -> bool:
+        return not self.is_blocked(entry_of_gang, node) and self.placing.nominate_one(
+            *entry_of_gang, node
+        )
 
-    def is_barred(self, asking: _Asking, node: int) -> bool:
+    def is_blocked(self, entry_of_gang: _Entry, node: int) -> bool:
         """Whether a running task that stays keeps tasks of an entry off a node."""
-        task_class = self.placing.class_of(*asking)
-        if task_class not in self._bars:
+        task_class = self.placing.class_of(*entry_of_gang)
+        if task_class not in self._blockers:
             rules, problem = self._rules.predicates, self._problem
-            self._bars[task_class] = [b for r in rules for b in r.blockers(problem, task_class)]
-        return any(self._bars_node(bar, node) for bar in self._bars[task_class])
+            self._blockers[task_class] = [b for r in rules for b in r.blockers(problem, task_class)]
+        return any(self._blocks_node(bar, node) for bar in self._blockers[task_class])
 
-    def _bars_node(self, bar: Blocker, node: int) -> bool:
+    def _blocks_node(self, bar: Blocker, node: int) -> bool:
         domain = bar.domain_of[node]
         here = bar.tasks[bar.domain_of[self.running.node_of[bar.tasks]] == domain]
-        return bool(domain >= 0) and not self.left.issuperset(here.tolist())
+        return bool(domain >= 0) and not self.evicted.issuperset(here.tolist())
 
-    def _let_stay(self, asking: _Asking, node: int, before: int) -> bool:
+    def _spare_needless_victims(self, entry_of_gang: _Entry, node: int, before: int) -> bool:
         """Of those that were taken for a task that has its room let stay who is not in its way."""
         for v in self.taken[before:-1][::-1]:
-            self.placing.back_to(asking[0], self.placing.mark - 1)
-            self.spare([v])
-            if not self._promise_one(asking, node):
-                self.take(v)
-                self._promise_one(asking, node)
+            self.placing.undo_to(entry_of_gang[0], self.placing.mark - 1)
+            self.keep_running([v])
+            if not self._nominate_one(entry_of_gang, node):
+                self.evict(v)
+                self._nominate_one(entry_of_gang, node)
         return True
 
-    def may_take(self, v: int, gang: int) -> bool:
+    def can_evict(self, v: int, gang: int) -> bool:
         """Whether a running task may go for a gang, on top of those that were taken."""
         if any(self._budgets[b] <= 0 for b in self._covering(v)):
             return False
-        return int(self.running.gang_of[v]) == gang or self.wholeness.can_spare(v)
+        return int(self.running.gang_of[v]) == gang or self.gang_minimums.can_spare(v)
 
     def _covering(self, v: int) -> list[Budget]:
         task = self.running.tasks[v]
         return [b for b in self._budgets if covers(b, task)]
 
-    def take(self, v: int) -> None:
+    def evict(self, v: int) -> None:
         """Let a running task go, until that is undone."""
         self.taken.append(v)
-        self._count(v, 1)
+        self._record_eviction(v, 1)
 
-    def spare(self, victims: Iterable[int]) -> None:
+    def keep_running(self, victims: Iterable[int]) -> None:
         """Let some of those that were taken stay after all."""
         for v in victims:
             self.taken.remove(v)
-            self._count(v, -1)
+            self._record_eviction(v, -1)
 
-    def give_back(self, number: int) -> None:
+    def undo_evictions(self, number: int) -> None:
         """Let the last so many victims stay after all."""
         for _ in range(number):
-            self._count(self.taken.pop(), -1)
+            self._record_eviction(self.taken.pop(), -1)
 
-    def _count(self, v: int, sign: int) -> None:
+    def _record_eviction(self, v: int, sign: int) -> None:
         running = self.running
-        (self.left.add if sign > 0 else self.left.remove)(v)
-        self.free[v] = sign < 0 and not self._spared[v]
-        self.faces.leaves(v, sign)
+        (self.evicted.add if sign > 0 else self.evicted.remove)(v)
+        self.evictable[v] = sign < 0 and not self._spared[v]
+        self.faces.record_eviction(v, sign)
         self.placing.future.reserve(running.node_of[v : v + 1], -sign * running.request[v])
         self.placing.ledger.evict(int(running.gang_of[v]), running.request[v].tolist(), sign)
-        self.wholeness.leaves(v, sign)
+        self.gang_minimums.record_eviction(v, sign)
         for budget in self._covering(v):
             self._budgets[budget] -= sign
 
 
-def _cost(gone: Sequence[Task]) -> tuple[float, ...]:
+def _eviction_cost(victims: Sequence[Task]) -> tuple[float, ...]:
     """What it costs that some tasks go, less is better; nothing where nobody has to."""
-    if not gone:
+    if not victims:
         return (-math.inf,)
-    highest = max(t.priority for t in gone)
-    total = sum(t.priority + _LOWEST for t in gone)
-    began_ms = min(t.started_ms for t in gone if t.priority == highest)
-    return (float(highest), float(total), float(len(gone)), -float(began_ms))
+    highest = max(t.priority for t in victims)
+    total = sum(t.priority + _LOWEST for t in victims)
+    began_ms = min(t.started_ms for t in victims if t.priority == highest)
+    return (float(highest), float(total), float(len(victims)), -float(began_ms))

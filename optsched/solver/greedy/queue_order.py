@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from optsched.solver.greedy.gang_order import GangOrder, Key
 
 
-class Line:
+class GangQueue:
     """Gangs in their order, of which some come again.
 
     `gangs` are in order. A key is read when a gang enters the line.
@@ -47,15 +47,17 @@ class Line:
         heapq.heappush(self._again, self._order.entry(gang))
 
 
-def line_up(order: GangOrder, queue_of: Sequence[int], gangs: Sequence[int]) -> dict[int, Line]:
+def group_by_queue(
+    order: GangOrder, queue_of: Sequence[int], gangs: Sequence[int]
+) -> dict[int, GangQueue]:
     """Return a line for each queue of some gangs, by queue number."""
     by_queue: dict[int, list[int]] = {}
     for gang in order.sorted(gangs):
         by_queue.setdefault(queue_of[gang], []).append(gang)
-    return {queue: Line(order, mine) for queue, mine in by_queue.items()}
+    return {queue: GangQueue(order, mine) for queue, mine in by_queue.items()}
 
 
-class Lines:
+class QueueOrder:
     """One line a queue. A key is read when its owner enters the line or the queue comes back.
 
     That is enough where in one session only its own tasks change a queue's or a gang's key. Keys of
@@ -74,19 +76,19 @@ class Lines:
         self._order = order
         self._queue_of: list[int] = problem.queue_of.tolist()
         self._queue_born: list[int] = problem.queues.created_ms.tolist()
-        self._line: dict[int, Line] = {}
+        self._line: dict[int, GangQueue] = {}
         self._queues: list[tuple[Key, int, int]] = []
 
     def fill(self, gangs: Iterable[int]) -> None:
         """Let gangs line up."""
-        self._line.update(line_up(self._order, self._queue_of, list(gangs)))
+        self._line.update(group_by_queue(self._order, self._queue_of, list(gangs)))
         self._queues = [self._entry(queue) for queue in self._line]
         heapq.heapify(self._queues)
 
     def _entry(self, queue: int) -> tuple[Key, int, int]:
         return (self._queue_key(queue), self._queue_born[queue], queue)
 
-    def turns(
+    def iterate_gangs(
         self, is_closed: Callable[[int], bool], is_hopeless: Callable[[int], bool] | None = None
     ) -> Iterator[int]:
         """Gangs in the order of their turns; closed queues leave for good.
@@ -95,7 +97,7 @@ class Lines:
         when their turn comes lose it: that changes no key, so that their queue has the next turn.
         """
         while self._queues:
-            queue = self._next()
+            queue = self._pop_queue()
             line = self._line[queue]
             if is_closed(queue):
                 continue
@@ -109,7 +111,7 @@ class Lines:
             if line:
                 heapq.heappush(self._queues, self._entry(queue))
 
-    def _next(self) -> int:
+    def _pop_queue(self) -> int:
         """Take out the queue whose turn it is."""
         if self._reach is KeyReach.ANY:
             self._queues = [self._entry(queue) for _, _, queue in self._queues]
@@ -123,9 +125,9 @@ class Lines:
         return entry[2]
 
     def rejoin(self, gang: int) -> None:
-        """Line up again."""
+        """Put a gang back into its queue's order."""
         self._line[self._queue_of[gang]].rejoin(gang)
 
-    def is_last(self, gang: int) -> bool:
+    def is_last_gang(self, gang: int) -> bool:
         """Whether nobody else is in any line."""
         return not self._queues and not self._line[self._queue_of[gang]]

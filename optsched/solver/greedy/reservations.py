@@ -20,7 +20,7 @@ from optsched.plugins.ordering.reservation import NEVER, expected_ends
 from optsched.plugins.topology.preferences import find_preferences
 from optsched.problem.arrays import UNLIMITED, frozen
 from optsched.problem.running import running_tasks
-from optsched.solver.greedy.pipeline import start_alone
+from optsched.solver.greedy.pipeline import find_start
 from optsched.solver.model.node_masks import static_mask
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ MOST_HOPELESS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class ReservationRequest:
     """Who is to get bookings.
 
     Attributes
@@ -56,30 +56,34 @@ class Wishes:
     most: int
 
 
-def make_bookings(problem: Problem, rules: RuleSet, wishes: Wishes) -> tuple[Booking, ...]:
+def make_reservations(
+    problem: Problem, rules: RuleSet, request: ReservationRequest
+) -> tuple[Booking, ...]:
     """Bookings for gangs that wait, in their order; none for one that could never start.
 
     At most one of them is open: its nodes are kept as they become free, without anybody knowing
     when all of them are.
     """
-    planner = _Planner(problem, rules)
+    planner = _ReservationPlanner(problem, rules)
     made: list[Booking] = []
     hopeless: set[tuple[int, int, bool]] = set()
-    for gang in wishes.gangs:
-        if len(made) == wishes.most or len(hopeless) == MOST_HOPELESS:
+    for gang in request.gangs:
+        if len(made) == request.most or len(hopeless) == MOST_HOPELESS:
             break
-        may_hold = gang in wishes.may_hold and not any(booking.is_open for booking in made)
-        alike = (int(problem.shape_of[gang]), int(problem.queue_of[gang]), may_hold)
-        booking = None if alike in hopeless else planner.book(gang, may_hold=may_hold)
+        may_hold = gang in request.may_hold and not any(booking.is_open for booking in made)
+        gang_class = (int(problem.shape_of[gang]), int(problem.queue_of[gang]), may_hold)
+        booking = (
+            None if gang_class in hopeless else planner.plan_reservation(gang, may_hold=may_hold)
+        )
         if booking is None:
-            hopeless.add(alike)
+            hopeless.add(gang_class)
         else:
             made.append(booking)
     return tuple(made)
 
 
 @dataclass(frozen=True, eq=False)
-class _Held:
+class _ReservedAmounts:
     """What a booking made before takes of nodes (N, R) and of queues (Q, R), and until when."""
 
     on_nodes: I64
@@ -88,7 +92,7 @@ class _Held:
 
 
 @dataclass(frozen=True, eq=False)
-class _Moment:
+class _Instant:
     """An instant, and nodes (N,) that are emptied of tasks that do not say when they end."""
 
     at_ms: int
@@ -97,24 +101,24 @@ class _Moment:
     """Whether such tasks count no more for queues either, wherever they run."""
 
 
-class _Planner:
+class _ReservationPlanner:
     def __init__(self, problem: Problem, rules: RuleSet) -> None:
         self._problem = problem
         self._rules = rules
         self._running = running_tasks(problem)
         self._ends = expected_ends(problem)
         self._now = problem.snapshot.taken_ms
-        self._held: list[_Held] = []
-        self._promised = _promised(problem)
-        self._nobody = np.zeros(problem.num_nodes, np.bool_)
+        self._held: list[_ReservedAmounts] = []
+        self._nominated = _nominated_amounts(problem)
+        self._no_node = np.zeros(problem.num_nodes, np.bool_)
 
-    def book(self, gang: int, *, may_hold: bool) -> Booking | None:
+    def plan_reservation(self, gang: int, *, may_hold: bool) -> Booking | None:
         """The earliest booking for a gang; None where it would never start."""
         instants, alone = self._instants(), _alone(self._problem, gang)
-        found = self._earliest(alone, instants, self._nobody)
+        found = self._earliest(alone, instants, self._no_node)
         if found is not None:
-            return self._made(alone, *found)
-        return self._hold(alone, instants) if may_hold else None
+            return self._record_reservation(alone, *found)
+        return self._reserve_emptied_nodes(alone, instants) if may_hold else None
 
     def _instants(self) -> list[int]:
         """Now, and whenever something that runs or is booked ends."""
@@ -126,20 +130,22 @@ class _Planner:
 
     def _earliest(
         self, alone: Problem, instants: Sequence[int], emptied: Bool
-    ) -> tuple[_Moment, I64] | None:
+    ) -> tuple[_Instant, I64] | None:
         """The first instant at which a gang can start, and its nodes (T,)."""
-        room = self._room_check(alone)
-        first = bisect_left(instants, True, key=lambda at: room(_Moment(at, emptied)))
-        found = self._first(
+        may_start = self._make_quick_check(alone)
+        first = bisect_left(instants, True, key=lambda at: may_start(_Instant(at, emptied)))
+        found = self._find_first_start(
             len(instants) - first,
-            lambda i: self._start(alone, _Moment(instants[first + i], emptied)),
+            lambda i: self._start(alone, _Instant(instants[first + i], emptied)),
         )
-        return None if found is None else (_Moment(instants[first + found[0]], emptied), found[1])
+        return None if found is None else (_Instant(instants[first + found[0]], emptied), found[1])
 
-    def _first(self, number: int, start: Callable[[int], I64 | None]) -> tuple[int, I64] | None:
-        """The first of so many ways that works, where all after one that works do; mostly the 0th.
+    def _find_first_start(
+        self, number: int, start: Callable[[int], I64 | None]
+    ) -> tuple[int, I64] | None:
+        """Return the first of `number` starts that works, by bisection; mostly it is the 0th.
 
-        A greedy start of unlike tasks may fail with more room; the answer works all the same.
+        A greedy start of different tasks may fail with more capacity; the result stays valid.
         """
         known: dict[int, I64 | None] = {}
 
@@ -151,11 +157,11 @@ class _Planner:
         if not number or not (works(0) or works(number - 1)):
             return None
         at = 0 if works(0) else bisect_left(range(number), True, key=works)
-        seats = known[at]
-        return None if seats is None else (at, seats)
+        node_of = known[at]
+        return None if node_of is None else (at, node_of)
 
-    def _room_check(self, alone: Problem) -> Callable[[_Moment], bool]:
-        """Whether nodes have room for each part of a gang by itself: quick, never too strict."""
+    def _make_quick_check(self, alone: Problem) -> Callable[[_Instant], bool]:
+        """Return a quick check whether nodes fit each entry of a gang alone; never too strict."""
         problem, shapes = alone, alone.shapes
         number = int(alone.shape_of[0])
         shape, start = shapes.shapes[number], int(shapes.start[number])
@@ -164,8 +170,8 @@ class _Planner:
         masks = [static_mask(problem, self._rules.filters, c) for c in classes]
         counts = [entry.count for entry in shape.entries]
 
-        def has_room(moment: _Moment) -> bool:
-            free = np.maximum(problem.allocatable - self._used(moment), 0)
+        def may_start(moment: _Instant) -> bool:
+            free = np.maximum(problem.allocatable - self._sum_used(moment), 0)
             found = 0
             for c, mask, count in zip(classes, masks, counts, strict=True):
                 request = problem.classes.request[c]
@@ -175,46 +181,44 @@ class _Planner:
                 found += min(int(fits.sum()), count)
             return found >= need
 
-        return has_room
+        return may_start
 
-    def _start(self, alone: Problem, moment: _Moment) -> I64 | None:
+    def _start(self, alone: Problem, moment: _Instant) -> I64 | None:
         """(T,) where a gang starts if it is alone at a moment."""
-        used, allocated = self._used(moment), self._allocated(moment)
+        used, allocated = self._sum_used(moment), self._sum_allocated(moment)
         releasing = np.zeros_like(alone.releasing)
         frozen(used, allocated, releasing)
         queues = replace(alone.queues, allocated=allocated)
         then = replace(alone, used=used, releasing=releasing, queues=queues)
         # These look at who stands where, not at amounts.
-        return start_alone(
-            then.taking_over(alone, shares_devices, find_preferences), self._rules, 0
-        )
+        return find_start(then.taking_over(alone, shares_devices, find_preferences), self._rules, 0)
 
-    def _gone(self, moment: _Moment) -> Bool:
+    def _finished_tasks(self, moment: _Instant) -> Bool:
         """(V,) running tasks that hold nothing any more at a moment."""
         emptied = moment.emptied[self._running.node_of]
-        gone: Bool = (self._ends <= moment.at_ms) | ((self._ends == NEVER) & emptied)
-        return gone
+        finished: Bool = (self._ends <= moment.at_ms) | ((self._ends == NEVER) & emptied)
+        return finished
 
-    def _used(self, moment: _Moment) -> I64:
-        """(N, R) what is held at a moment, bookings and promises of room included."""
-        problem, gone = self._problem, self._gone(moment)
-        used: I64 = problem.used + self._promised
+    def _sum_used(self, moment: _Instant) -> I64:
+        """(N, R) what is held at an instant, reservations and nominations included."""
+        problem, finished = self._problem, self._finished_tasks(moment)
+        used: I64 = problem.used + self._nominated
         if moment.at_ms > self._now:
             used -= problem.releasing
-        np.subtract.at(used, self._running.node_of[gone], self._running.request[gone])
+        np.subtract.at(used, self._running.node_of[finished], self._running.request[finished])
         for held in self._held:
             if moment.at_ms < held.end_ms:
                 used += held.on_nodes
         return used
 
-    def _allocated(self, moment: _Moment) -> I64:
+    def _sum_allocated(self, moment: _Instant) -> I64:
         """(Q, R) what queues hold at a moment."""
-        gone = self._gone(moment)
+        finished = self._finished_tasks(moment)
         if moment.queues_too:
-            gone = gone | (self._ends == NEVER)
-        gone &= self._running.queue_of >= 0
+            finished = finished | (self._ends == NEVER)
+        finished &= self._running.queue_of >= 0
         allocated = self._problem.queues.allocated.copy()
-        np.subtract.at(allocated, self._running.queue_of[gone], self._running.request[gone])
+        np.subtract.at(allocated, self._running.queue_of[finished], self._running.request[finished])
         for held in self._held:
             if moment.at_ms < held.end_ms:
                 allocated += held.of_queues
@@ -222,37 +226,37 @@ class _Planner:
 
     # --- nodes that nobody knows when they are free ----------------------------------------------
 
-    def _hold(self, alone: Problem, instants: Sequence[int]) -> Booking | None:
+    def _reserve_emptied_nodes(self, alone: Problem, instants: Sequence[int]) -> Booking | None:
         """The fewest nodes that must be emptied, those first on which the least runs."""
         last = instants[-1]
-        if self._start(alone, _Moment(last, self._nobody, queues_too=True)) is not None:
+        if self._start(alone, _Instant(last, self._no_node, queues_too=True)) is not None:
             return self._below_ceiling(alone, instants)
         order = self._by_load()
 
         def emptied(number: int) -> Bool:
-            nodes = self._nobody.copy()
+            nodes = self._no_node.copy()
             nodes[order[:number]] = True
             return nodes
 
-        room = self._room_check(alone)
+        may_start = self._make_quick_check(alone)
         numbers = range(len(order) + 1)
-        first = bisect_left(numbers, True, key=lambda n: room(_Moment(last, emptied(n))))
-        enough = self._first(
+        first = bisect_left(numbers, True, key=lambda n: may_start(_Instant(last, emptied(n))))
+        enough = self._find_first_start(
             len(numbers) - first,
-            lambda i: self._start(alone, _Moment(last, emptied(first + i))),
+            lambda i: self._start(alone, _Instant(last, emptied(first + i))),
         )
         if enough is None:
             return None
         found = self._earliest(alone, instants, emptied(first + enough[0]))
-        return None if found is None else self._made(alone, *found, is_open=True)
+        return None if found is None else self._record_reservation(alone, *found, is_open=True)
 
     def _below_ceiling(self, alone: Problem, instants: Sequence[int]) -> Booking | None:
         """Nodes are not what is short: a booking of the queue alone."""
         for at in instants:
-            moment = _Moment(at, self._nobody, queues_too=True)
-            seats = self._start(alone, moment)
-            if seats is not None:
-                booking = self._made(alone, moment, seats, is_open=True)
+            moment = _Instant(at, self._no_node, queues_too=True)
+            node_of = self._start(alone, moment)
+            if node_of is not None:
+                booking = self._record_reservation(alone, moment, node_of, is_open=True)
                 return replace(booking, nodes=())
         return None
 
@@ -268,23 +272,23 @@ class _Planner:
 
     # --- bookings --------------------------------------------------------------------------------
 
-    def _made(
-        self, alone: Problem, moment: _Moment, seats: I64, *, is_open: bool = False
+    def _record_reservation(
+        self, alone: Problem, moment: _Instant, node_of: I64, *, is_open: bool = False
     ) -> Booking:
         problem, (domain,) = alone, alone.snapshot.gangs
-        tasks = np.flatnonzero(seats >= 0)
+        tasks = np.flatnonzero(node_of >= 0)
         request = problem.classes.request[problem.task_class[tasks]]
         mine = np.zeros_like(problem.used)
-        np.add.at(mine, seats[tasks], request)
+        np.add.at(mine, node_of[tasks], request)
         of_queues = np.zeros_like(problem.queues.allocated)
         of_queues[problem.queue_of[0]] = request.sum(axis=0)
         before = [held for held in self._held if held.end_ms > moment.at_ms]
         kept = mine + sum(held.on_nodes for held in before)
-        names = [problem.snapshot.nodes[n].name for n in np.unique(seats[tasks]).tolist()]
-        rows = kept[np.unique(seats[tasks])]
+        names = [problem.snapshot.nodes[n].name for n in np.unique(node_of[tasks]).tolist()]
+        rows = kept[np.unique(node_of[tasks])]
         length = _length_ms(alone)
         end = NEVER if is_open or not length else moment.at_ms + length
-        self._held.append(_Held(mine, of_queues, end))
+        self._held.append(_ReservedAmounts(mine, of_queues, end))
         return Booking(
             gang=domain.key,
             priority=domain.priority,
@@ -344,12 +348,12 @@ def _length_ms(alone: Problem) -> int:
     return max(said) if all(said) else 0
 
 
-def _promised(problem: Problem) -> I64:
+def _nominated_amounts(problem: Problem) -> I64:
     """(N, R) what tasks that have a nomination will take where they have it."""
-    promised = np.zeros_like(problem.used)
+    nominated = np.zeros_like(problem.used)
     index_of = {n.name: i for i, n in enumerate(problem.snapshot.nodes) if n.ready}
     for t, task in enumerate(problem.tasks):
         if task.nominated_node in index_of:
             row = problem.classes.request[problem.task_class[t]]
-            promised[index_of[task.nominated_node]] += row
-    return promised
+            nominated[index_of[task.nominated_node]] += row
+    return nominated

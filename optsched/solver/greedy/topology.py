@@ -20,7 +20,7 @@ from optsched.problem.choices import candidates
 from optsched.problem.parts import NO_PART
 from optsched.problem.topology import NOWHERE
 from optsched.problem.units import entry_tasks, residents
-from optsched.solver.greedy.nodes import Lens
+from optsched.solver.greedy.nodes import NodeView
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
     from optsched.problem.shapes import GangShape
     from optsched.problem.topology import Bound, Bounds, Forest
-    from optsched.solver.greedy.nodes import Book
-    from optsched.solver.greedy.placement import Cursor, Placing
+    from optsched.solver.greedy.nodes import NodeTable
+    from optsched.solver.greedy.placement import Cursor, PlacementState
 
 MOST_TRIED = 128
 """Domains of one tier that are tried; those with room for every class by itself mostly fit."""
 
-Where = tuple["Book", "I64"]
+Where = tuple["NodeTable", "I64"]
 
 
 @dataclass(frozen=True, eq=False)
-class _Fence:
+class _DomainNodes:
     """A domain that tasks are kept in, as nodes (N,); all of them where `nodes` is None."""
 
     bound: Bound | None = None
@@ -48,13 +48,13 @@ class _Fence:
     nodes: Bool | None = None
 
 
-_OPEN = _Fence()
+_CLUSTER = _DomainNodes()
 
 
-class Domains:
+class TopologyPlacement:
     """Places the gangs that the pipeline can not place node by node alone."""
 
-    def __init__(self, placing: Placing, rules: RuleSet) -> None:
+    def __init__(self, placing: PlacementState, rules: RuleSet) -> None:
         self._placing = placing
         self._problem = placing.problem
         topology, groups = rules.find(NetworkTopology.name), rules.find(SubGroups.name)
@@ -90,33 +90,33 @@ class Domains:
         """Start a gang now, or promise it room that is being freed; False when it has to wait."""
         placing = self._placing
         now = (placing.book, placing.node_of)
-        for _ in self._ways(gang, [now]):
-            if placing.faces.holds(gang):
-                placing.keep()
+        for _ in self._try_domains(gang, [now]):
+            if placing.faces.all_rules_hold(gang):
+                placing.commit()
                 return True
             placing.undo(gang)
-        if placing.later is not None and self._promise(gang, placing.later):
-            placing.hold(placing.later)
+        if placing.later is not None and self._nominate_in(gang, placing.later):
+            placing.commit_nominations(placing.later)
         return False
 
-    def promise(self, gang: int) -> bool:
+    def nominate(self, gang: int) -> bool:
         """Find room for a gang that it gets now or once victims have left; it stands if found."""
-        return self._promise(gang, self._placing.future)
+        return self._nominate_in(gang, self._placing.future)
 
-    def _promise(self, gang: int, later: Book) -> bool:
+    def _nominate_in(self, gang: int, later: NodeTable) -> bool:
         placing = self._placing
         stages = [(placing.book, placing.node_of), (later, placing.nominated)]
-        return any(placing.faces.holds(gang) for _ in self._ways(gang, stages))
+        return any(placing.faces.all_rules_hold(gang) for _ in self._try_domains(gang, stages))
 
-    def _ways(self, gang: int, stages: Sequence[Where]) -> Iterator[_Fence]:
+    def _try_domains(self, gang: int, stages: Sequence[Where]) -> Iterator[_DomainNodes]:
         """Each way to start a gang, while it stands; nothing stands in the end."""
         work = self._work(gang)
-        for fence in work.fences(stages[-1][0]):
+        for fence in work.candidate_domains(stages[-1][0]):
             for where in stages:
                 work.cursor.failed.clear()
-                if not (work.cursor.is_ready and work.has_groups):
+                if not (work.cursor.has_minimum and work.has_groups):
                     work.fill(fence, where)
-            if work.cursor.is_ready and work.has_groups:
+            if work.cursor.has_minimum and work.has_groups:
                 yield fence
             if self._placing.mark:
                 self._placing.undo(gang)
@@ -132,31 +132,31 @@ class Domains:
             entry, left = run
             if placed >= number or not left or entry in work.cursor.failed:
                 continue
-            if work.is_waiting(work.part_of(entry)):
-                placed += work.open_part(work.part_of(entry), where)
+            if work.is_unstarted(work.sub_group_of(entry)):
+                placed += work.open_part(work.sub_group_of(entry), where)
             if run[1] and placed < number and entry not in work.cursor.failed:
                 placed += work.extend(run, min(run[1], number - placed), where)
         return placed
 
-    def _work(self, gang: int) -> _Work:
-        return _Work(self._placing, gang, self._rule, (self._scores, self._nears))
+    def _work(self, gang: int) -> _GangPlacement:
+        return _GangPlacement(self._placing, gang, self._rule, (self._scores, self._nears))
 
 
-class _Work:
+class _GangPlacement:
     """One gang while it is being placed."""
 
     def __init__(
         self,
-        placing: Placing,
+        placing: PlacementState,
         gang: int,
         rule: NetworkTopology | None,
-        asks: tuple[bool, bool],
+        scoring: tuple[bool, bool],
     ) -> None:
         self._placing = placing
         self._problem: Problem = placing.problem
         self._gang = gang
         self._rule = rule
-        self._scores, self._nears = asks
+        self._scores, self._nears = scoring
         number = int(self._problem.shape_of[gang])
         self._shape: GangShape = self._problem.shapes.shapes[number]
         self._bounds: Bounds = self._problem.topology.bounds[number]
@@ -164,11 +164,11 @@ class _Work:
 
     # --- how far it has come ---------------------------------------------------------------------
 
-    def part_of(self, entry: int) -> int:
+    def sub_group_of(self, entry: int) -> int:
         """The part of an entry."""
         return self._shape.entries[entry].part
 
-    def is_waiting(self, part: int) -> bool:
+    def is_unstarted(self, part: int) -> bool:
         """Whether a part has to start whole still."""
         return part != NO_PART and self._placed_in(part) < self._shape.parts[part].need
 
@@ -176,11 +176,11 @@ class _Work:
     def has_groups(self) -> bool:
         """Whether enough smaller groups have started."""
         return all(
-            sum(not self.is_waiting(p) for p in self._parts_of(rule)) >= groups
+            sum(not self.is_unstarted(p) for p in self._sub_groups_of_rule(rule)) >= groups
             for rule, groups in self._shape.need_groups
         )
 
-    def _parts_of(self, rule: int) -> list[int]:
+    def _sub_groups_of_rule(self, rule: int) -> list[int]:
         """The parts that a rule forms and that had to start when the session opened."""
         parts = enumerate(self._shape.parts)
         return [p for p, part in parts if part.rule == rule and part.need]
@@ -220,39 +220,39 @@ class _Work:
         nodes = np.concatenate([there, self._nodes_of(part)])
         return np.bincount(nodes, minlength=self._problem.num_nodes) / number
 
-    # --- fences ----------------------------------------------------------------------------------
+    # --- candidate domains -----------------------------------------------------------------------
 
-    def fences(self, book: Book) -> Iterator[_Fence]:
+    def candidate_domains(self, book: NodeTable) -> Iterator[_DomainNodes]:
         """Where the whole gang may lie, the best domain first."""
         bound = self._bound(NO_PART)
         if bound is None:
-            yield _OPEN
+            yield _CLUSTER
             return
         need = max(self.cursor.need, sum(n for n in self.cursor.need_role.values() if n > 0))
         entries = range(len(self._shape.entries))
-        yield from self._by_tier(bound, entries, max(need, 1), (book, _OPEN, NOWHERE))
+        yield from self._by_tier(bound, entries, max(need, 1), (book, _CLUSTER, NOWHERE))
 
     def _by_tier(
         self,
         bound: Bound,
         entries: Iterable[int],
         need: int,
-        within: tuple[Book, _Fence, int],
-    ) -> Iterator[_Fence]:
+        within: tuple[NodeTable, _DomainNodes, int],
+    ) -> Iterator[_DomainNodes]:
         """Domains with room for some tasks of entries, the lowest tier first, then by score.
 
         `within` is the book, the fence around them, and a domain that they must hold.
         """
         book, fence, anchor = within
         forest = self._problem.topology.forest(bound)
-        rooms = self._rooms(forest, book, list(entries), fence.nodes)
+        rooms = self._count_fits_by_domain(forest, book, list(entries), fence.nodes)
         there = rooms.sum(axis=0)
         open_ = (there >= need) & self._fits_whole(forest, book, fence, need)
         domains = candidates(forest, bound)
         if anchor >= 0:
             domains = domains[(domains <= anchor) & (anchor < forest.end[domains])]
         domains = domains[open_[domains]]
-        wanted = sum(self._left(e) for e in entries)
+        wanted = sum(self._count_unplaced(e) for e in entries)
         score = self._domain_scores(forest, book, list(entries))
         known = self._recorded(forest)
         order = np.lexsort(
@@ -271,25 +271,27 @@ class _Work:
             if tried[tier] <= MOST_TRIED:
                 yield self._fence(bound, d, fence)
 
-    def _fence(self, bound: Bound, domain: int, around: _Fence) -> _Fence:
+    def _fence(self, bound: Bound, domain: int, around: _DomainNodes) -> _DomainNodes:
         nodes = self._problem.topology.forest(bound).inside(domain)
-        return _Fence(bound, domain, nodes if around.nodes is None else nodes & around.nodes)
+        return _DomainNodes(bound, domain, nodes if around.nodes is None else nodes & around.nodes)
 
-    def _left(self, entry: int) -> int:
+    def _count_unplaced(self, entry: int) -> int:
         return self._shape.entries[entry].count - self.cursor.done[entry]
 
-    def _rooms(self, forest: Forest, book: Book, entries: list[int], nodes: Bool | None) -> I64:
+    def _count_fits_by_domain(
+        self, forest: Forest, book: NodeTable, entries: list[int], nodes: Bool | None
+    ) -> I64:
         """(entries, D) tasks of each entry that each domain has room for, by themselves."""
         rooms = np.zeros((len(entries), len(forest)), np.int64)
         for row, entry in zip(rooms, entries, strict=True):
-            left = self._left(entry)
+            left = self._count_unplaced(entry)
             fits = np.minimum(book.fits(self._placing.class_of(self._gang, entry)), left)
             if nodes is not None:
                 fits = np.where(nodes, fits, 0)
             row[:] = np.minimum(forest.sums(fits), left)
         return rooms
 
-    def _fits_whole(self, forest: Forest, book: Book, fence: _Fence, need: int) -> Bool:
+    def _fits_whole(self, forest: Forest, book: NodeTable, fence: _DomainNodes, need: int) -> Bool:
         """(D,) domains with enough of every resource for a gang that starts whole."""
         if not self._shape.is_rigid or need < self._shape.num_tasks:
             return np.ones(len(forest), np.bool_)
@@ -300,14 +302,14 @@ class _Work:
         return enough
 
     def _request(self, entries: Iterable[int]) -> I64:
-        """(R,) what is left of some entries asks for together."""
+        """Return (R,) the total request of the unplaced tasks of some entries."""
         total = np.zeros(len(self._problem.resources), np.int64)
         for e in entries:
             request = self._problem.classes.request[self._placing.class_of(self._gang, e)]
-            total += request * self._left(e)
+            total += request * self._count_unplaced(e)
         return total
 
-    def _domain_scores(self, forest: Forest, book: Book, entries: list[int]) -> F64:
+    def _domain_scores(self, forest: Forest, book: NodeTable, entries: list[int]) -> F64:
         if self._rule is None or not self._scores:
             return np.zeros(len(forest))
         request = self._request(entries)
@@ -323,29 +325,29 @@ class _Work:
 
     # --- placing ---------------------------------------------------------------------------------
 
-    def fill(self, fence: _Fence, where: Where) -> None:
+    def fill(self, fence: _DomainNodes, where: Where) -> None:
         """Place what the minimum needs within a fence, as far as there is room."""
         for rule, groups in self._shape.need_groups:
-            mine = self._parts_of(rule)
+            mine = self._sub_groups_of_rule(rule)
             for part in mine:
-                started = sum(not self.is_waiting(p) for p in mine)
-                if started < groups and self.is_waiting(part):
+                started = sum(not self.is_unstarted(p) for p in mine)
+                if started < groups and self.is_unstarted(part):
                     self._start_part(part, fence, where)
         for run in self.cursor.runs:
-            part = self.part_of(run[0])
-            if self._wanted(run) > 0 and self.is_waiting(part):
+            part = self.sub_group_of(run[0])
+            if self._count_missing_tasks(run) > 0 and self.is_unstarted(part):
                 self._start_part(part, fence, where)
-            wanted = self._wanted(run)
-            if wanted > 0 and run[0] not in self.cursor.failed and not self.is_waiting(part):
+            wanted = self._count_missing_tasks(run)
+            if wanted > 0 and run[0] not in self.cursor.failed and not self.is_unstarted(part):
                 self._spread(run, wanted, where, fence)
 
-    def _wanted(self, run: list[int]) -> int:
+    def _count_missing_tasks(self, run: list[int]) -> int:
         role = self._shape.entries[run[0]].role
         return min(run[1], max(self.cursor.need, self.cursor.need_role.get(role, 0)))
 
-    def _spread(self, run: list[int], wanted: int, where: Where, fence: _Fence) -> int:
+    def _spread(self, run: list[int], wanted: int, where: Where, fence: _DomainNodes) -> int:
         """Place tasks of a run within a fence, those of a part where the part may lie."""
-        part = self.part_of(run[0])
+        part = self.sub_group_of(run[0])
         own = self._bound(part) if part != NO_PART else None
         if own is None:
             return self._place(run, wanted, where, fence)
@@ -362,7 +364,7 @@ class _Work:
                 break
         return placed
 
-    def _chain(self, part: int, bound: Bound, fence: _Fence) -> Iterator[_Fence]:
+    def _chain(self, part: int, bound: Bound, fence: _DomainNodes) -> Iterator[_DomainNodes]:
         """Fences around what there is of a gang or part already, the narrowest first."""
         forest = self._problem.topology.forest(bound)
         anchor = self._anchor(part, bound)
@@ -370,16 +372,16 @@ class _Work:
             if bound.allowed[d]:
                 yield self._fence(bound, d, fence)
 
-    def _start_part(self, part: int, fence: _Fence, where: Where) -> bool:
+    def _start_part(self, part: int, fence: _DomainNodes, where: Where) -> bool:
         """Place as much of a part as must start together within a fence, or nothing."""
         need = self._shape.parts[part].need - self._placed_in(part)
         entries = [e for e, entry in enumerate(self._shape.entries) if entry.part == part]
         bound = self._bound(part)
-        fences: Iterable[_Fence] = [fence]
+        domains_tried: Iterable[_DomainNodes] = [fence]
         if bound is not None:
             anchor = self._anchor(part, bound)
-            fences = self._by_tier(bound, entries, need, (where[0], fence, anchor))
-        for each in fences:
+            domains_tried = self._by_tier(bound, entries, need, (where[0], fence, anchor))
+        for each in domains_tried:
             mark, failed = self._placing.mark, set(self.cursor.failed)
             left = need
             for run in self.cursor.runs:
@@ -387,31 +389,31 @@ class _Work:
                     left -= self._place(run, min(run[1], left), where, each)
             if not left:
                 return True
-            self._placing.back_to(self._gang, mark)
+            self._placing.undo_to(self._gang, mark)
             self.cursor.failed |= failed
         self.cursor.failed.update(entries)
         return False
 
-    def _place(self, run: list[int], wanted: int, where: Where, fence: _Fence) -> int:
+    def _place(self, run: list[int], wanted: int, where: Where, fence: _DomainNodes) -> int:
         """Place tasks of a run within a fence, near to what there is already."""
         placed = 0
         if wanted > 1 and self._is_wide(fence) and self._bonus(run, fence) is None:
-            placed = self._placing.place(self._gang, run, 1, where, Lens(fence.nodes))
+            placed = self._placing.place(self._gang, run, 1, where, NodeView(fence.nodes))
             if not placed:
                 return 0
-        lens = Lens(fence.nodes, self._bonus(run, fence))
+        lens = NodeView(fence.nodes, self._bonus(run, fence))
         return placed + self._placing.place(self._gang, run, wanted - placed, where, lens)
 
-    def _is_wide(self, fence: _Fence) -> bool:
+    def _is_wide(self, fence: _DomainNodes) -> bool:
         """Whether there are smaller domains within a fence to keep to."""
         if fence.bound is None:
             return False
         return int(self._problem.topology.forest(fence.bound).end[fence.domain]) > fence.domain + 1
 
-    def _bonus(self, run: list[int], fence: _Fence) -> F64 | None:
+    def _bonus(self, run: list[int], fence: _DomainNodes) -> F64 | None:
         if self._rule is None or not self._nears or not self._is_wide(fence):
             return None
-        part = self.part_of(run[0])
+        part = self.sub_group_of(run[0])
         own = self._bound(part) if part != NO_PART else None
         bound = own or self._bound(NO_PART)
         if bound is None:
@@ -445,12 +447,12 @@ class _Work:
                 break
         return placed
 
-    def _reach(self, book: Book) -> Iterator[_Fence]:
+    def _reach(self, book: NodeTable) -> Iterator[_DomainNodes]:
         """Fences around what there is of the gang, the narrowest first; else all good ones."""
         bound = self._bound(NO_PART)
         if bound is None:
-            yield _OPEN
+            yield _CLUSTER
         elif self._anchor(NO_PART, bound) >= 0:
-            yield from self._chain(NO_PART, bound, _OPEN)
+            yield from self._chain(NO_PART, bound, _CLUSTER)
         else:
-            yield from self.fences(book)
+            yield from self.candidate_domains(book)

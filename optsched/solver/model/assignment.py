@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from optsched.problem.topology import Forest
 
 
-def deal(form: Formulation, solution: I64, slots: Sequence[I64], base: Decisions) -> Decisions:
+def assign_tasks(
+    form: Formulation, solution: I64, slots: Sequence[I64], base: Decisions
+) -> Decisions:
     """Give the tasks that a solution places to single gangs and nodes.
 
     Tasks that are bound to domains of the network choose first, those of the lowest tier before all
@@ -42,17 +44,17 @@ def deal(form: Formulation, solution: I64, slots: Sequence[I64], base: Decisions
     mine = np.zeros(problem.num_gangs, np.bool_)
     mine[gangs.members] = True
     node_of = np.where(mine[problem.gang_of], UNPLACED, base.node_of)
-    dealer = _Dealer(form, solution)
-    for h in np.flatnonzero(dealer.admitted).tolist():
-        dealer.deal_class(h)
-    stock = _Stock(slots, problem.num_nodes)
-    for share in sorted(dealer.shares, key=lambda s: s.tier):
-        node_of[share.tasks] = stock.take(share)
+    assignment = _GangAssignment(form, solution)
+    for h in np.flatnonzero(assignment.admitted).tolist():
+        assignment.assign_gang_class(h)
+    stock = _NodeStock(slots, problem.num_nodes)
+    for group in sorted(assignment.groups, key=lambda s: s.tier):
+        node_of[group.tasks] = stock.take_nodes(group)
     return replace(base, node_of=node_of)
 
 
 @dataclass(frozen=True, eq=False)
-class _Share:
+class _TaskGroup:
     """Tasks of one class that go to one domain; forest: None where they may go anywhere."""
 
     task_class: int
@@ -66,7 +68,7 @@ class _Share:
         return np.inf if self.forest is None else float(self.forest.tier[self.domain])
 
 
-class _Stock:
+class _NodeStock:
     """Nodes that a solution offers to each class, until they are taken; domains come first."""
 
     def __init__(self, slots: Sequence[I64], num_nodes: int) -> None:
@@ -75,11 +77,11 @@ class _Stock:
         self._left: dict[int, I64] = {}
         self._num_nodes = num_nodes
 
-    def take(self, share: _Share) -> I64:
-        """Nodes for the tasks of a share."""
-        number, c = len(share.tasks), share.task_class
-        if share.forest is not None:
-            return self._take_near(c, number, share.forest, share.domain)
+    def take_nodes(self, group: _TaskGroup) -> I64:
+        """Nodes for the tasks of a group."""
+        number, c = len(group.tasks), group.task_class
+        if group.forest is not None:
+            return self._take_near(c, number, group.forest, group.domain)
         if c in self._left:
             self._slots[c] = np.repeat(np.arange(self._num_nodes), self._left.pop(c))
         first = self._used[c]
@@ -100,7 +102,7 @@ class _Stock:
         return np.repeat(nodes, taken)
 
 
-class _Dealer:
+class _GangAssignment:
     """Decides which gangs get which tasks placed, and in which domains."""
 
     def __init__(self, form: Formulation, solution: I64) -> None:
@@ -114,9 +116,9 @@ class _Dealer:
         self.admitted = form.gangs.multiplicity.copy()
         starting = form.start >= 0
         self.admitted[starting] = solution[form.start[starting]]
-        self.shares: list[_Share] = []
+        self.groups: list[_TaskGroup] = []
 
-    def deal_class(self, h: int) -> None:
+    def assign_gang_class(self, h: int) -> None:
         """Deal out what is placed of the gangs of one class."""
         gangs = self._form.gangs
         first, number = int(gangs.member_start[h]), int(self.admitted[h])
@@ -126,14 +128,14 @@ class _Dealer:
         for f in range(int(gangs.start[h]), int(gangs.start[h + 1])):
             demand = self._demand.get(f)
             if demand is None:
-                self._deal_entry(f, members, self._placed[f], turn)
+                self._assign_entry(f, members, self._placed[f], turn)
                 continue
             domains = goes_to[demand.choice.part]
             numbers = (self._solution[demand.variables] * demand.factor).tolist()
             for d, total in zip(demand.choice.domains.tolist(), numbers, strict=True):
-                self._deal_entry(f, members[domains == d], total, turn, (demand.choice, d))
+                self._assign_entry(f, members[domains == d], total, turn, (demand.choice, d))
 
-    def _deal_entry(
+    def _assign_entry(
         self,
         f: int,
         members: I64,
@@ -153,10 +155,10 @@ class _Dealer:
         tasks = ranges(problem.task_start[members] + offset, each)
         task_class = int(gangs.class_of[f])
         if where is None:
-            self.shares.append(_Share(task_class, tasks))
+            self.groups.append(_TaskGroup(task_class, tasks))
         else:
             forest = problem.topology.forest(where[0].bound)
-            self.shares.append(_Share(task_class, tasks, forest, where[1]))
+            self.groups.append(_TaskGroup(task_class, tasks, forest, where[1]))
 
     def _domains(self, h: int, number: int) -> dict[int, I64]:
         """By part, the domain (number,) of each gang that starts; NOWHERE where it has none."""
@@ -173,10 +175,10 @@ class _Dealer:
         for p in range(len(shape.parts)):
             choice = self._choices.get((h, p))
             if choice is not None:
-                found[p] = self._inside(choice, within)
+                found[p] = self._choose_inner_domains(choice, within)
         return found
 
-    def _inside(self, choice: Choice, within: I64) -> I64:
+    def _choose_inner_domains(self, choice: Choice, within: I64) -> I64:
         """Deal the domains of a part to gangs that lie in domains (number,) themselves."""
         forest = self._form.problem.topology.forest(choice.bound)
         left = self._solution[choice.variables].copy()
@@ -193,10 +195,10 @@ class _Dealer:
 # --- the way back --------------------------------------------------------------------------------
 
 
-def domains_taken(form: Formulation, decisions: Decisions) -> Iterator[tuple[I64, I64]]:
+def count_domains_taken(form: Formulation, decisions: Decisions) -> Iterator[tuple[I64, I64]]:
     """Variables of choices, and of the tasks that follow them, with their values in a plan."""
     for choice in form.choices.all:
-        at = _chosen(form, choice, decisions.node_of)
+        at = _find_chosen_domains(form, choice, decisions.node_of)
         yield choice.variables, np.bincount(at[at >= 0], minlength=len(choice.domains))
     for demand in form.choices.demands:
         if form.is_flexible[demand.entry]:
@@ -214,10 +216,10 @@ def task_domains(form: Formulation, demand: Demand, node_of: I64) -> tuple[I64, 
     members = gangs.members[gangs.member_start[h] : gangs.member_start[h + 1]]
     begin = problem.task_start[members] + problem.shapes.offset[gangs.entry_of[f]]
     tasks = ranges(begin, np.full(len(members), gangs.per_gang[f]))
-    return tasks, _places(form, demand.choice, node_of[tasks])
+    return tasks, _find_domains_of_nodes(form, demand.choice, node_of[tasks])
 
 
-def _chosen(form: Formulation, choice: Choice, node_of: I64) -> I64:
+def _find_chosen_domains(form: Formulation, choice: Choice, node_of: I64) -> I64:
     """For each gang of a class, which domain of a choice holds all that is placed, -1 for none."""
     problem, gangs, h = form.problem, form.gangs, choice.gang_class
     members = gangs.members[gangs.member_start[h] : gangs.member_start[h + 1]]
@@ -235,11 +237,11 @@ def _chosen(form: Formulation, choice: Choice, node_of: I64) -> I64:
         domain = forest.holder(nodes[nodes >= 0])
         if domain >= 0 or held >= 0:
             lowest = max(domain, held) if min(domain, held) < 0 else forest.meet(domain, held)
-            found[i] = _around(choice, forest, lowest)
+            found[i] = _find_narrowest_domain(choice, forest, lowest)
     return found
 
 
-def _around(choice: Choice, forest: Forest, domain: int) -> int:
+def _find_narrowest_domain(choice: Choice, forest: Forest, domain: int) -> int:
     """The narrowest domain of a choice that holds another one; -1 where none does."""
     fitting = np.flatnonzero((choice.domains <= domain) & (domain < forest.end[choice.domains]))
     return (
@@ -247,8 +249,10 @@ def _around(choice: Choice, forest: Forest, domain: int) -> int:
     )
 
 
-def _places(form: Formulation, choice: Choice, nodes: I64) -> I64:
+def _find_domains_of_nodes(form: Formulation, choice: Choice, nodes: I64) -> I64:
     """Which domain of a choice each node (k,) is in, -1 for none."""
     forest = form.problem.topology.forest(choice.bound)
-    of_leaf = np.array([_around(choice, forest, d) for d in range(len(forest))], np.int64)
+    of_leaf = np.array(
+        [_find_narrowest_domain(choice, forest, d) for d in range(len(forest))], np.int64
+    )
     return np.where(nodes >= 0, of_leaf[forest.leaf_of[nodes]], NOWHERE)

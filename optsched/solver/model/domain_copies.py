@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Copies:
+class DomainCopies:
     """Axis C of task classes, followed by their copies.
 
     Attributes
@@ -70,7 +70,7 @@ class Copies:
         return copy_of, len(self.class_of)
 
 
-def copy_classes(form: Formulation) -> Copies:
+def copy_classes(form: Formulation) -> DomainCopies:
     """Copies for everything that the choices of a formulation bind to domains, with their rows."""
     classes = len(form.supply)
     class_of, domains = list(range(classes)), [CLUSTER] * classes
@@ -84,7 +84,7 @@ def copy_classes(form: Formulation) -> Copies:
         class_of += [task_class] * len(found)
         domains += found.tolist()
         forests += [forest] * len(found)
-    return Copies(
+    return DomainCopies(
         class_of=np.array(class_of, np.int64),
         domain=np.array(domains, np.int64),
         forests=tuple(forests),

@@ -12,10 +12,15 @@ from optsched.problem.arrays import ranges, row_groups
 from optsched.problem.formulation import Formulation, gang_classes
 from optsched.problem.linear import Expression
 from optsched.solver.cpsat.level_model import Configurations, LevelModel, Objective, Placement
-from optsched.solver.cpsat.pricing import check_rooms, useful_capacity
-from optsched.solver.model.assignment import deal, domains_taken
+from optsched.solver.cpsat.pricing import check_size, useful_capacity
+from optsched.solver.model.assignment import assign_tasks, count_domains_taken
 from optsched.solver.model.domain_copies import copy_classes
-from optsched.solver.model.node_masks import allowed_nodes, open_classes, rooms, spare_room
+from optsched.solver.model.node_masks import (
+    allowed_nodes,
+    count_fitting_tasks,
+    find_open_classes,
+    sum_spare,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +32,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
     from optsched.solver.cpsat.level_model import LevelUpdate
-    from optsched.solver.model.domain_copies import Copies
+    from optsched.solver.model.domain_copies import DomainCopies
 
 MOST_START = 64
 """Configurations of the incumbent that column generation starts from: the most frequent ones."""
@@ -100,7 +105,7 @@ class Direct:
         for row in self.supplied:
             nodes = np.flatnonzero(row >= 0)
             slots.append(np.repeat(nodes, update.solution[row[nodes]]))
-        return deal(self.form, update.solution, slots, base)
+        return assign_tasks(self.form, update.solution, slots, base)
 
 
 def encode_direct(problem: Problem, rules: RuleSet, goal: Goal, incumbent: Decisions) -> Direct:
@@ -109,8 +114,8 @@ def encode_direct(problem: Problem, rules: RuleSet, goal: Goal, incumbent: Decis
     on_node = np.zeros((len(problem.classes.shapes), problem.num_nodes), np.int64)
     tasks = np.flatnonzero(incumbent.node_of >= 0)
     np.add.at(on_node, (problem.task_class[tasks], incumbent.node_of[tasks]), 1)
-    most = np.minimum(rooms(problem, rules), problem.classes.num_pending[:, None])
-    final = _beside_promises(problem, rules, incumbent)
+    most = np.minimum(count_fitting_tasks(problem, rules), problem.classes.num_pending[:, None])
+    final = _forbid_near_nominations(problem, rules, incumbent)
     most[final] = np.minimum(most[final], on_node[final])
     task_class, node = np.nonzero(most > 0)
     supplied = np.full(most.shape, -1, np.int64)
@@ -167,19 +172,19 @@ def _stages(
     return stage
 
 
-def _beside_promises(problem: Problem, rules: RuleSet, incumbent: Decisions) -> Bool:
+def _forbid_near_nominations(problem: Problem, rules: RuleSet, incumbent: Decisions) -> Bool:
     """(C, N) where no more tasks may come than the incumbent has there.
 
-    Rules that tie nodes know nothing of what has been promised: devices that are free now may be
+    Rules that tie nodes know nothing of what has been nominated: devices that are free now may be
     meant for somebody who waits for others besides. With what the incumbent has there it fits.
     """
     ties = np.zeros(len(problem.classes.shapes), np.bool_)
-    promised = np.flatnonzero(incumbent.nominated >= 0)
-    if len(promised):
+    nominated = np.flatnonzero(incumbent.nominated >= 0)
+    if len(nominated):
         for c in range(len(ties)):
             ties[c] = rules.ties_nodes(problem, c)
     nodes = np.zeros(problem.num_nodes, np.bool_)
-    nodes[incumbent.nominated[promised[ties[problem.task_class[promised]]]]] = True
+    nodes[incumbent.nominated[nominated[ties[problem.task_class[nominated]]]]] = True
     found: Bool = ties[:, None] & nodes
     return found
 
@@ -199,7 +204,7 @@ def _expression(level: AnyLevel, form: Formulation, supplied: I64) -> Expression
 
 @dataclass(frozen=True, eq=False)
 class ByConfigurations:
-    """Node classes filled by configurations: for many nodes with few distinct rooms.
+    """Node classes filled by configurations: for many nodes with few distinct idle vectors.
 
     Nodes of class k are `members[member_start[k]:member_start[k + 1]]`; `copies` says what tasks in
     configurations are.
@@ -210,7 +215,7 @@ class ByConfigurations:
     level_of: list[int]
     members: I64
     member_start: I64
-    copies: Copies
+    copies: DomainCopies
 
     def decode(self, update: LevelUpdate, base: Decisions) -> Decisions:
         """See `Encoding`: configurations go to the nodes of their class in name order."""
@@ -227,7 +232,7 @@ class ByConfigurations:
         tasks = np.repeat(self.copies.merged(update.use_tasks)[order], uses, axis=0)
         by_name = np.argsort(node, kind="stable")
         slots = [np.repeat(node[by_name], tasks[by_name, c]) for c in range(tasks.shape[1])]
-        return deal(self.form, update.solution, slots, base)
+        return assign_tasks(self.form, update.solution, slots, base)
 
 
 def encode_configurations(
@@ -235,17 +240,17 @@ def encode_configurations(
 ) -> ByConfigurations:
     """z[k, p] nodes of class k with configuration p; levels over nodes and domains stay out.
 
-    Raises `TooManyRooms` where it is plain that configurations can not be priced.
+    Raises `TooManyCapacities` where it is plain that configurations can not be priced.
     """
-    spare = spare_room(problem, rules)
+    spare = sum_spare(problem, rules)
     requests = np.concatenate([problem.classes.request, spare.request], axis=1)
     useful = useful_capacity(problem.idle, problem.classes.request)
     capacity = np.concatenate([useful, spare.capacity], axis=1)
-    allowed = allowed_nodes(problem, rules, open_classes(problem))
+    allowed = allowed_nodes(problem, rules, find_open_classes(problem))
     _, first = row_groups([*capacity.T, *np.packbits(allowed, axis=0)])
     # Copies of classes only add to what there is to price.
     may = _fitting(capacity[first], requests) & allowed[:, first].T
-    check_rooms(capacity[first], requests, may)
+    check_size(capacity[first], requests, may)
     form = _aggregated(problem, rules, goal)
     if rules.topology is not None:
         rules.topology.choose_domains(form)
@@ -336,7 +341,7 @@ def incumbent_values(form: Formulation, incumbent: Decisions) -> I64:
         begin = problem.task_start[members] + problem.shapes.offset[gangs.entry_of[f]]
         tasks = ranges(begin, np.full(len(members), gangs.per_gang[f]))
         hint[form.placed_variable[f]] = int((incumbent.node_of[tasks] >= 0).sum())
-    for variables, numbers in domains_taken(form, incumbent):
+    for variables, numbers in count_domains_taken(form, incumbent):
         hint[variables] = numbers
     return hint
 

@@ -23,7 +23,7 @@ def static_mask(problem: Problem, rules: Sequence[Rule], task_class: int) -> Boo
 
     Read only: it is made once for each problem and tuple of rules.
     """
-    known = problem.derived(_nothing_known)
+    known = problem.derived(_make_cache)
     # The rules are kept with their masks: no other tuple gets their number.
     masks = known.setdefault(id(rules), (rules, {}))[1]
     if task_class not in masks:
@@ -31,12 +31,12 @@ def static_mask(problem: Problem, rules: Sequence[Rule], task_class: int) -> Boo
     return masks[task_class]
 
 
-def _nothing_known(_: Problem) -> dict[int, tuple[Sequence[Rule], dict[int, Bool | None]]]:
+def _make_cache(_: Problem) -> dict[int, tuple[Sequence[Rule], dict[int, Bool | None]]]:
     return {}
 
 
 def _masked(problem: Problem, rules: Sequence[Rule], task_class: int) -> Bool | None:
-    allowed: Bool | None = None if problem.derived(_all_ready) else problem.ready
+    allowed: Bool | None = None if problem.derived(_is_every_node_ready) else problem.ready
     for rule in rules:
         mask = rule.mask(problem, task_class)
         if mask is not None:
@@ -44,11 +44,11 @@ def _masked(problem: Problem, rules: Sequence[Rule], task_class: int) -> Bool | 
     return allowed
 
 
-def _all_ready(problem: Problem) -> bool:
+def _is_every_node_ready(problem: Problem) -> bool:
     return bool(problem.ready.all())
 
 
-def open_classes(problem: Problem) -> I64:
+def find_open_classes(problem: Problem) -> I64:
     """Classes of the tasks that can be decided on, ascending: of no others rules are asked."""
     is_open = problem.shape_of[problem.gang_of] >= 0
     found: I64 = np.unique(problem.task_class[is_open])
@@ -65,24 +65,24 @@ def allowed_nodes(problem: Problem, rules: RuleSet, classes: I64 | None = None) 
     return allowed
 
 
-def spare_room(problem: Problem, rules: RuleSet) -> ExtraResources:
+def sum_spare(problem: Problem, rules: RuleSet) -> ExtraResources:
     """What rules add to the resources of nodes, of no kinds where none does."""
     reserving = (rule for rule in rules.hard if isinstance(rule, Reservation))
     found = [s for rule in reserving if (s := rule.find_extra_resources(problem)) is not None]
     if not found:
-        no_room = np.zeros((problem.num_nodes, 0), np.int64)
-        return ExtraResources(no_room, np.zeros((len(problem.classes.shapes), 0), np.int64))
+        nothing = np.zeros((problem.num_nodes, 0), np.int64)
+        return ExtraResources(nothing, np.zeros((len(problem.classes.shapes), 0), np.int64))
     capacity = np.concatenate([np.maximum(s.capacity, 0) for s in found], axis=1)
     return ExtraResources(capacity, np.concatenate([s.request for s in found], axis=1))
 
 
-def rooms(problem: Problem, rules: RuleSet) -> I64:
+def count_fitting_tasks(problem: Problem, rules: RuleSet) -> I64:
     """(C, N) tasks of a class that fit on a node by themselves; 0 for classes not open."""
-    spare = spare_room(problem, rules)
+    spare = sum_spare(problem, rules)
     idle = np.asfortranarray(np.concatenate([problem.idle, spare.capacity], axis=1))
     fits = np.zeros((len(problem.classes.shapes), problem.num_nodes), np.int64)
     requests = np.concatenate([problem.classes.request, spare.request], axis=1)
-    classes = open_classes(problem)
+    classes = find_open_classes(problem)
     for task_class in classes.tolist():
         request, most = requests[task_class], fits[task_class]
         most[:] = UNLIMITED

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.solver.cpsat.process import hand_over
+from optsched.solver.cpsat.process import forward_messages
 from optsched.study.reassignment.reassignment_problem import cost_of, wrong_with
 from optsched.study.reassignment.solve_reassignment import (
     BOUND_MET,
@@ -168,7 +168,7 @@ def _listen(worker: WorkerProcess, work: ReassignmentWork, queue: SimpleQueue[An
     effort = work.effort
     is_timed = effort.steps is None and effort.clock is time.monotonic
     answers = worker.work(work, effort.seconds if is_timed else None)
-    queue.put(hand_over(answers, queue.put))
+    queue.put(forward_messages(answers, queue.put))
 
 
 def _end(workers: Sequence[WorkerProcess]) -> None:

@@ -326,16 +326,16 @@ def gpus(task: object) -> int:
     return dict(task.shape.request)[GPU]  # type: ignore[attr-defined]
 
 
-def fits(sizes: Sequence[int], rooms: tuple[int, ...]) -> bool:
+def fits(sizes: Sequence[int], count_fitting_tasks: tuple[int, ...]) -> bool:
     """Whether some sizes, the largest first, can be put into some rooms."""
     if not sizes:
         return True
     size, rest = sizes[0], sizes[1:]
     tried = set()
-    for i, room in enumerate(rooms):
+    for i, room in enumerate(count_fitting_tasks):
         if room >= size and room not in tried:
             tried.add(room)
-            if fits(rest, (*rooms[:i], room - size, *rooms[i + 1 :])):
+            if fits(rest, (*count_fitting_tasks[:i], room - size, *count_fitting_tasks[i + 1 :])):
                 return True
     return False
 

@@ -17,7 +17,7 @@ from optsched.problem.arrays import UNLIMITED
 from optsched.problem.linear import Expression, Rows
 from optsched.session.session import Surroundings, run_session
 from optsched.solver import portfolio
-from optsched.solver.cpsat.integer_program import Answer, Effort, Sight, Task, maximize
+from optsched.solver.cpsat.integer_program import Answer, Effort, SolverProgress, Task, maximize
 from optsched.solver.cpsat.level_model import LevelModel, LevelUpdate, Limits, Objective, Step
 from optsched.solver.cpsat.level_search import OUT_OF_WORK, solve_levels
 from optsched.solver.cpsat.process import STOPPED, InProcess, WorkerProcess
@@ -67,7 +67,7 @@ def test_answers_are_true_at_any_gap(
     chosen: list[tuple[int, int]], most: int, constant: int, gap: float | None
 ) -> None:
     values, weights = [v for v, _ in chosen], [w for _, w in chosen]
-    seen: list[Sight] = []
+    seen: list[SolverProgress] = []
     found = maximize(task(values, weights, most, constant), replace(EFFORT, gap=gap), seen.append)
     optimum = best(values, weights, most) + constant
     assert found.value is not None

@@ -69,7 +69,7 @@ def test_bounds_of_lower_levels_hold_with_upper_ones_held(seed):
     best = maximize(replace(task, rows=rows, objective=second), EXACT).value
     relaxation = Relaxation(task.lower, task.upper, task.rows)
     relaxation.maximize(task.objective, None)
-    relaxation.hold(task.objective, first)
+    relaxation.keep_at_least(task.objective, first)
     vertex = relaxation.maximize(second, None)
     assert vertex is None or vertex.bound is None or vertex.bound >= best
 

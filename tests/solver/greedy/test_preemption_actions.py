@@ -19,8 +19,8 @@ from optsched.problem.compile import compile_problem
 from optsched.session.session import Surroundings, run_session
 from optsched.solver.greedy.gang_classes import ALONE, GangClasses
 from optsched.solver.greedy.pipeline import GreedyOptions, run_greedy
-from optsched.solver.greedy.placement import Placing
-from optsched.solver.greedy.preemption import Evicting
+from optsched.solver.greedy.placement import PlacementState
+from optsched.solver.greedy.preemption import GreedyPreemption
 from tests.support.contests import Most, crowds
 from tests.support.effort import EFFORT
 from tests.support.small import CPU, cluster, gang, node, running, shape
@@ -325,13 +325,15 @@ def test_a_gang_is_not_tried_where_one_like_it_has_found_no_victims(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looks: list[str] = []
-    nodes = Evicting._nodes
+    nodes = GreedyPreemption._nodes
 
-    def counted(self: Evicting, task_class: int, action: str, *rest, **more) -> Iterator[int]:
+    def counted(
+        self: GreedyPreemption, task_class: int, action: str, *rest, **more
+    ) -> Iterator[int]:
         looks.append(action)
         return nodes(self, task_class, action, *rest, **more)
 
-    monkeypatch.setattr(Evicting, "_nodes", counted)
+    monkeypatch.setattr(GreedyPreemption, "_nodes", counted)
     waiting = [gang(f"w{i}", ("w", 1, shape(4))) for i in range(9)]
     plan_of(cluster([node("n0", 4)], [running_gang("held", 4, 1, least=1), *waiting]))
     assert looks.count("preempt") == 1
@@ -341,13 +343,13 @@ def test_a_gang_is_not_tried_where_one_like_it_has_not_fit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tried: list[int] = []
-    could_start = Placing.could_start
+    could_start = PlacementState.could_start
 
-    def counted(self: Placing, number: int) -> bool:
+    def counted(self: PlacementState, number: int) -> bool:
         tried.append(number)
         return could_start(self, number)
 
-    monkeypatch.setattr(Placing, "could_start", counted)
+    monkeypatch.setattr(PlacementState, "could_start", counted)
     waiting = [gang(f"w{i}", ("w", 1, shape(1 + i % 2 * 3))) for i in range(9)]
     held = running_gang("held", 2, 1, least=1)
     actions = plan_of(cluster([node("n0", 4)], [held, *waiting]))

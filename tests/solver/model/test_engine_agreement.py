@@ -82,9 +82,9 @@ def solved(setting, monkeypatch: pytest.MonkeyPatch, most_direct: int):
     problem, rules, tiers, levels, decisions = setting
     monkeypatch.setattr(portfolio, "MOST_DIRECT", most_direct)
     monkeypatch.setattr(portfolio, "BEST_DIRECT", most_direct)
-    incumbent = portfolio.judge(problem, decisions, levels, "")
+    incumbent = portfolio.evaluate_greedy(problem, decisions, levels, "")
     return portfolio.improve(
-        problem, rules, (tiers, levels), incumbent, portfolio.Search(InProcess(), EXACT)
+        problem, rules, (tiers, levels), incumbent, portfolio.SolveRequest(InProcess(), EXACT)
     )
 
 
@@ -140,7 +140,7 @@ def test_answers_never_fall_behind_the_greedy_plan(
 ) -> None:
     made = setting(4000 + seed, related=True)
     problem, _, _, levels, decisions = made
-    before = portfolio.judge(problem, decisions, levels, "")
+    before = portfolio.evaluate_greedy(problem, decisions, levels, "")
     answer = solved(made, monkeypatch, -1)
     sign = [1 if t.sense is Sense.MAX else -1 for t in levels]
     ours = [s * r.value for s, r in zip(sign, answer.results, strict=True)]

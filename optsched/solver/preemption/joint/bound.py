@@ -14,7 +14,7 @@ from optsched.plugins.shares.shortfall import Shortfall
 from optsched.problem.linear import Expression
 from optsched.solver.cpsat.level_model import LevelModel, Objective
 from optsched.solver.preemption.joint.model import count_whole_gangs, encode_joint
-from optsched.solver.solution_check import solve_soundly
+from optsched.solver.solution_check import solve_checked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from optsched.problem.tiers import Tiers
     from optsched.solver.cpsat.level_model import Limits
     from optsched.solver.cpsat.process import Solver
-    from optsched.solver.preemption.joint.model import Joint
+    from optsched.solver.preemption.joint.model import JointModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,21 +98,23 @@ def bound_with_evictions(
             found.append(None)
             continue
         known = value == level.ideal(problem) and not expression.constant
-        bound = value if known else bounds.find(expression, level.sense, value)
-        if bound is not None and _is_worse(bound, value, level.sense):
+        bound = value if known else bounds.find_bound(expression, level.sense, value)
+        if bound is not None and _contradicts(bound, value, level.sense):
             return None
         found.append(bound)
-        bounds.hold(expression, level.sense, value)
+        bounds.keep_level(expression, level.sense, value)
     evicted = Expression.of(joint.evict, np.ones_like(joint.evict))
-    victims = bounds.find(evicted, Sense.MIN, None)
+    victims = bounds.find_bound(evicted, Sense.MIN, None)
     whole_gangs = None
     for number in values[len(levels) :]:
-        bounds.hold(evicted, Sense.MIN, number)
-        whole_gangs = bounds.find(count_whole_gangs(joint), Sense.MIN, None)
+        bounds.keep_level(evicted, Sense.MIN, number)
+        whole_gangs = bounds.find_bound(count_whole_gangs(joint), Sense.MIN, None)
     return EvictionBounds(tuple(found), victims, whole_gangs)
 
 
-def _express(level: Started | Placed | Shortfall, joint: Joint, tiers: Tiers) -> Expression | None:
+def _express(
+    level: Started | Placed | Shortfall, joint: JointModel, tiers: Tiers
+) -> Expression | None:
     """The level in the joint model, at its best where that can not tell; None where unknown."""
     form = joint.form
     # Victims still count as demand, so what is due to a queue does not fall with what leaves.
@@ -128,7 +130,7 @@ def _express(level: Started | Placed | Shortfall, joint: Joint, tiers: Tiers) ->
     return replace(expression, constant=expression.constant + int(gain[restarts].sum()))
 
 
-def _find_restarts(joint: Joint) -> Bool:
+def _find_restarts(joint: JointModel) -> Bool:
     """(G,) gangs that could leave as a whole and start with the tasks that are pending."""
     problem, running = joint.form.problem, joint.facts.running
     candidates = np.bincount(running.gang_of[joint.groups.tasks], minlength=problem.num_gangs)
@@ -136,7 +138,7 @@ def _find_restarts(joint: Joint) -> Bool:
     return found
 
 
-def _restart_weights(joint: Joint) -> I64:
+def _restart_weights(joint: JointModel) -> I64:
     """(G,) what the minimum of a gang weighs among its pending tasks, see `admission_levels`."""
     problem = joint.form.problem
     shapes, of_class = problem.shapes, problem.derived(dominant_weights).of_class
@@ -151,7 +153,7 @@ def _restart_weights(joint: Joint) -> I64:
     return found
 
 
-def _is_worse(bound: int, value: int, sense: Sense) -> bool:
+def _contradicts(bound: int, value: int, sense: Sense) -> bool:
     return bound < value if sense is Sense.MAX else bound > value
 
 
@@ -159,13 +161,13 @@ class _Bounds:
     """Solves the joint model for one level after the other."""
 
     def __init__(
-        self, joint: Joint, solve: tuple[Solver, Limits, Callable[[], int | None]]
+        self, joint: JointModel, solve: tuple[Solver, Limits, Callable[[], int | None]]
     ) -> None:
         self._joint = joint
         self._solver, self._limits, self._left_ms = solve
         self._held: list[tuple[Expression, int]] = []
 
-    def hold(self, expression: Expression, sense: Sense, value: int) -> None:
+    def keep_level(self, expression: Expression, sense: Sense, value: int) -> None:
         """Keep a level at least as good as a value from here on."""
         if sense is Sense.MIN:
             factors = -expression.coefficients
@@ -173,7 +175,7 @@ class _Bounds:
             value = -value
         self._held.append((expression, value))
 
-    def find(self, expression: Expression, sense: Sense, value: int | None) -> int | None:
+    def find_bound(self, expression: Expression, sense: Sense, value: int | None) -> int | None:
         """The bound of an expression; None where time is too short for one.
 
         `value` is known to be reached.
@@ -192,7 +194,7 @@ class _Bounds:
         rows = self._rows()
         kin = np.full(len(lower), -1, np.int64)
         level_model = LevelModel(lower, upper, rows, (objective,), lower.copy(), kin)
-        solved = solve_soundly(self._solver, level_model, limits)
+        solved = solve_checked(self._solver, level_model, limits)
         return next((update.bound for update in solved.updates), None)
 
     def _rows(self) -> Rows:

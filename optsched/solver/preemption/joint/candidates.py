@@ -10,7 +10,7 @@ from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM
 
 if TYPE_CHECKING:
     from optsched.problem.arrays import Bool
-    from optsched.solver.preemption.sequential.running import Facts
+    from optsched.solver.preemption.sequential.running import SessionFacts
 
 
 class Candidates(NamedTuple):
@@ -32,13 +32,15 @@ class Candidates(NamedTuple):
     reclaimed: Bool
 
     @property
-    def all(self) -> Bool:
+    def any_reason(self) -> Bool:
         """(V,) tasks that are candidates for any reason."""
         found: Bool = self.preempted | self.exchanged | self.reclaimed
         return found
 
 
-def find_candidates(facts: Facts, reach: frozenset[str], *, waives: bool = True) -> Candidates:
+def find_candidates(
+    facts: SessionFacts, reach: frozenset[str], *, waives: bool = True
+) -> Candidates:
     """Return all running tasks that some plan may evict, whatever else the plan does.
 
     Parameters
@@ -73,7 +75,7 @@ def find_candidates(facts: Facts, reach: frozenset[str], *, waives: bool = True)
     return Candidates(preempted, exchanged, reclaimed)
 
 
-def _may_exchange(facts: Facts) -> Bool:
+def _may_exchange(facts: SessionFacts) -> Bool:
     """(V,) running tasks whose gang has a pending task of higher priority."""
     problem, running = facts.problem, facts.running
     highest: dict[int, int] = {}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.formulation import Formulation
     from optsched.solver.preemption.sequential.eviction_problem import Groups
-    from optsched.solver.preemption.sequential.running import Facts
+    from optsched.solver.preemption.sequential.running import SessionFacts
 
 MOST_PAIRS = 2_000
 """Pairs of a kind of reclaimer and a lender beyond which a bound leaves out what queues claim."""
@@ -32,12 +32,12 @@ _NOTHING = Expression.of([], [])
 
 def add_entitlement_rows(
     form: Formulation,
-    facts: Facts,
+    facts: SessionFacts,
     groups: Groups,
     evict: I64,
     who: Sequence[Bool],
-    able: Able | None = None,
-) -> tuple[I64, list[Pair]] | None:
+    able: EntitledClasses | None = None,
+) -> tuple[I64, list[ReclaimPair]] | None:
     """Let only victims leave that an admitted gang is entitled to.
 
     Parameters
@@ -127,14 +127,14 @@ def _bound_by_gain(form: Formulation, gain: int, classes: Bool) -> None:
     form.model.add_rows(0, np.append(use.variables, gain), np.append(use.coefficients, -1), lower=0)
 
 
-class Able(NamedTuple):
+class EntitledClasses(NamedTuple):
     """(H,) gang classes that may preempt, and that may reclaim."""
 
     preempt: Bool
     reclaim: Bool
 
 
-class Kind(NamedTuple):
+class ReclaimerClass(NamedTuple):
     """Gang classes (H,) of one queue that ask for the same resources.
 
     Attributes
@@ -150,11 +150,11 @@ class Kind(NamedTuple):
     sometimes: Bool
 
 
-class Pair(NamedTuple):
+class ReclaimPair(NamedTuple):
     """A kind of reclaimer and a lender: `variable` is 1 where the one reclaims from the other."""
 
     variable: int
-    kind: Kind
+    kind: ReclaimerClass
     lender: int
 
 
@@ -164,7 +164,7 @@ class _Reclaiming:
     def __init__(
         self,
         form: Formulation,
-        facts: Facts,
+        facts: SessionFacts,
         groups: Groups,
         columns: tuple[I64, I64],
         reclaims: Bool,
@@ -176,26 +176,29 @@ class _Reclaiming:
         self._evict, self._reclaim = columns
         self._reclaims = reclaims
         self._within: dict[tuple[int, int], int] = {}
-        self._lines: dict[int, I64] = {}
+        self._ancestors_of: dict[int, I64] = {}
 
-    def find_due_kinds(self) -> dict[int, list[Kind]]:
+    def find_due_kinds(self) -> dict[int, list[ReclaimerClass]]:
         """Lenders, and the kinds of reclaimers that something of each lender may be due to."""
         kinds = self._kinds()
-        due_lines = self._due_lines(kinds)
+        due_ancestors = self._list_due_ancestors(kinds)
         lenders = np.unique(self._groups.queue[self._reclaim >= 0]).tolist()
-        return {lender: self._find_due(kinds, due_lines, lender) for lender in lenders}
+        return {lender: self._find_due(kinds, due_ancestors, lender) for lender in lenders}
 
-    def add_rows(self, due_to: Mapping[int, list[Kind]], *, is_exact: bool) -> list[Pair]:
+    def add_rows(
+        self, due_to: Mapping[int, list[ReclaimerClass]], *, is_exact: bool
+    ) -> list[ReclaimPair]:
         """Add all rows for lenders and the kinds that they owe; returns the pairs."""
         groups, model = self._groups, self._form.model
         claims = is_exact or sum(len(kinds) for kinds in due_to.values()) <= MOST_PAIRS
-        found: list[Pair] = []
+        found: list[ReclaimPair] = []
         for lender, able in due_to.items():
             mine = np.flatnonzero((self._reclaim >= 0) & (groups.queue == lender))
             pairs = model.add_variables(0, np.ones(len(able) if claims else 1, np.int64))
             if claims:
                 mates = [
-                    Pair(v, kind, lender) for v, kind in zip(pairs.tolist(), able, strict=True)
+                    ReclaimPair(v, kind, lender)
+                    for v, kind in zip(pairs.tolist(), able, strict=True)
                 ]
                 found += mates
                 for pair in mates:
@@ -222,7 +225,7 @@ class _Reclaiming:
                 self._add_lender_rows(lender, mine, able)
         return found
 
-    def _kinds(self) -> list[Kind]:
+    def _kinds(self) -> list[ReclaimerClass]:
         gangs, request = self._form.gangs, self._form.problem.classes.request
         asks = request[gangs.class_of] > 0
         always = np.ones((len(gangs.shape_of), asks.shape[1]), np.bool_)
@@ -233,46 +236,46 @@ class _Reclaiming:
             return []
         of, first = row_groups((gangs.queue_of, *always.T, *sometimes.T, self._reclaims))
         return [
-            Kind(int(gangs.queue_of[h]), of == i, always[h], sometimes[h])
+            ReclaimerClass(int(gangs.queue_of[h]), of == i, always[h], sometimes[h])
             for i, h in enumerate(first.tolist())
             if self._reclaims[h]
         ]
 
-    def _apart(self, queue: int, other: int) -> I64:
+    def _find_separating_queues(self, queue: int, other: int) -> I64:
         """A queue and its ancestors up to where the other queue is below them."""
-        line = self._line(queue)
+        line = self._ancestors(queue)
         apart: I64 = line[~self._facts.above[other, line]]
         return apart
 
-    def _line(self, queue: int) -> I64:
+    def _ancestors(self, queue: int) -> I64:
         """A queue and its ancestors, in ascending order: few, however many queues there are."""
-        if queue not in self._lines:
-            self._lines[queue] = np.flatnonzero(self._facts.above[queue])
-        return self._lines[queue]
+        if queue not in self._ancestors_of:
+            self._ancestors_of[queue] = np.flatnonzero(self._facts.above[queue])
+        return self._ancestors_of[queue]
 
-    def _due_lines(self, kinds: Sequence[Kind]) -> tuple[I64, I64]:
+    def _list_due_ancestors(self, kinds: Sequence[ReclaimerClass]) -> tuple[I64, I64]:
         """Kinds, and queues above each that are due something that the kind asks for."""
         pairs = [
             (i, a)
             for i, kind in enumerate(kinds)
-            for a in self._line(kind.queue).tolist()
+            for a in self._ancestors(kind.queue).tolist()
             if (self._due[a, kind.sometimes] > 0).any()
         ]
         number, queue = np.array(pairs, np.int64).reshape(-1, 2).T
         return number, queue
 
     def _find_due(
-        self, kinds: Sequence[Kind], due_lines: tuple[I64, I64], lender: int
-    ) -> list[Kind]:
+        self, kinds: Sequence[ReclaimerClass], due_ancestors: tuple[I64, I64], lender: int
+    ) -> list[ReclaimerClass]:
         """Kinds that are due something below the first queue above both them and a lender."""
-        number, queue = due_lines
+        number, queue = due_ancestors
         found = np.unique(number[~self._facts.above[lender, queue]])
         return [kinds[i] for i in found.tolist() if kinds[i].queue != lender]
 
-    def _add_claim_rows(self, pair: Pair, *, is_exact: bool) -> None:
+    def _add_claim_rows(self, pair: ReclaimPair, *, is_exact: bool) -> None:
         """The claiming side ends within its due of everything that it asks for."""
         asked = pair.kind.sometimes if is_exact else pair.kind.always
-        for a in self._apart(pair.kind.queue, pair.lender).tolist():
+        for a in self._find_separating_queues(pair.kind.queue, pair.lender).tolist():
             for r in np.flatnonzero(asked & (self._due[a] > 0)).tolist():
                 if (a, r) not in self._within:
                     self._within[a, r] = self._add_within(a, r)
@@ -307,13 +310,13 @@ class _Reclaiming:
         return form.placed(form.problem.classes.request[gangs.class_of, resource], below)
 
     def _add_lender_rows(
-        self, lender: int, mine: I64, able: Sequence[Kind], pair: int | None = None
+        self, lender: int, mine: I64, able: Sequence[ReclaimerClass], pair: int | None = None
     ) -> None:
         """A lender gives back only what it holds above its due, and keeps its guarantee.
 
         `pair` is the variable of the only kind, None for a bound.
         """
-        line = self._line(lender)
+        line = self._ancestors(lender)
         # Only the lender's line is read: rows of all queues are far longer.
         claimers = np.array([kind.queue for kind in able], np.int64)
         shared: Bool = np.any(self._facts.above[claimers[:, None], line], axis=0)
@@ -335,7 +338,7 @@ class _Reclaiming:
                 kept = mine[(groups.request[mine] * due).any(axis=1)]
             # A claim within a guarantee may take whole gangs past what is due to their queue.
             is_open = pair is None and any(
-                self._facts.floors.owed[self._line(kind.queue)].any() for kind in able
+                self._facts.floors.owed[self._ancestors(kind.queue)].any() for kind in able
             )
             if len(kept) and not is_open:
                 self._add_return_rows(a, (kept, mine, counted), np.flatnonzero(some), pair)

@@ -30,12 +30,12 @@ from optsched.problem.later import without_gangs
 from optsched.problem.linear import Expression
 from optsched.solver.model.node_masks import static_mask
 from optsched.solver.preemption.joint.candidates import find_candidates
-from optsched.solver.preemption.joint.entitlement import Able, add_entitlement_rows
-from optsched.solver.preemption.sequential.eviction_problem import State
+from optsched.solver.preemption.joint.entitlement import EntitledClasses, add_entitlement_rows
+from optsched.solver.preemption.sequential.eviction_problem import EvictionState
 from optsched.solver.preemption.sequential.limits import Limits
 from optsched.solver.preemption.sequential.model import add_whole_rows
-from optsched.solver.preemption.sequential.running import Facts
-from optsched.solver.preemption.sequential.victim_groups import Grouping
+from optsched.solver.preemption.sequential.running import SessionFacts
+from optsched.solver.preemption.sequential.victim_groups import VictimGrouper
 
 if TYPE_CHECKING:
     from optsched.plugins.ruleset import RuleSet
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from optsched.problem.decisions import Decisions
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
-    from optsched.solver.preemption.joint.entitlement import Pair
+    from optsched.solver.preemption.joint.entitlement import ReclaimPair
     from optsched.solver.preemption.sequential.eviction_problem import Groups
 
 MOST_VARIABLES = 40_000
@@ -60,7 +60,7 @@ _MASKING = (NodeAffinity, PodAffinity, Shards, Taints)
 
 
 @dataclass(frozen=True, eq=False)
-class Joint:
+class JointModel:
     """The joint model under construction.
 
     Attributes
@@ -86,15 +86,15 @@ class Joint:
     """
 
     form: Formulation
-    facts: Facts
+    facts: SessionFacts
     groups: Groups
     evict: I64
     whole: I64
     node_set: I64
     supplied: I64
     reclaim: I64
-    pairs: list[Pair]
-    able: Able | None
+    pairs: list[ReclaimPair]
+    able: EntitledClasses | None
 
 
 def encode_joint(
@@ -102,8 +102,8 @@ def encode_joint(
     rules: RuleSet,
     tiers: Tiers,
     reach: frozenset[str],
-    asking: Asking | None = None,
-) -> Joint | None:
+    waiting_gangs: WaitingGangs | None = None,
+) -> JointModel | None:
     """Write the joint model of a session without its objective.
 
     Parameters
@@ -124,61 +124,61 @@ def encode_joint(
         their resources.
 
     """
-    is_exact = asking is not None
+    is_exact = waiting_gangs is not None
     if is_exact and is_tied(problem, rules):
         return None
-    facts = Facts(problem, rules)
+    facts = SessionFacts(problem, rules)
     candidates = find_candidates(facts, reach, waives=not is_exact)
     if is_exact:
         candidates = candidates._replace(exchanged=np.zeros_like(candidates.exchanged))
     gang_of = facts.running.gang_of
-    groups = Grouping(facts).groups(
+    groups = VictimGrouper(facts).groups(
         -1,
-        np.flatnonzero(candidates.all),
+        np.flatnonzero(candidates.any_reason),
         candidates.reclaimed,
         # Victims of gangs with pending tasks are told apart from all others.
         (*candidates, np.where(problem.shape_of[gang_of] >= 0, gang_of, -1)),
     )
-    moves = _moves(facts) if CONSOLIDATE in reach else None
-    full = _emptied_room(problem, groups, moves)
-    most = _most(problem, rules, full, is_exact=is_exact)
-    node_set = _node_sets(most)
+    moves = _group_movable_tasks(facts) if CONSOLIDATE in reach else None
+    full = _idle_without_victims(problem, groups, moves)
+    most = _max_tasks_per_node(problem, rules, full, is_exact=is_exact)
+    node_set = _group_nodes(most)
     size = int(node_set.max(initial=-1)) + 1
     is_merged = size < int(most.any(axis=0).sum())
     if len(groups) + len(most) * size > MOST_VARIABLES or (is_exact and is_merged):
         return None
-    form = _formulation(problem, rules, tiers, full, asking)
+    form = _formulation(problem, rules, tiers, full, waiting_gangs)
     evict = form.model.add_variables(0, groups.count)
     form.victims = Victims(evict, groups.count, groups.queue, groups.request)
     for rule in rules.hard:
         if isinstance(rule, _ENCODED) or is_exact:
             rule.encode(form)
-    supplied = _supply(form, most, node_set, size)
-    _add_room_rows(form, supplied, node_set, _Leavers(groups, evict, moves))
-    state = _undecided(problem, facts)
-    wholes = Grouping(facts).wholes(-1, groups, state)
-    whole = form.model.add_variables(0, np.array([int(w.may_leave) for w in wholes], np.int64))
+    supplied = _add_supply(form, most, node_set, size)
+    _add_capacity_rows(form, supplied, node_set, _VictimVariables(groups, evict, moves))
+    state = _initial_state(problem, facts)
+    wholes = VictimGrouper(facts).wholes(-1, groups, state)
+    whole = form.model.add_variables(0, np.array([int(w.may_end) for w in wholes], np.int64))
     add_whole_rows(form.model, (groups, wholes), evict, whole)
     for limit in Limits(facts).budgets(groups, state):
         form.model.add_rows(0, evict[limit.groups], limit.weights, upper=limit.most)
     at = groups.tasks[np.unique(groups.of_task, return_index=True)[1]]
     able = None
-    if asking is not None:
-        able = find_able(form, rules, asking)
-        _add_loser_rows(form, groups, gang_of[at], evict)
+    if waiting_gangs is not None:
+        able = find_entitled_classes(form, rules, waiting_gangs)
+        _add_victim_gang_rows(form, groups, gang_of[at], evict)
     who = [mask[at] for mask in candidates]
     entitled = add_entitlement_rows(form, facts, groups, evict, who, able)
     if entitled is None:
         return None
     reclaim, pairs = entitled
     if able is not None:
-        _add_presence_rows(form, _Leavers(groups, evict, None), supplied, node_set, able)
-    return Joint(form, facts, groups, evict, whole, node_set, supplied, reclaim, pairs, able)
+        _add_presence_rows(form, _VictimVariables(groups, evict, None), supplied, node_set, able)
+    return JointModel(form, facts, groups, evict, whole, node_set, supplied, reclaim, pairs, able)
 
 
-def _emptied_room(problem: Problem, groups: Groups, moves: _Moves | None) -> I64:
+def _idle_without_victims(problem: Problem, groups: Groups, moves: _Moves | None) -> I64:
     """(N, R) room on nodes once every pod that may leave has left."""
-    room = _room(problem)
+    room = _future_idle(problem)
     np.add.at(room, groups.node, groups.count[:, None] * groups.request)
     if moves is not None:
         np.add.at(room, moves.node, moves.count[:, None] * moves.request)
@@ -197,24 +197,26 @@ def is_tied(problem: Problem, rules: RuleSet) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Asking:
+class WaitingGangs:
     """(G,) gangs with tasks that find no room without evictions, and those that find some."""
 
     lacks: Bool
     gets: Bool
 
 
-def find_asking(problem: Problem, decisions: Decisions) -> Asking:
+def find_waiting_gangs(problem: Problem, decisions: Decisions) -> WaitingGangs:
     """Return who lacks and who gets room in decisions without evictions."""
     placed = (decisions.node_of >= 0) | (decisions.nominated >= 0)
     lacks, gets = (
         np.bincount(problem.gang_of[tasks], minlength=problem.num_gangs) > 0
         for tasks in (~placed, placed)
     )
-    return Asking(lacks, gets)
+    return WaitingGangs(lacks, gets)
 
 
-def find_able(form: Formulation, rules: RuleSet, asking: Asking) -> Able:
+def find_entitled_classes(
+    form: Formulation, rules: RuleSet, waiting_gangs: WaitingGangs
+) -> EntitledClasses:
     """Gang classes for which tasks may be evicted: those that lack room without that.
 
     Those that have their minimum preempt only where the policy lets them.
@@ -224,13 +226,13 @@ def find_able(form: Formulation, rules: RuleSet, asking: Asking) -> Able:
     able = np.ones(len(gangs.shape_of), np.bool_)
     np.logical_and.at(able, gangs.gang_class_of, preempts[gangs.class_of])
     first = gangs.members[gangs.member_start[:-1]]
-    able &= asking.lacks[first]
-    lacking = (form.start >= 0) & ~asking.gets[first]
-    return Able(able & (lacking | rules.preempts_for_growth), able)
+    able &= waiting_gangs.lacks[first]
+    lacking = (form.start >= 0) & ~waiting_gangs.gets[first]
+    return EntitledClasses(able & (lacking | rules.preempts_for_growth), able)
 
 
 def _add_presence_rows(
-    form: Formulation, who: _Leavers, supplied: I64, node_set: I64, able: Able
+    form: Formulation, who: _VictimVariables, supplied: I64, node_set: I64, able: EntitledClasses
 ) -> None:
     """Tasks leave only where a gang comes that may have them evicted.
 
@@ -254,7 +256,7 @@ def _add_presence_rows(
         model.add_rows(0, np.append(come, who.evict[k]), factors, upper=0)
 
 
-def _add_loser_rows(form: Formulation, groups: Groups, gang_of: I64, evict: I64) -> None:
+def _add_victim_gang_rows(form: Formulation, groups: Groups, gang_of: I64, evict: I64) -> None:
     """A gang that loses tasks gets none.
 
     `gang_of` is (K,) the gang of one task of each group.
@@ -285,28 +287,28 @@ class _Moves:
 
 
 @dataclass(frozen=True, eq=False)
-class _Leavers:
+class _VictimVariables:
     groups: Groups
     evict: I64
     moves: _Moves | None
 
 
-def _undecided(problem: Problem, facts: Facts) -> State:
-    return State(
-        room=_room(problem),
+def _initial_state(problem: Problem, facts: SessionFacts) -> EvictionState:
+    return EvictionState(
+        room=_future_idle(problem),
         used=problem.queues.allocated.copy(),
         evicted=np.zeros(len(facts.running), np.bool_),
         spent=np.zeros(len(problem.snapshot.budgets), np.int64),
     )
 
 
-def _room(problem: Problem) -> I64:
+def _future_idle(problem: Problem) -> I64:
     """(N, R) future idle; an overcommitted node offers nothing."""
     room: I64 = np.maximum(problem.allocatable - problem.used + problem.releasing, 0)
     return room
 
 
-def _moves(facts: Facts) -> _Moves:
+def _group_movable_tasks(facts: SessionFacts) -> _Moves:
     running = facts.running
     free = np.flatnonzero(~facts.spared)
     if not len(free):
@@ -317,7 +319,7 @@ def _moves(facts: Facts) -> _Moves:
     return _Moves(running.node_of[at], np.bincount(of).astype(np.int64), running.request[at])
 
 
-def _most(problem: Problem, rules: RuleSet, full: I64, *, is_exact: bool) -> I64:
+def _max_tasks_per_node(problem: Problem, rules: RuleSet, full: I64, *, is_exact: bool) -> I64:
     """(C, N) the most tasks of a class that a node holds with every candidate gone."""
     alone = without_gangs(problem)
     masking = [rule for rule in rules.masking if is_exact or isinstance(rule, _MASKING)]
@@ -333,7 +335,7 @@ def _most(problem: Problem, rules: RuleSet, full: I64, *, is_exact: bool) -> I64
     return np.minimum(most, problem.classes.num_pending[:, None])
 
 
-def _node_sets(most: I64) -> I64:
+def _group_nodes(most: I64) -> I64:
     """(N,) the set of each node: its own, or that of all nodes which the same classes may use."""
     useful = most.any(axis=0)
     found = np.full(most.shape[1], -1, np.int64)
@@ -345,12 +347,12 @@ def _node_sets(most: I64) -> I64:
 
 
 def _formulation(
-    problem: Problem, rules: RuleSet, tiers: Tiers, full: I64, asking: Asking | None
+    problem: Problem, rules: RuleSet, tiers: Tiers, full: I64, waiting_gangs: WaitingGangs | None
 ) -> Formulation:
     """Gang classes, in the problem in which every candidate has left its node."""
     alone, kinds = rules.distinguish_gangs(problem)
-    if asking is not None:
-        kinds += [asking.lacks.astype(np.int64), asking.gets.astype(np.int64)]
+    if waiting_gangs is not None:
+        kinds += [waiting_gangs.lacks.astype(np.int64), waiting_gangs.gets.astype(np.int64)]
     used = problem.allocatable - full
     releasing = np.zeros_like(problem.releasing)
     frozen(used, releasing)
@@ -358,7 +360,7 @@ def _formulation(
     return Formulation(emptied, gang_classes(problem, tiers, alone, [*kinds, problem.priority]))
 
 
-def _supply(form: Formulation, most: I64, node_set: I64, size: int) -> I64:
+def _add_supply(form: Formulation, most: I64, node_set: I64, size: int) -> I64:
     """(C, M) variables for the tasks of a class on a set of nodes; what is placed is supplied."""
     by_set = np.zeros((len(most), size), np.int64)
     useful = node_set >= 0
@@ -373,7 +375,9 @@ def _supply(form: Formulation, most: I64, node_set: I64, size: int) -> I64:
     return supplied
 
 
-def _add_room_rows(form: Formulation, supplied: I64, node_set: I64, who: _Leavers) -> None:
+def _add_capacity_rows(
+    form: Formulation, supplied: I64, node_set: I64, who: _VictimVariables
+) -> None:
     """Σ request·x ≤ future idle + Σ request·evicted, by set of nodes and resource."""
     problem, model, groups = form.problem, form.model, who.groups
     base = problem.allocatable - problem.used
@@ -411,7 +415,7 @@ def _add_room_rows(form: Formulation, supplied: I64, node_set: I64, who: _Leaver
         )
 
 
-def count_whole_gangs(joint: Joint) -> Expression:
+def count_whole_gangs(joint: JointModel) -> Expression:
     """Return the number of gangs that leave whole, gangs of one task included."""
     alone = joint.groups.gang < 0
     ends = np.concatenate([joint.evict[alone], joint.whole])

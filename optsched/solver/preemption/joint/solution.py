@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,12 +19,16 @@ from optsched.problem.arrays import UNPLACED
 from optsched.problem.decisions import Decisions
 from optsched.problem.linear import Expression
 from optsched.solver.cpsat.level_model import LevelModel, Objective
-from optsched.solver.model.assignment import deal
+from optsched.solver.model.assignment import assign_tasks
 from optsched.solver.model.encoding import incumbent_values
-from optsched.solver.portfolio import settle
-from optsched.solver.preemption.joint.model import count_whole_gangs, encode_joint, find_asking
-from optsched.solver.preemption.sequential.stage import Clearing, count_victims, nominate_seats
-from optsched.solver.solution_check import solve_soundly
+from optsched.solver.portfolio import fix_decisions
+from optsched.solver.preemption.joint.model import (
+    count_whole_gangs,
+    encode_joint,
+    find_waiting_gangs,
+)
+from optsched.solver.preemption.sequential.stage import EvictionPlan, count_victims, nominate_tasks
+from optsched.solver.solution_check import solve_checked
 from optsched.units import PODS
 
 if TYPE_CHECKING:
@@ -38,19 +41,19 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
     from optsched.problem.seats import Seats
     from optsched.problem.tiers import Tiers
-    from optsched.solver.preemption.joint.entitlement import Pair
-    from optsched.solver.preemption.joint.model import Joint
+    from optsched.solver.preemption.joint.entitlement import ReclaimPair
+    from optsched.solver.preemption.joint.model import JointModel
     from optsched.solver.preemption.sequential.stage import Means
 
 
-def make_room_jointly(
+def find_victims_jointly(
     problem: Problem,
     rules: RuleSet,
     goal: tuple[Tiers, Sequence[AnyLevel]],
     decisions: Decisions,
     reach: frozenset[str],
     means: Means,
-) -> Clearing | None:
+) -> EvictionPlan | None:
     """Return victims and seats for all gangs of a session, chosen together.
 
     The levels over gangs come first, in their order, then the fewest victims, the fewest gangs that
@@ -84,39 +87,39 @@ def make_room_jointly(
     left = means.left_ms()
     if means.solver is None or not reach or (left is not None and left <= 0):
         return None
-    seated = _find_seated(problem, decisions)
-    if seated.any():
-        mine = seated[problem.gang_of]
-        problem = settle(problem, decisions, seated)
+    fixed = _find_gangs_on_nominated_nodes(problem, decisions)
+    if fixed.any():
+        mine = fixed[problem.gang_of]
+        problem = fix_decisions(problem, decisions, fixed)
         node_of = np.where(mine, UNPLACED, decisions.node_of)
         nominated = np.where(mine, UNPLACED, decisions.nominated)
         decisions = replace(decisions, node_of=node_of, nominated=nominated)
-    asking = find_asking(problem, decisions)
-    joint = encode_joint(problem, rules, tiers, reach - {CONSOLIDATE}, asking)
+    waiting_gangs = find_waiting_gangs(problem, decisions)
+    joint = encode_joint(problem, rules, tiers, reach - {CONSOLIDATE}, waiting_gangs)
     if joint is None:
         return None
     limits = means.limits
     if left is not None:
         limits = replace(limits, budget_ms=min(left, limits.budget_ms or left))
-    solved = solve_soundly(means.solver, _level_model(joint, levels, decisions), limits)
+    solved = solve_checked(means.solver, _level_model(joint, levels, decisions), limits)
     last = next((u for u in reversed(solved.updates) if u.solution is not None), None)
     if last is None or last.solution is None or not last.solution[joint.evict].any():
         return None
-    return _read(joint, rules, tiers, last.solution)
+    return _build_eviction_plan(joint, rules, tiers, last.solution)
 
 
-def _find_seated(problem: Problem, decisions: Decisions) -> Bool:
+def _find_gangs_on_nominated_nodes(problem: Problem, decisions: Decisions) -> Bool:
     """(G,) gangs of which decisions put a task on the node that is nominated to it."""
     names = [node.name for node in problem.snapshot.nodes]
     at = np.maximum(decisions.node_of, decisions.nominated)
-    seated = np.zeros(problem.num_gangs, np.bool_)
+    fixed = np.zeros(problem.num_gangs, np.bool_)
     for i, task in enumerate(problem.tasks):
         if task.nominated_node and at[i] >= 0 and names[int(at[i])] == task.nominated_node:
-            seated[problem.gang_of[i]] = True
-    return seated
+            fixed[problem.gang_of[i]] = True
+    return fixed
 
 
-def _level_model(joint: Joint, levels: Sequence[AnyLevel], decisions: Decisions) -> LevelModel:
+def _level_model(joint: JointModel, levels: Sequence[AnyLevel], decisions: Decisions) -> LevelModel:
     form, groups = joint.form, joint.groups
     objectives = [
         Objective(level.encode(form), level.sense)
@@ -153,7 +156,9 @@ def _level_model(joint: Joint, levels: Sequence[AnyLevel], decisions: Decisions)
     return LevelModel(lower, upper, form.model.rows, tuple(objectives), hint, kin)
 
 
-def _read(joint: Joint, rules: RuleSet, tiers: Tiers, solution: I64) -> Clearing | None:
+def _build_eviction_plan(
+    joint: JointModel, rules: RuleSet, tiers: Tiers, solution: I64
+) -> EvictionPlan | None:
     """The evictions and seats of a solution; None where the verifier refuses them."""
     problem = joint.form.problem
     node = np.flatnonzero(joint.node_set >= 0)
@@ -161,25 +166,25 @@ def _read(joint: Joint, rules: RuleSet, tiers: Tiers, solution: I64) -> Clearing
     for row in joint.supplied:
         at = np.flatnonzero(row >= 0)
         slots.append(np.repeat(node[at], solution[row[at]]))
-    node_of = deal(joint.form, solution, slots, Decisions.nothing(problem)).node_of
+    node_of = assign_tasks(joint.form, solution, slots, Decisions.nothing(problem)).node_of
     victims, reclaimed = _choose_victims(joint, solution)
     pairs = [pair for pair in joint.pairs if solution[pair.variable]]
     namer = _Preemptors(joint, tiers, node_of)
     evictions = namer.name(victims, reclaimed, pairs)
     if evictions is None:
         return None
-    seats = _find_seats(problem, namer.node_of, namer.order)
+    seats = _find_nominations(problem, namer.node_of, namer.order)
     actions: list[Action] = [*evictions]
     for gang, mine in seats.items():
-        actions += nominate_seats(problem, gang, mine)
+        actions += nominate_tasks(problem, gang, mine)
     if verify_actions(problem.snapshot, actions, rules):
         return None
     results = count_victims(problem.snapshot, evictions)
     entitlements = _entitle(joint, evictions)
-    return Clearing(tuple(evictions), seats, results, entitlements=entitlements)
+    return EvictionPlan(tuple(evictions), seats, results, entitlements=entitlements)
 
 
-def _find_seats(problem: Problem, node_of: I64, gangs: Sequence[int]) -> dict[int, Seats]:
+def _find_nominations(problem: Problem, node_of: I64, gangs: Sequence[int]) -> dict[int, Seats]:
     """Seats of some gangs, in their order."""
     found: dict[int, Seats] = {}
     for gang in gangs:
@@ -193,7 +198,7 @@ def _find_seats(problem: Problem, node_of: I64, gangs: Sequence[int]) -> dict[in
     return found
 
 
-def _choose_victims(joint: Joint, solution: I64) -> tuple[I64, Bool]:
+def _choose_victims(joint: JointModel, solution: I64) -> tuple[I64, Bool]:
     """Of equal running tasks those leave that were created last."""
     groups, running = joint.groups, joint.facts.running
     left = solution[joint.evict].copy()
@@ -217,7 +222,7 @@ class _Preemptors:
     them apart.
     """
 
-    def __init__(self, joint: Joint, tiers: Tiers, node_of: I64) -> None:
+    def __init__(self, joint: JointModel, tiers: Tiers, node_of: I64) -> None:
         problem, gangs = joint.form.problem, joint.form.gangs
         self._problem, self._running = problem, joint.facts.running
         self._able = joint.able
@@ -230,22 +235,24 @@ class _Preemptors:
         self._class_of[gangs.members] = np.repeat(classes, gangs.multiplicity)
         self._given: dict[tuple[int, int], I64] = {}
 
-    def name(self, victims: I64, reclaimed: Bool, pairs: Sequence[Pair]) -> list[Evict] | None:
+    def name(
+        self, victims: I64, reclaimed: Bool, pairs: Sequence[ReclaimPair]
+    ) -> list[Evict] | None:
         """Evictions, reclaims first; None where some victim finds no gang.
 
         Of each lender the largest victim leaves last, and with it all victims of the same gang.
         """
         problem, running, found = self._problem, self._running, []
-        blocks = self._find_blocks(victims)
+        whole_gangs = self._find_whole_gangs(victims)
         for pair in pairs:
             mine = victims[reclaimed & (running.queue_of[victims] == pair.lender)]
-            askers = [
+            reclaimers = [
                 g
                 for g in self.order
                 if pair.kind.classes[self._class_of[g]]
                 and (self._able is None or self._able.reclaim[self._class_of[g]])
             ]
-            named = self._share(mine, blocks, partial(_same_for_all, askers))
+            named = self._name_preemptors(mine, whole_gangs, lambda _: reclaimers)
             if named is None:
                 return None
             by_gang = self._with_largest_last(mine, named)
@@ -260,7 +267,7 @@ class _Preemptors:
                 and problem.priority[g] > problem.priority[lost]
             ]
 
-        named = self._share(victims[~reclaimed], blocks, preemptors)
+        named = self._name_preemptors(victims[~reclaimed], whole_gangs, preemptors)
         if named is None:
             return None
         return [*found, *(self._evict(v, named[v], PREEMPT) for v in victims[~reclaimed].tolist())]
@@ -275,7 +282,7 @@ class _Preemptors:
         task = self._running.tasks[victim]
         return Evict(task.key, task.node, action, self._problem.snapshot.gangs[gang].key)
 
-    def _find_blocks(self, victims: I64) -> set[int]:
+    def _find_whole_gangs(self, victims: I64) -> set[int]:
         """Gangs that can not keep a single victim of theirs: they leave whole, or in groups."""
         running, gangs = self._running, self._problem.snapshot.gangs
         found = set()
@@ -287,46 +294,46 @@ class _Preemptors:
                 found.add(g)
         return found
 
-    def _share(
-        self, victims: I64, blocks: set[int], askers_of: Callable[[int], Sequence[int]]
+    def _name_preemptors(
+        self, victims: I64, whole_gangs: set[int], preemptors_of: Callable[[int], Sequence[int]]
     ) -> dict[int, int] | None:
         """The gang of each victim, those of gangs that leave whole first; None without one."""
         running, found = self._running, dict[int, int]()
         lost_of = running.gang_of
-        for lost in sorted(blocks & set(lost_of[victims].tolist())):
+        for lost in sorted(whole_gangs & set(lost_of[victims].tolist())):
             mine = victims[lost_of[victims] == lost]
-            gang = self._bring(askers_of(lost), mine)
+            gang = self._find_preemptor(preemptors_of(lost), mine)
             if gang is None:
                 return None
             for victim in mine.tolist():
-                self._give(gang, victim)
+                self._record_capacity_taken(gang, victim)
                 found[victim] = gang
         largest_first = np.argsort(-running.request[victims].sum(axis=1), kind="stable")
         for victim in victims[largest_first].tolist():
             if victim not in found:
-                gang = self._bring(askers_of(int(lost_of[victim])), np.array([victim]))
+                gang = self._find_preemptor(preemptors_of(int(lost_of[victim])), np.array([victim]))
                 if gang is None:
                     return None
-                self._give(gang, victim)
+                self._record_capacity_taken(gang, victim)
                 found[victim] = gang
         return found
 
-    def _give(self, gang: int, victim: int) -> None:
+    def _record_capacity_taken(self, gang: int, victim: int) -> None:
         request = self._running.request[victim]
         at = gang, int(self._running.node_of[victim])
         self._given[at] = self._given.get(at, np.zeros_like(request)) + request
 
-    def _bring(self, askers: Sequence[int], victims: I64) -> int | None:
+    def _find_preemptor(self, preemptors: Sequence[int], victims: I64) -> int | None:
         """The first of some gangs that takes the room of a victim, or that can move to do so."""
-        for gang in askers:
-            if any(self._takes(gang, v) for v in victims.tolist()):
+        for gang in preemptors:
+            if any(self._can_use_capacity_of(gang, v) for v in victims.tolist()):
                 return gang
-        for gang in askers:
+        for gang in preemptors:
             if self._swap(gang, np.unique(self._running.node_of[victims])):
                 return gang
         return None
 
-    def _takes(self, gang: int, victim: int) -> bool:
+    def _can_use_capacity_of(self, gang: int, victim: int) -> bool:
         """Whether a gang asks for more on a victim's node than other victims there give to it."""
         problem, node = self._problem, int(self._running.node_of[victim])
         first, end = problem.task_start[gang : gang + 2].tolist()
@@ -356,12 +363,7 @@ class _Preemptors:
         return False
 
 
-def _same_for_all(askers: Sequence[int], lost: int) -> Sequence[int]:
-    """Askers that may have tasks of any gang evicted."""
-    return askers
-
-
-def _entitle(joint: Joint, evictions: Sequence[Evict]) -> tuple[Entitlement, ...]:
+def _entitle(joint: JointModel, evictions: Sequence[Evict]) -> tuple[Entitlement, ...]:
     """What queues that reclaim may hold once all is placed, see `rules.entitlement`."""
     problem, facts = joint.form.problem, joint.facts
     if facts.due is None:

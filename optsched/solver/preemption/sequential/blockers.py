@@ -9,7 +9,7 @@ import numpy as np
 from optsched.plugins.extension_points import Blocker, EvictionGroups, NodeModel
 from optsched.problem.arrays import row_groups
 from optsched.problem.later import once_gone, without_gangs
-from optsched.solver.preemption.sequential.eviction_problem import Barred, Beside
+from optsched.solver.preemption.sequential.eviction_problem import BlockedNodes, OtherPlacements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,11 +17,15 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.linear import LinearModel
     from optsched.problem.problem import Problem
-    from optsched.solver.preemption.sequential.eviction_problem import Bid, Groups, State
-    from optsched.solver.preemption.sequential.running import Facts
+    from optsched.solver.preemption.sequential.eviction_problem import (
+        EvictionProblem,
+        EvictionState,
+        Groups,
+    )
+    from optsched.solver.preemption.sequential.running import SessionFacts
 
 
-class Bars:
+class Blockers:
     """What stands in the way of a bid's entries other than room.
 
     Attributes
@@ -31,7 +35,7 @@ class Bars:
 
     """
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: SessionFacts) -> None:
         self._facts = facts
         self._rules = facts.rules
         self.alone = without_gangs(facts.problem)
@@ -39,8 +43,8 @@ class Bars:
         self._stakes: dict[int, list[I64]] = {}
         self._known: tuple[bytes, Problem] = (b"", facts.problem)
 
-    def in_the_way(
-        self, task_class: I64, state: State, candidates: Bool, allowed: Bool
+    def find_blocking_tasks(
+        self, task_class: I64, state: EvictionState, candidates: Bool, allowed: Bool
     ) -> list[tuple[int, Blocker]]:
         """Candidates in the way of a class; takes nodes from `allowed` where others are."""
         found = []
@@ -60,12 +64,16 @@ class Bars:
         domains: I64 = bar.domain_of[self._facts.running.node_of[tasks]]
         return domains
 
-    def barred(
-        self, task_class: I64, allowed: Bool, groups: Groups, bars: Sequence[tuple[int, Blocker]]
-    ) -> Iterator[Barred]:
+    def group_blocked_nodes(
+        self,
+        task_class: I64,
+        allowed: Bool,
+        groups: Groups,
+        blocking: Sequence[tuple[int, Blocker]],
+    ) -> Iterator[BlockedNodes]:
         """The same by domain and group, for the model."""
         group_of = dict(zip(groups.tasks.tolist(), groups.of_task.tolist(), strict=True))
-        for c, bar in bars:
+        for c, bar in blocking:
             entries = np.flatnonzero(task_class == c)
             open_nodes = np.logical_or.reduce(allowed[entries])
             domains = self._domains(bar, bar.tasks)
@@ -73,7 +81,7 @@ class Bars:
                 nodes = np.flatnonzero(open_nodes & (bar.domain_of == domain))
                 here = [group_of[v] for v in bar.tasks[domains == domain].tolist() if v in group_of]
                 if len(nodes):
-                    yield Barred(entries, nodes, np.unique(np.array(here, np.int64)))
+                    yield BlockedNodes(entries, nodes, np.unique(np.array(here, np.int64)))
 
     def is_tied(self, task_class: int) -> bool:
         """Whether tasks of a class look at what else stands on nodes."""
@@ -92,18 +100,22 @@ class Bars:
 
     # --- those beside ----------------------------------------------------------------------------
 
-    def beside(self, looking: Sequence[int], state: State, tasks: Bool) -> Beside | None:
+    def find_other_placements(
+        self, tied_classes: Sequence[int], state: EvictionState, tasks: Bool
+    ) -> OtherPlacements | None:
         """What those see beside them who look: classes of a bid, or others who have their places.
 
         None where there is nobody who looks, and nobody who has to look at any of some running
         tasks (V,) that may leave.
         """
-        task_class, node, number = self._decided(state)
+        task_class, node, number = self._count_tied_placements(state)
         others = np.unique(task_class).tolist()
-        if not looking and not any(self._minds(c, tasks) for c in others):
+        if not tied_classes and not any(self._needs_any_to_stay(c, tasks) for c in others):
             return None
-        domains = self._domains_of(looking)
-        return Beside(task_class, node, number, self._once_gone(state), domains)
+        domains = self._domains_of(tied_classes)
+        return OtherPlacements(
+            task_class, node, number, self._problem_after_evictions(state), domains
+        )
 
     def _domains_of(self, task_classes: Sequence[int]) -> I64:
         """(N,) one number for each combination of domains of the terms that classes carry."""
@@ -116,7 +128,7 @@ class Bars:
             return np.zeros(problem.num_nodes, np.int64)
         return row_groups(list(relations.domain_of[wide]))[0]
 
-    def _minds(self, task_class: int, tasks: Bool) -> bool:
+    def _needs_any_to_stay(self, task_class: int, tasks: Bool) -> bool:
         """Whether tasks of a class may want any of some running tasks (V,) to stay."""
         problem = self._facts.problem
         found = (
@@ -124,7 +136,7 @@ class Bars:
         )
         return any(bool((s[tasks] >= 0).any()) for s in found if s is not None)
 
-    def _decided(self, state: State) -> tuple[I64, I64, I64]:
+    def _count_tied_placements(self, state: EvictionState) -> tuple[I64, I64, I64]:
         """Tasks (m,) of a class on a node, as far as they look at what else stands there."""
         none = np.empty(0, np.int64)
         parts = [np.concatenate(each) for each in zip(*state.came, strict=True)]
@@ -137,7 +149,7 @@ class Bars:
         c, n = np.divmod(pairs, max(self._facts.problem.num_nodes, 1))
         return c, n, total
 
-    def _once_gone(self, state: State) -> Problem:
+    def _problem_after_evictions(self, state: EvictionState) -> Problem:
         key = state.evicted.tobytes()
         if key != self._known[0]:
             tasks = self._facts.running.tasks
@@ -145,44 +157,44 @@ class Bars:
             self._known = key, once_gone(self._facts.problem, gone)
         return self._known[1]
 
-    def relate(self, bid: Bid, model: LinearModel, supplied: I64, leave: I64) -> None:
+    def relate(self, bid: EvictionProblem, model: LinearModel, supplied: I64, leave: I64) -> None:
         """Rows on what may stand together once everybody has left who is to leave.
 
         `supplied` is (E, N) variables of the bid's entries, -1 where none may be; `leave` is (K,)
         those of its groups.
         """
-        beside = bid.beside
-        assert beside is not None  # noqa: S101  the caller has looked
+        others = bid.others
+        assert others is not None  # noqa: S101  the caller has looked
         shape = (len(self._facts.problem.classes.shapes), self._facts.problem.num_nodes)
         by_class = np.full(shape, -1, np.int64)
         for c in np.unique(bid.task_class[bid.is_tied]).tolist():
             mine = supplied[bid.task_class == c]
-            by_class[c] = mine[0] if len(mine) == 1 else _summed(model, mine)
-        _add_decided(model, by_class, beside)
+            by_class[c] = mine[0] if len(mine) == 1 else _add_sums(model, mine)
+        _add_decided(model, by_class, others)
         groups = bid.groups
         evictions = EvictionGroups(groups.tasks, groups.of_task, groups.node, leave, groups.count)
-        nodes = NodeModel(beside.problem, self.alone, model, by_class, evictions)
+        nodes = NodeModel(others.problem, self.alone, model, by_class, evictions)
         for rule in self._rules.hard:
             rule.constrain_nodes(nodes)
 
 
-def _add_decided(model: LinearModel, by_class: I64, beside: Beside) -> None:
+def _add_decided(model: LinearModel, by_class: I64, others: OtherPlacements) -> None:
     """Count what others get among the tasks of its classes."""
-    at = (beside.task_class, beside.node)
+    at = (others.task_class, others.node)
     own = by_class[at]
     most = np.where(own >= 0, model.bounds[1][own], 0) if len(own) else own
-    total = model.add_variables(beside.number, beside.number + most)
+    total = model.add_variables(others.number, others.number + most)
     mixed = np.flatnonzero(own >= 0)
     rows, ones = np.arange(len(mixed)), np.ones(len(mixed), np.int64)
     if len(mixed):
         variables = np.concatenate([total[mixed], own[mixed]])
         factors = np.concatenate([ones, -ones])
-        number = beside.number[mixed]
+        number = others.number[mixed]
         model.add_rows(np.append(rows, rows), variables, factors, lower=number, upper=number)
     by_class[at] = total
 
 
-def _summed(model: LinearModel, variables: I64) -> I64:
+def _add_sums(model: LinearModel, variables: I64) -> I64:
     """(N,) variables that are the sums of those (m, N) that there are, -1 where there is none."""
     found = variables >= 0
     open_nodes = np.flatnonzero(found.any(axis=0))

@@ -1,4 +1,4 @@
-"""Bids: who may go for a gang that stays out, and within which limits."""
+"""Compile eviction problems: who may be evicted for one gang, and within which limits."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 
 from optsched.plugins.nodes.shards import preferred_nodes
 from optsched.solver.model.node_masks import static_mask
-from optsched.solver.preemption.sequential.blockers import Bars
-from optsched.solver.preemption.sequential.eviction_problem import Bid, claims
+from optsched.solver.preemption.sequential.blockers import Blockers
+from optsched.solver.preemption.sequential.eviction_problem import EvictionProblem, claims
 from optsched.solver.preemption.sequential.limits import Limits
-from optsched.solver.preemption.sequential.running import Facts
-from optsched.solver.preemption.sequential.victim_groups import Grouping
+from optsched.solver.preemption.sequential.running import SessionFacts
+from optsched.solver.preemption.sequential.victim_groups import VictimGrouper
 from optsched.units import PODS
 
 if TYPE_CHECKING:
@@ -23,18 +23,21 @@ if TYPE_CHECKING:
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
-    from optsched.solver.preemption.sequential.eviction_problem import Reserve, State
+    from optsched.solver.preemption.sequential.eviction_problem import (
+        EvictionState,
+        GuaranteeReserve,
+    )
 
 
 class _Candidates(NamedTuple):
-    """(V,) who may go, (V,) who would be reclaimed, and what the claiming side may hold."""
+    """(V,) possible victims, (V,) those of other queues, and what the claiming side may hold."""
 
     leave: Bool
     reclaimed: Bool
     claims: list[tuple[int, int, int]]
 
 
-class Bidding:
+class EvictionCompiler:
     """Makes bids; what is the same for all of them is computed once.
 
     Attributes
@@ -46,10 +49,10 @@ class Bidding:
 
     def __init__(self, problem: Problem, rules: RuleSet, reach: frozenset[str]) -> None:
         self.problem = problem
-        self.facts = Facts(problem, rules)
+        self.facts = SessionFacts(problem, rules)
         self.running = self.facts.running
-        self.bars = Bars(self.facts)
-        self._grouping = Grouping(self.facts)
+        self.blockers = Blockers(self.facts)
+        self._grouping = VictimGrouper(self.facts)
         self._limits = Limits(self.facts)
         self.rules = self._rules = rules
         self._reach = reach
@@ -65,7 +68,9 @@ class Bidding:
         domains = None if rule is None else rule.find_eviction_domains(self.problem, gang)
         return ([None], True) if domains is None else (list(domains.masks), domains.are_all)
 
-    def bid(self, gang: int, state: State, within: Bool | None = None) -> Bid | None:
+    def compile_minimum(
+        self, gang: int, state: EvictionState, within: Bool | None = None
+    ) -> EvictionProblem | None:
         """What a gang may have evicted for its minimum on some nodes.
 
         None where nothing could help it, or where it has its minimum.
@@ -73,11 +78,11 @@ class Bidding:
         if not self.has_minimum(gang):
             return None
         candidates = self._candidates(gang, state, grows=False)
-        return self._bid(gang, state, within, candidates, self.facts.counts_of(gang))
+        return self._compile(gang, state, within, candidates, self.facts.counts_of(gang))
 
-    def bid_within_guarantee(
-        self, gang: int, state: State, within: Bool | None = None
-    ) -> Bid | None:
+    def compile_within_guarantee(
+        self, gang: int, state: EvictionState, within: Bool | None = None
+    ) -> EvictionProblem | None:
         """What a gang may have reclaimed within a guarantee, of all that lenders hold above theirs.
 
         A gang that leaves as a whole may then hold more than its queue holds above its due. None
@@ -85,33 +90,35 @@ class Bidding:
         """
         if not self.problem.queues.guarantee.any() or not self.has_minimum(gang):
             return None
-        least, request = self._least(gang, grows=False), self.facts.request_of(gang)
+        least, request = self._minimum_request(gang, grows=False), self.facts.request_of(gang)
         held = self.problem.queues.summed_up(state.used)
         queue = int(self.problem.queue_of[gang])
         covered = self.facts.floors.covered(queue, request, least, held)
         if not covered.any():
             return None
         leave, reclaimed, claims = self._candidates(gang, state, grows=False)
-        who = _Candidates(leave & covered & reclaimed, reclaimed & covered, claims)
-        bid = self._bid(gang, state, within, who, self.facts.counts_of(gang))
+        candidates_of_gang = _Candidates(leave & covered & reclaimed, reclaimed & covered, claims)
+        bid = self._compile(gang, state, within, candidates_of_gang, self.facts.counts_of(gang))
         return None if bid is None else replace(bid, lendings=())
 
-    def bid_growth(
-        self, gang: int, state: State, rest: I64, within: Bool | None = None
-    ) -> Bid | None:
+    def compile_growth(
+        self, gang: int, state: EvictionState, rest: I64, within: Bool | None = None
+    ) -> EvictionProblem | None:
         """What a gang that has its minimum may have evicted for more, up to (E,) `rest` tasks.
 
         Its queue claims back what is due to it; others of its queue leave only where the policy
         lets gangs beyond their minimum preempt.
         """
         candidates = self._candidates(gang, state, grows=True)
-        return self._bid(gang, state, within, candidates, rest, grows=True)
+        return self._compile(gang, state, within, candidates, rest, grows=True)
 
     def has_minimum(self, gang: int) -> bool:
         """Whether tasks of a gang must come together: not once it runs with its minimum."""
         return not self.problem.shapes.is_started[self.problem.shape_of[gang]]
 
-    def bid_inside(self, gang: int, state: State, within: Bool | None = None) -> Bid | None:
+    def compile_exchange(
+        self, gang: int, state: EvictionState, within: Bool | None = None
+    ) -> EvictionProblem | None:
         """What the most important tasks of a gang may have evicted of the gang's own surplus."""
         problem, running = self.problem, self.running
         shape = int(problem.shape_of[gang])
@@ -127,7 +134,7 @@ class Bidding:
         leaves = np.zeros(len(running), np.bool_)
         leaves[lower] = True
         leaves &= ~self.facts.spared & ~state.evicted
-        return self._bid(
+        return self._compile(
             gang,
             state,
             within,
@@ -136,52 +143,52 @@ class Bidding:
             grows=True,
         )
 
-    def _bid(
+    def _compile(
         self,
         gang: int,
-        state: State,
+        state: EvictionState,
         within: Bool | None,
-        who: _Candidates,
+        candidates_of_gang: _Candidates,
         most: I64,
         *,
         grows: bool = False,
-    ) -> Bid | None:
+    ) -> EvictionProblem | None:
         problem = self.problem
         shape = problem.shapes.shapes[int(problem.shape_of[gang])]
         tasks = problem.tasks[problem.task_start[gang] : problem.task_start[gang + 1]]
-        candidates, reclaimed, claims = who
+        candidates, reclaimed, claims = candidates_of_gang
         if not candidates.any() or not all(t.preempts for t in tasks):
             return None
         task_class = self.facts.classes_of(gang)
         request = problem.classes.request[task_class]
         roles = [e.role for e in shape.entries]
         names = sorted(set(roles))
-        allowed = self._allowed(task_class, state)
+        allowed = self._find_allowed_nodes(task_class, state)
         if within is not None:
             allowed &= within
         need_role = tuple((names.index(r), n) for r, n in shape.need_role if r in names)
         least = max(shape.need, sum(n for _, n in need_role))
         serves_all = grows or bool(shape.parts) or self._preempts_for_growth
-        bars = self.bars.in_the_way(task_class, state, candidates, allowed)
+        blocking = self.blockers.find_blocking_tasks(task_class, state, candidates, allowed)
         ceilings = self._limits.ceilings(gang, state)
         reserves = tuple(self._limits.reserves(gang, state, request))
-        helps = self._in_the_way(allowed, request, bars)
-        is_tied = np.array([self.bars.is_tied(c) for c in task_class.tolist()], np.bool_)
-        looking = np.unique(task_class[is_tied]).tolist()
-        for stakes in (s for c in looking for s in self.bars.stakes(c)):
+        helps = self._find_helpful_tasks(allowed, request, blocking)
+        is_tied = np.array([self.blockers.is_tied(c) for c in task_class.tolist()], np.bool_)
+        tied_classes = np.unique(task_class[is_tied]).tolist()
+        for stakes in (s for c in tied_classes for s in self.blockers.stakes(c)):
             helps |= stakes >= 0
-        helps |= self._relieves(most @ request, (*ceilings, *claims), reserves)
-        useful = self._with_kin(candidates, helps)
+        helps |= self._find_relieving_tasks(most @ request, (*ceilings, *claims), reserves)
+        useful = self._add_whole_gangs(candidates, helps)
         if not useful.any():
             return None
-        beside = self.bars.beside(looking, state, useful)
+        others = self.blockers.find_other_placements(tied_classes, state, useful)
         numbers = np.arange(len(self.running))
-        apart: list[I64 | Bool] = [np.isin(numbers, bar.tasks) for _, bar in bars]
-        if beside is not None:
-            looking = sorted({*looking, *beside.task_class.tolist()})
-            apart += (s for c in looking for s in self.bars.stakes(c))
+        apart: list[I64 | Bool] = [np.isin(numbers, bar.tasks) for _, bar in blocking]
+        if others is not None:
+            tied_classes = sorted({*tied_classes, *others.task_class.tolist()})
+            apart += (s for c in tied_classes for s in self.blockers.stakes(c))
         groups = self._grouping.groups(gang, np.flatnonzero(useful), reclaimed, apart)
-        return Bid(
+        return EvictionProblem(
             gang=gang,
             is_started=grows,
             task_class=task_class,
@@ -204,33 +211,35 @@ class Bidding:
             ),
             lendings=tuple(self._limits.lendings(gang, groups, state, request)),
             reserves=reserves,
-            barred=tuple(self.bars.barred(task_class, allowed, groups, bars)),
+            blocked=tuple(self.blockers.group_blocked_nodes(task_class, allowed, groups, blocking)),
             is_tied=is_tied,
-            beside=beside,
+            others=others,
         )
 
-    def _allowed(self, task_class: I64, state: State) -> Bool:
+    def _find_allowed_nodes(self, task_class: I64, state: EvictionState) -> Bool:
         problem = self.problem
         sound: Bool = np.logical_and((state.room >= 0).all(axis=1), problem.ready)
         allowed = np.tile(sound, (len(task_class), 1))
         for e, c in enumerate(task_class.tolist()):
-            mask = static_mask(self.bars.alone, self._rules.masking, c)
+            mask = static_mask(self.blockers.alone, self._rules.masking, c)
             if mask is not None:
                 allowed[e] &= mask
         return allowed
 
-    def _in_the_way(self, allowed: Bool, request: I64, bars: Sequence[tuple[int, Blocker]]) -> Bool:
+    def _find_helpful_tasks(
+        self, allowed: Bool, request: I64, blocking: Sequence[tuple[int, Blocker]]
+    ) -> Bool:
         """(V,) tasks that take room on nodes that help, or that keep the gang off them."""
         running = self.running
         open_nodes = np.logical_or.reduce(allowed)
         takes = (running.request[:, request.any(axis=0)] > 0).any(axis=1)
         helps: Bool = np.logical_and(takes, open_nodes[running.node_of])
-        for _, bar in bars:
+        for _, bar in blocking:
             helps[bar.tasks] = True
         return helps
 
-    def _relieves(
-        self, gain: I64, rows: Sequence[tuple[int, int, int]], reserves: Sequence[Reserve]
+    def _find_relieving_tasks(
+        self, gain: I64, rows: Sequence[tuple[int, int, int]], reserves: Sequence[GuaranteeReserve]
     ) -> Bool:
         """(V,) tasks whose queues have to get smaller for a gang that takes (R,) `gain`."""
         running = self.running
@@ -246,7 +255,7 @@ class Bidding:
                 helps |= running.request[:, reserve.resource] > 0
         return helps
 
-    def _with_kin(self, candidates: Bool, helps: Bool) -> Bool:
+    def _add_whole_gangs(self, candidates: Bool, helps: Bool) -> Bool:
         """(V,) candidates that help, and all others of their gangs."""
         running = self.running
         gangs = np.zeros(self.problem.num_gangs, np.bool_)
@@ -254,15 +263,15 @@ class Bidding:
         together: Bool = candidates & gangs[running.gang_of]
         return together
 
-    # --- who may go ------------------------------------------------------------------------------
+    # --- candidates ------------------------------------------------------------------------------
 
-    def _candidates(self, gang: int, state: State, *, grows: bool) -> _Candidates:
+    def _candidates(self, gang: int, state: EvictionState, *, grows: bool) -> _Candidates:
         problem, running = self.problem, self.running
         queue = int(problem.queue_of[gang])
         others = (
             ~state.evicted
             & (running.gang_of != gang)
-            & ~np.isin(running.gang_of, list(state.bidders))
+            & ~np.isin(running.gang_of, list(state.preemptors))
             & (running.queue_of >= 0)
         )
         free = others & ~self.facts.spared
@@ -276,7 +285,7 @@ class Bidding:
             asked = np.flatnonzero(self.facts.request_of(gang).any(axis=0))
             # Which tasks come is open: what entitles them is what all of them ask for.
             always = np.flatnonzero((self.facts.request_of(gang) > 0).all(axis=0))
-            least = self._least(gang, grows=grows)
+            least = self._minimum_request(gang, grows=grows)
             gone = running.request[found].sum(axis=0)
             lent = (free | others & self._waived(gang, least, state)) & ~own
             if self.facts.returns_by_use:
@@ -286,19 +295,23 @@ class Bidding:
                 rows = self._claim(queue, lender, state, asked)
                 is_due = bool(self._claim(queue, lender, state, always))
                 # What is preempted in the gang's own queue makes room for its claim, too.
-                if self.facts.reclaimable[lender] and is_due and self._within(rows, least - gone):
+                if (
+                    self.facts.reclaimable[lender]
+                    and is_due
+                    and self._fits_claims(rows, least - gone)
+                ):
                     reclaimed |= lent & (running.queue_of == lender)
                     claims |= {(a, r): most for a, r, most in rows}
         rows = [(a, r, most) for (a, r), most in sorted(claims.items())]
         return _Candidates(found | reclaimed, reclaimed, rows)
 
-    def _waived(self, gang: int, least: I64, state: State) -> Bool:
+    def _waived(self, gang: int, least: I64, state: EvictionState) -> Bool:
         """(V,) running tasks whose marks do not hold against a claim within a guarantee."""
         held = self.problem.queues.summed_up(state.used)
         queue, request = int(self.problem.queue_of[gang]), self.facts.request_of(gang)
         return self.facts.floors.waived(queue, request, least, held)
 
-    def may_leave(self, gang: int, state: State) -> Bool:
+    def find_possible_victims(self, gang: int, state: EvictionState) -> Bool:
         """(V,) running tasks that may be asked to leave for a gang."""
         return self._candidates(gang, state, grows=not self.has_minimum(gang)).leave
 
@@ -316,24 +329,26 @@ class Bidding:
             if due[a, r] > 0
         }
 
-    def keepers(self, gang: int, state: State) -> Iterator[tuple[int, int, int, int]]:
+    def find_kept_capacity(
+        self, gang: int, state: EvictionState
+    ) -> Iterator[tuple[int, int, int, int]]:
         """Queues that would have to give something back to a gang, were they reclaimable.
 
         (queue, resource, held, due).
         """
         if "reclaim" not in self._reach or self.facts.due is None:
             return
-        least = self._least(gang, grows=not self.has_minimum(gang))
+        least = self._minimum_request(gang, grows=not self.has_minimum(gang))
         asked, queue = np.flatnonzero(least), int(self.problem.queue_of[gang])
         for other in np.flatnonzero(~self.facts.reclaimable & ~self.facts.above[queue]).tolist():
             rows = self._claim(queue, other, state, asked)
-            if rows and self._within(rows, least):
+            if rows and self._fits_claims(rows, least):
                 for r in {r for _, r, _ in rows}:
                     held, due = int(state.used[other, r]), int(self.facts.due[other, r])
                     if held > due:
                         yield other, r, held, due
 
-    def _least(self, gang: int, *, grows: bool) -> I64:
+    def _minimum_request(self, gang: int, *, grows: bool) -> I64:
         """(R,) what the least that is worth having takes."""
         problem = self.problem
         request = self.facts.request_of(gang)
@@ -345,7 +360,7 @@ class Bidding:
         return smallest
 
     def _claim(
-        self, queue: int, lender: int, state: State, asked: I64
+        self, queue: int, lender: int, state: EvictionState, asked: I64
     ) -> list[tuple[int, int, int]]:
         """What the claimer and those above it may gain, up to where the two queues meet.
 
@@ -354,12 +369,12 @@ class Bidding:
         assert self.facts.due is not None  # noqa: S101  the caller has looked
         apart = self.facts.above[queue] & ~self.facts.above[lender]
         return [
-            (a, r, int(self.facts.due[a, r]) - self.facts.used(a, r, state))
+            (a, r, int(self.facts.due[a, r]) - self.facts.sum_used(a, r, state))
             for a in np.flatnonzero(apart).tolist()
             for r in asked.tolist()
             if self.facts.due[a, r] > 0
         ]
 
     @staticmethod
-    def _within(rows: Sequence[tuple[int, int, int]], least: I64) -> bool:
+    def _fits_claims(rows: Sequence[tuple[int, int, int]], least: I64) -> bool:
         return all(least[r] <= most for _, r, most in rows)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False)
-class State:
+class EvictionState:
     """The cluster as far as it has been decided.
 
     Attributes
@@ -48,7 +48,7 @@ class State:
     spent: I64
     came: list[tuple[I64, I64, I64]] = field(default_factory=list)
     entitled: dict[tuple[int, int], int] = field(default_factory=dict)
-    bidders: set[int] = field(default_factory=set)
+    preemptors: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +98,7 @@ class Groups:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class VictimSubGroup:
     """A smaller group of a gang of victims that keeps its size or leaves as a whole.
 
     Attributes
@@ -113,7 +113,7 @@ class Part:
     policy: int
     held: int
     surplus: int
-    may_leave: bool
+    may_end: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +137,8 @@ class Whole:
     held: int
     surplus: int
     by_role: tuple[tuple[int, int, int], ...]
-    may_leave: bool
-    parts: tuple[Part, ...] = ()
+    may_end: bool
+    parts: tuple[VictimSubGroup, ...] = ()
     spare_parts: tuple[tuple[int, int], ...] = ()
 
 
@@ -186,7 +186,7 @@ class Lending:
     options: tuple[tuple[int, int, I64, int], ...]
 
 
-class Beside(NamedTuple):
+class OtherPlacements(NamedTuple):
     """What others get in this session, as far as it looks at what else stands on nodes.
 
     Attributes
@@ -207,7 +207,7 @@ class Beside(NamedTuple):
     domain_of: I64
 
 
-class Barred(NamedTuple):
+class BlockedNodes(NamedTuple):
     """Entries that come to some nodes (m,) only once all of some groups have left."""
 
     entries: I64
@@ -216,7 +216,7 @@ class Barred(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Reserve:
+class GuaranteeReserve:
     """What queues claim of one resource, for their guarantees or for what they need.
 
     Attributes
@@ -239,7 +239,7 @@ class Reserve:
 
 
 @dataclass(frozen=True, eq=False)
-class Bid:
+class EvictionProblem:
     """What a gang wants and what may be taken for it.
 
     Attributes
@@ -283,13 +283,13 @@ class Bid:
     wholes: tuple[Whole, ...]
     limits: tuple[Limit, ...]
     lendings: tuple[Lending, ...]
-    reserves: tuple[Reserve, ...]
-    barred: tuple[Barred, ...]
+    reserves: tuple[GuaranteeReserve, ...]
+    blocked: tuple[BlockedNodes, ...]
     is_tied: Bool
-    beside: Beside | None = None
+    others: OtherPlacements | None = None
 
 
-def claims(reserve: Reserve, used: I64) -> I64:
+def claims(reserve: GuaranteeReserve, used: I64) -> I64:
     """(Q,) the larger of each queue's guarantee and of what it and those below it need."""
     need = used.copy()
     claim = np.zeros_like(used)

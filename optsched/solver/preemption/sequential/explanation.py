@@ -13,23 +13,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from optsched.problem.problem import Problem
-    from optsched.solver.preemption.sequential.compile import Bidding
-    from optsched.solver.preemption.sequential.eviction_problem import Bid, State
+    from optsched.solver.preemption.sequential.compile import EvictionCompiler
+    from optsched.solver.preemption.sequential.eviction_problem import (
+        EvictionProblem,
+        EvictionState,
+    )
 
 
-def refusal(problem: Problem, bid: Bid) -> Reason | None:
+def explain_shortage(problem: Problem, bid: EvictionProblem) -> Reason | None:
     """The resource of which too little can be had, and who keeps it; None if that is not why."""
     for r in np.flatnonzero(bid.request.any(axis=0)).tolist():
         name = problem.resources[r]
-        asked = _asked(bid, r)
+        asked = _minimum_request(bid, r)
         free = int(bid.room[bid.allowed.any(axis=0), r].sum())
-        lent = list(_lent(problem, bid, r))
+        lent = list(_find_lenders(problem, bid, r))
         own = ~bid.groups.reclaimed
         preempted = int((bid.groups.count * bid.groups.request[:, r])[own].sum())
         if lent and free + preempted + sum(most for _, most in lent) < asked:
             givers = ", ".join(
                 f"queue {problem.queues.names[q]} may give back {amount_text(name, most)}"
-                f"{_standing(problem, bid, q, r)}"
+                f"{_describe_lender(problem, bid, q, r)}"
                 for q, most in lent
             )
             return Reason(
@@ -40,10 +43,12 @@ def refusal(problem: Problem, bid: Bid) -> Reason | None:
     return None
 
 
-def withheld(bidding: Bidding, gang: int, state: State) -> Reason | None:
+def explain_kept_capacity(
+    compiler: EvictionCompiler, gang: int, state: EvictionState
+) -> Reason | None:
     """The queue that lends what a gang could claim, but does not have to give it back."""
-    problem = bidding.problem
-    for queue, r, held, due in bidding.keepers(gang, state):
+    problem = compiler.problem
+    for queue, r, held, due in compiler.find_kept_capacity(gang, state):
         resource, name = problem.resources[r], problem.queues.names[queue]
         return Reason(
             ReasonCode.DESERVED,
@@ -53,13 +58,15 @@ def withheld(bidding: Bidding, gang: int, state: State) -> Reason | None:
     return None
 
 
-def _asked(bid: Bid, resource: int) -> int:
+def _minimum_request(bid: EvictionProblem, resource: int) -> int:
     """The least that the gang must get of a resource to start."""
     amounts = np.sort(np.repeat(bid.request[:, resource], bid.most))
     return int(amounts[: max(bid.need, 1)].sum())
 
 
-def _lent(problem: Problem, bid: Bid, resource: int) -> Iterator[tuple[int, int]]:
+def _find_lenders(
+    problem: Problem, bid: EvictionProblem, resource: int
+) -> Iterator[tuple[int, int]]:
     """Queues that lend, and the most that each may give back of a resource."""
     groups = bid.groups
     held = groups.count * groups.request[:, resource]
@@ -73,7 +80,7 @@ def _lent(problem: Problem, bid: Bid, resource: int) -> Iterator[tuple[int, int]
         yield queue, most
 
 
-def _standing(problem: Problem, bid: Bid, queue: int, resource: int) -> str:
+def _describe_lender(problem: Problem, bid: EvictionProblem, queue: int, resource: int) -> str:
     """What the queue that is in the way holds and deserves."""
     for lending in bid.lendings:
         due = dict(lending.due).get(resource)

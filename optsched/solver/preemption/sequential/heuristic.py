@@ -15,7 +15,11 @@ from optsched.solver.preemption.sequential.eviction_problem import claims
 
 if TYPE_CHECKING:
     from optsched.problem.arrays import F64, I64, Bool
-    from optsched.solver.preemption.sequential.eviction_problem import Bid, Lending, Reserve
+    from optsched.solver.preemption.sequential.eviction_problem import (
+        EvictionProblem,
+        GuaranteeReserve,
+        Lending,
+    )
 
 _FEW_NODES = 16
 """Nodes beside two for each task that are looked at first where tasks look at each other."""
@@ -25,7 +29,7 @@ _LATER = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class Packed:
+class HeuristicSolution:
     """Who goes and who comes.
 
     Attributes
@@ -43,21 +47,21 @@ class Packed:
     placed: I64
     left: Bool
 
-    def num_ended(self, bid: Bid) -> int:
+    def num_ended(self, bid: EvictionProblem) -> int:
         """Gangs that lose all their tasks."""
         return int(self.evicted[bid.groups.gang < 0].sum() + self.left.sum())
 
 
-def pack(bid: Bid) -> Packed | None:
+def solve_heuristically(bid: EvictionProblem) -> HeuristicSolution | None:
     """Victims and nodes for a bid, found greedily; None where that does not reach its minimum."""
     for with_wholes in (False, True):
-        packing = _Packing(bid, with_wholes=with_wholes)
-        if packing.run():
-            return packing.packed()
+        heuristic = _Heuristic(bid, with_wholes=with_wholes)
+        if heuristic.run():
+            return heuristic.solution()
     return None
 
 
-def narrowed(bid: Bid) -> Bid | None:
+def restrict_to_promising_nodes(bid: EvictionProblem) -> EvictionProblem | None:
     """The bid on the nodes that lack the least, of all domains; None where few are open.
 
     There may be a better answer on other nodes, or one at all.
@@ -76,7 +80,7 @@ def narrowed(bid: Bid) -> Bid | None:
         return None
     # One after the other of each domain, so that nodes near others and apart are among them.
     order = nodes[np.argsort(lacking[nodes], kind="stable")]
-    domain = np.zeros(len(order), np.int64) if bid.beside is None else bid.beside.domain_of[order]
+    domain = np.zeros(len(order), np.int64) if bid.others is None else bid.others.domain_of[order]
     at = np.lexsort((np.arange(len(order)), domain))
     rank = np.empty(len(order), np.int64)
     rank[at] = np.arange(len(order)) - np.searchsorted(domain[at], domain[at], side="left")
@@ -85,12 +89,12 @@ def narrowed(bid: Bid) -> Bid | None:
     return replace(bid, allowed=bid.allowed & chosen)
 
 
-class _Packing:
-    def __init__(self, bid: Bid, *, with_wholes: bool) -> None:
-        self._bid = bid
+class _Heuristic:
+    def __init__(self, bid: EvictionProblem, *, with_wholes: bool) -> None:
+        self._compile = bid
         self._with_wholes = with_wholes
         groups = bid.groups
-        self._room = bid.room.copy()
+        self._idle = bid.room.copy()
         self._evicted = np.zeros(len(groups), np.int64)
         self._placed = np.zeros(bid.allowed.shape, np.int64)
         self._left = np.zeros(len(bid.wholes), np.bool_)
@@ -98,15 +102,15 @@ class _Packing:
         cheap = (groups.lost, groups.priority, groups.queue_priority, groups.returned_last)
         keys = (*cheap, groups.gang < 0, groups.node)
         order = np.lexsort(keys)
-        starts = np.searchsorted(groups.node[order], np.arange(len(self._room) + 1))
+        starts = np.searchsorted(groups.node[order], np.arange(len(self._idle) + 1))
         self._here = [order[a:b] for a, b in pairwise(starts.tolist())]
 
-    def packed(self) -> Packed:
-        return Packed(self._evicted, self._placed, self._left)
+    def solution(self) -> HeuristicSolution:
+        return HeuristicSolution(self._evicted, self._placed, self._left)
 
     def run(self) -> bool:
         """Place the minimum, then as much more as victims may be evicted for; False without it."""
-        bid = self._bid
+        bid = self._compile
         weight = bid.request / np.maximum(bid.room.sum(axis=0) + 1, 1)
         # Where not all tasks come, the smallest do, for which fewer have to leave.
         sign = -1 if bid.most_in_all >= int(bid.most.sum()) else 1
@@ -118,13 +122,15 @@ class _Packing:
             left -= got
             if role in short_role:
                 short_role[role] -= got
-        if not self._placed.any() or not all(self._keeps(reserve) for reserve in bid.reserves):
+        if not self._placed.any() or not all(
+            self._keeps_reserve(reserve) for reserve in bid.reserves
+        ):
             return False
         return int(self._placed.sum()) >= bid.need and all(n <= 0 for n in short_role.values())
 
-    def _keeps(self, reserve: Reserve) -> bool:
+    def _keeps_reserve(self, reserve: GuaranteeReserve) -> bool:
         """Whether what queues claim still fits."""
-        groups, r = self._bid.groups, reserve.resource
+        groups, r = self._compile.groups, reserve.resource
         used = reserve.used.copy()
         np.subtract.at(used, groups.queue, self._evicted * groups.request[:, r])
         top = reserve.parent_of < 0
@@ -134,7 +140,7 @@ class _Packing:
 
     def _place(self, entry: int, number: int) -> int:
         """Place tasks of an entry where that costs the fewest victims; returns how many."""
-        done, banned = 0, ~self._bid.allowed[entry]
+        done, banned = 0, ~self._compile.allowed[entry]
         while done < number:
             cost = np.where(banned, np.inf, self._cost(entry))
             node = int(cost.argmin()) if len(cost) else -1
@@ -148,44 +154,44 @@ class _Packing:
 
     def _cost(self, entry: int) -> F64:
         """(N,) about how many victims one more task takes on each node."""
-        request = self._bid.request[entry]
-        missing = np.maximum(request - self._room, 0)
+        request = self._compile.request[entry]
+        missing = np.maximum(request - self._idle, 0)
         share = missing / np.maximum(request, 1)
-        cost: F64 = share.max(axis=1) + self._bid.second * _LATER
+        cost: F64 = share.max(axis=1) + self._compile.second * _LATER
         return cost
 
     def _admit(self, entry: int, node: int) -> bool:
         """Make room for one task on a node and put it there; False leaves all as it was."""
-        request = self._bid.request[entry]
-        before = (self._evicted.copy(), self._room.copy(), self._left.copy())
+        request = self._compile.request[entry]
+        before = (self._evicted.copy(), self._idle.copy(), self._left.copy())
         self._gain += request
         for group in self._here[node].tolist():
-            while (self._room[node] < request).any() and self._may_take(group, request, node):
-                self._take(group)
-        if (self._room[node] < request).any() or not self._keeps_limits():
-            self._evicted, self._room, self._left = before
+            while (self._idle[node] < request).any() and self._can_evict(group, request, node):
+                self._evict(group)
+        if (self._idle[node] < request).any() or not self._keeps_limits():
+            self._evicted, self._idle, self._left = before
             self._gain -= request
             return False
-        self._room[node] -= request
+        self._idle[node] -= request
         self._placed[entry, node] += 1
         return True
 
     # --- one victim ------------------------------------------------------------------------------
 
-    def _may_take(self, group: int, request: I64, node: int) -> bool:
-        groups = self._bid.groups
+    def _can_evict(self, group: int, request: I64, node: int) -> bool:
+        groups = self._compile.groups
         if self._evicted[group] >= groups.count[group]:
             return False
-        missing = self._room[node] < request
+        missing = self._idle[node] < request
         if not groups.request[group][missing].any():
             return False
         if groups.gang[group] < 0 or self._has_surplus(group):
-            return self._may_give(np.array([group]), np.ones(1, np.int64))
-        return self._with_wholes and self._may_leave(int(groups.gang[group]))
+            return self._is_allowed(np.array([group]), np.ones(1, np.int64))
+        return self._with_wholes and self._can_evict_gang(int(groups.gang[group]))
 
     def _has_surplus(self, group: int) -> bool:
-        groups, j = self._bid.groups, int(self._bid.groups.gang[group])
-        whole = self._bid.wholes[j]
+        groups, j = self._compile.groups, int(self._compile.groups.gang[group])
+        whole = self._compile.wholes[j]
         mine = groups.gang == j
         if self._evicted[mine].sum() >= whole.surplus:
             return False
@@ -197,18 +203,18 @@ class _Packing:
         same = mine & (groups.part == part)
         return part < 0 or int(self._evicted[same].sum()) < whole.parts[part].surplus
 
-    def _may_leave(self, j: int) -> bool:
-        groups = self._bid.groups
+    def _can_evict_gang(self, j: int) -> bool:
+        groups = self._compile.groups
         mine = np.flatnonzero(groups.gang == j)
         rest = groups.count[mine] - self._evicted[mine]
-        return self._bid.wholes[j].may_leave and self._may_give(mine, rest)
+        return self._compile.wholes[j].may_end and self._is_allowed(mine, rest)
 
-    def _may_give(self, groups: I64, counts: I64) -> bool:
+    def _is_allowed(self, groups: I64, counts: I64) -> bool:
         """Whether queues and budgets allow some more victims."""
-        bid = self._bid
+        bid = self._compile
         evicted = self._evicted.copy()
         evicted[groups] += counts
-        if not all(_lends(bid, lending, evicted) for lending in bid.lendings):
+        if not all(_is_above_due(bid, lending, evicted) for lending in bid.lendings):
             return False
         return all(
             int(limit.weights @ evicted[limit.groups]) <= limit.most
@@ -216,32 +222,32 @@ class _Packing:
             if limit.resource < 0
         )
 
-    def _take(self, group: int) -> None:
-        groups = self._bid.groups
+    def _evict(self, group: int) -> None:
+        groups = self._compile.groups
         j = int(groups.gang[group])
         if j < 0 or self._has_surplus(group):
             self._evicted[group] += 1
-            self._room[groups.node[group]] += groups.request[group]
+            self._idle[groups.node[group]] += groups.request[group]
             return
         mine = np.flatnonzero(groups.gang == j)
         rest = groups.count[mine] - self._evicted[mine]
-        np.add.at(self._room, groups.node[mine], rest[:, None] * groups.request[mine])
+        np.add.at(self._idle, groups.node[mine], rest[:, None] * groups.request[mine])
         self._evicted[mine] = groups.count[mine]
         self._left[j] = True
 
     def _keeps_limits(self) -> bool:
         """Whether the gang's gain stays below ceilings, and within what is due where it claims."""
-        groups = self._bid.groups
+        groups = self._compile.groups
         reclaims = bool(self._evicted[groups.reclaimed].any())
         return all(
             int(limit.weights @ self._evicted[limit.groups]) + int(self._gain[limit.resource])
             <= limit.most
-            for limit in self._bid.limits
+            for limit in self._compile.limits
             if limit.resource >= 0 and (reclaims or not limit.is_claim)
         )
 
 
-def _lends(bid: Bid, lending: Lending, evicted: I64) -> bool:
+def _is_above_due(bid: EvictionProblem, lending: Lending, evicted: I64) -> bool:
     """Whether the lender still held more than is due before its last victim."""
     groups = bid.groups
     if not evicted[lending.groups].any():

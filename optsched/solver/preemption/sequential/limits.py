@@ -9,24 +9,24 @@ import numpy as np
 from optsched.plugins.shares.capability import Capability
 from optsched.plugins.shares.guarantee import Guarantee
 from optsched.problem.arrays import UNLIMITED
-from optsched.solver.preemption.sequential.eviction_problem import Lending, Limit, Reserve
+from optsched.solver.preemption.sequential.eviction_problem import GuaranteeReserve, Lending, Limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from optsched.problem.arrays import I64, Bool
-    from optsched.solver.preemption.sequential.eviction_problem import Groups, State
-    from optsched.solver.preemption.sequential.running import Facts
+    from optsched.solver.preemption.sequential.eviction_problem import EvictionState, Groups
+    from optsched.solver.preemption.sequential.running import SessionFacts
 
 
 class Limits:
     """Rows that a bid has to keep beside room."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: SessionFacts) -> None:
         self._facts = facts
         self._problem = facts.problem
 
-    def ceilings(self, gang: int, state: State) -> list[tuple[int, int, int]]:
+    def ceilings(self, gang: int, state: EvictionState) -> list[tuple[int, int, int]]:
         """(queue, resource, room) below the ceilings of a gang's queue and those above it.
 
         What earlier bids of these queues reclaimed ends at what is due to them.
@@ -36,12 +36,12 @@ class Limits:
         ceiling = problem.queues.capability
         lines = np.flatnonzero(self._facts.above[queue]).tolist()
         found = [
-            (a, r, int(ceiling[a, r]) - self._facts.used(a, r, state))
+            (a, r, int(ceiling[a, r]) - self._facts.sum_used(a, r, state))
             for a in (lines if self._binds(Capability.name) else ())
             for r in np.flatnonzero(ceiling[a] < UNLIMITED).tolist()
         ]
         found += [
-            (a, r, most - self._facts.used(a, r, state))
+            (a, r, most - self._facts.sum_used(a, r, state))
             for (a, r), most in sorted(state.entitled.items())
             if self._facts.above[queue][a]
         ]
@@ -49,17 +49,17 @@ class Limits:
         if shares is not None and shares.binds and self._facts.due is not None:
             due = self._facts.due[queue]
             found += [
-                (queue, r, int(due[r]) - self._facts.used(queue, r, state))
+                (queue, r, int(due[r]) - self._facts.sum_used(queue, r, state))
                 for r in np.flatnonzero(due > 0).tolist()
             ]
-        return [(a, r, most) for a, r, most in found if self._asks(gang, r)]
+        return [(a, r, most) for a, r, most in found if self._requests_resource(gang, r)]
 
     def _binds(self, rule: str) -> bool:
         """Whether the policy has a rule on queues: bids evict nobody for rules that it lacks."""
         found = self._facts.rules.find(rule)
         return found is not None and found.binds
 
-    def _asks(self, gang: int, resource: int) -> bool:
+    def _requests_resource(self, gang: int, resource: int) -> bool:
         return bool(self._facts.request_of(gang)[:, resource].any())
 
     def gain_limits(
@@ -73,7 +73,7 @@ class Limits:
             found.append(Limit(below, -groups.request[below, r], most, r, is_claim))
         return found
 
-    def floors(self, gang: int, groups: Groups, state: State) -> list[Limit]:
+    def floors(self, gang: int, groups: Groups, state: EvictionState) -> list[Limit]:
         """A lender keeps what is guaranteed to it and to those above it."""
         queues = self._problem.queues
         mine = self._facts.above[int(self._problem.queue_of[gang])]
@@ -83,20 +83,22 @@ class Limits:
         for a in np.flatnonzero(apart).tolist():
             below = np.flatnonzero(queues.subtree[a][groups.queue])
             for r in np.flatnonzero(queues.guarantee[a]).tolist():
-                most = self._facts.used(a, r, state) - int(queues.guarantee[a, r])
+                most = self._facts.sum_used(a, r, state) - int(queues.guarantee[a, r])
                 found.append(Limit(below, groups.request[below, r], max(most, 0)))
         return found
 
-    def reserves(self, gang: int, state: State, request: I64) -> Iterator[Reserve]:
+    def reserves(self, gang: int, state: EvictionState, request: I64) -> Iterator[GuaranteeReserve]:
         """What is kept for guarantees, by resource that is asked for."""
         problem, queues = self._problem, self._problem.queues
         asked = queues.guarantee.any(axis=0) & request.any(axis=0)
         for r in np.flatnonzero(asked).tolist() if self._binds(Guarantee.name) else ():
             pool = int(problem.total[r] - problem.foreign[problem.ready, r].sum())
             floor, used = queues.guarantee[:, r], state.used[:, r]
-            yield Reserve(r, floor, used, queues.parent_of, pool, int(problem.queue_of[gang]))
+            yield GuaranteeReserve(
+                r, floor, used, queues.parent_of, pool, int(problem.queue_of[gang])
+            )
 
-    def budgets(self, groups: Groups, state: State) -> list[Limit]:
+    def budgets(self, groups: Groups, state: EvictionState) -> list[Limit]:
         """What disruption budgets still pay for."""
         found = []
         for b, budget in enumerate(self._problem.snapshot.budgets):
@@ -107,7 +109,9 @@ class Limits:
                 found.append(Limit(mine, np.ones(len(mine), np.int64), most))
         return found
 
-    def lendings(self, gang: int, groups: Groups, state: State, request: I64) -> list[Lending]:
+    def lendings(
+        self, gang: int, groups: Groups, state: EvictionState, request: I64
+    ) -> list[Lending]:
         """How much each queue that lends gives back."""
         if self._facts.due is None or self._facts.kept is None:
             return []
@@ -123,18 +127,20 @@ class Limits:
                     # Which tasks come is open: the queue is above its due of what all ask for.
                     parts = [(due & (request > 0).all(axis=0), kept)] if len(kept) else []
                 else:
-                    parts = _by_use(groups, theirs, due)
+                    parts = _group_by_used_resources(groups, theirs, due)
                 for named, kept in parts:
-                    found.append(self._lending(a, np.flatnonzero(named), kept, groups, state))
+                    found.append(self._make_lending(a, np.flatnonzero(named), kept, groups, state))
         return found
 
-    def _lending(self, queue: int, named: I64, kept: I64, groups: Groups, state: State) -> Lending:
+    def _make_lending(
+        self, queue: int, named: I64, kept: I64, groups: Groups, state: EvictionState
+    ) -> Lending:
         """What a queue gives back of some resources by some groups; nothing without options."""
         assert self._facts.kept is not None  # noqa: S101  the caller has looked
         keeps = self._facts.kept[queue]
         below = np.flatnonzero(self._problem.queues.subtree[queue][groups.queue])
         options = tuple(
-            (r, size, below, self._facts.used(queue, r, state) - int(keeps[r]) - 1 + size)
+            (r, size, below, self._facts.sum_used(queue, r, state) - int(keeps[r]) - 1 + size)
             for r in named.tolist()
             for size in np.unique(groups.request[kept, r]).tolist()
             if size > 0
@@ -142,7 +148,7 @@ class Limits:
         return Lending(queue, tuple((r, int(keeps[r])) for r in named.tolist()), kept, options)
 
 
-def _by_use(groups: Groups, some: I64, due: Bool) -> list[tuple[Bool, I64]]:
+def _group_by_used_resources(groups: Groups, some: I64, due: Bool) -> list[tuple[Bool, I64]]:
     """Groups by the resources that they use of those that are due, none that use none of them."""
     uses = (groups.request[some] > 0) & due
     kinds, kind_of = np.unique(uses, axis=0, return_inverse=True)

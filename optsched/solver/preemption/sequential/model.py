@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from optsched.problem.arrays import I64
-    from optsched.solver.preemption.sequential.blockers import Bars
+    from optsched.solver.preemption.sequential.blockers import Blockers
     from optsched.solver.preemption.sequential.eviction_problem import (
-        Bid,
+        EvictionProblem,
         Groups,
+        GuaranteeReserve,
         Lending,
-        Reserve,
         Whole,
     )
-    from optsched.solver.preemption.sequential.heuristic import Packed
+    from optsched.solver.preemption.sequential.heuristic import HeuristicSolution
 
 START, TASKS, VICTIMS = "start", "tasks", "victims"
 ENDED = "gangs that leave whole"
@@ -56,24 +56,26 @@ class Encoded:
     place: I64
 
 
-def encode_bid(bid: Bid, packed: Packed | None, bars: Bars) -> Encoded:
-    """Write a bid as a model; `packed` is a known answer to start from."""
+def encode_eviction(
+    bid: EvictionProblem, known: HeuristicSolution | None, blockers: Blockers
+) -> Encoded:
+    """Return an eviction problem as a level model; `known` is a solution to start from."""
     model, groups = LinearModel(), bid.groups
     evict = model.add_variables(0, groups.count)
-    entry, node, most = _places(bid)
+    entry, node, most = _find_places(bid)
     place = model.add_variables(0, most)
     (start,) = model.add_variables(0, 1)
-    whole = model.add_variables(0, np.array([int(w.may_leave) for w in bid.wholes], np.int64))
-    _room_rows(model, bid, evict, (entry, node, place))
+    whole = model.add_variables(0, np.array([int(w.may_end) for w in bid.wholes], np.int64))
+    _capacity_rows(model, bid, evict, (entry, node, place))
     _start_rows(model, bid, int(start), (entry, place))
     add_whole_rows(model, (groups, bid.wholes), evict, whole)
     _limit_rows(model, bid, int(start), evict, (entry, place))
-    _barred_rows(model, bid, evict, (entry, node, place))
+    _blocked_rows(model, bid, evict, (entry, node, place))
     _use_rows(model, bid, (evict, whole), (node, place))
-    if bid.beside is not None:
+    if bid.others is not None:
         supplied = np.full(bid.allowed.shape, -1, np.int64)
         supplied[entry, node] = place
-        bars.relate(bid, model, supplied, evict)
+        blockers.relate(bid, model, supplied, evict)
     for reserve in bid.reserves:
         _reserve_rows(model, bid, reserve, evict, (entry, place))
     for lending in bid.lendings:
@@ -81,15 +83,15 @@ def encode_bid(bid: Bid, packed: Packed | None, bars: Bars) -> Encoded:
     levels, objectives = _objectives(bid, int(start), (evict, whole), (node, place))
     lower, upper = model.bounds
     hint = lower.copy()
-    if packed is not None:
-        hint[evict], hint[place], hint[start] = packed.evicted, packed.placed[entry, node], 1
-        hint[whole] = packed.left
+    if known is not None:
+        hint[evict], hint[place], hint[start] = known.evicted, known.placed[entry, node], 1
+        hint[whole] = known.left
     kin = np.full(len(lower), -1, np.int64)
     levels_of = LevelModel(lower, upper, model.rows, tuple(objectives), hint, kin)
     return Encoded(levels_of, tuple(levels), evict, whole, entry, node, place)
 
 
-def _places(bid: Bid) -> tuple[I64, I64, I64]:
+def _find_places(bid: EvictionProblem) -> tuple[I64, I64, I64]:
     """Entries, nodes and the most tasks there could be with every victim gone."""
     groups = bid.groups
     room = bid.room.copy()
@@ -103,7 +105,9 @@ def _places(bid: Bid) -> tuple[I64, I64, I64]:
     return entry, node, most[entry, node]
 
 
-def _room_rows(model: LinearModel, bid: Bid, evict: I64, places: tuple[I64, I64, I64]) -> None:
+def _capacity_rows(
+    model: LinearModel, bid: EvictionProblem, evict: I64, places: tuple[I64, I64, I64]
+) -> None:
     """Σ request·x − Σ request·evicted ≤ room, by node and resource."""
     entry, node, place = places
     groups = bid.groups
@@ -122,11 +126,13 @@ def _room_rows(model: LinearModel, bid: Bid, evict: I64, places: tuple[I64, I64,
         )
 
 
-def _barred_rows(model: LinearModel, bid: Bid, evict: I64, places: tuple[I64, I64, I64]) -> None:
+def _blocked_rows(
+    model: LinearModel, bid: EvictionProblem, evict: I64, places: tuple[I64, I64, I64]
+) -> None:
     """Where any of some groups stays, barred entries do not come."""
     entry, node, place = places
     _, most = model.bounds
-    for entries, nodes, groups in bid.barred:
+    for entries, nodes, groups in bid.blocked:
         mine = place[np.isin(entry, entries) & np.isin(node, nodes)]
         (cleared,) = model.add_variables(0, 1)
         total = int(most[mine].sum())
@@ -141,7 +147,7 @@ def _barred_rows(model: LinearModel, bid: Bid, evict: I64, places: tuple[I64, I6
 
 
 def _use_rows(
-    model: LinearModel, bid: Bid, leaving: tuple[I64, I64], places: tuple[I64, I64]
+    model: LinearModel, bid: EvictionProblem, leaving: tuple[I64, I64], places: tuple[I64, I64]
 ) -> None:
     """Pods of the gang's own queue make room for its claim only where the gang comes to their node.
 
@@ -152,7 +158,7 @@ def _use_rows(
     claimed = [limit.groups for limit in bid.limits if limit.is_claim]
     counted = np.unique(np.concatenate([*claimed, np.zeros(0, np.int64)]))
     own = counted[~groups.reclaimed[counted]]
-    if not len(own) or bid.barred or bid.beside is not None:
+    if not len(own) or bid.blocked or bid.others is not None:
         return
     coming: dict[int, list[int]] = {}
     for at, variable in zip(node.tolist(), place.tolist(), strict=True):
@@ -171,7 +177,9 @@ def _use_rows(
             model.add_row([int(whole[j]), *used], [1, *[-1] * len(used)], upper=0)
 
 
-def _start_rows(model: LinearModel, bid: Bid, start: int, places: tuple[I64, I64]) -> None:
+def _start_rows(
+    model: LinearModel, bid: EvictionProblem, start: int, places: tuple[I64, I64]
+) -> None:
     """Σ x ≤ most·y by entry and in all; Σ x ≥ need·y in all and by role."""
     entry, place = places
     if bid.most_in_all < int(bid.most.sum()):
@@ -204,24 +212,24 @@ def add_whole_rows(
         variables, ones = [*evict[mine].tolist(), leaves], [1] * len(mine)
         rest = gang.held - gang.surplus
         model.add_row(variables, [*ones, -rest], upper=gang.surplus)
-        if gang.may_leave:
+        if gang.may_end:
             model.add_row(variables, [*ones, -gang.held], lower=0)
         for role, held, surplus in gang.by_role:
             some = evict[mine[groups.role[mine] == role]].tolist()
             model.add_row([*some, leaves], [*[1] * len(some), surplus - held], upper=surplus)
         if gang.parts or gang.spare_parts:
             by_part = [evict[mine[groups.part[mine] == p]] for p in range(len(gang.parts))]
-            _part_rows(model, gang, by_part, leaves)
+            _sub_group_rows(model, gang, by_part, leaves)
 
 
-def _part_rows(model: LinearModel, gang: Whole, evict: list[I64], whole: int) -> None:
+def _sub_group_rows(model: LinearModel, gang: Whole, evict: list[I64], whole: int) -> None:
     """A smaller group gives up to its surplus, or everything; enough of them stay."""
-    gone = model.add_variables(0, np.array([int(p.may_leave) for p in gang.parts], np.int64))
+    gone = model.add_variables(0, np.array([int(p.may_end) for p in gang.parts], np.int64))
     for part, mine, leaves in zip(gang.parts, evict, gone.tolist(), strict=True):
         ones = np.ones(len(mine), np.int64)
         variables = np.append(mine, leaves)
         model.add_rows(0, variables, np.append(ones, part.surplus - part.held), upper=part.surplus)
-        if part.may_leave:
+        if part.may_end:
             model.add_rows(0, variables, np.append(ones, -part.held), lower=0)
     for policy, spare in gang.spare_parts:
         # Groups below their size do not count, so losing them costs nothing.
@@ -232,7 +240,7 @@ def _part_rows(model: LinearModel, gang: Whole, evict: list[I64], whole: int) ->
 
 
 def _limit_rows(
-    model: LinearModel, bid: Bid, start: int, evict: I64, places: tuple[I64, I64]
+    model: LinearModel, bid: EvictionProblem, start: int, evict: I64, places: tuple[I64, I64]
 ) -> None:
     """Σ weight·evicted + Σ request·x ≤ most, once the gang starts, or once it reclaims anything."""
     entry, place = places
@@ -261,7 +269,11 @@ def _limit_rows(
 
 
 def _reserve_rows(
-    model: LinearModel, bid: Bid, reserve: Reserve, evict: I64, places: tuple[I64, I64]
+    model: LinearModel,
+    bid: EvictionProblem,
+    reserve: GuaranteeReserve,
+    evict: I64,
+    places: tuple[I64, I64],
 ) -> None:
     """What the gang gains is due to its own line, or the claims of all still fit the pool.
 
@@ -272,7 +284,7 @@ def _reserve_rows(
     floor, parent_of = reserve.floor, reserve.parent_of
     most = int(floor.sum() + reserve.used.sum() + reserve.pool)
     claim = model.add_variables(floor, most)
-    line = _line(reserve)
+    line = _ancestors(reserve)
     unused = model.add_variables(0, floor[line])
     leaves = model.add_variables(0, np.ones(len(line), np.int64))
     (grows,) = model.add_variables(0, most)
@@ -309,7 +321,7 @@ def _reserve_rows(
     model.add_rows(0, [grows, may_grow], [1, -most], upper=0)
 
 
-def _line(reserve: Reserve) -> list[int]:
+def _ancestors(reserve: GuaranteeReserve) -> list[int]:
     """The queue of the gang and those above it."""
     line = [reserve.queue]
     while reserve.parent_of[line[-1]] >= 0:
@@ -317,7 +329,7 @@ def _line(reserve: Reserve) -> list[int]:
     return line
 
 
-def _lending_rows(model: LinearModel, bid: Bid, evict: I64, lending: Lending) -> None:
+def _lending_rows(model: LinearModel, bid: EvictionProblem, evict: I64, lending: Lending) -> None:
     """Some resource is still held above what is due before the last victim goes."""
     groups = bid.groups
     if len(lending.options) == 1 and np.isin(lending.options[0][2], lending.groups).all():
@@ -344,7 +356,7 @@ def _lending_rows(model: LinearModel, bid: Bid, evict: I64, lending: Lending) ->
 
 
 def _objectives(
-    bid: Bid, start: int, leaving: tuple[I64, I64], places: tuple[I64, I64]
+    bid: EvictionProblem, start: int, leaving: tuple[I64, I64], places: tuple[I64, I64]
 ) -> tuple[list[str], list[Objective]]:
     groups, (evict, whole), (node, place) = bid.groups, leaving, places
     found: list[tuple[str, Objective]] = []

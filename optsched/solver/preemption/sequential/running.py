@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
     from optsched.problem.running import Running
-    from optsched.solver.preemption.sequential.eviction_problem import State
+    from optsched.solver.preemption.sequential.eviction_problem import EvictionState
 
 _MS = 1000
 
 
-class Facts:
+class SessionFacts:
     """Facts about running tasks, axis V, and queues.
 
     Attributes
@@ -62,9 +62,9 @@ class Facts:
         self.reclaimable = np.array([q.reclaimable for q in queues], np.bool_)
         self.above: Bool = problem.queues.subtree.T
         self.held = np.bincount(self.running.gang_of, minlength=len(gangs)).astype(np.int64)
-        self.cover = self._coverage()
+        self.cover = self._find_coverage()
 
-    def _coverage(self) -> Bool:
+    def _find_coverage(self) -> Bool:
         """(B, V) which budget protects which task."""
         budgets = self.problem.snapshot.budgets
         found = [[covers(b, t) for t in self.running.tasks] for b in budgets]
@@ -92,7 +92,7 @@ class Facts:
         request: I64 = self.problem.classes.request[self.classes_of(gang)]
         return request
 
-    def used(self, queue: int, resource: int, state: State) -> int:
+    def sum_used(self, queue: int, resource: int, state: EvictionState) -> int:
         """What a queue and those below it hold of a resource."""
         below = self.problem.queues.subtree[queue]
         return int(state.used[below, resource].sum())

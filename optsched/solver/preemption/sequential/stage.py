@@ -21,13 +21,26 @@ from optsched.plugins.ordering.fifo import NOBODY, FifoLines
 from optsched.plugins.outcome import Outcome
 from optsched.problem.running import running_tasks
 from optsched.solver.cpsat.level_model import Limits
-from optsched.solver.preemption.sequential.compile import Bidding
-from optsched.solver.preemption.sequential.eviction_problem import State
-from optsched.solver.preemption.sequential.explanation import refusal, withheld
-from optsched.solver.preemption.sequential.heuristic import Packed, narrowed, pack
-from optsched.solver.preemption.sequential.model import ENDED, START, TASKS, VICTIMS, encode_bid
-from optsched.solver.preemption.sequential.trial import has_foreign, try_out
-from optsched.solver.solution_check import solve_soundly
+from optsched.solver.preemption.sequential.compile import EvictionCompiler
+from optsched.solver.preemption.sequential.eviction_problem import EvictionState
+from optsched.solver.preemption.sequential.explanation import (
+    explain_kept_capacity,
+    explain_shortage,
+)
+from optsched.solver.preemption.sequential.heuristic import (
+    HeuristicSolution,
+    restrict_to_promising_nodes,
+    solve_heuristically,
+)
+from optsched.solver.preemption.sequential.model import (
+    ENDED,
+    START,
+    TASKS,
+    VICTIMS,
+    encode_eviction,
+)
+from optsched.solver.preemption.sequential.trial import has_custom_rules, search_by_trial
+from optsched.solver.solution_check import solve_checked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,7 +55,7 @@ if TYPE_CHECKING:
     from optsched.problem.seats import Seats
     from optsched.problem.tiers import Tiers
     from optsched.solver.cpsat.process import Solver
-    from optsched.solver.preemption.sequential.eviction_problem import Bid
+    from optsched.solver.preemption.sequential.eviction_problem import EvictionProblem
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +80,18 @@ class Means:
     solver: Solver | None
     left_ms: Callable[[], int | None]
     limits: Limits
-    passed_over: frozenset[int] = frozenset()
-    on_trial: frozenset[int] = frozenset()
+    excluded_gangs: frozenset[int] = frozenset()
+    by_trial: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
-class Clearing:
+class EvictionPlan:
     """Who leaves, and for whom.
 
     Attributes
     ----------
     evictions
-        In the order of the gangs that they make room for.
+        In the order of the gangs that they are evicted for.
     seats
         Where the tasks of those gangs go, by gang number, in the order of the gangs.
     results
@@ -96,12 +109,12 @@ class Clearing:
     hopeless: Mapping[int, Reason | None] = field(default_factory=dict)
     entitlements: tuple[Entitlement, ...] = ()
 
-    def carried_out(self, snapshot: Snapshot) -> Snapshot:
+    def apply_to(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot with the victims terminating, and with what reclaiming queues may hold."""
         after = leaving(snapshot, {eviction.task for eviction in self.evictions})
         return replace(after, entitlements=self.entitlements) if self.entitlements else after
 
-    def unseated(self, problem: Problem, decisions: Decisions) -> frozenset[int]:
+    def find_misplaced(self, problem: Problem, decisions: Decisions) -> frozenset[int]:
         """Gangs that room was made for and that some decisions do not put there in full."""
         at = np.maximum(decisions.node_of, decisions.nominated)
         found = set[int]()
@@ -115,14 +128,14 @@ class Clearing:
         return frozenset(found)
 
 
-def make_room(
+def find_victims(
     problem: Problem,
     rules: RuleSet,
     tiers: Tiers,
     decisions: Decisions,
     reach: frozenset[str],
     means: Means,
-) -> Clearing:
+) -> EvictionPlan:
     """Find victims for the gangs that some decisions leave out.
 
     Parameters
@@ -140,23 +153,23 @@ def make_room(
     outcome = Outcome(problem, decisions)
     waiting = (outcome.num_pending > 0) & (problem.shape_of >= 0)
     waiting[problem.gang_of[decisions.nominated >= 0]] = False
-    waiting[list(means.passed_over)] = False
+    waiting[list(means.excluded_gangs)] = False
     for excluded in (rule.excludes(problem) for rule in rules.hard):
         if excluded is not None:
             waiting &= ~excluded
     gangs = np.flatnonzero(waiting)
     order = gangs[np.lexsort((gangs, problem.created_ms[gangs], tiers.of[gangs]))]
-    nobody_runs = not len(running_tasks(problem)) and not has_foreign(rules)
+    nobody_runs = not len(running_tasks(problem)) and not has_custom_rules(rules)
     if not len(order) or not reach or nobody_runs:
-        return Clearing()
-    stage = _Stage(Bidding(problem, rules, reach), tiers, decisions, means)
+        return EvictionPlan()
+    stage = _Stage(EvictionCompiler(problem, rules, reach), tiers, decisions, means)
     return stage.run(order.tolist())
 
 
-MakeBid: TypeAlias = "Callable[[int, State, Bool | None], Bid | None]"
+Compile: TypeAlias = "Callable[[int, EvictionState, Bool | None], EvictionProblem | None]"
 
 
-class _Least(NamedTuple):
+class _FewestVictims(NamedTuple):
     """The fewest victims possible, and the fewest gangs that leave whole among as few."""
 
     victims: int
@@ -166,41 +179,43 @@ class _Least(NamedTuple):
 class _Answer(NamedTuple):
     """A bid, who goes and who comes, and what is the least possible; None where not proved."""
 
-    bid: Bid
-    found: Packed | None
-    least: _Least | None
+    bid: EvictionProblem
+    found: HeuristicSolution | None
+    least: _FewestVictims | None
 
 
 class _Stage:
-    def __init__(self, bidding: Bidding, tiers: Tiers, decisions: Decisions, means: Means) -> None:
-        self._problem = problem = bidding.problem
+    def __init__(
+        self, compiler: EvictionCompiler, tiers: Tiers, decisions: Decisions, means: Means
+    ) -> None:
+        self._problem = problem = compiler.problem
         self._tiers = tiers
         self._decisions = decisions
-        self._bidding = bidding
+        self._compiler = compiler
         self._means = means
         self._evictions: list[Evict] = []
         self._seats: dict[int, Seats] = {}
         self._hopeless: dict[int, Reason | None] = {}
-        self._least = _Least(0, 0)
-        self._all_known = not means.passed_over
-        self._state = State(
+        self._least = _FewestVictims(0, 0)
+        self._all_known = not means.excluded_gangs
+        self._state = EvictionState(
             room=problem.allocatable - problem.used + problem.releasing,
             used=problem.queues.allocated.copy(),
-            evicted=np.zeros(len(bidding.running), np.bool_),
+            evicted=np.zeros(len(compiler.running), np.bool_),
             spent=np.zeros(len(problem.snapshot.budgets), np.int64),
         )
         self._tier = -1
-        self._foreign = has_foreign(bidding.rules)
+        self._has_custom_rules = has_custom_rules(compiler.rules)
         placed = (decisions.node_of >= 0) | (decisions.nominated >= 0)
         self._served = set(problem.gang_of[placed].tolist())
 
-    def run(self, gangs: list[int]) -> Clearing:
+    def run(self, gangs: list[int]) -> EvictionPlan:
         """Make room for minimums, tier by tier, then for what gangs have beyond them."""
-        for serve in (self._serve_minimums, self._serve_growth):
+        for serve in (self._evict_for_minimums, self._evict_for_growths):
             if not serve(gangs):
                 self._all_known = False
                 break
-        return Clearing(
+        return EvictionPlan(
             tuple(self._evictions),
             self._seats,
             self._results(),
@@ -208,54 +223,54 @@ class _Stage:
             self._entitlements(),
         )
 
-    def _serve_minimums(self, gangs: list[int]) -> bool:
+    def _evict_for_minimums(self, gangs: list[int]) -> bool:
         """Evict for gangs that lack their minimum; False when time was up before the last one."""
         refused: dict[tuple[int, ...], int] = {}
         lines = FifoLines(self._problem, self._served.__contains__)
         for gang in gangs:
-            if lines.ahead(gang) != NOBODY or self._has_lost(gang):
+            if lines.ahead(gang) != NOBODY or self._is_losing_tasks(gang):
                 continue
-            self._settle_up_to(int(self._tiers.of[gang]))
-            if gang in self._served or not self._bidding.has_minimum(gang):
+            self._add_placements_up_to(int(self._tiers.of[gang]))
+            if gang in self._served or not self._compiler.has_minimum(gang):
                 continue
             if self._left_ms() <= 0:
                 return False
-            alike = self._likeness(gang)
-            if alike not in refused:
-                if not self._clear(gang):
-                    refused[alike] = gang
-            elif refused[alike] in self._hopeless:
+            key = self._equivalence_key(gang)
+            if key not in refused:
+                if not self._evict_for_minimum(gang):
+                    refused[key] = gang
+            elif refused[key] in self._hopeless:
                 # What was too little for its like is no more now.
-                self._hopeless[gang] = self._hopeless[refused[alike]]
+                self._hopeless[gang] = self._hopeless[refused[key]]
         return True
 
-    def _serve_growth(self, gangs: list[int]) -> bool:
+    def _evict_for_growths(self, gangs: list[int]) -> bool:
         """Evict for gangs that have their minimum; False when time was up before the last one."""
         refused: dict[tuple[int, ...], int] = {}
         lines = FifoLines(self._problem, self._served.__contains__)
         if gangs:
-            self._settle_up_to(int(self._tiers.of[gangs].max()))
+            self._add_placements_up_to(int(self._tiers.of[gangs].max()))
         for gang in gangs:
-            starts = self._bidding.has_minimum(gang)
+            starts = self._compiler.has_minimum(gang)
             if (starts and gang not in self._served) or lines.ahead(gang) != NOBODY:
                 continue
-            rest = self._rest(gang)
-            if self._has_lost(gang) or not rest.any():
+            rest = self._count_unplaced(gang)
+            if self._is_losing_tasks(gang) or not rest.any():
                 continue
             if self._left_ms() <= 0:
                 return False
-            alike = (*self._likeness(gang), *rest.tolist())
-            if alike not in refused:
-                if self._grow(gang, rest):
+            key = (*self._equivalence_key(gang), *rest.tolist())
+            if key not in refused:
+                if self._evict_for_growth(gang, rest):
                     continue
-                refused[alike] = gang
-            elif refused[alike] in self._hopeless and not starts:
-                self._hopeless[gang] = self._hopeless[refused[alike]]
+                refused[key] = gang
+            elif refused[key] in self._hopeless and not starts:
+                self._hopeless[gang] = self._hopeless[refused[key]]
             if not starts:
-                self._clear_inside(gang)
+                self._exchange_within_gang(gang)
         return True
 
-    def _likeness(self, gang: int) -> tuple[int, ...]:
+    def _equivalence_key(self, gang: int) -> tuple[int, ...]:
         """What two gangs have in common for which the same is found, one after the other."""
         problem = self._problem
         return (
@@ -265,22 +280,22 @@ class _Stage:
             # A tier by weight has gangs of several priorities, which decide who may be evicted.
             int(problem.priority[gang]),
             # Who looks at others may have had nobody near until now.
-            gang if self._looks(gang) else -1,
+            gang if self._depends_on_neighbours(gang) else -1,
         )
 
-    def _rest(self, gang: int) -> I64:
+    def _count_unplaced(self, gang: int) -> I64:
         """(E,) tasks of each entry that have no node and no seat yet."""
-        rest = self._bidding.facts.counts_of(gang).copy()
-        for entry, _, number in self._seats_of(gang):
+        rest = self._compiler.facts.counts_of(gang).copy()
+        for entry, _, number in self._nominations_of(gang):
             rest[entry] -= number
         return rest
 
-    def _seats_of(self, gang: int) -> Seats:
+    def _nominations_of(self, gang: int) -> Seats:
         """The seats of a gang: those that it got here, or where the decisions put it."""
         if gang in self._seats:
             return self._seats[gang]
         first, last = self._problem.task_start[gang : gang + 2].tolist()
-        counts = self._bidding.facts.counts_of(gang)
+        counts = self._compiler.facts.counts_of(gang)
         entry = np.repeat(np.arange(len(counts)), counts)
         node = np.maximum(
             self._decisions.node_of[first:last], self._decisions.nominated[first:last]
@@ -297,20 +312,20 @@ class _Stage:
             for (q, r), most in sorted(self._state.entitled.items())
         )
 
-    def _has_lost(self, gang: int) -> bool:
+    def _is_losing_tasks(self, gang: int) -> bool:
         """Whether a gang loses pods in this session: it gets no room then, as in Volcano."""
-        return bool(self._state.evicted[self._bidding.running.gang_of == gang].any())
+        return bool(self._state.evicted[self._compiler.running.gang_of == gang].any())
 
-    def _looks(self, gang: int) -> bool:
+    def _depends_on_neighbours(self, gang: int) -> bool:
         """Whether a gang looks at what else stands on nodes."""
-        classes = np.unique(self._bidding.facts.classes_of(gang)).tolist()
-        return any(map(self._bidding.bars.is_tied, classes))
+        classes = np.unique(self._compiler.facts.classes_of(gang)).tolist()
+        return any(map(self._compiler.blockers.is_tied, classes))
 
     def _left_ms(self) -> float:
         left = self._means.left_ms()
         return float("inf") if left is None else left
 
-    def _settle_up_to(self, tier: int) -> None:
+    def _add_placements_up_to(self, tier: int) -> None:
         """Take into account what gangs of a tier and those above it got in this session."""
         problem, node_of = self._problem, self._decisions.node_of
         for answer in (node_of, self._decisions.nominated):
@@ -326,71 +341,73 @@ class _Stage:
 
     # --- one gang --------------------------------------------------------------------------------
 
-    def _clear(self, gang: int) -> bool:
+    def _evict_for_minimum(self, gang: int) -> bool:
         """Evict for the minimum of a gang; False when it stays out."""
-        if self._make_room(gang, self._bidding.bid, is_last=True):
+        if self._evict_for(gang, self._compiler.compile_minimum, is_last=True):
             return True
-        if gang in self._means.on_trial:
+        if gang in self._means.by_trial:
             return False
         # What is guaranteed does not depend on how large the gangs are that hold it.
-        if not self._make_room(gang, self._bidding.bid_within_guarantee, is_last=False):
+        if not self._evict_for(gang, self._compiler.compile_within_guarantee, is_last=False):
             return False
         self._hopeless.pop(gang, None)
         return True
 
-    def _grow(self, gang: int, rest: I64) -> bool:
+    def _evict_for_growth(self, gang: int, rest: I64) -> bool:
         """Evict for (E,) more tasks of a gang that has its minimum; False when it gets none."""
 
-        def make(gang: int, state: State, within: Bool | None) -> Bid | None:
-            return self._bidding.bid_growth(gang, state, rest, within)
+        def compile_growth(
+            gang: int, state: EvictionState, within: Bool | None
+        ) -> EvictionProblem | None:
+            return self._compiler.compile_growth(gang, state, rest, within)
 
-        return self._make_room(gang, make, is_last=not self._bidding.has_minimum(gang))
+        return self._evict_for(gang, compile_growth, is_last=not self._compiler.has_minimum(gang))
 
-    def _make_room(self, gang: int, make: MakeBid, *, is_last: bool) -> bool:
+    def _evict_for(self, gang: int, compile_problem: Compile, *, is_last: bool) -> bool:
         """Evict for a bid of a gang; False where nothing comes of it.
 
         `is_last`: whether the gang gets nothing else, so that it may learn why.
         """
-        if gang in self._means.on_trial:
-            return is_last and self._try_out(gang)
-        tried, are_all = self._answers(gang, make)
+        if gang in self._means.by_trial:
+            return is_last and self._evict_by_trial(gang)
+        tried, are_all = self._solve_all_domains(gang, compile_problem)
         best = min((t for t in tried if t.found is not None), key=_cost, default=None)
         if best is None or best.found is None:
             if not is_last:
                 return False
             if are_all and tried and all(t.least is not None for t in tried):
-                why = refusal(self._problem, tried[0].bid) if len(tried) == 1 else None
+                why = explain_shortage(self._problem, tried[0].bid) if len(tried) == 1 else None
                 self._hopeless[gang] = why
             elif are_all and not tried:
-                self._withheld(gang)
+                self._explain_kept_capacity(gang)
             elif tried or not are_all:
                 self._all_known = False
-            return self._foreign and not tried and self._try_out(gang)
-        if self._foreign and not best.found.evicted.any():
-            return is_last and self._try_out(gang)
+            return self._has_custom_rules and not tried and self._evict_by_trial(gang)
+        if self._has_custom_rules and not best.found.evicted.any():
+            return is_last and self._evict_by_trial(gang)
         return self._accept(tried, best, are_all=are_all)
 
-    def _try_out(self, gang: int) -> bool:
+    def _evict_by_trial(self, gang: int) -> bool:
         """Evict for a gang that rules keep out of which no model knows."""
-        before = self._decided()
+        before = self._list_actions()
         is_over = lambda: self._left_ms() <= 0  # noqa: E731
-        found = try_out(self._bidding, gang, self._state, before, is_over)
+        found = search_by_trial(self._compiler, gang, self._state, before, is_over)
         self._all_known = False
         if found is None:
             return False
         entry, node, counts = (np.array(c, np.int64) for c in zip(*found.seats, strict=True))
-        classes = self._bidding.facts.classes_of(gang)[entry]
+        classes = self._compiler.facts.classes_of(gang)[entry]
         self._evict(gang, found.victims)
-        self._come(gang, (classes, node, counts), self._problem.classes.request[classes])
+        self._record_arrivals(gang, (classes, node, counts), self._problem.classes.request[classes])
         self._seats[gang] = found.seats
         return True
 
-    def _decided(self) -> list[Action]:
+    def _list_actions(self) -> list[Action]:
         """What has been decided so far, as a plan would say it."""
         problem, nodes = self._problem, self._problem.snapshot.nodes
         actions: list[Action] = list(self._evictions)
         for gang, seats in self._seats.items():
-            actions += nominate_seats(problem, gang, seats)
+            actions += nominate_tasks(problem, gang, seats)
         for answer, kind in (
             (self._decisions.node_of, Allocate),
             (self._decisions.nominated, Nominate),
@@ -402,9 +419,9 @@ class _Stage:
                     actions.append(kind(task.key, nodes[answer[t]].name, task.gang))
         return actions
 
-    def _clear_inside(self, gang: int) -> None:
+    def _exchange_within_gang(self, gang: int) -> None:
         """Let the most important tasks of a gang that runs take the place of lesser ones."""
-        tried, are_all = self._answers(gang, self._bidding.bid_inside)
+        tried, are_all = self._solve_all_domains(gang, self._compiler.compile_exchange)
         best = min((t for t in tried if t.found is not None), key=_cost, default=None)
         if best is not None and self._accept(tried, best, are_all=are_all):
             self._hopeless.pop(gang, None)
@@ -412,65 +429,69 @@ class _Stage:
     def _accept(self, tried: list[_Answer], best: _Answer, *, are_all: bool) -> bool:
         if best.found is None or not best.found.evicted.any():
             return False
-        least = _least(tried, best) if are_all else None
+        least = _combine_bounds(tried, best) if are_all else None
         self._all_known &= least is not None
         if least is not None:
             mine = self._least
-            self._least = _Least(mine.victims + least.victims, mine.ended + least.ended)
-        self._take(best.bid, best.found)
+            self._least = _FewestVictims(mine.victims + least.victims, mine.ended + least.ended)
+        self._apply_solution(best.bid, best.found)
         return True
 
-    def _withheld(self, gang: int) -> None:
+    def _explain_kept_capacity(self, gang: int) -> None:
         """Nobody may leave for a gang; say so where that is because a queue keeps what it lent."""
-        why = withheld(self._bidding, gang, self._state)
+        why = explain_kept_capacity(self._compiler, gang, self._state)
         if why is not None:
             self._hopeless[gang] = why
 
-    def _answers(self, gang: int, make: MakeBid) -> tuple[list[_Answer], bool]:
+    def _solve_all_domains(self, gang: int, compile_problem: Compile) -> tuple[list[_Answer], bool]:
         """What can be done in each place that a gang may lie in, and whether all were tried."""
-        fences, are_all = self._bidding.fences(gang)
+        fences, are_all = self._compiler.fences(gang)
         tried: list[_Answer] = []
         for within in fences:
             if tried and self._left_ms() <= 0:
                 return tried, False
-            bid = make(gang, self._state, within)
+            bid = compile_problem(gang, self._state, within)
             if bid is not None:
-                known = self._solved(bid) if self._means.solver else (pack(bid), None)
+                known = self._solve(bid) if self._means.solver else (solve_heuristically(bid), None)
                 tried.append(_Answer(bid, *known))
         return tried, are_all
 
-    def _solved(self, bid: Bid) -> tuple[Packed | None, _Least | None]:
+    def _solve(
+        self, bid: EvictionProblem
+    ) -> tuple[HeuristicSolution | None, _FewestVictims | None]:
         """The best answer known, and the least possible, None where not proved."""
-        if bid.beside is None:
-            return self._solved_from(bid, pack(bid))
+        if bid.others is None:
+            return self._solve_from(bid, solve_heuristically(bid))
         # What is packed does not look at who stands where: some nodes are looked at first.
-        few = narrowed(bid)
-        packed = None if few is None else self._solved_from(few, None)[0]
+        few = restrict_to_promising_nodes(bid)
+        packed = None if few is None else self._solve_from(few, None)[0]
         if packed is not None and self._left_ms() <= 0:
             return packed, None
-        found, least = self._solved_from(bid, packed)
+        found, least = self._solve_from(bid, packed)
         known = [each for each in (found, packed) if each is not None]
         return min(known, key=lambda each: _cost_of(bid, each), default=None), least
 
-    def _solved_from(self, bid: Bid, packed: Packed | None) -> tuple[Packed | None, _Least | None]:
+    def _solve_from(
+        self, bid: EvictionProblem, packed: HeuristicSolution | None
+    ) -> tuple[HeuristicSolution | None, _FewestVictims | None]:
         """The same with an answer to start from."""
         assert self._means.solver is not None  # noqa: S101  the caller asks only then
-        encoded = encode_bid(bid, packed, self._bidding.bars)
+        encoded = encode_eviction(bid, packed, self._compiler.blockers)
         left = self._means.left_ms()
         limits = self._means.limits
         if left is not None:
             limits = Limits(min(left, limits.budget_ms or left), num_workers=limits.num_workers)
-        solved = solve_soundly(self._means.solver, encoded.model, limits)
+        solved = solve_checked(self._means.solver, encoded.model, limits)
         updates = {encoded.levels[u.level]: u for u in solved.updates}
         if any(updates[name].bound == 0 for name in (START, TASKS) if name in updates):
-            return None, _Least(0, 0)
+            return None, _FewestVictims(0, 0)
         last = next((u for u in reversed(solved.updates) if u.solution is not None), None)
         if last is None or last.solution is None:
             return packed, None
         placed = np.zeros(bid.allowed.shape, np.int64)
         placed[encoded.entry, encoded.node] = last.solution[encoded.place]
         evicted = last.solution[encoded.evict]
-        found = Packed(evicted, placed, last.solution[encoded.whole] > 0)
+        found = HeuristicSolution(evicted, placed, last.solution[encoded.whole] > 0)
         victims = updates.get(VICTIMS)
         if victims is None or not placed.any():
             return packed, None
@@ -478,34 +499,34 @@ class _Stage:
         ended = updates.get(ENDED) if bid.wholes else victims
         if victims.bound is None:
             return found, None
-        return found, _Least(victims.bound, 0 if ended is None else ended.bound or 0)
+        return found, _FewestVictims(victims.bound, 0 if ended is None else ended.bound or 0)
 
-    def _take(self, bid: Bid, found: Packed) -> None:
+    def _apply_solution(self, bid: EvictionProblem, found: HeuristicSolution) -> None:
         gang = bid.gang
-        chosen = _choose(self._bidding, bid, found.evicted)
+        chosen = _choose_last_created(self._compiler, bid, found.evicted)
         self._evict(gang, chosen)
         entry, node = np.nonzero(found.placed)
         counts = found.placed[entry, node]
-        self._come(gang, (bid.task_class[entry], node, counts), bid.request[entry])
+        self._record_arrivals(gang, (bid.task_class[entry], node, counts), bid.request[entry])
         seats = zip(entry.tolist(), node.tolist(), counts.tolist(), strict=True)
-        self._seats[gang] = _merged(self._seats_of(gang), seats)
+        self._seats[gang] = _merge_nominations(self._nominations_of(gang), seats)
 
     def _evict(self, gang: int, chosen: I64) -> None:
         """Some running tasks leave for a gang."""
-        problem, running, state = self._problem, self._bidding.running, self._state
+        problem, running, state = self._problem, self._compiler.running, self._state
         state.evicted[chosen] = True
-        state.bidders.add(gang)
-        state.spent += self._bidding.facts.covered(chosen)
+        state.preemptors.add(gang)
+        state.spent += self._compiler.facts.covered(chosen)
         np.add.at(state.room, running.node_of[chosen], running.request[chosen])
         np.subtract.at(state.used, running.queue_of[chosen], running.request[chosen])
         own = running.queue_of[chosen] == problem.queue_of[gang]
-        state.entitled |= self._bidding.entitled(gang, running.queue_of[chosen[~own]])
+        state.entitled |= self._compiler.entitled(gang, running.queue_of[chosen[~own]])
         for v, is_own in zip(chosen.tolist(), own.tolist(), strict=True):
             task, action = running.tasks[v], PREEMPT if is_own else RECLAIM
             key = problem.snapshot.gangs[gang].key
             self._evictions.append(Evict(task.key, task.node, action, key))
 
-    def _come(self, gang: int, came: tuple[I64, I64, I64], request: I64) -> None:
+    def _record_arrivals(self, gang: int, came: tuple[I64, I64, I64], request: I64) -> None:
         """Tasks (m,) of a class come to a node, so many each, that ask for (m, R)."""
         state = self._state
         state.came.append(came)
@@ -517,12 +538,12 @@ class _Stage:
     def _results(self) -> tuple[LevelResult, ...]:
         """How many leave, against the fewest that could; no level where nobody does."""
         results = count_victims(self._problem.snapshot, self._evictions)
-        known = self._least if self._all_known else _Least(0, 0)
+        known = self._least if self._all_known else _FewestVictims(0, 0)
         least = {VICTIMS: known.victims, ENDED: known.ended}
-        return tuple(_bounded(result, least[result.name]) for result in results)
+        return tuple(_with_bound(result, least[result.name]) for result in results)
 
 
-def _bounded(result: LevelResult, least: int) -> LevelResult:
+def _with_bound(result: LevelResult, least: int) -> LevelResult:
     status = LevelStatus.OPTIMAL if result.value == least else LevelStatus.FEASIBLE
     return replace(result, bound=least, status=status)
 
@@ -542,7 +563,7 @@ def count_victims(snapshot: Snapshot, evictions: Sequence[Evict]) -> tuple[Level
     return (victims, ended) if number else (victims,)
 
 
-def nominate_seats(problem: Problem, gang: int, seats: Seats) -> Iterator[Nominate]:
+def nominate_tasks(problem: Problem, gang: int, seats: Seats) -> Iterator[Nominate]:
     """Yield a nomination for each task of a gang that has a seat, in order of the seats."""
     first = int(problem.shapes.start[problem.shape_of[gang]])
     taken: dict[int, int] = {}
@@ -554,7 +575,7 @@ def nominate_seats(problem: Problem, gang: int, seats: Seats) -> Iterator[Nomina
             yield Nominate(task.key, problem.snapshot.nodes[node].name, task.gang)
 
 
-def _merged(*parts: Iterable[tuple[int, int, int]]) -> Seats:
+def _merge_nominations(*parts: Iterable[tuple[int, int, int]]) -> Seats:
     """Seats together, by entry and node."""
     found: dict[tuple[int, int], int] = {}
     for entry, node, number in chain.from_iterable(parts):
@@ -567,14 +588,14 @@ def _cost(answer: _Answer) -> tuple[int, ...]:
     return () if answer.found is None else _cost_of(answer.bid, answer.found)
 
 
-def _cost_of(bid: Bid, found: Packed) -> tuple[int, ...]:
+def _cost_of(bid: EvictionProblem, found: HeuristicSolution) -> tuple[int, ...]:
     groups = bid.groups
     costs = (cost * found.evicted for cost in (groups.priority, groups.lost, groups.size))
     numbers = (-int(found.placed.sum()), int(found.evicted.sum()), found.num_ended(bid))
     return (*numbers, *(int(cost.sum()) for cost in costs))
 
 
-def _least(tried: Sequence[_Answer], best: _Answer) -> _Least | None:
+def _combine_bounds(tried: Sequence[_Answer], best: _Answer) -> _FewestVictims | None:
     """The least for as many tasks in any of some places; None where one is not known."""
     if len(tried) == 1:
         return best.least
@@ -584,9 +605,9 @@ def _least(tried: Sequence[_Answer], best: _Answer) -> _Least | None:
     return min(t.least for t in equals if t.least is not None)
 
 
-def _choose(bidding: Bidding, bid: Bid, evicted: I64) -> I64:
-    """Which of alike victims leave: those that were created last."""
-    running, groups = bidding.running, bid.groups
+def _choose_last_created(compiler: EvictionCompiler, bid: EvictionProblem, evicted: I64) -> I64:
+    """Return which tasks of each group are evicted: those that were created last."""
+    running, groups = compiler.running, bid.groups
     born = np.array([running.tasks[int(v)].created_ms for v in groups.tasks], np.int64)
     order = np.lexsort((groups.tasks, -born, groups.of_task))
     rank = np.arange(len(order)) - np.searchsorted(

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64
     from optsched.problem.seats import Seats
-    from optsched.solver.preemption.sequential.compile import Bidding
-    from optsched.solver.preemption.sequential.eviction_problem import State
+    from optsched.solver.preemption.sequential.compile import EvictionCompiler
+    from optsched.solver.preemption.sequential.eviction_problem import EvictionState
 
 MOST_TRIALS = 256
 MOST_NODES = 16
@@ -34,72 +34,72 @@ MOST_UNITS = 8
 _ROOMS = frozenset({"fits", "gpu-shares"})
 
 
-class Tried(NamedTuple):
+class TrialResult(NamedTuple):
     """(v,) running tasks that leave, and where the gang goes."""
 
     victims: I64
     seats: Seats
 
 
-def has_foreign(rules: RuleSet) -> bool:
+def has_custom_rules(rules: RuleSet) -> bool:
     """Whether rules of users have a say in where tasks may be."""
     return any(active.origin and active.binds for active in rules.active)
 
 
-def try_out(
-    bidding: Bidding,
+def search_by_trial(
+    compiler: EvictionCompiler,
     gang: int,
-    state: State,
+    state: EvictionState,
     before: Sequence[Action],
     is_over: Callable[[], bool],
-) -> Tried | None:
+) -> TrialResult | None:
     """Victims and seats for a gang, judged beside what has been decided before; None without.
 
     `is_over` says that no time is left.
     """
-    return _Trial(bidding, gang, state, before, is_over).run()
+    return _Trial(compiler, gang, state, before, is_over).run()
 
 
 class _Trial:
     def __init__(
         self,
-        bidding: Bidding,
+        compiler: EvictionCompiler,
         gang: int,
-        state: State,
+        state: EvictionState,
         before: Sequence[Action],
         is_over: Callable[[], bool],
     ) -> None:
-        self._problem = problem = bidding.problem
-        self._running, self._facts, self._rules = bidding.running, bidding.facts, bidding.rules
+        self._problem = problem = compiler.problem
+        self._running, self._facts, self._rules = compiler.running, compiler.facts, compiler.rules
         self._gang, self._state, self._before = gang, state, before
         self._key = problem.snapshot.gangs[gang].key
-        self._may_go = bidding.may_leave(gang, state)
-        self._room = state.room.copy()
+        self._possible_victims = compiler.find_possible_victims(gang, state)
+        self._idle = state.room.copy()
         self._seats: list[tuple[int, int, int]] = []
         self._units: list[list[int]] = []
         self._left = MOST_TRIALS
         self._is_over = is_over
 
-    def run(self) -> Tried | None:
+    def run(self) -> TrialResult | None:
         first, last = self._problem.task_start[self._gang : self._gang + 2].tolist()
         tasks = self._problem.tasks[first:last]
-        if not self._may_go.any() or not all(task.preempts for task in tasks):
+        if not self._possible_victims.any() or not all(task.preempts for task in tasks):
             return None
-        if not all(self._seat(first + t, entry) for t, entry in self._wanted()):
+        if not all(self._place_task(first + t, entry) for t, entry in self._list_tasks_to_place()):
             return None
-        if not self._units or not self._holds():
+        if not self._units or not self._passes_verification():
             return None
         for unit in reversed(list(self._units)):
             if self._is_over():
                 break
             self._units.remove(unit)
-            if not self._holds():
+            if not self._passes_verification():
                 self._units.append(unit)
         if not self._units:
             return None
-        return Tried(np.sort(np.array(self._victims, np.int64)), self._joined())
+        return TrialResult(np.sort(np.array(self._victims, np.int64)), self._count_nominations())
 
-    def _wanted(self) -> Iterator[tuple[int, int]]:
+    def _list_tasks_to_place(self) -> Iterator[tuple[int, int]]:
         """(task within the gang, entry) of those that have to come: the minimum, or one more."""
         counts = self._facts.counts_of(self._gang).tolist()
         shape = self._problem.shapes.shapes[int(self._problem.shape_of[self._gang])]
@@ -111,7 +111,7 @@ class _Trial:
 
     # --- one task --------------------------------------------------------------------------------
 
-    def _seat(self, task: int, entry: int) -> bool:
+    def _place_task(self, task: int, entry: int) -> bool:
         """Put one task where the fewest more have to leave for it."""
         best: tuple[list[list[int]], int] | None = None
         request = self._problem.classes.request[self._problem.task_class[task]]
@@ -124,14 +124,16 @@ class _Trial:
                 break
         if best is None:
             return False
-        self._take(best[0])
-        self._room[best[1]] -= request
+        self._evict_units(best[0])
+        self._idle[best[1]] -= request
         self._seats.append((task, entry, best[1]))
         return True
 
     def _nodes(self) -> list[int]:
         """Nodes that somebody may leave, the emptiest first, and those where it has a seat."""
-        count = np.bincount(self._running.node_of[self._may_go], minlength=self._problem.num_nodes)
+        count = np.bincount(
+            self._running.node_of[self._possible_victims], minlength=self._problem.num_nodes
+        )
         open_nodes = np.flatnonzero(self._problem.ready & (count > 0))
         order = open_nodes[np.argsort(count[open_nodes], kind="stable")].tolist()
         mine = [node for *_, node in self._seats]
@@ -140,13 +142,13 @@ class _Trial:
     def _fewest(self, task: int, node: int, request: I64, most: int) -> list[list[int]] | None:
         """Who has to leave besides so that a task may come to a node; None for too many."""
         units: list[list[int]] = []
-        waiting = self._leavers(node)
+        waiting = self._list_victim_units(node)
         while len(units) <= most:
             freed = sum(
-                (self._running.request[unit].sum(axis=0) for unit in self._on(units, node)),
+                (self._running.request[unit].sum(axis=0) for unit in self._victims_on(units, node)),
                 np.zeros_like(request),
             )
-            if (self._room[node] + freed >= request).all() and self._suits(task, node, units):
+            if (self._idle[node] + freed >= request).all() and self._fits_after(task, node, units):
                 return units
             unit = next(waiting, None)
             if unit is None:
@@ -154,25 +156,25 @@ class _Trial:
             units.append(unit)
         return None
 
-    def _on(self, units: Sequence[Sequence[int]], node: int) -> Iterator[list[int]]:
+    def _victims_on(self, units: Sequence[Sequence[int]], node: int) -> Iterator[list[int]]:
         for unit in units:
             yield [v for v in unit if self._running.node_of[v] == node]
 
-    def _leavers(self, node: int) -> Iterator[list[int]]:
+    def _list_victim_units(self, node: int) -> Iterator[list[int]]:
         """Tasks of a node that may leave, the least important and cheapest first, by what goes."""
         running, gone = self._running, set(self._victims)
-        here = np.flatnonzero(self._may_go & (running.node_of == node))
+        here = np.flatnonzero(self._possible_victims & (running.node_of == node))
         priority = self._problem.priority[running.gang_of[here]]
         order = here[np.lexsort((here, self._facts.lost[here], priority))]
         for v in order.tolist():
             if v in gone:
                 continue
-            unit = self._unit(v, gone)
+            unit = self._find_unit(v, gone)
             if unit:
                 gone.update(unit)
                 yield unit
 
-    def _unit(self, v: int, gone: set[int]) -> list[int]:
+    def _find_unit(self, v: int, gone: set[int]) -> list[int]:
         """Who leaves with a task: nobody, or all of its gang; empty where that may not be."""
         number = int(self._running.gang_of[v])
         gang = self._problem.snapshot.gangs[number]
@@ -181,12 +183,12 @@ class _Trial:
         is_plain = not gang.sub_groups and not gang.role_minimums
         if is_plain and len(stays) > gang.min_member:
             return [v]
-        return stays if all(self._may_go[u] for u in stays) else []
+        return stays if all(self._possible_victims[u] for u in stays) else []
 
-    def _take(self, units: Sequence[list[int]]) -> None:
+    def _evict_units(self, units: Sequence[list[int]]) -> None:
         for unit in units:
             self._units.append(unit)
-            np.add.at(self._room, self._running.node_of[unit], self._running.request[unit])
+            np.add.at(self._idle, self._running.node_of[unit], self._running.request[unit])
 
     # --- judging ---------------------------------------------------------------------------------
 
@@ -205,7 +207,7 @@ class _Trial:
         come = (Nominate(problem.tasks[t].key, nodes[n].name, self._key) for t, n in seats)
         return [*self._before, *evictions, *come]
 
-    def _suits(self, task: int, node: int, units: Sequence[Sequence[int]]) -> bool:
+    def _fits_after(self, task: int, node: int, units: Sequence[Sequence[int]]) -> bool:
         """Whether no rule on places is against a task on a node once some more have left."""
         if self._left <= 0 or self._is_over():
             return False
@@ -221,12 +223,12 @@ class _Trial:
             for rule in rules
         )
 
-    def _holds(self) -> bool:
+    def _passes_verification(self) -> bool:
         """Whether all rules hold with everything that has been decided."""
         actions = self._actions(self._victims, [(t, n) for t, _, n in self._seats])
         return not verify_actions(self._problem.snapshot, actions, self._rules)
 
-    def _joined(self) -> Seats:
+    def _count_nominations(self) -> Seats:
         """Seats by entry and node."""
         found: dict[tuple[int, int], int] = {}
         for _, entry, node in self._seats:

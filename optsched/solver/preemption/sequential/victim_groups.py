@@ -10,26 +10,26 @@ import numpy as np
 
 from optsched.cluster.topology import sub_group_of
 from optsched.problem.arrays import row_groups
-from optsched.solver.preemption.sequential.eviction_problem import Groups, Part, Whole
+from optsched.solver.preemption.sequential.eviction_problem import Groups, VictimSubGroup, Whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from optsched.cluster.snapshot import Gang
     from optsched.problem.arrays import I64, Bool
-    from optsched.solver.preemption.sequential.eviction_problem import State
-    from optsched.solver.preemption.sequential.running import Facts
+    from optsched.solver.preemption.sequential.eviction_problem import EvictionState
+    from optsched.solver.preemption.sequential.running import SessionFacts
 
 
-class Grouping:
+class VictimGrouper:
     """Makes groups."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: SessionFacts) -> None:
         self._facts = facts
         self._problem, self._running = facts.problem, facts.running
 
     def groups(
-        self, bidder: int, tasks: I64, reclaimed: Bool, apart: Iterable[I64 | Bool]
+        self, preemptor: int, tasks: I64, reclaimed: Bool, apart: Iterable[I64 | Bool]
     ) -> Groups:
         """Group running tasks so that those of a group are alike to the bidder's model.
 
@@ -37,7 +37,7 @@ class Grouping:
         """
         running, problem = self._running, self._problem
         gang_of = running.gang_of[tasks]
-        single = (self._facts.held[gang_of] == 1) & (gang_of != bidder)
+        single = (self._facts.held[gang_of] == 1) & (gang_of != preemptor)
         members = np.unique(gang_of[~single])
         gang = np.where(single, -1, np.searchsorted(members, gang_of))
         role, part = np.zeros(len(tasks), np.int64), np.full(len(tasks), -1, np.int64)
@@ -48,9 +48,9 @@ class Grouping:
             role[i] = minimums.index(task.role) + 1 if task.role in minimums else 0
             if victim.sub_groups:
                 found = sub_group_of(victim.sub_groups, task.labels)
-                part[i] = -1 if found is None else _named_parts(victim).index(found)
+                part[i] = -1 if found is None else _list_sub_groups(victim).index(found)
         priority = problem.priority[gang_of]
-        for i in np.flatnonzero(gang_of == bidder).tolist():
+        for i in np.flatnonzero(gang_of == preemptor).tolist():
             priority[i] = running.tasks[int(tasks[i])].priority
         columns = [
             running.node_of[tasks],
@@ -86,7 +86,7 @@ class Grouping:
             request=running.request[at],
         )
 
-    def wholes(self, bidder: int, groups: Groups, state: State) -> tuple[Whole, ...]:
+    def wholes(self, preemptor: int, groups: Groups, state: EvictionState) -> tuple[Whole, ...]:
         """What gangs of victims still hold once those that were chosen before have left."""
         problem, running = self._problem, self._running
         found = []
@@ -99,28 +99,30 @@ class Grouping:
             mine = by_gang[start[j] : start[j + 1]]
             number = int(running.gang_of[first_task[mine[0]]])
             gang = problem.snapshot.gangs[number]
-            gone = []
+            evicted = []
             if number in have_lost:
-                gone = np.flatnonzero(state.evicted & (running.gang_of == number)).tolist()
-            held = int(self._facts.held[number]) - len(gone)
-            ready = int(problem.num_ready[number]) - len(gone)
-            # A gang of victims that loses all it has leaves whole, whatever its minimum.
-            most = held if number == bidder else held - 1
+                evicted = np.flatnonzero(state.evicted & (running.gang_of == number)).tolist()
+            held = int(self._facts.held[number]) - len(evicted)
+            ready = int(problem.num_ready[number]) - len(evicted)
+            # A gang of victims that loses all its tasks ends, whatever its minimum.
+            most = held if number == preemptor else held - 1
             surplus = min(max(ready - gang.min_member, 0), most)
             by_role = []
             for i, (role, least) in enumerate(gang.role_minimums, start=1):
                 runs = [t for t in gang.tasks if t.status.counts_as_ready and t.role == role]
-                less = sum(running.tasks[v].role == role for v in gone)
+                less = sum(running.tasks[v].role == role for v in evicted)
                 here = sum(t.status.holds_resources for t in runs) - less
                 by_role.append((i, here, min(max(len(runs) - less - least, 0), here)))
-            leaves = number != bidder and int(groups.count[mine].sum()) == held
-            whole = Whole(number, held, surplus, tuple(by_role), leaves)
-            found.append(self._with_parts(whole, groups, mine, gone) if gang.sub_groups else whole)
+            can_leave = number != preemptor and int(groups.count[mine].sum()) == held
+            whole = Whole(number, held, surplus, tuple(by_role), can_leave)
+            found.append(
+                self._add_sub_groups(whole, groups, mine, evicted) if gang.sub_groups else whole
+            )
         return tuple(found)
 
-    def _with_parts(self, whole: Whole, groups: Groups, mine: I64, gone: list[int]) -> Whole:
+    def _add_sub_groups(self, whole: Whole, groups: Groups, mine: I64, evicted: list[int]) -> Whole:
         gang = self._problem.snapshot.gangs[whole.gang]
-        left = {self._running.tasks[v].key for v in gone}
+        left = {self._running.tasks[v].key for v in evicted}
         ready: Counter[tuple[int, tuple[str, ...]] | None] = Counter()
         held = ready.copy()
         for task in gang.tasks:
@@ -129,19 +131,19 @@ class Grouping:
                 ready[name] += 1
                 held[name] += task.status.is_standing
         parts, spare = [], {r: -rule.min_groups for r, rule in enumerate(gang.sub_groups)}
-        for p, name in enumerate(_named_parts(gang)):
+        for p, name in enumerate(_list_sub_groups(gang)):
             policy, there = name[0], held[name]
             size = gang.sub_groups[policy].size
             is_whole = ready[name] >= size
             spare[policy] += is_whole
             surplus = min(ready[name] - size, there) if is_whole else there
-            leaves = int(groups.count[mine[groups.part[mine] == p]].sum()) == there
-            parts.append(Part(policy, there, surplus, leaves))
+            can_leave = int(groups.count[mine[groups.part[mine] == p]].sum()) == there
+            parts.append(VictimSubGroup(policy, there, surplus, can_leave))
         more = tuple((r, max(n, 0)) for r, n in spare.items() if gang.sub_groups[r].min_groups)
         return replace(whole, parts=tuple(parts), spare_parts=more)
 
 
-def _named_parts(gang: Gang) -> list[tuple[int, tuple[str, ...]]]:
+def _list_sub_groups(gang: Gang) -> list[tuple[int, tuple[str, ...]]]:
     """The smaller groups of a gang's tasks, in order."""
     found = {sub_group_of(gang.sub_groups, t.labels) for t in gang.tasks}
     return sorted(name for name in found if name is not None)

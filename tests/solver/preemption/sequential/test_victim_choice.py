@@ -52,7 +52,7 @@ from optsched.problem.running import running_tasks
 from optsched.problem.tiers import priority_tiers
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
-from optsched.solver.preemption.sequential.stage import Means, make_room
+from optsched.solver.preemption.sequential.stage import Means, find_victims
 from tests.support.effort import EFFORT
 from tests.support.small import CPU, GPU, HOST, ZONE, cluster, gang, node, running, shape
 
@@ -168,7 +168,7 @@ def compare(snapshot, guarded: RuleSet) -> None:
     problem = compile_problem(snapshot)
     tiers = priority_tiers(problem, problem.priority, 60_000)
     limits = Limits(budget_ms=None, num_workers=1)
-    found = make_room(
+    found = find_victims(
         problem,
         guarded,
         tiers,
@@ -609,5 +609,5 @@ def test_whom_others_want_near_does_not_leave_for_those_who_come_after():
     node_of = np.array([0 if t.key == "ns/first-w-0" else -1 for t in problem.tasks], np.int64)
     placed = replace(Decisions.nothing(problem), node_of=node_of)
     means = Means(InProcess(), lambda: None, Limits(budget_ms=None, num_workers=1))
-    found = make_room(problem, RELATED_GUARDED, tiers, placed, frozenset({PREEMPT}), means)
+    found = find_victims(problem, RELATED_GUARDED, tiers, placed, frozenset({PREEMPT}), means)
     assert [e.task for e in found.evictions] == ["ns/other-w-0"]
