@@ -100,7 +100,7 @@ def test_gangs_are_left_out_only_where_that_loses_nothing(needs_first, monkeypat
     monkeypatch.setattr(cpsat_levels, "LEAST_RELAXED", 0)
     model = two_gangs(needs_first=needs_first)
     later = model.placement.stage > 0
-    assert cpsat_levels._can_leave_out(model, model.placement, later) is not needs_first
+    assert cpsat_levels._can_exclude_gangs(model, model.placement, later) is not needs_first
     limits = Limits(None, num_workers=1)
     *_, last = solve_levels(model, limits, lambda: pytest.fail("a clock"))
     assert last.solution.tolist() == [1, 1, 1, 1]

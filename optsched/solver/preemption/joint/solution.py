@@ -252,7 +252,7 @@ class _Preemptors:
                 if pair.kind.classes[self._class_of[g]]
                 and (self._able is None or self._able.reclaim[self._class_of[g]])
             ]
-            named = self._name_preemptors(mine, whole_gangs, lambda _: reclaimers)
+            named = self._name_preemptors(mine, whole_gangs, lambda _, gangs=reclaimers: gangs)
             if named is None:
                 return None
             by_gang = self._with_largest_last(mine, named)
