@@ -32,7 +32,7 @@ from optsched.solver.solution_check import solve_checked
 from optsched.units import PODS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from optsched.cluster.decisions import Action
     from optsched.plugins.extension_points import AnyLevel
@@ -252,25 +252,30 @@ class _Preemptors:
                 if pair.kind.classes[self._class_of[g]]
                 and (self._able is None or self._able.reclaim[self._class_of[g]])
             ]
-            named = self._name_preemptors(mine, whole_gangs, lambda _, gangs=reclaimers: gangs)
+            victim_gangs = running.gang_of[mine].tolist()
+            named = self._name_preemptors(
+                mine, whole_gangs, dict.fromkeys(victim_gangs, reclaimers)
+            )
             if named is None:
                 return None
             by_gang = self._with_largest_last(mine, named)
             found += [self._evict(v, gang, RECLAIM) for v, gang in by_gang]
 
-        def preemptors(lost: int) -> list[int]:
-            return [
+        preempted = victims[~reclaimed]
+        preemptors = {
+            lost: [
                 g
                 for g in self.order
                 if (self._able is None or self._able.preempt[self._class_of[g]])
                 and problem.queue_of[g] == problem.queue_of[lost]
                 and problem.priority[g] > problem.priority[lost]
             ]
-
-        named = self._name_preemptors(victims[~reclaimed], whole_gangs, preemptors)
+            for lost in np.unique(running.gang_of[preempted]).tolist()
+        }
+        named = self._name_preemptors(preempted, whole_gangs, preemptors)
         if named is None:
             return None
-        return [*found, *(self._evict(v, named[v], PREEMPT) for v in victims[~reclaimed].tolist())]
+        return [*found, *(self._evict(v, named[v], PREEMPT) for v in preempted.tolist())]
 
     def _with_largest_last(self, victims: I64, named: Mapping[int, int]) -> list[tuple[int, int]]:
         """Victims and their gangs, gang by gang, that of the largest victim last."""
@@ -295,14 +300,14 @@ class _Preemptors:
         return found
 
     def _name_preemptors(
-        self, victims: I64, whole_gangs: set[int], preemptors_of: Callable[[int], Sequence[int]]
+        self, victims: I64, whole_gangs: set[int], preemptors_of: Mapping[int, Sequence[int]]
     ) -> dict[int, int] | None:
         """The gang of each victim, those of gangs that leave whole first; None without one."""
         running, found = self._running, dict[int, int]()
         lost_of = running.gang_of
         for lost in sorted(whole_gangs & set(lost_of[victims].tolist())):
             mine = victims[lost_of[victims] == lost]
-            gang = self._find_preemptor(preemptors_of(lost), mine)
+            gang = self._find_preemptor(preemptors_of[lost], mine)
             if gang is None:
                 return None
             for victim in mine.tolist():
@@ -311,7 +316,7 @@ class _Preemptors:
         largest_first = np.argsort(-running.request[victims].sum(axis=1), kind="stable")
         for victim in victims[largest_first].tolist():
             if victim not in found:
-                gang = self._find_preemptor(preemptors_of(int(lost_of[victim])), np.array([victim]))
+                gang = self._find_preemptor(preemptors_of[int(lost_of[victim])], np.array([victim]))
                 if gang is None:
                     return None
                 self._record_capacity_taken(gang, victim)
