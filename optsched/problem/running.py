@@ -16,7 +16,7 @@ from optsched.problem.relations import TermMatcher
 from optsched.units import PODS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Iterable, Sequence
 
     from optsched.cluster.snapshot import Gang
     from optsched.cluster.task import Task
@@ -81,6 +81,12 @@ def stakes_in(problem: Problem, terms: Sequence[int]) -> I64 | None:
         flags[selected_tasks(problem)[m]] = True
     _, number = np.unique(chosen, axis=1, return_inverse=True)
     return np.where(chosen.any(axis=0), number.reshape(-1), -1).astype(np.int64)
+
+
+def number_keys(keys: Iterable[tuple[Hashable, ...]]) -> I64:
+    """Return one number for each distinct key; -1 for keys that are empty."""
+    known: dict[tuple[Hashable, ...], int] = {}
+    return np.array([known.setdefault(k, len(known)) if k else -1 for k in keys], np.int64)
 
 
 def _running_tasks(problem: Problem) -> Running:

@@ -25,7 +25,7 @@ from optsched.plugins.devices.device_matching import (
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
 from optsched.plugins.wording import counted
-from optsched.problem.running import running_tasks
+from optsched.problem.running import number_keys, running_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -162,14 +162,12 @@ class DeviceClaims(Rule):
         requests = problem.derived(_Pools).requests
         if not requests.open(problem.classes.shapes[task_class]):
             return None
-        running = running_tasks(problem).tasks
-        found = np.full(len(running), -1, np.int64)
-        known: dict[tuple[str, ...], int] = {}
-        for v, task in enumerate(running):
-            claims = (requests.devices.claims.get(key) for key in task.device_claims)
-            if any(claim is not None and claim.allocation is not None for claim in claims):
-                found[v] = known.setdefault(task.device_claims, len(known))
-        return found
+        claims = requests.devices.claims
+        allocated = {key for key, claim in claims.items() if claim.allocation is not None}
+        return number_keys(
+            () if allocated.isdisjoint(task.device_claims) else task.device_claims
+            for task in running_tasks(problem).tasks
+        )
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """See `Rule`: a device for one claim; claims return devices once no task uses them."""

@@ -1,4 +1,4 @@
-"""GPUs and NPUs shared by memory and cores: what tasks of a node take is dealt out to its cards.
+"""GPUs and NPUs shared by memory and cores: tasks of a node are allocated shares of its devices.
 
 Mathematics: models/formulation/deviceshare.md. Volcano: `pkg/scheduler/plugins/deviceshare`,
 `pkg/scheduler/api/devices/{nvidia,ascend/hami}`.
@@ -29,7 +29,7 @@ from optsched.cluster.task import TaskStatus
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
 from optsched.plugins.wording import counted
-from optsched.problem.running import running_tasks
+from optsched.problem.running import number_keys, running_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 
 GPU_MEMORY, GPU_NUMBER = "volcano.sh/gpu-memory", "volcano.sh/gpu-number"
 MIG = "mig"
-"""Cards in this mode are cut by geometries; one of which none is known takes nothing."""
+"""Devices in MIG mode have geometries; a device without a known geometry takes nothing."""
 
 TOP = 100.0
 BY_TEMPLATE = "template"
-"""The way in which NPUs are shared where a pod names none."""
+"""The sharing mode of NPUs for pods that name none."""
 WIRED = "Ascend910"
-"""Chips that begin so are wired to some of their node only: tasks do better within a network."""
+"""NPUs of this model are connected in networks within a node; tasks prefer one network."""
 WIRED_TOP = 10.0
 
 
@@ -60,10 +60,11 @@ EXCLUSIVE = "optsched.io/gpu-exclusive"
 """The annotation that names the exclusion groups of a task, see `exclusive_groups`."""
 
 _BY_LABELS = "labels:"
+_UUIDS = (VGPU_USE_UUID, VGPU_AVOID_UUID)
 
 
 class Prefers(StrEnum):
-    """Which cards make a node good for a task."""
+    """Which devices give a node a high score."""
 
     NONE = ""
     BINPACK = "binpack"
@@ -71,9 +72,9 @@ class Prefers(StrEnum):
 
 
 class Need(NamedTuple):
-    """Cards that one container asks for, all different: of which family, and how much of each.
+    """The request of one container: a number of different devices of a family, and shares of each.
 
-    groups: within which no card may be shared: its PodGroup, or tasks with such labels.
+    `groups` are the exclusion groups: tasks of one group share no device.
     """
 
     number: int
@@ -86,30 +87,30 @@ class Need(NamedTuple):
 
     @property
     def is_vgpu(self) -> bool:
-        """Whether it asks for vGPUs."""
+        """Whether it requests vGPUs."""
         return self.family == NVIDIA
 
     @property
     def is_npu(self) -> bool:
-        """Whether it asks for NPUs, no two of which one task may have the same."""
+        """Whether it requests NPUs, of which a task must not get the same one twice."""
         return self.family not in ("", NVIDIA)
 
     def memory_of(self, device: Card) -> int:
-        """What it takes of the memory of a card that is usable: of NPUs, a template or all."""
+        """Return the memory that it takes of a usable device: of an NPU, a template or all."""
         memory = self.memory or device.memory * self.percent // 100
         template = device.chip.cut(memory) if device.chip is not None else None
         return memory if template is None else template.memory
 
 
 Slice: TypeAlias = tuple[int, int]
-"""Geometry of a card and kind of slice in it, by their places."""
+"""Indices of a geometry of a device and of an instance kind in it."""
 
 
 class Used(NamedTuple):
-    """What is taken of a card: memory, cores, tasks, those that have it alone, its first cores.
+    """Use of a device: memory, cores, tasks, exclusive tasks, and cores before this session.
 
-    slices: how many are taken of each kind, as ((geometry, kind), number), in order; groups: those
-    within which tasks on it share no card, in order, once for each of these tasks.
+    `slices` counts MIG slices as ((geometry, kind), number), sorted. `groups` has the exclusion
+    groups of the tasks on it, sorted, one entry for each task.
     """
 
     memory: int = 0
@@ -122,7 +123,7 @@ class Used(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """What a task takes of a card, by the card's place on its node."""
+    """The share of a device that a task takes; `at` is the index of the device on its node."""
 
     at: int
     memory: int
@@ -134,7 +135,7 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True)
 class DeviceShare(Rule):
-    """A task gets all the memory and cores that it asks for of cards that have them free.
+    """Tasks get the memory and cores that they request from devices that have them idle.
 
     Attributes
     ----------
@@ -145,11 +146,11 @@ class DeviceShare(Rule):
         The score of nodes.
     geometries_in
         Namespace and name of the ConfigMap with the geometries of MIG and the templates of NPUs,
-        for whoever reads it.
+        for the reader of the cluster.
     locks_nodes
-        Whether pods get vGPUs of a node one after the other, for whoever binds them.
+        Whether the binder locks a node while a pod gets its vGPUs.
     exclusive
-        Labels, several times: pods that have all of one time share no vGPU among them.
+        Sets of labels; pods that have all labels of one set share no vGPU with one another.
 
     """
 
@@ -167,7 +168,7 @@ class DeviceShare(Rule):
     exclusive: tuple[tuple[tuple[str, str], ...], ...] = ()
 
     def exclusive_groups(self, task: Task) -> str:
-        """The note for a task that asks for vGPUs: which labels of `exclusive` it has all of."""
+        """Return the exclusion groups of a task that requests vGPUs, as an annotation value."""
         if not self.by_vgpu or not any(not r.npu for r in task.shape.cards):
             return ""
         has = task.labels.items()
@@ -176,11 +177,11 @@ class DeviceShare(Rule):
 
     @property
     def cuts(self) -> bool:
-        """Whether it matters how devices may be cut."""
+        """Whether geometries and templates of devices matter."""
         return self.by_vgpu or self.by_npu
 
     def gpu_needs(self, shape: TaskShape) -> tuple[Need, ...]:
-        """What a shape asks for of shared cards."""
+        """Return the requests of a shape for shared devices."""
         found = []
         if self.by_memory and (memory := amount_of(shape.request, GPU_MEMORY)):
             found.append(Need(1, memory, 0, 0, is_alone=False, family=""))
@@ -196,7 +197,7 @@ class DeviceShare(Rule):
     # --- hard ------------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`: by dealing out, in whatever way fits."""
+        """See `Rule`: some allocation must exist."""
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             sharing = [t for t in placed if self.gpu_needs(t.shape)]
@@ -206,7 +207,7 @@ class DeviceShare(Rule):
                 yield Violation(self.name, f"node {name}", detail)
 
     def allocate_devices(self, world: World) -> dict[str, tuple[CardUse, ...]]:
-        """The cards that each task gets which a plan binds, as far as they can be dealt out."""
+        """Return the devices of each task that a plan binds, where an allocation exists."""
         found: dict[str, tuple[CardUse, ...]] = {}
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
@@ -224,7 +225,7 @@ class DeviceShare(Rule):
     def _allocate_tasks(
         self, node: Node, sharing: Sequence[Task]
     ) -> dict[str, list[tuple[int, Taken]]] | None:
-        """(need, what it takes) by task: in Volcano's order, else in any way that fits."""
+        """Return (need, share) by task: in Volcano's order, else any allocation that fits."""
         found = self._allocate_in_order(node, sharing)
         if found is not None:
             return found
@@ -261,11 +262,11 @@ class DeviceShare(Rule):
         return found
 
     def resident_use(self, node: Node) -> list[Used]:
-        """What residents hold of the cards of a node; where nobody says, as they would be dealt."""
+        """Return the use of devices by residents; unknown shares count in Volcano's order."""
         return _sum_holdings(node, self.holdings(node))
 
     def holdings(self, node: Node) -> dict[str, list[Taken]]:
-        """The same by resident."""
+        """Return the shares of each resident of a node."""
         used = [Used() for _ in node.cards]
         place = {(device.npu, device.key): i for i, device in enumerate(node.cards)}
         found: dict[str, list[Taken]] = {}
@@ -274,10 +275,10 @@ class DeviceShare(Rule):
             for use in (u for u in task.cards if (u.npu, u.key) in place):
                 at = place[use.npu, use.key]
                 device = node.cards[at]
-                # Whoever asks for numbers of cards has all of each of them.
+                # A task that requests a number of devices has the whole memory of each.
                 memory = use.memory or (device.memory if alone else 0)
                 cut = _slice_of(device, use.instance)
-                # A slice that no geometry knows leaves no room on its card.
+                # A slice of an unknown geometry takes its whole device.
                 alone_here = (alone and not use.npu) or (device.mode == MIG and cut is None)
                 groups = _groups_of(task.shape) if device.is_vgpu and self.by_vgpu else ()
                 taken = Taken(at, memory, use.cores, alone_here, cut, _groups_on(device, groups))
@@ -296,7 +297,7 @@ class DeviceShare(Rule):
         return bool(self.gpu_needs(problem.classes.shapes[task_class]))
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`: nodes whose cards would do if nobody else used them."""
+        """See `Rule`: nodes whose devices would suffice if they were idle."""
         shape = problem.classes.shapes[task_class]
         needs = self.gpu_needs(shape)
         if not needs:
@@ -315,17 +316,14 @@ class DeviceShare(Rule):
         return f"had {' and '.join(map(_describe_need, needs))} free{other}"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `Rule`: those that hold anything of cards, by what they hold."""
+        """See `Rule`: tasks that hold shares of devices, grouped by these."""
         if not self.gpu_needs(problem.classes.shapes[task_class]):
             return None
         running = running_tasks(problem)
-        found = np.full(len(running), -1, np.int64)
-        known: dict[tuple[Taken, ...], int] = {}
-        for v, (task, n) in enumerate(zip(running.tasks, running.node_of.tolist(), strict=True)):
-            taken = tuple(self.known_holdings(problem, n).get(task.key, ()))
-            if taken:
-                found[v] = known.setdefault(taken, len(known))
-        return found
+        pairs = zip(running.tasks, running.node_of.tolist(), strict=True)
+        return number_keys(
+            tuple(self.known_holdings(problem, n).get(task.key, ())) for task, n in pairs
+        )
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """See `Rule`: every need allocated to GPUs, within memory, cores and number of tasks."""
@@ -351,7 +349,7 @@ class DeviceShare(Rule):
             devices.add(here, needs, supplied[:, n])
 
     def known_holdings(self, problem: Problem, node: int) -> dict[str, list[Taken]]:
-        """`holdings` of a node by number, found out once."""
+        """Return `holdings` of a node by index; computed once."""
         known = problem.derived(self._nothing_known)
         if node not in known:
             here = problem.snapshot.nodes[node]
@@ -370,7 +368,7 @@ class DeviceShare(Rule):
     def points(
         self, devices: Sequence[Card], used: Sequence[Used], taken: Iterable[Taken]
     ) -> float:
-        """What a node is worth to a task that takes so much of its cards (`GPUScore`)."""
+        """Return the score of a node for a task that takes these shares (Volcano: `GPUScore`)."""
         after, total = list(used), 0.0
         taken = tuple(taken)
         wired = Counter(devices[each.at].network for each in taken if is_wired(devices[each.at]))
@@ -386,21 +384,21 @@ class DeviceShare(Rule):
 
 
 def _groups_of(shape: TaskShape) -> tuple[str, ...]:
-    """Within which a task shares no vGPU: its PodGroup, and tasks with the same of some labels."""
+    """Return the exclusion groups of a shape: its PodGroup, and those of its annotation."""
     notes = dict(shape.notes)
     own = (notes[VGPU_PODGROUP_POLICY],) if VGPU_PODGROUP_POLICY in notes else ()
     return (*own, *notes.get(EXCLUSIVE, "").split())
 
 
 def _groups_on(device: Card, groups: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of some groups that count on a card: what MIG cuts apart may be near anything."""
+    """Return the groups that count on a device; labels do not matter for isolated MIG slices."""
     if device.mode != MIG:
         return groups
     return tuple(group for group in groups if not group.startswith(_BY_LABELS))
 
 
 def _sum_holdings(node: Node, holdings: Mapping[str, Sequence[Taken]]) -> list[Used]:
-    """What is taken of the cards of a node by those who hold them."""
+    """Return the use of the devices of a node by its holdings."""
     used = [Used() for _ in node.cards]
     for parts in holdings.values():
         for taken in parts:
@@ -409,7 +407,7 @@ def _sum_holdings(node: Node, holdings: Mapping[str, Sequence[Taken]]) -> list[U
 
 
 def _describe_need(need: Need) -> str:
-    """What a node without it had: `no vGPU with 3000 memory`, `fewer than 2 vGPUs with …`."""
+    """Describe what a node lacks: `no vGPU with 3000 memory`, `fewer than 2 vGPUs with …`."""
     kind = "vGPU" if need.is_vgpu else need.family or "shared GPU"
     few = f"fewer than {counted(need.number, kind)}" if need.number > 1 else f"no {kind}"
     if need.is_alone and not need.family:
@@ -428,11 +426,11 @@ def _describe_exclusion(need: Need) -> str:
     return " and no pod of its PodGroup" + words if own else words
 
 
-# --- cards ---------------------------------------------------------------------------------------
+# --- devices -------------------------------------------------------------------------------------
 
 
 def usable(device: Card, need: Need, shape: TaskShape) -> bool:
-    """Whether a card is of a kind that a need may take, whatever is free of it."""
+    """Return whether a need may take a device of this kind, if it is idle."""
     if device.family != need.family or not device.is_healthy:
         return False
     notes = dict(shape.notes)
@@ -442,24 +440,21 @@ def usable(device: Card, need: Need, shape: TaskShape) -> bool:
 
 
 def _matches_notes(device: Card, notes: Mapping[str, str]) -> bool:
-    """Whether a vGPU is one of those that a pod names, and none of those that it excludes."""
+    """Return whether the annotations of a pod allow a vGPU."""
     if notes.get(VGPU_MODE, device.mode) != device.mode:
         return False
-    if VGPU_USE_UUID in notes and not _is_listed(device, notes[VGPU_USE_UUID]):
+    uuids = {key: [u.strip() for u in notes.get(key, "").split(",")] for key in _UUIDS}
+    if VGPU_USE_UUID in notes and device.key not in uuids[VGPU_USE_UUID]:
         return False
-    if _is_listed(device, notes.get(VGPU_AVOID_UUID, "")):
+    if device.key in uuids[VGPU_AVOID_UUID]:
         return False
     if GPU_USE_TYPE in notes:
         return _is_model(device, notes[GPU_USE_TYPE])
     return not (GPU_AVOID_TYPE in notes and _is_model(device, notes[GPU_AVOID_TYPE]))
 
 
-def _is_listed(device: Card, uuids: str) -> bool:
-    return device.key in (uuid.strip() for uuid in uuids.split(","))
-
-
 def _has_template(device: Card, need: Need) -> bool:
-    """Whether an NPU can be cut as asked for: of several at once only whole ones are given."""
+    """Return whether an NPU has a template for a need; several NPUs are allocated whole."""
     if device.chip is None:
         return False
     template = device.chip.cut(need.memory or device.memory * need.percent // 100)
@@ -467,7 +462,7 @@ def _has_template(device: Card, need: Need) -> bool:
 
 
 def is_wired(device: Card) -> bool:
-    """Whether it matters which of an NPU's node it is wired to."""
+    """Return whether an NPU is connected to a part of its node only."""
     return device.network is not None and device.npu.startswith(WIRED)
 
 
@@ -476,9 +471,9 @@ def _is_model(device: Card, models: str) -> bool:
 
 
 def admits(device: Card, used: Used, need: Need) -> bool:
-    """Whether a card has as much free as a need takes of one.
+    """Return whether a device has enough idle for a need.
 
-    Who asks for no cores may join any card that does not have all cores taken already.
+    A need without cores may join any device whose cores were not all taken before the session.
     """
     if used.number >= device.sharers or used.owners or (need.is_alone and used.number):
         return False
@@ -494,10 +489,10 @@ def admits(device: Card, used: Used, need: Need) -> bool:
 
 
 def slices(device: Card, used: Used, need: Need) -> list[Slice]:
-    """Kinds of slices that would do for a need: of the geometry in use, the smallest first.
+    """Return the slices that suffice for a need, of the geometry in use, the smallest first.
 
-    Where none is in use, those of all geometries, in the order of these. Of two in use, which
-    happens while one is about to be given up, there is nothing to be had.
+    Without a geometry in use, slices of all geometries in their order. A device that changes its
+    geometry has two in use and offers none.
     """
     taken = dict(used.slices)
     cut = {geometry for geometry, _ in taken}
@@ -514,7 +509,7 @@ def slices(device: Card, used: Used, need: Need) -> list[Slice]:
 
 
 def allocations(device: Card, at: int, used: Used, need: Need) -> list[Taken]:
-    """What a need may take of a card that admits it, in Volcano's order."""
+    """Return the shares that a need may take of a device that admits it, in Volcano's order."""
     if device.mode != MIG:
         return [Taken(at, need.memory_of(device), need.cores, need.is_alone, None, need.groups)]
     found = [
@@ -534,7 +529,7 @@ def allocations(device: Card, at: int, used: Used, need: Need) -> list[Taken]:
 
 
 def _slice_of(device: Card, instance: str) -> Slice | None:
-    """The slice that `geometry-position` names."""
+    """Return the slice that `geometry-position` names."""
     name, _, position = instance.rpartition("-")
     for g, geometry in enumerate(device.geometries):
         place = geometry.place(position) if geometry.name == name else None
@@ -544,7 +539,7 @@ def _slice_of(device: Card, instance: str) -> Slice | None:
 
 
 class _Positions:
-    """Positions of slices on the cards of a node, those of residents taken."""
+    """Free positions of MIG slices on the devices of a node."""
 
     def __init__(self, node: Node) -> None:
         self._cards = node.cards
@@ -552,7 +547,7 @@ class _Positions:
         self._taken = {(use.key, use.instance) for use in uses if use.instance}
 
     def take_position(self, taken: Taken) -> str:
-        """A free one for what is taken, as `geometry-position`; empty where nothing is cut."""
+        """Take a free position, as `geometry-position`; empty for a device without slices."""
         if taken.slice is None:
             return ""
         device, (g, kind) = self._cards[taken.at], taken.slice
@@ -565,7 +560,7 @@ class _Positions:
         return ""
 
     def to_card_use(self, taken: Taken, container: int) -> CardUse:
-        """What is taken as it is told to a pod."""
+        """Return a share as it is written to the annotation of a pod."""
         device = self._cards[taken.at]
         template = device.chip.cut(taken.memory) if device.chip is not None else None
         instance = self.take_position(taken) if template is None else template.name
@@ -573,7 +568,7 @@ class _Positions:
 
 
 def _containers(needs: Sequence[Need]) -> list[int]:
-    """Of each need, how many containers before its own ask for cards of its family."""
+    """Return for each need how many containers before its own request devices of its family."""
     return [sum(n.family == need.family for n in needs[:i]) for i, need in enumerate(needs)]
 
 
@@ -584,10 +579,10 @@ def assign(
     shape: TaskShape,
     prefers: Prefers = Prefers.NONE,
 ) -> list[Taken] | None:
-    """What a task takes in Volcano's order of cards; None where that finds no room.
+    """Return the shares of a task in Volcano's order of devices; None if they do not fit.
 
-    vGPUs are taken from the last card on, numbered cards from the first, NPUs as `prefers` says
-    and within one network where they are wired; no NPU twice.
+    vGPUs are taken from the last device on, numbered devices from the first. NPUs are taken as
+    `prefers` says, within one network where they are connected, and no NPU twice.
     """
     after = list(used)
     found: list[Taken] = []
@@ -612,14 +607,14 @@ def assign(
 def _put_best_first(
     devices: Sequence[Card], used: Sequence[Used], open_devices: list[int], prefers: Prefers
 ) -> None:
-    """Put NPUs with room in the order in which they are taken (`selectDevices`)."""
+    """Sort NPUs in the order in which they are taken (Volcano: `selectDevices`)."""
     if prefers is Prefers.BINPACK:
         open_devices.sort(key=lambda at: -used[at].memory / max(devices[at].memory, 1))
     elif prefers is Prefers.SPREAD:
         open_devices.sort(key=lambda at: used[at].number > 0)
     if all(is_wired(devices[at]) for at in open_devices):
-        there = Counter(devices[at].network for at in open_devices)
-        open_devices.sort(key=lambda at: (-there[devices[at].network], devices[at].network or 0))
+        number = Counter(devices[at].network for at in open_devices)
+        open_devices.sort(key=lambda at: (-number[devices[at].network], devices[at].network or 0))
 
 
 def _fits(
@@ -629,7 +624,7 @@ def _fits(
 
 
 def _add_use(used: list[Used], taken: Taken, sign: int = 1) -> None:
-    """Count what a task takes of a card; with sign -1 that it gives it back."""
+    """Add a share to the use of its device; with sign -1 subtract it."""
     now = used[taken.at]
     slices_now = dict(now.slices)
     if taken.slice is not None:
@@ -649,7 +644,7 @@ def _add_use(used: list[Used], taken: Taken, sign: int = 1) -> None:
 
 
 class Wanted(NamedTuple):
-    """A need of a task, the cards that it may take, and its place among the needs of the task."""
+    """A need of a task, the devices that it may take, and its index among the needs of the task."""
 
     need: Need
     may: tuple[bool, ...]
@@ -658,7 +653,7 @@ class Wanted(NamedTuple):
 
 
 def _hardest_first(wanted: Wanted) -> tuple[object, ...]:
-    """NPUs of a task one after the other, for none may be taken twice; else what takes most."""
+    """Sort key: NPUs of one task in a row, for none may be taken twice; else the largest first."""
     need = wanted.need
     size = (not need.is_alone, -need.memory, -need.percent, -need.cores)
     return (need.family, wanted.task if need.is_npu else "", size)
@@ -672,9 +667,9 @@ def _allocate_all(
     mine: frozenset[int],
     dead: set[tuple[int, frozenset[int], tuple[Used, ...]]],
 ) -> list[list[Taken]] | None:
-    """How all that is wanted from `first` on can be dealt out; `dead` are states that fail.
+    """Return an allocation of all needs from `first` on; None if there is none.
 
-    mine: the NPUs that the task before has, as long as it is the same.
+    `mine` are the NPUs that the current task has already, `dead` the states known to fail.
     """
     if first == len(wanted):
         return []
@@ -703,7 +698,7 @@ def _allocate_all(
 def _choices(
     devices: Sequence[Card], used: Sequence[Used], need: Need, open_devices: Iterable[int]
 ) -> Iterator[tuple[Taken, ...]]:
-    """Every way to give a need cards that have room for it."""
+    """Yield every choice of devices and slices for a need."""
     for chosen in combinations(open_devices, need.number):
         yield from product(*(allocations(devices[i], i, used[i], need) for i in chosen))
 
@@ -712,7 +707,7 @@ def _choices(
 
 
 class _Departure(NamedTuple):
-    """What leaves a card with each of the tasks that a variable counts."""
+    """The share that each victim counted by a variable returns."""
 
     variable: int
     taken: Taken
@@ -739,7 +734,7 @@ class _DeviceRows:
                 self._departures[taken.at].append(_Departure(variable, taken))
                 for _ in range(number):
                     _add_use(left, taken, -1)
-        # What is taken once everybody has left who may.
+        # The use after all possible victims have left.
         self._left = [u._replace(cores_before=u.cores) for u in left]
         self._alone = self._model.add_variables(0, np.ones(len(node.cards), np.int64))
         self._memory: list[list[tuple[int, int]]] = [[] for _ in node.cards]
@@ -751,7 +746,7 @@ class _DeviceRows:
         self._describe_exclusion: dict[tuple[int, str], list[int]] = {}
 
     def add(self, here: Sequence[int], needs: Sequence[tuple[Need, ...]], supplied: I64) -> None:
-        """Deal the tasks of classes on this node, then bound what cards give."""
+        """Allocate the tasks of classes on this node, then bound the use of each device."""
         for c in here:
             npus: dict[int, list[int]] = {}
             for need in needs[c]:
@@ -759,7 +754,7 @@ class _DeviceRows:
                 for at, variable in allocated if need.is_npu else ():
                     npus.setdefault(at, []).append(variable)
             for variables in (v for v in npus.values() if len(v) > 1):
-                # No NPU twice for one task, whichever of its containers has it.
+                # No NPU twice for one task, in whichever of its containers.
                 ones = [*[1] * len(variables), -1]
                 self._model.add_row([*variables, int(supplied[c])], ones, upper=0)
         for at, device in enumerate(self._cards):
@@ -768,7 +763,7 @@ class _DeviceRows:
             self._add_exclusion(at, group, variables)
 
     def _add_need(self, need: Need, shape: TaskShape, tasks: int) -> list[tuple[int, int]]:
-        """Σ over cards of v = number·tasks, and no card twice for one task; (card, v)."""
+        """Σ over devices of v = number·tasks, no device twice for one task; return (device, v)."""
         model = self._model
         open_devices = [
             i
@@ -794,7 +789,7 @@ class _DeviceRows:
         return found
 
     def _add_exclusion(self, at: int, group: str, variables: Sequence[int]) -> None:
-        """One task of a group a card, and none before those of it that hold it have left."""
+        """At most one task of a group on a device, and none before its current tasks have left."""
         ones = [1] * len(variables)
         self._model.add_row(variables, ones, upper=1)
         goes = [v for v, taken in self._departures[at] if group in taken.groups]
@@ -804,7 +799,7 @@ class _DeviceRows:
             self._model.add_row([*variables, *goes], factors, upper=0)
 
     def _add_slices(self, at: int, need: Need, variable: int) -> None:
-        """Every task on a card that is cut has one slice: Σ over kinds of w = v."""
+        """Every task on a MIG device has one slice: Σ over kinds of w = v."""
         model, device = self._model, self._cards[at]
         kinds = slices(device, self._left[at], need)
         counts = [device.geometries[g].instances[kind].number for g, kind in kinds]
@@ -815,9 +810,9 @@ class _DeviceRows:
             by_slice.setdefault(kind, []).append(each)
 
     def _bound_slices(self, at: int) -> None:
-        """One geometry a card, and of each kind no more than it has: Σ w + held ≤ count·q, Σ q ≤ 1.
+        """One geometry a device, and its number of slices: Σ w + held ≤ count·q, Σ q ≤ 1.
 
-        While two are in use, which is so as long as those stay who use them, nothing comes.
+        A device with two geometries in use takes no task until one of them is free.
         """
         model, device, by_slice = self._model, self._cards[at], self._cut.get(at, {})
         if not by_slice:
@@ -872,7 +867,7 @@ class _DeviceRows:
         self._bound_owners(at, device)
 
     def _wait_for_owners(self, at: int, comes: Sequence[int]) -> None:
-        """Nobody comes while somebody has the card alone, nor all of its cores for the coreless."""
+        """No task comes before exclusive tasks leave, nor one without cores while all are taken."""
         used, departures = self._sum_holdings[at], self._departures[at]
         if used.owners and comes:
             owners = [v for v, t in departures if t.is_alone]
@@ -886,7 +881,7 @@ class _DeviceRows:
             self._model.add_row(variables, factors, upper=0)
 
     def _bound_owners(self, at: int, device: Card) -> None:
-        """Who has a card alone finds nobody there and lets nobody come."""
+        """An exclusive task needs an empty device, and no other task comes to it."""
         model, owner, departures = self._model, int(self._alone[at]), self._departures[at]
         most = min(device.sharers - self._left[at].number, self._pending)
         if self._owning[at]:
@@ -904,10 +899,10 @@ class _DeviceRows:
 
 
 class _Live(Greedy):
-    """Cards as tasks come, dealt out in Volcano's order.
+    """The use of devices as tasks are placed, in Volcano's order.
 
-    They are kept twice: as they are, and as they will be once everybody who leaves has left. What
-    is promised is dealt out of the latter where there is no room yet, and counts in both.
+    It is kept twice: now, and after terminating pods have left. A nominated task that does not fit
+    now is allocated from the latter and counts in both.
     """
 
     def __init__(self, rule: DeviceShare, problem: Problem) -> None:
@@ -943,7 +938,7 @@ class _Live(Greedy):
             self._add_future_idle(node, running.tasks[victim].key, sign)
 
     def _add_future_idle(self, node: int, task: str, sign: int) -> None:
-        """Count what a resident holds as free later on, or no more so."""
+        """Count the shares of a terminating resident as future idle; with sign -1 undo it."""
         for taken in self._rule.known_holdings(self._problem, node).get(task, ()):
             _add_use(self._later[node], taken, -sign)
             now = self._later[node][taken.at]

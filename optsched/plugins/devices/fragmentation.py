@@ -1,4 +1,4 @@
-"""GPUs that are free and of no use: the expected part of them that a typical task cannot take.
+"""GPU fragmentation: the expected part of idle GPUs that a typical task cannot use.
 
 Mathematics: models/formulation/fragmentation.md. Weng et al., "Beware of Fragmentation", USENIX ATC
 2023, section 3; `NodeGpuShareFragAmount` and `GetTypicalPods` of its simulator.
@@ -22,6 +22,7 @@ from optsched.plugins.devices.gpu_shares import (
     Devices,
     devices_left,
     free_devices,
+    fullest_fit,
     is_shared,
     share_milli,
 )
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 TYPICAL = 0.95
-"""The part of all tasks that the typical ones make up at least; rarer ones are left out."""
+"""Typical kinds cover at least this part of all tasks; rarer kinds are left out."""
 
 SHARES = 1000
 """Shares of typical tasks are rounded to thousandths, so that levels are whole numbers."""
@@ -57,7 +58,7 @@ _AT_ONCE = 4096
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What of a task decides which GPUs it can take: CPU, devices, the part of each, and where."""
+    """What decides which GPUs a task can use: CPU, GPUs, thousandths of each, and its nodes."""
 
     cpu_m: int
     number: int
@@ -75,7 +76,7 @@ class Kind:
 
     @property
     def size(self) -> tuple[int, int, int, str]:
-        """For order among equally many: larger ones first, then by where they may run."""
+        """Sort key among equally frequent kinds: larger ones first, then by their nodes."""
         return (
             -self.number * self.milli,
             -self.cpu_m,
@@ -84,7 +85,7 @@ class Kind:
         )
 
     def reach(self, columns: NodeColumns, num_nodes: int) -> Bool:
-        """(N,) nodes that it selects."""
+        """Return (N,) the nodes that it selects."""
         chosen = np.ones(num_nodes, np.bool_)
         for key, value in self.selector:
             chosen &= columns.accepts(Requirement(key, Operator.IN, (value,)))
@@ -92,7 +93,7 @@ class Kind:
 
 
 def typical(number_of: Mapping[TaskShape, int]) -> list[tuple[Kind, int]]:
-    """The most frequent kinds of tasks, until they make up `TYPICAL` of all."""
+    """Return the most frequent kinds of tasks, until they cover `TYPICAL` of all."""
     kinds: Counter[Kind] = Counter()
     for shape, number in number_of.items():
         kinds[Kind.of(shape)] += number
@@ -115,7 +116,7 @@ class Target:
     share
         (M,) weights.
     cpu_m, number, milli
-        (M,) what one task asks for: CPU, devices, and thousandths of each.
+        (M,) the request of one task: CPU, GPUs, and thousandths of each.
     reach
         (M, N) nodes that it may run on.
 
@@ -138,10 +139,10 @@ class Target:
         return cls(share, cpu_m, number, milli, where)
 
     def waste(self, nodes: I64, cpu_m: I64, free: I64) -> I64:
-        """(m,) fragmentation of m nodes with free CPU (m,) and devices (m, D), times the weights.
+        """Return (m,) weighted fragmentation of m nodes with idle CPU (m,) and GPUs (m, D).
 
-        A kind that cannot run on a node wastes all that is free there; one that can, the devices
-        that have less free than it asks of one.
+        A kind that cannot run on a node wastes all idle GPUs there. A kind that can run wastes the
+        GPUs that have less idle than it requests of one.
         """
         room = free[:, None, :]
         suffices = room >= self.milli[:, None]
@@ -152,14 +153,14 @@ class Target:
         return found
 
     def total(self, cpu_m: I64, free: I64) -> int:
-        """The same summed over all nodes (N,), (N, D)."""
+        """Return the sum of the waste over all nodes (N,), (N, D)."""
         nodes = np.flatnonzero(free.any(axis=1))
         parts = np.array_split(nodes, len(nodes) // _AT_ONCE + 1)
         return sum(int(self.waste(n, cpu_m[n], free[n]).sum()) for n in parts)
 
 
 def target_of(problem: Problem) -> Target:
-    """Typical tasks of a snapshot: what runs and what waits, with shares that sum to `SHARES`."""
+    """Return the typical tasks, running and pending, with weights that sum to `SHARES`."""
     return problem.derived(_target_of)
 
 
@@ -175,7 +176,7 @@ def _target_of(problem: Problem) -> Target:
 
 
 def _rounded(numbers: Sequence[int]) -> list[int]:
-    """Shares of numbers in `SHARES`, rounded so that they sum to it; largest remainders up."""
+    """Return numbers scaled to sum to `SHARES`, rounded by largest remainder."""
     total = sum(numbers)
     shares = [number * SHARES // total for number in numbers]
     remainder = [number * SHARES % total for number in numbers]
@@ -187,12 +188,12 @@ def _rounded(numbers: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True)
 class Fragmentation(Rule):
-    """Tasks go where they leave the least of free GPUs without use.
+    """Tasks go where they cause the least GPU fragmentation.
 
     Attributes
     ----------
     weight
-        Points for a thousandth of a GPU that is of no use afterwards and was before.
+        Points for a thousandth of a GPU that becomes unusable.
 
     """
 
@@ -210,21 +211,21 @@ class Fragmentation(Rule):
 
 
 def _has_gpus(problem: Problem) -> bool:
-    """Whether a ready node has devices and somebody asks for some, or for a part of one."""
+    """Return whether a ready node has idle GPUs and a task requests GPUs or shares."""
     return bool(free_devices(problem)[problem.ready].any()) and (
         is_shared(problem) or _has_gpu_request(problem)
     )
 
 
 def _has_gpu_request(problem: Problem) -> bool:
-    """Whether a task of a queue takes GPUs; that they have a place on axis R does not say so."""
+    """Return whether a pending task or a queue uses GPUs; axis R alone does not imply it."""
     at = problem.index(GPU)
     parts = (problem.classes.request, problem.queues.allocated)
     return at >= 0 and any(bool(part[:, at].any()) for part in parts)
 
 
 def _column(problem: Problem, resource: str, amounts: I64) -> I64:
-    """(N,) one resource of amounts (N, R); nothing where nobody asks for it."""
+    """Return (N,) one resource of amounts (N, R); zeros for an absent one."""
     at = problem.index(resource)
     return amounts[:, at] if at >= 0 else np.zeros(problem.num_nodes, np.int64)
 
@@ -247,7 +248,7 @@ class FragLevel:
         return target_of(problem).total(_column(problem, CPU, outcome.idle), free)
 
     def ideal(self, problem: Problem) -> int:
-        """See `Level`: everything that waits is placed, and only who takes no GPU wastes any."""
+        """See `Level`: every pending task is placed, and only kinds without GPUs waste any."""
         target = target_of(problem)
         free = int(_free_at_start(problem).sum())
         shapes, number = problem.classes.shapes, problem.classes.num_pending.tolist()
@@ -257,27 +258,27 @@ class FragLevel:
         return idle_share * max(free - int(requested), 0)
 
     def encode_places(self, form: Formulation, supplied: I64) -> Expression:
-        """See `DomainLevel`: exact for whole GPUs; where parts are taken, only not below 0."""
+        """See `DomainLevel`: exact for whole GPUs; with GPU shares the bound is 0."""
         if is_shared(form.problem):
             return Expression.of([], [])
         return _encode(form, supplied, target_of(form.problem))
 
 
 def _free_at_start(problem: Problem) -> I64:
-    """(N, D) thousandths free of devices of ready nodes before anything is placed."""
+    """Return (N, D) idle thousandths of GPUs of ready nodes at the start of the session."""
     if is_shared(problem):
         return np.where(problem.ready[:, None], free_devices(problem), 0)
     return _fresh(problem, problem.idle)
 
 
 def _fresh(problem: Problem, idle: I64) -> I64:
-    """(N, D) whole devices, as many as are idle (N, R)."""
+    """Return (N, D) idle whole GPUs for idle amounts (N, R)."""
     number = idle[:, problem.index(GPU)]
     return WHOLE * (np.arange(number.max(initial=0)) < number[:, None]).astype(np.int64)
 
 
 def left_devices(outcome: Outcome) -> I64:
-    """(N, D) thousandths free of devices of ready nodes once tasks have been placed."""
+    """Return (N, D) idle thousandths of GPUs of ready nodes after the placements."""
     problem = outcome.problem
     if not is_shared(problem):
         return _fresh(problem, outcome.idle)
@@ -316,7 +317,7 @@ def _encode(form: Formulation, supplied: I64, target: Target) -> Expression:
 
 
 def _add_fit_row(form: Formulation, supplied: I64, at: int, what: tuple[int, int, int]) -> None:
-    """asked·runs + Σ request·tasks ≤ idle on a node."""
+    """requested·runs + Σ request·tasks ≤ idle on a node."""
     node, runs, requested = what
     here = supplied >= 0
     request = form.problem.classes.request[here, at]
@@ -348,7 +349,7 @@ def _add_waste(form: Formulation, supplied: I64, node: int, what: tuple[int, int
 class _Live(Greedy):
     """How much fragmentation grows with one more task of a class on each node.
 
-    Kept by class and brought up to date for nodes that were touched since it was last asked.
+    The scores are kept by class and updated for nodes that have changed since.
     """
 
     def __init__(self, problem: Problem, weight: int) -> None:
@@ -376,7 +377,7 @@ class _Live(Greedy):
         self._log.append(nodes)
 
     def _score(self, task_class: int) -> F64:
-        """(N,) points, more where less is wasted afterwards."""
+        """Return (N,) points, more for less waste afterwards."""
         if task_class not in self._views:
             self._views[task_class] = np.zeros(len(self._cpu_m)), 0
             touched = [np.arange(len(self._cpu_m))]
@@ -398,15 +399,15 @@ class _Live(Greedy):
 
 
 def devices_after(kind: Kind, free: I64) -> I64:
-    """(m, D) devices after one more task of a kind: a part from the fullest that has room.
+    """Return (m, D) idle GPUs after one more task of a kind; a share takes the fullest that fits.
 
-    Rows without room stay as they are.
+    Rows where it does not fit stay unchanged.
     """
     left = free.copy()
     if kind.milli < WHOLE:
-        fits = np.where(free >= max(kind.milli, 1), free, WHOLE + 1)
-        rows = np.flatnonzero(fits.min(axis=1, initial=WHOLE + 1) <= WHOLE)
-        left[rows, fits[rows].argmin(axis=1)] -= kind.milli
+        fit = fullest_fit(free, kind.milli)
+        rows = np.flatnonzero(fit >= 0)
+        left[rows, fit[rows]] -= kind.milli
         return left
     fresh = free == WHOLE
     left[fresh & (fresh.cumsum(axis=1) <= kind.number)] = 0

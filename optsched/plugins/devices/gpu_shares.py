@@ -1,7 +1,7 @@
-"""Parts of GPUs: a part comes from one device, a whole GPU is a device that nobody shares.
+"""GPU shares: a share comes from one GPU; a whole GPU is shared with no other task.
 
-Mathematics: models/formulation/gpu_shares.md. Always on; it has a say only where somebody asks for
-a part. Parts are thousandths of a device, as in the openb trace (Weng et al., USENIX ATC 2023).
+Mathematics: models/formulation/gpu_shares.md. Always on, without effect unless a task requests a
+share. Shares are thousandths of a GPU, as in the openb trace (Weng et al., USENIX ATC 2023).
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ WHOLE = 1000
 
 
 class GpuShares(Rule):
-    """The parts and whole GPUs that tasks of a node take can be dealt out to its devices."""
+    """The GPU shares and whole GPUs of the tasks on a node can be allocated to its GPUs."""
 
     name = "gpu-shares"
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`: by packing, in whatever way fits."""
+        """See `Rule`: some packing must exist."""
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             if tied := [t for t in node.residents if t.gpus]:
@@ -59,7 +59,7 @@ class GpuShares(Rule):
     def _verify_known_devices(
         self, node: Node, tied: Sequence[Task], placed: Sequence[Task]
     ) -> Iterator[Violation]:
-        """Whoever has known devices keeps them; the others are dealt what is left."""
+        """Tasks with known GPUs keep them; the others must fit the rest."""
         free_milli = [WHOLE] * amount_of(node.allocatable, GPU)
         for task in tied:
             for device in (d for d in task.gpus if d < len(free_milli)):
@@ -79,7 +79,7 @@ class GpuShares(Rule):
             yield Violation(self.name, f"node {node.name}", detail)
 
     def _verify_nominations(self, world: World) -> Iterator[Violation]:
-        """What is promised packs once everything that is leaving has left."""
+        """Nominated tasks must fit after terminating pods have left."""
         for name, promised in world.promised_on.items():
             node = world.snapshot.node_by_name[name]
             stays = [t.shape for t in node.residents if t.status is not TaskStatus.RELEASING]
@@ -90,7 +90,7 @@ class GpuShares(Rule):
                 yield Violation(self.name, f"node {name}", detail)
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """See `Rule`: parts, and whole GPUs beside them."""
+        """See `Rule`: GPU shares, and whole GPUs if the problem has shares."""
         shape = problem.classes.shapes[task_class]
         return is_shared(problem) and bool(share_milli(shape) or amount_of(shape.request, GPU))
 
@@ -99,7 +99,7 @@ class GpuShares(Rule):
         return Devices(problem) if is_shared(problem) else None
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`: nodes that have devices at all."""
+        """See `Rule`: nodes that have GPUs."""
         if not share_milli(problem.classes.shapes[task_class]):
             return None
         return np.array(
@@ -115,7 +115,7 @@ class GpuShares(Rule):
         return f"had fewer than {counted(whole, 'whole GPU')} free"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `Rule`: those that have devices or parts, by what they have."""
+        """See `Rule`: tasks that hold GPUs or shares, grouped by what they hold."""
         if not self.ties_nodes(problem, task_class):
             return None
         running = running_tasks(problem)
@@ -155,7 +155,7 @@ class GpuShares(Rule):
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Devices of a node, how many are taken whole, and parts of others, the largest first."""
+    """The GPUs of a node, how many are allocated whole, and shares, the largest first."""
 
     devices: int
     whole: int
@@ -163,18 +163,18 @@ class Holding:
 
     @classmethod
     def of(cls, node: Node, shapes: Sequence[TaskShape]) -> Holding:
-        """What tasks of some shapes hold of a node."""
+        """Return what tasks of some shapes hold of a node."""
         parts = sorted((p for s in shapes if (p := share_milli(s))), reverse=True)
         whole = sum(amount_of(s.request, GPU) for s in shapes)
         return cls(amount_of(node.allocatable, GPU), whole, tuple(parts))
 
     @property
     def fits(self) -> bool:
-        """Whether all of it can be dealt out in some way."""
+        """Whether some allocation exists."""
         return packs(self.parts, self.devices - self.whole)
 
     def with_tasks(self, part: int, whole: int, number: int = 1) -> Holding:
-        """The same with more tasks, or with fewer, that have a part or whole devices."""
+        """Return the holding with a number of tasks more; fewer for a negative number."""
         parts = [*self.parts, *([part] * number if part else ())]
         for _ in range(-number if part else 0):
             parts.remove(part)
@@ -183,17 +183,17 @@ class Holding:
 
 
 def share_milli(shape: TaskShape) -> int:
-    """Thousandths of one device that a shape asks for; 0 when it asks for no part."""
+    """Return the thousandths of one GPU that a shape requests; 0 without a GPU share."""
     return shape.device.milli if shape.device is not None and shape.device.is_share else 0
 
 
 def is_shared(problem: Problem) -> bool:
-    """Whether any task, pending or running, asks for a part of a device."""
+    """Return whether any pending or running task has a GPU share; computed once."""
     return problem.derived(shares_devices)
 
 
 def shares_devices(problem: Problem) -> bool:
-    """The same, not kept."""
+    """Return whether any pending or running task has a GPU share."""
     if any(share_milli(s) for s in problem.classes.shapes):
         return True
     there = problem.snapshot.resident_shapes
@@ -201,14 +201,17 @@ def shares_devices(problem: Problem) -> bool:
 
 
 def packs(parts: Sequence[int], devices: int) -> bool:
-    """Whether parts, largest first, fit so many devices of 1000 thousandths each."""
+    """Return whether shares, largest first, fit a number of idle GPUs."""
     if devices < 0 or sum(parts) > devices * WHOLE:
         return False
     return _pack(tuple(parts), (WHOLE,) * devices, set())
 
 
 def _pack(parts: tuple[int, ...], free: tuple[int, ...], dead: set[tuple[int, ...]]) -> bool:
-    """Whether parts, largest first, fit rooms, smallest first; `dead` are rooms seen to fail."""
+    """Return whether shares, largest first, fit idle amounts, smallest first.
+
+    `dead` are the states known to fail.
+    """
     if not parts:
         return True
     useful = tuple(free_milli for free_milli in free if free_milli >= parts[-1])
@@ -225,7 +228,7 @@ def _pack(parts: tuple[int, ...], free: tuple[int, ...], dead: set[tuple[int, ..
 
 
 def free_devices(problem: Problem) -> I64:
-    """(N, D) thousandths free of each device, residents dealt out best fit, largest first."""
+    """Return (N, D) idle thousandths of each GPU, residents by best fit, largest first."""
     return problem.derived(_free_devices)
 
 
@@ -254,7 +257,7 @@ def _free_devices(problem: Problem) -> I64:
 
 
 def _nominated(problem: Problem) -> dict[int, list[TaskShape]]:
-    """Shapes with devices of pending tasks that wait for a node, by its number."""
+    """Return the shapes of nominated tasks with GPUs, by node."""
     number = {node.name: n for n, node in enumerate(problem.snapshot.nodes)}
     found: dict[int, list[TaskShape]] = {}
     for task in problem.tasks:
@@ -264,9 +267,9 @@ def _nominated(problem: Problem) -> dict[int, list[TaskShape]]:
 
 
 def _pack_with_nominated(have: Holding, coming: Holding) -> list[int] | None:
-    """What is taken of each device, dealt so that those who wait fit beside; None where they can't.
+    """Return the use of each GPU in a packing that leaves idle shares for nominated tasks.
 
-    Whole devices are the last ones.
+    None if there is no such packing. Whole GPUs are the last ones.
     """
     open_devices = have.devices - have.whole - coming.whole
     if not have.parts or open_devices < 0:
@@ -285,7 +288,7 @@ def _pack_with_nominated(have: Holding, coming: Holding) -> list[int] | None:
 
 
 def _rest_fits(free: Sequence[int], device: int, part: int, rest: Sequence[int]) -> bool:
-    """Whether all other parts fit where one goes to a device."""
+    """Return whether all other shares fit if one goes to a device."""
     if free[device] < part:
         return False
     left = (free_milli - part * (d == device) for d, free_milli in enumerate(free))
@@ -293,36 +296,39 @@ def _rest_fits(free: Sequence[int], device: int, part: int, rest: Sequence[int])
 
 
 def devices_left(free: I64, parts: Sequence[tuple[int, int]], whole: I64) -> I64:
-    """What is left of (N, D) devices once parts and then whole devices have been taken.
+    """Return (N, D) idle thousandths after shares and then whole GPUs have been taken.
 
-    Parts are (node, thousandths), the largest first to the fullest device that has room; whole (N,)
-    are taken from devices that nobody uses. What finds no room takes none.
+    Shares are (node, thousandths); the largest goes first, to the fullest GPU that fits. Whole GPUs
+    (N,) come from unused ones. What does not fit takes nothing.
     """
     left = free.copy()
     for node, part in sorted(parts, key=lambda p: -p[1]):
-        _take_from_fullest(left[node], part)
+        fit = fullest_fit(left[node][None], part)[0]
+        if fit >= 0:
+            left[node, fit] -= part
     fresh = left == WHOLE
     left[fresh & (fresh.cumsum(axis=1) <= whole[:, None])] = 0
     return left
 
 
-def _take_from_fullest(devices: I64, part: int) -> None:
-    """Take from the fullest device (D,) that has room; from none when there is none."""
-    fits = np.where(devices >= part, devices, WHOLE + 1)
-    if len(fits) and fits.min() <= WHOLE:
-        devices[fits.argmin()] -= part
+def fullest_fit(free: I64, milli: int) -> I64:
+    """Return (m,) the fullest GPU with so many idle thousandths in each row (m, D); -1 for none."""
+    if not free.shape[1]:
+        return np.full(len(free), -1, np.int64)
+    fits = np.where(free >= max(milli, 1), free, WHOLE + 1)
+    return np.where(fits.min(axis=1) <= WHOLE, fits.argmin(axis=1), -1)
 
 
 class Devices(Greedy):
-    """Devices as tasks come; parts go to the fullest device that has room.
+    """Idle GPUs as tasks are placed; a share goes to the fullest GPU that fits.
 
-    Where somebody leaves, what is there once all have left has to fit as well, in whatever way:
-    that is where promises count before there is room for them.
+    On nodes with terminating pods, the tasks must also fit after those have left, in any packing.
+    Nominated tasks count there before they fit now.
 
     Attributes
     ----------
     free
-        (N, D) thousandths free of each device.
+        (N, D) idle thousandths of each GPU.
 
     """
 
@@ -372,7 +378,7 @@ class Devices(Greedy):
             )
 
     def _watch(self, node: int) -> Holding:
-        """What a node holds once all have left that leave, with all who have come."""
+        """Return the holding of a node after terminating pods have left, with all placed tasks."""
         if node not in self._after:
             there = self._problem.snapshot.nodes[node]
             stays = [t.shape for t in there.residents if t.status is not TaskStatus.RELEASING]
@@ -399,12 +405,12 @@ class Devices(Greedy):
                     self.free[node, _devices_of(devices_left.pop())] += part or WHOLE
 
     def _allocate(self, node: int, part: int, whole: int) -> int:
-        """Take devices of a node, if they are free by now; returns them as bits."""
+        """Take GPUs of a node if they are idle now; return them as bits."""
         free = self.free[node]
-        if part and free.max(initial=0) < part:
-            return 0
         if part:
-            at = int(np.where(free >= part, free, WHOLE + 1).argmin())
+            at = int(fullest_fit(free[None], part)[0])
+            if at < 0:
+                return 0
             free[at] -= part
             return 1 << at
         chosen = np.flatnonzero(free == WHOLE)[:whole]
@@ -419,9 +425,9 @@ def _devices_of(bits: int) -> list[int]:
 
 
 class _RepackRows:
-    """Rows of a node where some may leave: who stays and who comes are dealt to devices again.
+    """Rows of a node with possible victims: all tasks that remain or come are allocated again.
 
-    Where what is there does not fit together, that is no matter until somebody comes.
+    If the current tasks do not fit together, the rows bind only once a task comes.
     """
 
     def __init__(
@@ -433,7 +439,7 @@ class _RepackRows:
     ) -> None:
         self._model = where[1]
         self._have = have
-        # What comes counts against devices, what goes for them.
+        # Tasks that come use GPUs, victims return them.
         self._terms = [*((x, -1, shape) for x, shape in comes), *((x, 1, s) for x, _, s in goes)]
         variables = [x for x, _ in comes]
         most = int(max(self._model.bounds[1][variables].max(), 1))
@@ -456,7 +462,7 @@ class _RepackRows:
         )
 
     def _allocate(self, part: int) -> None:
-        """All parts of one size that are there in the end are dealt to devices."""
+        """Allocate all shares of one size that are there in the end."""
         most = np.full(len(self._on), WHOLE // part, np.int64)
         devices_left = self._model.add_variables(0, most).tolist() if len(most) else []
         for on, variable in zip(self._on, devices_left, strict=True):
@@ -466,7 +472,7 @@ class _RepackRows:
         self._add_row(terms, -self._have.parts.count(part))
 
     def _add_row(self, terms: Sequence[tuple[int, int]], most: int) -> None:
-        """Σ amount·variable ≤ most, where anybody comes."""
+        """Σ amount·variable ≤ most, if any task comes."""
         variables, amounts = [x for x, _ in terms], [amount for _, amount in terms]
         if self._comes >= 0:
             self._model.add_row([*variables, self._comes], [*amounts, -most], upper=0)
@@ -496,7 +502,7 @@ def _encode_node(where: tuple[Problem, LinearModel], supplied: I64, free: I64) -
         on = np.array([parts[c][i] for c in sharing], np.int64)
         size = np.array([share_milli(shapes[c]) for c in sharing], np.int64)
         model.add_rows(0, np.append(on, shared[i]), np.append(size, -int(free[d])), upper=0)
-    # Only devices that nobody shares yet can be given out whole.
+    # Only unused GPUs can be allocated whole.
     fresh = [i for i, d in enumerate(devices) if free[d] == WHOLE]
     requested = np.array([amount_of(shapes[c].request, GPU) for c in whole], np.int64)
     model.add_rows(

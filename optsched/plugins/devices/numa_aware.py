@@ -30,7 +30,7 @@ from optsched.plugins.devices.numa_cells import (
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
 from optsched.plugins.wording import counted
-from optsched.problem.running import running_tasks
+from optsched.problem.running import number_keys, running_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -214,16 +214,13 @@ class NumaAware(Rule):
         if not self.ties_nodes(problem, task_class):
             return None
         running, insides = running_tasks(problem), _insides(problem)
-        found = np.full(len(running), -1, np.int64)
-        known: dict[tuple[Part, ...], int] = {}
-        has: dict[int, dict[str, list[Part]]] = {}
-        for v, (task, n) in enumerate(zip(running.tasks, running.node_of.tolist(), strict=True)):
-            if insides[n] is not None and n not in has:
-                has[n] = holdings(problem.snapshot.nodes[n])[1]
-            parts = tuple(has.get(n, {}).get(task.key, ()))
-            if parts:
-                found[v] = known.setdefault(parts, len(known))
-        return found
+        has = {
+            n: holdings(problem.snapshot.nodes[n])[1]
+            for n in np.unique(running.node_of).tolist()
+            if insides[n] is not None
+        }
+        pairs = zip(running.tasks, running.node_of.tolist(), strict=True)
+        return number_keys(tuple(has.get(n, {}).get(task.key, ())) for task, n in pairs)
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """See `Rule`: containers on sets of cells, what sets give split up within them."""

@@ -18,7 +18,7 @@ from optsched.cluster.task import TaskStatus
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
 from optsched.plugins.wording import counted
-from optsched.problem.running import running_tasks
+from optsched.problem.running import number_keys, running_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -268,13 +268,7 @@ def _by_driver(volumes: Iterable[Volume], drivers: Sequence[str]) -> dict[int, l
 
 def _stakes(problem: Problem) -> I64:
     facts, running = problem.derived(_facts), running_tasks(problem)
-    found = np.full(len(running), -1, np.int64)
-    known: dict[tuple[Volume, ...], int] = {}
-    for v, task in enumerate(running.tasks if facts is not None else ()):
-        volumes = facts.of_task(task) if facts is not None else ()
-        if volumes:
-            found[v] = known.setdefault(volumes, len(known))
-    return found
+    return number_keys(facts.of_task(task) if facts else () for task in running.tasks)
 
 
 # --- rows ----------------------------------------------------------------------------------------
