@@ -22,7 +22,7 @@ from optsched.study.instances.instance_catalogue import FILE, catalogue_text, ga
 from optsched.study.instances.instance_folder import entries_of, verify_entry
 from optsched.study.instances.instance_table import with_table
 from optsched.study.instances.shipped_instances import SHIPPED
-from optsched.study.instances.solve_again import Solving, judged, kept, solve_recipe
+from optsched.study.instances.solve_again import Solving, judged, merge_best, solve_recipe
 
 FOLDER = Path(__file__).parents[1] / "instances"
 CATALOGUE = FOLDER / FILE
@@ -101,7 +101,7 @@ def _updated(entry, model, found, solving):
         "ortools": version("ortools"),
         "limits": f"{solving.seconds:g} s, 2 workers",
     }
-    best = kept(known.get(model), model, entry.recipe.name, found, how)
+    best = merge_best(known.get(model), model, entry.recipe.name, found, how)
     if best is not known.get(model):
         if known.get(model) is None or best.levels == found.levels:
             file = FOLDER / entry.recipe.family / best.plan

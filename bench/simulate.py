@@ -104,9 +104,9 @@ def main() -> None:
     checker = Checker({a.gang.key: a.duration_ms or 0 for a in trace.arrivals})
     while (events := simulation.step()) is not None:
         for event in events:
-            measuring.take(event)
+            measuring.add_event(event)
             checker.take(event)
-        tally.take(lines(events), len(events))
+        tally.add_events(lines(events), len(events))
         if simulation.num_sessions // 500 >= len(units):
             paused = time.perf_counter(), time.process_time()
             units.append(yardstick_cpu())

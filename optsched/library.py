@@ -602,7 +602,7 @@ def _compared(cells: Sequence[Cell], place: Place) -> Comparison:
     done = list(place.play(cells))
     results = {each.cell.key: each.result for each in done if each.result is not None}
     failures = {each.cell.name: each.fault for each in done if each.result is None}
-    return Comparison.of(cells, results, failures)
+    return Comparison.from_results(cells, results, failures)
 
 
 def _policy(model: str | Path | Policy) -> Policy:

@@ -79,13 +79,13 @@ def _index_row(definition: Schema) -> str:
 
 def _section(definition: Schema, job_fields: Schema) -> str:
     kind, schema = definition["spec"]["names"]["kind"], _schema(definition)
-    shown = {**schema, "properties": _own(schema)}
+    shown = {**schema, "properties": _own_properties(schema)}
     rows = _rows(shown, "", None if kind == JOB else job_fields)
     table = ["| field | type | default | meaning |", "|---|---|---|---|", *rows]
     return f"## {kind}\n\n{schema['description']}\n\n" + "\n".join(table) + "\n"
 
 
-def _own(schema: Schema) -> Schema:
+def _own_properties(schema: Schema) -> Schema:
     return {name: field for name, field in schema["properties"].items() if name not in _COMMON}
 
 

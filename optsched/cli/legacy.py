@@ -13,7 +13,7 @@ import click
 
 from optsched import __version__
 from optsched.api.kinds import JOB, QUEUE, Ref
-from optsched.cli.base.connection import ask, cluster_options, listed, read
+from optsched.cli.base.connection import call_cluster, cluster_options, listed, read
 from optsched.cli.base.exit_codes import EndingCommand
 from optsched.cli.base.output_formats import output_option, show_list
 from optsched.cli.objects.job_actions import (
@@ -32,7 +32,7 @@ from optsched.cli.objects.manifests_from_flags import (
     job_manifest,
 )
 from optsched.cli.objects.table_columns import OLD_QUEUES
-from optsched.cli.objects.target_names import Target, check_name, names_of, only
+from optsched.cli.objects.target_names import Target, check_name, names_of, single_name
 
 if TYPE_CHECKING:
     from optsched.cli.base.connection import Command, Place
@@ -56,13 +56,13 @@ def _target(command: Command) -> Command:
     @click.argument("positional", metavar="NAME", default="", shell_complete=names_of(JOB))
     @functools.wraps(command)
     def wrapped(name: str, namespace: str, positional: str, **flags: Any) -> Any:  # noqa: ANN401
-        target = Target(only((positional, name), "names"), check_name(namespace))
+        target = Target(single_name((positional, name), "names"), check_name(namespace))
         return command(target=target, **flags)
 
     return wrapped  # type: ignore[return-value]  # with three arguments instead of one
 
 
-def _needed(target: Target) -> Target:
+def _require_name(target: Target) -> Target:
     if not target.name:
         raise click.UsageError("a name is missing: write the job behind the command, or after -n")
     return target
@@ -88,7 +88,7 @@ def vsub(place: Place, form: str, target: Target, **flags: Any) -> None:  # noqa
     """
     namespace = target.namespace or os.environ.get(NAMESPACE_VARIABLE, "")
     try:
-        job = job_manifest(JobFlags(name=_needed(target).name, **flags), namespace)
+        job = job_manifest(JobFlags(name=_require_name(target).name, **flags), namespace)
     except ValueError as e:
         raise click.UsageError(f"--command: {flags['command']!r}: a quote has no end") from e
     submit(place, form, [job], namespace)
@@ -101,7 +101,7 @@ def vsub(place: Place, form: str, target: Target, **flags: Any) -> None:  # noqa
 @_target
 def vcancel(place: Place, form: str, target: Target) -> None:
     """Delete a job and its pods."""
-    remove(place, form, _needed(target), "cancel")
+    remove(place, form, _require_name(target), "cancel")
 
 
 @click.command(cls=EndingCommand, context_settings=_SETTINGS)
@@ -111,7 +111,7 @@ def vcancel(place: Place, form: str, target: Target) -> None:
 @_target
 def vsuspend(place: Place, form: str, target: Target) -> None:
     """Take a job's pods away until it is resumed."""
-    order(place, form, _needed(target), ABORT)
+    order(place, form, _require_name(target), ABORT)
 
 
 @click.command(cls=EndingCommand, context_settings=_SETTINGS)
@@ -121,7 +121,7 @@ def vsuspend(place: Place, form: str, target: Target) -> None:
 @_target
 def vresume(place: Place, form: str, target: Target) -> None:
     """Have a suspended job run again."""
-    order(place, form, _needed(target), RESUME)
+    order(place, form, _require_name(target), RESUME)
 
 
 @click.command(cls=EndingCommand, context_settings=_SETTINGS)
@@ -148,11 +148,11 @@ def vjobs(place: Place, form: str, target: Target, *, all_namespaces: bool, **wh
 @click.option("-n", "--name", default="", help="The queue.")
 def vqueues(place: Place, form: str, positional: str, name: str) -> None:
     """Show one queue, or list all."""
-    wanted = only((positional, name), "names")
+    wanted = single_name((positional, name), "names")
     if wanted:
-        found = [ask(place, lambda client: read(client, Ref(QUEUE, "", wanted)))]
+        found = [call_cluster(place, lambda client: read(client, Ref(QUEUE, "", wanted)))]
     else:
-        found = ask(place, lambda client: listed(client, QUEUE))
+        found = call_cluster(place, lambda client: listed(client, QUEUE))
     show_list(QUEUE, found, form, OLD_QUEUES)
 
 

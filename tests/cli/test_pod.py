@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from optsched.cli.objects.pod_status import ready_of, restarts_of, status_of_pod
+from optsched.cli.objects.pod_status import ready_containers, restarts_of, status_of_pod
 from tests.cli.clusters import CONTEXT, FakeCluster, optsched, pod
 
 OF_JOB = {"volcano.sh/job-name": "train", "volcano.sh/queue-name": "ml"}
@@ -136,7 +136,7 @@ def test_init_containers_are_told_until_they_are_through(
 def test_sidecars_count_among_the_containers() -> None:
     pod = state(containerStatuses=[RUNS], initContainerStatuses=[{**RUNS, "name": "s"}])
     pod["spec"]["initContainers"] = [{"name": "s", "restartPolicy": "Always"}]
-    assert ready_of(pod) == "2/2"
+    assert ready_containers(pod) == "2/2"
     pod["status"]["initContainerStatuses"] = [{**RUNS, "name": "s", "started": True}]
     assert status_of_pod(pod) == "Running"
 

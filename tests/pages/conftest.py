@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from optsched.study.simulation.timeline import Story
+    from optsched.study.simulation.timeline import Timeline
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -60,7 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def story() -> Story:
+def timeline() -> Timeline:
     """The story of the replay that `replay` shows."""
     return failures()[1]
 
@@ -68,8 +68,8 @@ def story() -> Story:
 @pytest.fixture(scope="session")
 def replay(folder: Path) -> Path:
     """A small replay: every gang and every GPU can be told apart."""
-    result, story = failures()
-    write_page(simulation_page(result, story, base()), folder / "replay.html")
+    result, timeline = failures()
+    write_page(simulation_page(result, timeline, base()), folder / "replay.html")
     return folder / "replay.html"
 
 

@@ -15,7 +15,7 @@ from tests.support.stories import HARM
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from optsched.study.simulation.timeline import Story
+    from optsched.study.simulation.timeline import Timeline
     from tests.support.browser import Browser
 
 pytestmark = [pytest.mark.pages, pytest.mark.xdist_group("pages")]
@@ -72,16 +72,16 @@ def test_names_that_are_markup_are_shown_as_they_are(browser: Browser, trap: Pat
     assert HARM in browser.one("#tip").text
 
 
-def test_bars_are_where_the_replay_says(browser: Browser, replay: Path, story: Story) -> None:
+def test_bars_are_where_the_replay_says(browser: Browser, replay: Path, timeline: Timeline) -> None:
     browser.open(replay)
     lanes = browser.boxes("#by-node .lane")
     left, width = lanes[0]["x"], lanes[0]["width"]
     bars = dict(zip(tips(browser, "#by-node .bar"), browser.boxes("#by-node .bar"), strict=True))
-    for stay in story.stays:
-        job = story.jobs[stay.job].key
+    for stay in timeline.stays:
+        job = timeline.jobs[stay.job].key
         mine = [box for tip, box in bars.items() if tip.startswith(job)]
-        begin = left + width * stay.from_ms / story.end_ms
-        end = left + width * stay.to_ms / story.end_ms
+        begin = left + width * stay.from_ms / timeline.end_ms
+        end = left + width * stay.to_ms / timeline.end_ms
         lane = lanes[stay.node]
         middle = lane["y"] + lane["height"] * (stay.lanes[0] + 0.5) / 8
         assert any(
@@ -143,7 +143,9 @@ def test_arrow_keys_move_the_slider_and_the_grid(
     assert slider.get_attribute("aria-valuetext") == browser.one("#occupancy .told").text
 
 
-def test_the_grid_says_whose_each_gpu_is(browser: Browser, replay: Path, story: Story) -> None:
+def test_the_grid_says_whose_each_gpu_is(
+    browser: Browser, replay: Path, timeline: Timeline
+) -> None:
     browser.open(replay)
     browser.js("arguments[0].focus()", browser.one("#occupancy input"))
     browser.press(Keys.HOME)
@@ -152,8 +154,8 @@ def test_the_grid_says_whose_each_gpu_is(browser: Browser, replay: Path, story: 
         place, _, who = tip.partition("\n")
         held[place] = who
     there = {
-        f"{story.nodes[s.node]}, GPU {lane}": story.jobs[s.job].key
-        for s in story.stays
+        f"{timeline.nodes[s.node]}, GPU {lane}": timeline.jobs[s.job].key
+        for s in timeline.stays
         if s.from_ms == 0
         for lane in s.lanes
     }

@@ -29,7 +29,15 @@ from optsched.study.simulation.replay_trace import Played, Tally, as_result, rea
 from optsched.study.simulation.simulation_metrics import Measuring
 from optsched.study.simulation.simulator import Options, Simulation
 from optsched.study.simulation.time_series import series_of
-from optsched.study.simulation.timeline import DONE, Job, Lanes, Run, Stay, Story, Telling
+from optsched.study.simulation.timeline import (
+    DONE,
+    Job,
+    Lanes,
+    Run,
+    Stay,
+    Timeline,
+    TimelineBuilder,
+)
 from tests.support.pages import ROOT
 
 if TYPE_CHECKING:
@@ -53,70 +61,70 @@ def base() -> dict[str, Any]:
     return definition(model("volcano-default"))
 
 
-def told(given: Given, policy: Policy) -> tuple[dict[str, Any], Story]:
+def told(given: Given, policy: Policy) -> tuple[dict[str, Any], Timeline]:
     """The result and the story of a trace under a model."""
     simulation = Simulation(given.trace, policy, Options())
-    measuring, telling, tally = Measuring(given.trace), Telling(given.trace), Tally()
+    measuring, telling, tally = Measuring(given.trace), TimelineBuilder(given.trace), Tally()
     charging = Charging(given.trace)
     while (events := simulation.step()) is not None:
-        tally.take(lines(events), len(events))
+        tally.add_events(lines(events), len(events))
         for event in events:
-            measuring.take(event)
-            telling.take(event)
-            charging.take(event)
+            measuring.add_event(event)
+            telling.add_event(event)
+            charging.add_event(event)
     played = Played(
         measuring.metrics([]),
-        charging.found(simulation.now_ms),
+        charging.total(simulation.now_ms),
         tally,
         is_complete=True,
         ended_at_ms=simulation.now_ms,
         faults={},
         wall_seconds=0.0,
     )
-    story = telling.story(simulation.now_ms)
-    return as_result(given, policy, Options(), 0, played), story
+    timeline = telling.build(simulation.now_ms)
+    return as_result(given, policy, Options(), 0, played), timeline
 
 
-def failures() -> tuple[dict[str, Any], Story]:
+def failures() -> tuple[dict[str, Any], Timeline]:
     """Of the shipped trace with a node that fails."""
     given = replace(read_given(str(FAILURES)), source="failures.yaml")
     return told(given, model("volcano-compatible"))
 
 
-def harmful() -> tuple[dict[str, Any], Story]:
+def harmful() -> tuple[dict[str, Any], Timeline]:
     """The same, with names that want to be markup."""
-    result, story = failures()
-    jobs = [replace(job, key=f"{job.key}{HARM}") for job in story.jobs]
-    names = {"nodes": tuple(f"{n}{HARM}" for n in story.nodes)}
-    queues = tuple(f"{q}{HARM}" for q in story.queues)
+    result, timeline = failures()
+    jobs = [replace(job, key=f"{job.key}{HARM}") for job in timeline.jobs]
+    names = {"nodes": tuple(f"{n}{HARM}" for n in timeline.nodes)}
+    queues = tuple(f"{q}{HARM}" for q in timeline.queues)
     result["trace"]["name"] = f"failures{HARM}"
     result["faults"] = {HARM: 2}
     result["trace"]["left_out"] = [HARM]
-    return result, replace(story, jobs=jobs, queues=queues, **names)
+    return result, replace(timeline, jobs=jobs, queues=queues, **names)
 
 
 LONG = "a-team-that-trains-large-language-models-in-the-north-hall-of-2026"
 NAMES = (LONG, "[/b]", "<script>alert(1)</script>", "研究チーム-量子計算-Überprüfung-пример")
 
 
-def wordy() -> tuple[dict[str, Any], Story]:
+def wordy() -> tuple[dict[str, Any], Timeline]:
     """Long names, names in many scripts and names that are markup; two gangs wait to the end."""
-    result, story = failures()
+    result, timeline = failures()
     jobs = [
         replace(job, key=f"{NAMES[i % 4]}/{NAMES[(i + 1) % 4]}-{i}")
-        for i, job in enumerate(story.jobs)
+        for i, job in enumerate(timeline.jobs)
     ]
-    used = sorted({job.queue for job in story.jobs})
+    used = sorted({job.queue for job in timeline.jobs})
     fresh = dict(zip(used, (LONG, NAMES[3]), strict=True))
-    queues = tuple(fresh.get(i, name) for i, name in enumerate(story.queues))
+    queues = tuple(fresh.get(i, name) for i, name in enumerate(timeline.queues))
     wait = [
         Job(f"{LONG}/{LONG}-waits-{i}", queue, 2, 16_000, 3_600_000 * (i + 1))
         for i, queue in enumerate(used)
     ]
     reasons = {wait[0].key: ("NotEnoughResources", f"room for 0 of 2 pods on {LONG}")}
-    nodes = tuple(f"{NAMES[i % 4]}-{i}.example.org" for i in range(len(story.nodes)))
+    nodes = tuple(f"{NAMES[i % 4]}-{i}.example.org" for i in range(len(timeline.nodes)))
     made = {"nodes": nodes, "queues": queues, "reasons": reasons}
-    return result, replace(story, jobs=[*jobs, *wait], **made)
+    return result, replace(timeline, jobs=[*jobs, *wait], **made)
 
 
 def wordy_cluster(folder: Path) -> Path:
@@ -129,7 +137,7 @@ def wordy_cluster(folder: Path) -> Path:
     return path
 
 
-def large(num_jobs: int, num_nodes: int, num_queues: int = 11) -> Story:
+def large(num_jobs: int, num_nodes: int, num_queues: int = 11) -> Timeline:
     """Gangs of one task with 1 to 8 GPUs that share nodes in turn, from a fixed seed."""
     rng = np.random.default_rng(7)
     end_ms = 10 * 86_400_000
@@ -149,7 +157,7 @@ def large(num_jobs: int, num_nodes: int, num_queues: int = 11) -> Story:
             job.done_ms = end
             stays.append(Stay(number, f"{job.key}-0", node, lanes, 1000, 0, start, end, DONE))
         jobs.append(job)
-    return Story(
+    return Timeline(
         tuple(f"node-{i:05d}" for i in range(num_nodes)),
         tuple(f"queue-{i}" for i in range(num_queues)),
         Lanes("GPU", (8,) * num_nodes, (1000,) * num_nodes),
@@ -165,8 +173,8 @@ def large(num_jobs: int, num_nodes: int, num_queues: int = 11) -> Story:
 
 def compared(num_seeds: int = 3) -> Comparison:
     """Two models on one trace: figures of a replay, changed a little by model and seed."""
-    result, story = failures()
-    played = {**result, "series": series_of(story)}
+    result, timeline = failures()
+    played = {**result, "series": series_of(timeline)}
     models = {"volcano-compatible": 1.0, "shortest-remaining": 0.8}
     rows = [
         Row(name, "failures.yaml", seed, _changed(played, name, factor ** (1 + seed / 3), seed))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from optsched.api.kinds import NAMESPACE, Ref
-from optsched.cli.base.console import remarks, say
+from optsched.cli.base.console import print_text, remarks
 from optsched.cli.base.parameters import ServerAddress
 
 if TYPE_CHECKING:
@@ -79,19 +79,19 @@ def cluster_options(command: Command) -> Command:
     return wrapped  # type: ignore[return-value]  # with two flags instead of one argument
 
 
-def ask(place: Place, work: Callable[[Client], Awaitable[T]]) -> T:
+def call_cluster(place: Place, work: Callable[[Client], Awaitable[T]]) -> T:
     """What comes of some work with a client; `Failure` for all that a cluster may refuse."""
     # Kubernetes' client takes half a second to load; --help does without.
     from optsched.kube.client import client
     from optsched.kube.client.client import ConfigError
     from optsched.kube.client.errors import KubeError, Unreachable
 
-    async def asked() -> T:
+    async def run_with_client() -> T:
         async with client.connect(place.kubeconfig, place.master, _warn) as connected:
             return await work(connected)
 
     try:
-        return asyncio.run(asked())
+        return asyncio.run(run_with_client())
     except ConfigError as e:
         raise Failure(str(e), Exit.UNREACHABLE) from e
     except Unreachable as e:
@@ -101,7 +101,7 @@ def ask(place: Place, work: Callable[[Client], Awaitable[T]]) -> T:
 
 
 def _warn(warning: str) -> None:
-    say(remarks(), f"Warning: {warning}", "yellow")
+    print_text(remarks(), f"Warning: {warning}", "yellow")
 
 
 def code_of(error: KubeError) -> Exit:
@@ -185,7 +185,7 @@ async def if_allowed(work: Awaitable[T], otherwise: T) -> T:
     try:
         return await work
     except Forbidden as e:
-        say(remarks(), f"not shown: {e.message}", "dim")
+        print_text(remarks(), f"not shown: {e.message}", "dim")
         return otherwise
 
 

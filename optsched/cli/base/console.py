@@ -59,7 +59,7 @@ class PlainStatus(Status):
             super().update(None if status is None else _plain(status), **options)
         elif time.monotonic() - self._shown_s >= PROGRESS_EVERY_S:
             self._shown_s = time.monotonic()
-            say(self.console, str(status), "dim")
+            print_text(self.console, str(status), "dim")
 
     def __enter__(self) -> Self:
         if self.console.is_terminal:
@@ -90,7 +90,7 @@ def remarks() -> Console:
     return _wide_enough(PlainConsole(stderr=True))
 
 
-def say(console: Console, text: str, style: str) -> None:
+def print_text(console: Console, text: str, style: str) -> None:
     """Print text as it is: no markup, no line breaks of our own."""
     console.print(Text(text), style=style, highlight=False, soft_wrap=True)
 

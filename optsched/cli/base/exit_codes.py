@@ -22,7 +22,7 @@ NOT_KEPT: Final = 4
 STOPPED: Final = 130
 
 
-def said_of(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Return what ended a process, in a sentence; of the system's errors file and reason."""
     if not isinstance(error, OSError) or error.errno is None:
         return str(error)
@@ -34,7 +34,7 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 @contextmanager
-def ending() -> Iterator[None]:
+def map_exit_codes() -> Iterator[None]:
     """End a command with its code where Ctrl-C stops it, or a disk behind its output is full."""
     try:
         yield
@@ -52,5 +52,5 @@ class EndingCommand(PlainCommand):
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401  as click has it
         """See `click.Command`."""
-        with plain_errors(), ending():
+        with plain_errors(), map_exit_codes():
             return super().invoke(ctx)

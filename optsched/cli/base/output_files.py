@@ -5,7 +5,7 @@ from __future__ import annotations
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING
 
-from optsched.cli.base.console import echo, say
+from optsched.cli.base.console import echo, print_text
 from optsched.cli.base.path_arguments import is_standard
 from optsched.formats.files.atomic_write import write_whole
 
@@ -38,15 +38,15 @@ def keep_text(path: Path, text: str) -> None:
         raise KeepError(f"{path}: can not be written: {e.strerror or e}; {there}") from e
 
 
-def has_kept(screen: Console, path: Path, text: str, note: str = "") -> bool:
+def write_and_report(console: Console, path: Path, text: str, note: str = "") -> bool:
     """Write a whole file and say so, or say why not; whether it is there."""
     try:
         keep_text(path, text)
     except KeepError as e:
-        say(screen, str(e), "red")
+        print_text(console, str(e), "red")
         return False
     if not is_standard(path):
-        say(screen, f"wrote {path}{note}", "dim")
+        print_text(console, f"wrote {path}{note}", "dim")
     return True
 
 

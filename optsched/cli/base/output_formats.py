@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from rich.text import Text
 
-from optsched.cli.base.console import echo, output, remarks, say
+from optsched.cli.base.console import echo, output, print_text, remarks
 from optsched.cli.base.parameters import RenamedOption
 from optsched.cli.objects.table_columns import TABLES, Column, Table, name_of, namespace_of
 from optsched.formats.files.yaml_text import write_yaml
@@ -74,12 +74,12 @@ def show_list(kind: Kind, objects: Sequence[Raw], form: str, table: Table | None
         for obj in stored:
             echo(typed_name(kind, obj))
     elif not stored:
-        say(remarks(), "No resources found", "dim")
+        print_text(remarks(), "No resources found", "dim")
     else:
         show_table(table or TABLES[kind], stored, wide=form == WIDE)
 
 
-def show_one(kind: Kind, obj: Raw, form: str, table: Table | None = None) -> None:
+def print_object(kind: Kind, obj: Raw, form: str, table: Table | None = None) -> None:
     """Print one object."""
     if form in (TABLE, WIDE):
         show_table(table or TABLES[kind], [obj], wide=form == WIDE)
@@ -87,7 +87,7 @@ def show_one(kind: Kind, obj: Raw, form: str, table: Table | None = None) -> Non
         show_stored(kind, obj, form)
 
 
-def show_done(kind: Kind, obj: Raw, form: str, sentence: str) -> None:
+def print_change(kind: Kind, obj: Raw, form: str, sentence: str) -> None:
     """Print what has been done: a sentence, or the object that it has been done to."""
     if form in (TABLE, WIDE):
         echo(sentence)

@@ -147,7 +147,7 @@ def check_outputs(outputs: Mapping[str, Iterable[Path]], inputs: Iterable[Path])
     read, taken = list(inputs), dict[str, str]()
     for option, paths in outputs.items():
         for path in paths:
-            if not is_standard(path) and any(_is_same(path, each) for each in read):
+            if not is_standard(path) and any(is_same_file(path, each) for each in read):
                 raise click.UsageError(
                     f"{option} {path}: is read by this command and would be overwritten: "
                     "name another file"
@@ -165,7 +165,8 @@ def check_folder(option: str, folder: Path | None) -> None:
         raise click.UsageError(f"{option} -: several files are written: name a folder")
 
 
-def _is_same(one: Path, other: Path) -> bool:
+def is_same_file(one: Path, other: Path) -> bool:
+    """Whether two paths name the same file, links followed."""
     try:
         return one.samefile(other)
     except OSError:

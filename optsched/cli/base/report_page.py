@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from optsched.cli.base.console import echo, say
+from optsched.cli.base.console import echo, print_text
 from optsched.cli.base.path_arguments import is_standard
 from optsched.policy.load import load_policy
 from optsched.study.comparison.model_definitions import definition
@@ -41,7 +41,7 @@ def base_definition() -> dict[str, Any]:
     return definition(load_policy(BASE, lambda path: path.read_text()))
 
 
-def write_report(screen: Console, page: Page, target: Path) -> None:
+def write_report(console: Console, page: Page, target: Path) -> None:
     """Write a page and say so; a ClickException where it can not be written."""
     if is_standard(target):
         echo(render(page))
@@ -51,4 +51,4 @@ def write_report(screen: Console, page: Page, target: Path) -> None:
     except OSError as e:
         message = f"{target}: {e.strerror}; nothing of the report is kept"
         raise click.ClickException(message) from e
-    say(screen, f"wrote {target}", "dim")
+    print_text(console, f"wrote {target}", "dim")

@@ -6,7 +6,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from optsched.cli.base.console import say
+from optsched.cli.base.console import print_text
 from optsched.cli.base.custom_plugins import shelf_of
 from optsched.cli.base.exit_codes import BAD_INPUT
 from optsched.kube.runtime.clock import SystemClock
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from optsched.solver.cpsat.level_model import Limits
 
 
-def policy_of(screen: Console, model: str, solver: str | None, plugins_dir: Path | None) -> Policy:
+def policy_of(console: Console, model: str, solver: str | None, plugins_dir: Path | None) -> Policy:
     """The policy of a model's name or file; ends with 2 where it has mistakes."""
     return policy_from(
-        screen,
+        console,
         solver,
         plugins_dir,
         lambda shelf: load_policy(model, lambda p: p.read_text(), shelf),
@@ -38,16 +38,16 @@ def policy_of(screen: Console, model: str, solver: str | None, plugins_dir: Path
 
 
 def policy_from(
-    screen: Console, solver: str | None, plugins_dir: Path | None, load: Callable[[Shelf], Policy]
+    console: Console, solver: str | None, plugins_dir: Path | None, load: Callable[[Shelf], Policy]
 ) -> Policy:
     """The same from wherever it comes."""
     try:
         policy = load(shelf_of(plugins_dir))
     except PolicyError as e:
-        say(screen, str(e), "red")
+        print_text(console, str(e), "red")
         sys.exit(BAD_INPUT)
     for warning in policy.warnings:
-        say(screen, str(warning), "yellow")
+        print_text(console, str(warning), "yellow")
     return with_solver(policy, solver)
 
 

@@ -25,7 +25,7 @@ class Stop:
         """Whether somebody has."""
         return self._number != 0
 
-    def ask(self, number: int) -> None:
+    def request(self, number: int) -> None:
         """Ask, as a signal of that number does."""
         self._number = number
 
@@ -36,23 +36,23 @@ class Stop:
 
 
 @contextmanager
-def stopping(tell: Callable[[], None]) -> Iterator[Stop]:
+def stopping(report_progress: Callable[[], None]) -> Iterator[Stop]:
     """What the first signal asks for; a second one is a KeyboardInterrupt.
 
-    `tell` is called when somebody asks. Threads other than the first one get no signals.
+    `report_progress` is called when somebody asks. Threads other than the first one get no signals.
     """
     stop = Stop()
 
-    def asked(number: int, frame: FrameType | None) -> None:
+    def handle_signal(number: int, frame: FrameType | None) -> None:
         if stop():
             raise KeyboardInterrupt
-        stop.ask(number)
-        tell()
+        stop.request(number)
+        report_progress()
 
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before = {number: signal.signal(number, asked) for number in _SIGNALS}
+    before = {number: signal.signal(number, handle_signal) for number in _SIGNALS}
     try:
         yield stop
     finally:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.kinds import CONFIG_MAP, PRIORITY_CLASS, Ref
-from optsched.cli.base.connection import Exit, Failure, ask
-from optsched.cli.base.console import remarks, say
+from optsched.cli.base.connection import Exit, Failure, call_cluster
+from optsched.cli.base.console import print_text, remarks
 from optsched.cli.base.session_context import policy_from, policy_of
 from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE
 from optsched.formats.files.diagnostics import InstanceError
@@ -57,7 +57,7 @@ def from_file(path: Path) -> Cluster:
     except InstanceError as e:
         raise Failure(str(e), Exit.USAGE) from e
     for problem in problems:
-        say(remarks(), str(problem), "yellow")
+        print_text(remarks(), str(problem), "yellow")
     strange = next((obj for obj in objects if not _is_object(obj)), None)
     if strange is not None or not objects:
         what = "there is no object in it" if strange is None else f"{shown(strange)} {_NO_OBJECT}"
@@ -73,10 +73,10 @@ def _is_object(obj: object) -> bool:
 
 def live(place: Place) -> Cluster:
     """The cluster as it is now."""
-    return ask(place, taken)
+    return call_cluster(place, read_cluster)
 
 
-async def taken(client: Client) -> Cluster:
+async def read_cluster(client: Client) -> Cluster:
     """The same, where a client is there."""
     from optsched.kube.client.capture import capture
     from optsched.kube.runtime.clock import SystemClock
@@ -101,11 +101,13 @@ def policy_for(
     cluster: Cluster, model: str = "", solver: str | None = None, plugins_dir: Path | None = None
 ) -> Policy:
     """The policy that a model names; without one that of the cluster, or the default."""
-    screen, text = remarks(), cluster.configuration
+    console, text = remarks(), cluster.configuration
     if model or not text:
-        return policy_of(screen, model or MODEL, solver, plugins_dir)
+        return policy_of(console, model or MODEL, solver, plugins_dir)
     source = f"{CONFIGURATION.namespace}/{CONFIGURATION.name}"
-    return policy_from(screen, solver, plugins_dir, lambda shelf: parse_policy(text, source, shelf))
+    return policy_from(
+        console, solver, plugins_dir, lambda shelf: parse_policy(text, source, shelf)
+    )
 
 
 def classes_in(objects: Iterable[Any]) -> dict[str, Raw]:

@@ -90,14 +90,14 @@ async def create_dry_run(client: Client, job: Raw, pods: Sequence[Raw]) -> Rehea
             return Rehearsed("", pods, remark=said)
         is_used_up = ref.kind == POD and _USED_UP in str(e)
         return Rehearsed("", pods, said) if is_used_up else Rehearsed(said, pods)
-    return Rehearsed("", [_with(pod, admitted[_task(pod)]) for pod in pods])
+    return Rehearsed("", [merge_admitted(pod, admitted[_task(pod)]) for pod in pods])
 
 
 def _task(pod: Raw) -> str:
     return str(pod["metadata"].get("annotations", {}).get(TASK_SPEC, ""))
 
 
-def _with(pod: Raw, admitted: Raw) -> Raw:
+def merge_admitted(pod: Raw, admitted: Raw) -> Raw:
     """The pod with what admission has made of another one of its task."""
     spec, found = dict(pod["spec"]), admitted.get("spec") or {}
     spec |= {name: found[name] for name in _ADMITTED if name in found}

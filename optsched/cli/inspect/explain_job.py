@@ -9,10 +9,10 @@ import click
 
 from optsched.api.job import JobPhase, parse_job
 from optsched.api.kinds import JOB, Ref
-from optsched.cli.base.connection import Exit, ask, if_allowed, read
+from optsched.cli.base.connection import Exit, call_cluster, if_allowed, read
 from optsched.cli.base.console import echo
 from optsched.cli.base.output_formats import JSON, NAME, YAML, typed_name, written
-from optsched.cli.inspect.cluster_state import classes_in, policy_for, taken
+from optsched.cli.inspect.cluster_state import classes_in, policy_for, read_cluster
 from optsched.cli.objects.refused_pods import UNMADE, refused_pods, why_unmade
 from optsched.cli.objects.table_columns import name_of, namespace_of, span
 from optsched.cluster.reasons import ReasonCode
@@ -44,7 +44,7 @@ _OPEN: Final = "pods are in the way that do not say when they end"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Answers:
     """What the scheduler says of a gang; empty where it says nothing."""
 
     code: str = ""
@@ -54,21 +54,21 @@ class Told:
 def explain_job(place: Place, form: str, target: Target) -> None:
     """Print why a job waits; ends with 8 if it does, and with 9 if it could never start."""
 
-    async def seen(client: Client) -> tuple[Raw, Cluster, list[Raw]]:
+    async def read_job(client: Client) -> tuple[Raw, Cluster, list[Raw]]:
         obj = await read(client, Ref(JOB, target.inside(client), target.name))
         events = refused_pods(client, target.inside(client), target.name)
-        return obj, await taken(client), await if_allowed(events, [])
+        return obj, await read_cluster(client), await if_allowed(events, [])
 
-    obj, cluster, events = ask(place, seen)
+    obj, cluster, events = call_cluster(place, read_job)
     job, _ = parse_job(obj)
     assert job is not None, "a stored object has a name"  # noqa: S101
     key = f"{job.meta.namespace}/{group_name(job)}"
-    told, found = _told(cluster.objects, key), _waiting(obj, job, key, cluster)
+    answers, found = _find_answers(cluster.objects, key), _waiting(obj, job, key, cluster)
     is_waiting = job.status.phase is JobPhase.PENDING or job.status.phase is JobPhase.RESTARTING
-    told = told if is_waiting else Told()
+    answers = answers if is_waiting else Answers()
     if refusal := why_unmade(job, events):
-        told = Told(UNMADE, refusal)
-    facts = document(job, told, found)
+        answers = Answers(UNMADE, refusal)
+    facts = document(job, answers, found)
     if form in (JSON, YAML):
         echo(written(facts, form), nl=False)
     elif form == NAME:
@@ -77,13 +77,13 @@ def explain_job(place: Place, form: str, target: Target) -> None:
         for line in sentences(facts, found):
             echo(line)
     if is_waiting:
-        is_hopeless = told.code == ReasonCode.IMPOSSIBLE
+        is_hopeless = answers.code == ReasonCode.IMPOSSIBLE
         raise click.exceptions.Exit(Exit.NEVER if is_hopeless else Exit.WAITS)
 
 
 def positions(cluster: Cluster, jobs: Sequence[Raw]) -> dict[tuple[str, str], str]:
     """The places of jobs in the lines of their queues, as `2/5`, by namespace and name."""
-    found = standings(cluster.objects, _means(cluster, jobs))
+    found = standings(cluster.objects, _prediction_context(cluster, jobs))
     places = {}
     for obj in jobs:
         job, _ = parse_job(obj)
@@ -93,7 +93,7 @@ def positions(cluster: Cluster, jobs: Sequence[Raw]) -> dict[tuple[str, str], st
     return places
 
 
-def _means(cluster: Cluster, jobs: Sequence[Raw]) -> Means:
+def _prediction_context(cluster: Cluster, jobs: Sequence[Raw]) -> Means:
     parsed = (parse_job(obj)[0] for obj in jobs)
     named = {job.spec.scheduler_name for job in parsed if job is not None}
     names = tuple(sorted({*SCHEDULER_NAMES, *named}))
@@ -105,22 +105,22 @@ def _waiting(obj: Raw, job: Job, key: str, cluster: Cluster) -> Waiting | None:
         return None
     expanded, _ = expand_job(obj, classes_in(cluster.objects))
     pods = () if expanded is None else expanded.pods
-    return waiting(cluster.objects, key, pods, _means(cluster, [obj]))
+    return waiting(cluster.objects, key, pods, _prediction_context(cluster, [obj]))
 
 
-def _told(objects: Sequence[Raw], key: str) -> Told:
+def _find_answers(objects: Sequence[Raw], key: str) -> Answers:
     for obj in objects:
         if obj.get("kind") == "PodGroup" and f"{namespace_of(obj)}/{name_of(obj)}" == key:
             for each in (obj.get("status") or {}).get("conditions") or ():
                 if each.get("type") == "Unschedulable" and each.get("status") == "True":
-                    return Told(str(each.get("reason") or ""), str(each.get("message") or ""))
-    return Told()
+                    return Answers(str(each.get("reason") or ""), str(each.get("message") or ""))
+    return Answers()
 
 
 # --- what is printed -----------------------------------------------------------------------------
 
 
-def document(job: Job, told: Told, found: Waiting | None) -> dict[str, Any]:
+def document(job: Job, answers: Answers, found: Waiting | None) -> dict[str, Any]:
     """The facts for programs; docs/pending.md describes the fields."""
     stand: Standing | None = None if found is None else found.standing
     booking = None if found is None else found.expected
@@ -134,7 +134,7 @@ def document(job: Job, told: Told, found: Waiting | None) -> dict[str, Any]:
         "pods": job.spec.num_pods,
         "running": job.status.running,
         "minAvailable": job.spec.min_available,
-        "reason": {"code": told.code, "message": told.message} if told.code else None,
+        "reason": {"code": answers.code, "message": answers.message} if answers.code else None,
         "waitingSince": format_time(found.since_ms) if found and stand else None,
         "position": stand.position if stand else None,
         "numWaiting": stand.num_waiting if stand else None,
@@ -147,7 +147,7 @@ def document(job: Job, told: Told, found: Waiting | None) -> dict[str, Any]:
 def sentences(facts: Raw, found: Waiting | None) -> list[str]:
     """The facts for people."""
     head = f"{facts['namespace']}/{facts['name']} is {facts['phase'] or 'new'}"
-    lines = [f"{head}: {facts['running']} of {facts['pods']} pods run, {_least(facts)}"]
+    lines = [f"{head}: {facts['running']} of {facts['pods']} pods run, {_minimum_members(facts)}"]
     if facts["reason"]:
         lines.append(f"Reason:    {facts['reason']['code']}: {facts['reason']['message']}")
     elif found is not None:
@@ -159,7 +159,7 @@ def sentences(facts: Raw, found: Waiting | None) -> list[str]:
     return lines
 
 
-def _least(facts: Raw) -> str:
+def _minimum_members(facts: Raw) -> str:
     return f"{facts['minAvailable']} have to start together"
 
 

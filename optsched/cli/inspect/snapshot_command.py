@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from optsched.cli.base.connection import ask, cluster_options
-from optsched.cli.base.console import remarks, say
+from optsched.cli.base.connection import call_cluster, cluster_options
+from optsched.cli.base.console import print_text, remarks
 from optsched.cli.base.options import Seconds
 from optsched.cli.base.path_arguments import check_folder, is_standard
 from optsched.formats.files.atomic_write import write_whole
@@ -70,7 +70,7 @@ def snapshot(
             file.writelines(write(objects))
     except OSError as e:
         raise click.ClickException(f"{out or 'standard output'}: {e.strerror}") from e
-    say(remarks(), f"{out or 'written'}: {_counts(objects)}", "dim")
+    print_text(remarks(), f"{out or 'written'}: {_counts(objects)}", "dim")
 
 
 def _record(place: Place, folder: Path, every_s: float, times: int | None) -> None:
@@ -83,13 +83,13 @@ def _record(place: Place, folder: Path, every_s: float, times: int | None) -> No
             objects = _captured(place)
             target = folder / f"snapshot-{before + taken:06d}.yaml"
             write_whole(target, "".join(yaml_bundle(objects)))
-            say(remarks(), f"{target}: {_counts(objects)}", "dim")
+            print_text(remarks(), f"{target}: {_counts(objects)}", "dim")
             if taken != times:
                 time.sleep(every_s)
     except OSError as e:
         raise click.ClickException(f"{e.filename or folder}: {e.strerror}") from e
     except KeyboardInterrupt:
-        say(remarks(), f"stopped after {taken} pictures in {folder}", "dim")
+        print_text(remarks(), f"stopped after {taken} pictures in {folder}", "dim")
 
 
 def _captured(place: Place) -> list[Raw]:
@@ -97,7 +97,7 @@ def _captured(place: Place) -> list[Raw]:
     from optsched.kube.client.capture import capture
     from optsched.kube.runtime.clock import SystemClock
 
-    return ask(place, lambda client: capture(client, SystemClock().now_ms()))
+    return call_cluster(place, lambda client: capture(client, SystemClock().now_ms()))
 
 
 def _counts(objects: Iterable[Raw]) -> str:

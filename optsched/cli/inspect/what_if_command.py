@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched.api.kinds import JOB, find_kind
-from optsched.cli.base.connection import Exit, Failure, Place, ask, cluster_options
-from optsched.cli.base.console import echo, remarks, say
+from optsched.cli.base.connection import Exit, Failure, Place, call_cluster, cluster_options
+from optsched.cli.base.console import echo, print_text, remarks
 from optsched.cli.base.options import Seconds, form_option, solver_option
 from optsched.cli.base.output_formats import JSON, TABLE, WIDE, YAML, show_rows, written
 from optsched.cli.base.path_arguments import Source
@@ -27,7 +27,7 @@ from optsched.formats.codec.pods.reader import SCHEDULER_NAMES, DecodeOptions
 from optsched.formats.snapshots.object_index import READ_KINDS
 from optsched.session.solving import DEFAULT_SECONDS, limits_of
 from optsched.study.prediction.hypothetical_jobs import Added, Answer, Clash, Start
-from optsched.study.prediction.hypothetical_jobs import what_if as answers_of
+from optsched.study.prediction.hypothetical_jobs import predict as answers_of
 from optsched.study.prediction.object_keys import Means
 from optsched.units import format_time
 
@@ -117,16 +117,16 @@ def what_if(place: Place, form: str, **given: Any) -> None:  # noqa: ANN401  cli
     parts = [part for path in options.files for part in read_parts(path)]
     cluster = from_file(options.snapshot) if options.snapshot else live(place)
     policy = policy_for(cluster, options.model, options.solver, options.plugins_dir)
-    asked = _asked(parts, cluster, options.namespace)
+    request = _parse_request(parts, cluster, options.namespace)
     if not options.snapshot:
-        asked = _rehearsed(place, asked)
-    later = {job.gang: job.later for job in asked.jobs}
-    found = _decided(cluster.objects, asked, policy, options)
+        request = _rehearsed(place, request)
+    later = {job.gang: job.later for job in request.jobs}
+    found = _decided(cluster.objects, request, policy, options)
     if form in (JSON, YAML):
         echo(written(document(found, policy.name, later), form), nl=False)
     else:
-        _show(found, later, wide=form == WIDE)
-    starts = {answer.start for answer in found.asked}
+        _print_answers(found, later, wide=form == WIDE)
+    starts = {answer.start for answer in found.added}
     if Start.NEVER in starts:
         raise click.exceptions.Exit(Exit.NEVER)
     if Start.LATER in starts:
@@ -159,7 +159,7 @@ class _Job:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Request:
     """What is to be there besides."""
 
     jobs: tuple[_Job, ...]
@@ -173,7 +173,7 @@ class _Asked:
         return Added([*self.objects, *groups], {job.gang: job.pods for job in taken})
 
 
-def _asked(parts: Sequence[Part], cluster: Cluster, namespace: str) -> _Asked:
+def _parse_request(parts: Sequence[Part], cluster: Cluster, namespace: str) -> _Request:
     classes = classes_in([*cluster.objects, *(part.value for part in parts)])
     inside = namespace or cluster.namespace
     objects: list[Raw] = []
@@ -184,32 +184,34 @@ def _asked(parts: Sequence[Part], cluster: Cluster, namespace: str) -> _Asked:
         kind = find_kind(obj["apiVersion"], obj["kind"])
         if kind == JOB:
             expanded, errors = expand_job(obj, classes)
-            problems += part.told(f"Job {obj['metadata']['name']}", errors)
+            problems += part.describe_errors(f"Job {obj['metadata']['name']}", errors)
             if expanded is not None:
                 jobs.append(_Job(obj, expanded.group, expanded.pods, expanded.later))
         elif kind in READ_KINDS:
             objects.append(obj)
         else:
-            said = f"{part.where()}: {obj['kind']} {obj['metadata']['name']} is left out"
-            say(remarks(), f"{said}: no scheduler looks at it", "yellow")
+            said = f"{part.location()}: {obj['kind']} {obj['metadata']['name']} is left out"
+            print_text(remarks(), f"{said}: no scheduler looks at it", "yellow")
     if problems:
         raise Failure("\n".join(problems), Exit.USAGE)
-    return _Asked(tuple(jobs), tuple(objects))
+    return _Request(tuple(jobs), tuple(objects))
 
 
-def _rehearsed(place: Place, asked: _Asked) -> _Asked:
+def _rehearsed(place: Place, request: _Request) -> _Request:
     """The jobs as the API server would take them, with what admission adds to their pods."""
 
-    async def each(client: Client) -> list[Rehearsed]:
-        return [await create_dry_run(client, job.obj, job.pods) for job in asked.jobs]
+    async def rehearse_all(client: Client) -> list[Rehearsed]:
+        return [await create_dry_run(client, job.obj, job.pods) for job in request.jobs]
 
     jobs = []
-    for job, found in zip(asked.jobs, ask(place, each) if asked.jobs else (), strict=True):
+    for job, found in zip(
+        request.jobs, call_cluster(place, rehearse_all) if request.jobs else (), strict=True
+    ):
         if found.remark:
-            say(remarks(), f"admission of pods was not asked: {found.remark}", "yellow")
+            print_text(remarks(), f"admission of pods was not asked: {found.remark}", "yellow")
         heard = replace(job, refusal=found.refusal, quota=found.quota, pods=found.pods)
         jobs.append(heard)
-    return replace(asked, jobs=tuple(jobs))
+    return replace(request, jobs=tuple(jobs))
 
 
 def _placed(obj: Raw, namespace: str) -> Raw:
@@ -226,21 +228,23 @@ def _placed(obj: Raw, namespace: str) -> Raw:
 # --- answers -------------------------------------------------------------------------------------
 
 
-def _decided(objects: Sequence[Raw], asked: _Asked, policy: Policy, options: Options) -> Answers:
+def _decided(
+    objects: Sequence[Raw], request: _Request, policy: Policy, options: Options
+) -> Answers:
     limits = limits_of(policy, options.time_limit, deterministic=options.deterministic)
-    screen = remarks()
+    console = remarks()
     with (
-        screen.status(f"deciding with {policy.name}"),
+        console.status(f"deciding with {policy.name}"),
         surroundings(policy, limits, deterministic=options.deterministic) as around,
     ):
         try:
             means = Means(policy, around, DecodeOptions(options.names))
-            found = answers_of(objects, asked.added, means)
+            found = answers_of(objects, request.added, means)
         except Clash as e:
             text = f"{e}: give the job another name, or leave it out"
             raise Failure(text, Exit.CONFLICT) from e
     for problem in found.problems:
-        say(screen, str(problem), "yellow")
+        print_text(console, str(problem), "yellow")
     refused = [
         Answer(
             job.gang,
@@ -249,17 +253,17 @@ def _decided(objects: Sequence[Raw], asked: _Asked, policy: Policy, options: Opt
             {},
             reason=Reason(ReasonCode.REFUSED, job.refusal),
         )
-        for job in asked.jobs
+        for job in request.jobs
         if job.refusal
     ]
-    return _within_quotas(replace(found, asked=(*found.asked, *refused)), objects, asked)
+    return _within_quotas(replace(found, added=(*found.added, *refused)), objects, request)
 
 
-def _within_quotas(found: Answers, objects: Sequence[Raw], asked: _Asked) -> Answers:
+def _within_quotas(found: Answers, objects: Sequence[Raw], request: _Request) -> Answers:
     """The answers, of which those wait whose pods a ResourceQuota would not let be made."""
-    usage = Usage(quotas_in([*objects, *asked.objects]))
+    usage = Usage(quotas_in([*objects, *request.objects]))
     over: dict[str, tuple[Reason, bool]] = {}
-    for job in asked.jobs:
+    for job in request.jobs:
         if job.refusal:
             continue
         if too_much := usage.add(namespace_of(job.group), job.minimum):
@@ -267,13 +271,13 @@ def _within_quotas(found: Answers, objects: Sequence[Raw], asked: _Asked) -> Ans
         elif job.quota:
             over[job.gang] = Reason(ReasonCode.QUOTA, job.quota), False
     answers = []
-    for answer in found.asked:
+    for answer in found.added:
         if answer.gang in over and answer.start is not Start.NEVER:
             reason, never = over[answer.gang]
             start = Start.NEVER if never else Start.LATER
             answer = Answer(answer.gang, start, answer.num_pods, {}, reason=reason)
         answers.append(answer)
-    return replace(found, asked=tuple(answers))
+    return replace(found, added=tuple(answers))
 
 
 def document(found: Answers, policy: str, later: Mapping[str, Sequence[str]]) -> dict[str, Any]:
@@ -284,7 +288,7 @@ def document(found: Answers, policy: str, later: Mapping[str, Sequence[str]]) ->
         "takenAt": format_time(found.taken_ms),
         "policy": policy,
         "proved": found.certificate.is_proved,
-        "asked": [_entry(answer, later.get(answer.gang, ())) for answer in found.asked],
+        "asked": [_entry(answer, later.get(answer.gang, ())) for answer in found.added],
         "startsNoMore": list(found.starts_no_more),
         "startsToo": list(found.starts_too),
     }
@@ -293,7 +297,7 @@ def document(found: Answers, policy: str, later: Mapping[str, Sequence[str]]) ->
 def _entry(answer: Answer, later: Sequence[str]) -> dict[str, Any]:
     reason, expected = answer.reason, answer.expected
     return {
-        "name": shown(answer.gang),
+        "name": job_name(answer.gang),
         "starts": answer.start.value,
         "pods": answer.num_pods,
         "places": dict(answer.places),
@@ -309,21 +313,21 @@ def _entry(answer: Answer, later: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def shown(gang: str) -> str:
+def job_name(gang: str) -> str:
     """A gang by the name of its job, as users know it."""
     return gang.removesuffix(f"-{UID}")
 
 
-def _show(found: Answers, later: Mapping[str, Sequence[str]], *, wide: bool) -> None:
-    if found.asked:
-        show_rows(_HEADINGS, [_row(answer, wide=wide) for answer in found.asked])
-    for answer in found.asked:
+def _print_answers(found: Answers, later: Mapping[str, Sequence[str]], *, wide: bool) -> None:
+    if found.added:
+        show_rows(_HEADINGS, [_row(answer, wide=wide) for answer in found.added])
+    for answer in found.added:
         if tasks := later.get(answer.gang):
-            echo(f"{shown(answer.gang)}: pods of {', '.join(tasks)} come when others run")
+            echo(f"{job_name(answer.gang)}: pods of {', '.join(tasks)} come when others run")
     for keys, what in ((found.starts_no_more, "no more"), (found.starts_too, "too")):
         if keys:
             echo(f"would start {what}: {', '.join(keys)}")
-    if not (found.asked or found.starts_no_more or found.starts_too):
+    if not (found.added or found.starts_no_more or found.starts_too):
         echo("nothing would change")
 
 
@@ -331,26 +335,26 @@ def _row(answer: Answer, *, wide: bool) -> tuple[str, ...]:
     victims = _pods_by_gang(answer) if not wide else [v.pod for v in answer.victims]
     nodes = [f"{pod}={node}" for pod, node in sorted(answer.places.items())] if wide else None
     return (
-        shown(answer.gang),
+        job_name(answer.gang),
         _WORDS[answer.start],
         f"{len(answer.places)}/{answer.num_pods}",
-        ", ".join(_counted(answer.places.values()) if nodes is None else nodes) or _NONE,
+        ", ".join(_count_names(answer.places.values()) if nodes is None else nodes) or _NONE,
         ", ".join(victims) or _NONE,
-        _when(answer.expected),
+        _format_start(answer.expected),
         str(answer.reason) if answer.reason is not None else _NONE,
     )
 
 
 def _pods_by_gang(answer: Answer) -> list[str]:
-    return _counted(victim.gang or victim.pod for victim in answer.victims)
+    return _count_names(victim.gang or victim.pod for victim in answer.victims)
 
 
-def _counted(names: Iterable[str]) -> list[str]:
+def _count_names(names: Iterable[str]) -> list[str]:
     counts = sorted(Counter(names).items())
     return [f"{name} ×{number}" if number > 1 else name for name, number in counts]
 
 
-def _when(expected: Booking | None) -> str:
+def _format_start(expected: Booking | None) -> str:
     if expected is None:
         return _NONE
     text = format_time(expected.start_ms)

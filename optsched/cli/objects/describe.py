@@ -59,29 +59,31 @@ def block(fields: Raw, indent: int = 0, *, are_words: bool = True) -> Iterator[s
     for key, value in fields.items():
         if _is_deep(value):
             yield f"{blanks}{titles[key]}"
-            yield from _below(value, indent + 2, are_words=are_words and key not in _AS_THEY_ARE)
+            yield from _nested_lines(
+                value, indent + 2, are_words=are_words and key not in _AS_THEY_ARE
+            )
         else:
-            yield from _beside(f"{blanks}{titles[key]:{width}}", value)
+            yield from _field_lines(f"{blanks}{titles[key]:{width}}", value)
 
 
 def _is_deep(value: object) -> bool:
     return isinstance(value, dict | list) and bool(value)
 
 
-def _below(value: Any, indent: int, *, are_words: bool) -> Iterator[str]:  # noqa: ANN401  JSON
+def _nested_lines(value: Any, indent: int, *, are_words: bool) -> Iterator[str]:  # noqa: ANN401  JSON
     if isinstance(value, dict):
         yield from block(value, indent, are_words=are_words)
         return
     for item in value:
         if not _is_deep(item):
-            yield from _beside(" " * indent, item)
+            yield from _field_lines(" " * indent, item)
             continue
-        first, *rest = _below(item, indent + 2, are_words=are_words)
+        first, *rest = _nested_lines(item, indent + 2, are_words=are_words)
         yield f"{' ' * indent}- {first.lstrip()}"
         yield from rest
 
 
-def _beside(head: str, value: object) -> Iterator[str]:
+def _field_lines(head: str, value: object) -> Iterator[str]:
     """A value behind its name; the lines of a text stay in one column."""
     first, *rest = _plain(value).splitlines() or [""]
     yield (head + first).rstrip()
@@ -119,14 +121,14 @@ def _event_row(event: Raw, now_ms: int) -> list[str]:
     cells = [
         event.get("type"),
         event.get("reason"),
-        _when(event, now_ms),
+        _event_age(event, now_ms),
         ", ".join(str(part) for part in where if part),
         " ".join(str(event.get("message") or "").split()),
     ]
     return [str(cell or NOTHING) for cell in cells]
 
 
-def _when(event: Raw, now_ms: int) -> str:
+def _event_age(event: Raw, now_ms: int) -> str:
     series = event.get("series") or {}
     number = int(event.get("count") or series.get("count") or 1)
     last = span(now_ms - last_ms(event))

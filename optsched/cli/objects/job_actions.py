@@ -11,14 +11,14 @@ from optsched.cli.base.connection import (
     Exit,
     Failure,
     absent,
-    ask,
+    call_cluster,
     create,
     if_allowed,
     listed,
     listed_in,
     read,
 )
-from optsched.cli.base.console import echo, remarks, say
+from optsched.cli.base.console import echo, print_text, remarks
 from optsched.cli.base.output_formats import (
     JSON,
     NAME,
@@ -26,7 +26,7 @@ from optsched.cli.base.output_formats import (
     WIDE,
     YAML,
     as_stored,
-    show_done,
+    print_change,
     show_list,
     show_rows,
     show_stored,
@@ -63,27 +63,27 @@ _WORDS: Final = {ABORT: "suspend", RESUME: "resume"}
 def submit(place: Place, form: str, jobs: Sequence[Raw], namespace: str = "") -> None:
     """Create jobs and say so, one line each."""
 
-    async def made(client: Client) -> None:
+    async def create_job(client: Client) -> None:
         for obj in jobs:
             inside = namespace or namespace_of(obj) or client.namespace
             body = {**obj, "metadata": {**obj["metadata"], "namespace": inside}}
             kept = await create(client, Ref(JOB, inside, name_of(obj)), body)
-            show_done(JOB, kept, form, f"run job {name_of(kept)} successfully")
+            print_change(JOB, kept, form, f"run job {name_of(kept)} successfully")
 
-    ask(place, made)
+    call_cluster(place, create_job)
 
 
 def show_jobs(place: Place, form: str, namespace: str | None, which: Mapping[str, str]) -> None:
     """Print jobs. namespace: None for all. which: queue, scheduler, selector and labels."""
 
-    async def found(client: Client) -> list[Any]:
+    async def list_jobs(client: Client) -> list[Any]:
         jobs = await _listed_jobs(client, namespace, which)
         if form != WIDE:
             return jobs
         events = refused_pods(client, _inside(client, namespace))
         return _with_refusals(jobs, await if_allowed(events, []))
 
-    jobs = [obj for obj in ask(place, found) if is_meant(obj, which)]
+    jobs = [obj for obj in call_cluster(place, list_jobs) if matches_filters(obj, which)]
     show_list(JOB, jobs, form, with_namespace(JOBS) if namespace is None else None)
 
 
@@ -91,14 +91,14 @@ def show_standing_jobs(
     place: Place, form: str, namespace: str | None, which: Mapping[str, str]
 ) -> None:
     """The same with their places in the lines of their queues, for which the cluster is read."""
-    from optsched.cli.inspect.cluster_state import taken
+    from optsched.cli.inspect.cluster_state import read_cluster
     from optsched.cli.inspect.explain_job import positions
 
-    async def found(client: Client) -> tuple[list[Any], Cluster]:
-        return await _listed_jobs(client, namespace, which), await taken(client)
+    async def list_jobs(client: Client) -> tuple[list[Any], Cluster]:
+        return await _listed_jobs(client, namespace, which), await read_cluster(client)
 
-    jobs, cluster = ask(place, found)
-    meant = [obj for obj in jobs if is_meant(obj, which)]
+    jobs, cluster = call_cluster(place, list_jobs)
+    meant = [obj for obj in jobs if matches_filters(obj, which)]
     table = with_positions(JOBS, positions(cluster, meant))
     show_list(JOB, meant, form, with_namespace(table) if namespace is None else table)
 
@@ -125,7 +125,7 @@ def _with_refusals(jobs: Sequence[Raw], events: Sequence[Raw]) -> list[Any]:
     return found
 
 
-def is_meant(obj: Raw, which: Mapping[str, str]) -> bool:
+def matches_filters(obj: Raw, which: Mapping[str, str]) -> bool:
     """Whether a job is in the queue, of the scheduler and of the name that are asked for."""
     parsed, _ = parse_job(obj)
     if parsed is None:
@@ -142,14 +142,14 @@ def show_job(place: Place, form: str, target: Target) -> None:
     """Print a job: its description and events, or as it is stored."""
     wants_all = form in (TABLE, WIDE)
 
-    async def seen(client: Client) -> tuple[Raw, Sequence[Raw], str]:
+    async def read_job(client: Client) -> tuple[Raw, Sequence[Raw], str]:
         obj = await read(client, Ref(JOB, target.inside(client), target.name))
         if not wants_all:
             return obj, (), ""
         events = await if_allowed(_events(client, obj), [])
         return obj, events, await if_allowed(_why_pending(client, obj, events), "")
 
-    obj, events, why = ask(place, seen)
+    obj, events, why = call_cluster(place, read_job)
     if wants_all:
         _show_description(as_stored(JOB, obj), events, why)
     else:
@@ -219,7 +219,7 @@ def order(place: Place, form: str, target: Target, action: str) -> None:
         return await create(client, Ref(COMMAND, inside, ""), manifest)
 
     sentence = f"{_WORDS[action]} job {target.name} successfully"
-    show_done(COMMAND, ask(place, ordered), form, sentence)
+    print_change(COMMAND, call_cluster(place, ordered), form, sentence)
 
 
 def remove(place: Place, form: str, target: Target, word: str) -> None:
@@ -231,7 +231,7 @@ def remove(place: Place, form: str, target: Target, word: str) -> None:
         await client.delete(ref, obj["metadata"]["uid"])
         return obj
 
-    show_done(JOB, ask(place, removed), form, f"{word} job {target.name} successfully")
+    print_change(JOB, call_cluster(place, removed), form, f"{word} job {target.name} successfully")
 
 
 # --- watch ---------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ def watch_job(place: Place, form: str, target: Target, timeout_ms: int | None) -
         except TimeoutError as e:
             raise Failure(f"job {target.name} has not ended in time", Exit.TIMEOUT) from e
 
-    phase = ask(place, watched)
+    phase = call_cluster(place, watched)
     if phase is not JobPhase.COMPLETED:
         raise Failure(f"job {target.name} is {phase}")
 
@@ -266,7 +266,7 @@ async def _until_the_end(client: Client, ref: Ref, form: str) -> JobPhase:
     last: list[str] = []
     async for state in watch_object(client, ref, _passing):
         if state is None:
-            raise _gone(ref, last)
+            raise _deleted_failure(ref, last)
         phase = _parsed(state).status.phase
         cells = change_of(state)
         if cells != last:
@@ -279,14 +279,14 @@ async def _until_the_end(client: Client, ref: Ref, form: str) -> JobPhase:
     raise absent(ref)
 
 
-def _gone(ref: Ref, last: Sequence[str]) -> Failure:
+def _deleted_failure(ref: Ref, last: Sequence[str]) -> Failure:
     if not last:
         return absent(ref)
     return Failure(f"job {ref.name} was deleted while it was {last[1]}", Exit.NOT_FOUND)
 
 
 def _passing(error: KubeError) -> None:
-    say(remarks(), f"{error}; trying again", "dim")
+    print_text(remarks(), f"{error}; trying again", "dim")
 
 
 def change_of(obj: Raw) -> list[str]:

@@ -9,7 +9,7 @@ import click
 from optsched.api.kinds import JOB
 from optsched.cli.base.command_group import Group
 from optsched.cli.base.connection import cluster_options
-from optsched.cli.base.console import remarks, say
+from optsched.cli.base.console import print_text, remarks
 from optsched.cli.base.output_formats import output_option
 from optsched.cli.objects.job_actions import (
     ABORT,
@@ -29,7 +29,7 @@ from optsched.cli.objects.manifests_from_flags import (
     JobFlags,
     job_manifest,
 )
-from optsched.cli.objects.target_names import Target, namespace_option, only, target_options
+from optsched.cli.objects.target_names import Target, namespace_option, single_name, target_options
 from optsched.cli.services.go_flags import Duration
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def run(place: Place, form: str, positional: str, filename: str, **flags: Any) -
     the only one in it.
     """
     namespace = flags.pop("namespace")
-    name = flags["name"] = only((positional, flags["name"]), "names")
+    name = flags["name"] = single_name((positional, flags["name"]), "names")
     if filename:
         jobs = _from_file(filename, name, namespace)
     elif name:
@@ -90,7 +90,7 @@ def _from_file(path: str, name: str, namespace: str) -> list[dict[str, Any]]:
     if name and len(manifests) > 1:
         raise click.UsageError(f"{path} holds {len(manifests)} jobs, which can not all be {name}")
     for remark in (remark for manifest in manifests for remark in manifest.remarks):
-        say(remarks(), f"Warning: {remark}", "yellow")
+        print_text(remarks(), f"Warning: {remark}", "yellow")
     jobs = [manifest.obj for manifest in manifests]
     return [{**jobs[0], "metadata": {**jobs[0]["metadata"], "name": name}}] if name else jobs
 

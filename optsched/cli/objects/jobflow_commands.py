@@ -11,23 +11,23 @@ from optsched.cli.base.command_group import Group
 from optsched.cli.base.connection import (
     Exit,
     Failure,
-    ask,
+    call_cluster,
     cluster_options,
     create,
     listed_in,
     read,
 )
-from optsched.cli.base.console import echo, remarks, say
+from optsched.cli.base.console import echo, print_text, remarks
 from optsched.cli.base.output_formats import (
     YAML,
     output_option,
-    show_done,
+    print_change,
+    print_object,
     show_list,
-    show_one,
 )
 from optsched.cli.objects.manifest_files import check_manifests, file_option, read_manifests
 from optsched.cli.objects.table_columns import name_of, namespace_of
-from optsched.cli.objects.target_names import Target, namespace_option, only, target_options
+from optsched.cli.objects.target_names import Target, namespace_option, single_name, target_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ SEPARATOR: Final = "---------------------------------"
 def group_of(kind: Kind, help_text: str) -> click.Group:
     """The commands for a kind of which objects come from files."""
     group = Group(kind.singular, help=help_text)
-    for command in (_create(kind), _list(kind), _get(kind), _delete(kind), _describe(kind)):
+    for command in (_create(kind), _list(kind), _get_command(kind), _delete(kind), _describe(kind)):
         group.add_command(command)
     return group
 
@@ -69,10 +69,10 @@ def _create(kind: Kind) -> click.Command:
                 kept = await create(client, Ref(kind, inside, manifest.name), body)
             except Failure as e:
                 return e
-            show_done(kind, kept, form, f"Created {kind}: {inside}/{manifest.name}")
+            print_change(kind, kept, form, f"Created {kind}: {inside}/{manifest.name}")
             return None
 
-        _raise_all(ask(place, made))
+        _raise_all(call_cluster(place, made))
 
     return command
 
@@ -81,7 +81,7 @@ def _manifests(path: str, kind: Kind, namespace: str) -> tuple[Manifest, ...]:
     manifests = read_manifests(path, kind)
     check_manifests(manifests, namespace)
     for remark in (remark for manifest in manifests for remark in manifest.remarks):
-        say(remarks(), f"Warning: {remark}", "yellow")
+        print_text(remarks(), f"Warning: {remark}", "yellow")
     return manifests
 
 
@@ -102,18 +102,18 @@ def _list(kind: Kind) -> click.Command:
         async def found(client: Client) -> list[Any]:
             return await listed_in(client, kind, None if all_namespaces else namespace)
 
-        show_list(kind, ask(place, found), form)
+        show_list(kind, call_cluster(place, found), form)
 
     return command
 
 
-def _get(kind: Kind) -> click.Command:
+def _get_command(kind: Kind) -> click.Command:
     @click.command("get", help=f"Show one {kind} as a line.")
     @cluster_options
     @output_option()
     @target_options(kind)
     def command(place: Place, form: str, target: Target) -> None:
-        show_one(kind, ask(place, _reader(kind, target)), form)
+        print_object(kind, call_cluster(place, _reader(kind, target)), form)
 
     return command
 
@@ -134,13 +134,13 @@ def _describe(kind: Kind) -> click.Command:
         async def all_(client: Client) -> list[Any]:
             return await listed_in(client, kind, namespace)
 
-        namespace = only((target.short, target.namespace), "namespaces")
+        namespace = single_name((target.short, target.namespace), "namespaces")
         one = _reader(kind, target)
-        found = [ask(place, one)] if target.name else ask(place, all_)
+        found = [call_cluster(place, one)] if target.name else call_cluster(place, all_)
         for i, obj in enumerate(found):
             if i:
                 echo(SEPARATOR)
-            show_one(kind, obj, form)
+            print_object(kind, obj, form)
 
     return command
 
@@ -152,7 +152,7 @@ def _delete(kind: Kind) -> click.Command:
     @file_option("The file; - for the standard input.", "path", default="")
     @target_options(kind, is_needed=False)
     def command(place: Place, form: str, path: str, target: Target) -> None:
-        targets = _meant(kind, path, target)
+        targets = _deletion_targets(kind, path, target)
 
         async def deleted(client: Client) -> list[Failure]:
             return [e for t in targets if (e := await one(client, t)) is not None]
@@ -164,15 +164,15 @@ def _delete(kind: Kind) -> click.Command:
                 await client.delete(ref, obj["metadata"]["uid"])
             except Failure as e:
                 return e
-            show_done(kind, obj, form, f"Deleted {kind}: {namespace_of(obj)}/{name_of(obj)}")
+            print_change(kind, obj, form, f"Deleted {kind}: {namespace_of(obj)}/{name_of(obj)}")
             return None
 
-        _raise_all(ask(place, deleted))
+        _raise_all(call_cluster(place, deleted))
 
     return command
 
 
-def _meant(kind: Kind, path: str, target: Target) -> list[Target]:
+def _deletion_targets(kind: Kind, path: str, target: Target) -> list[Target]:
     """What is to be deleted: what a file names, or one object, also by `-n`."""
     if not path:
         name = target.name or target.short
@@ -183,7 +183,7 @@ def _meant(kind: Kind, path: str, target: Target) -> list[Target]:
         return [Target(name, target.namespace)]
     if target.name:
         raise click.UsageError(f"either a file or a name: {path} and {target.name}")
-    namespace = only((target.short, target.namespace), "namespaces")
+    namespace = single_name((target.short, target.namespace), "namespaces")
     manifests = _manifests(path, kind, namespace)
     return [Target(m.name, namespace or m.namespace) for m in manifests]
 

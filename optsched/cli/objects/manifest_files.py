@@ -68,7 +68,7 @@ def read_manifests(path: str, kind: Kind) -> tuple[Manifest, ...]:
     """
     text, name = _text(path)
     problems: list[str] = []
-    found = [_manifest(kind, part, problems) for part in _parts(text, name, problems)]
+    found = [_manifest(kind, part, problems) for part in _parse_documents(text, name, problems)]
     if not found and not problems:
         problems.append(f"{name}: there is no {kind} in it")
     if problems:
@@ -83,8 +83,8 @@ def read_parts(path: str) -> tuple[Part, ...]:
     """
     text, name = _text(path)
     problems: list[str] = []
-    found = tuple(_parts(text, name, problems))
-    problems += [f"{part.where()}: {_NO_OBJECT}" for part in found if not _is_object(part.value)]
+    found = tuple(_parse_documents(text, name, problems))
+    problems += [f"{part.location()}: {_NO_OBJECT}" for part in found if not _is_object(part.value)]
     if not found and not problems:
         problems.append(f"{name}: there is no object in it")
     if problems:
@@ -138,7 +138,7 @@ class Part:
     document: Document
     prefix: str = ""
 
-    def where(self, path: str = "") -> str:
+    def location(self, path: str = "") -> str:
         """`file:line` of a field."""
         return f"{self.file}:{self.line(path)}"
 
@@ -147,13 +147,13 @@ class Part:
         whole = ".".join(part for part in (self.prefix, path) if part)
         return line_of(self.text, self.document, whole)
 
-    def told(self, head: str, errors: Iterable[FieldError]) -> list[str]:
+    def describe_errors(self, head: str, errors: Iterable[FieldError]) -> list[str]:
         """A line for each error, in the order of the file."""
         placed = sorted((self.line(error.path), str(error)) for error in errors)
         return [f"{self.file}:{line}: {head}: {text}" for line, text in placed]
 
 
-def _parts(text: str, file: str, problems: list[str]) -> Iterator[Part]:
+def _parse_documents(text: str, file: str, problems: list[str]) -> Iterator[Part]:
     for document in read_yaml(text):
         if isinstance(document, TextError):
             problems.append(f"{file}:{document.line}:{document.column}: {document.message}")
@@ -173,19 +173,21 @@ def _parts(text: str, file: str, problems: list[str]) -> Iterator[Part]:
 
 def _manifest(kind: Kind, part: Part, problems: list[str]) -> Manifest | None:
     if not isinstance(part.value, dict):
-        problems.append(f"{part.where()}: {shown(part.value)} is no object: a {kind} is expected")
+        problems.append(
+            f"{part.location()}: {shown(part.value)} is no object: a {kind} is expected"
+        )
         return None
     stranger = _stranger(kind, part.value)
     if stranger is not None:
-        problems.append(f"{part.where(stranger.path)}: {stranger}")
+        problems.append(f"{part.location(stranger.path)}: {stranger}")
         return None
     _, errors = _PARSERS[kind](part.value)
     meta = part.value.get("metadata")
     name = meta.get("name") if isinstance(meta, dict) else None
     head = f"{kind} {name}" if isinstance(name, str) else str(kind)
-    problems += part.told(head, errors)
-    remarks = part.told(head, unknown_fields(kind, part.value))
-    return None if errors else Manifest(part.value, part.where(), tuple(remarks))
+    problems += part.describe_errors(head, errors)
+    remarks = part.describe_errors(head, unknown_fields(kind, part.value))
+    return None if errors else Manifest(part.value, part.location(), tuple(remarks))
 
 
 def _stranger(kind: Kind, value: Mapping[str, Any]) -> FieldError | None:

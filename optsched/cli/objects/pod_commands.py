@@ -9,7 +9,7 @@ import click
 from optsched.api.kinds import JOB, POD, QUEUE
 from optsched.api.wellknown import JOB_NAME
 from optsched.cli.base.command_group import Group
-from optsched.cli.base.connection import Exit, Failure, ask, cluster_options, listed_in
+from optsched.cli.base.connection import Exit, Failure, call_cluster, cluster_options, listed_in
 from optsched.cli.base.output_formats import output_option, show_list, with_namespace
 from optsched.cli.objects.table_columns import PODS, queue_of_pod
 from optsched.cli.objects.target_names import names_of, namespace_option
@@ -41,11 +41,11 @@ def list_pods(
     """List the pods of all jobs, of one job or of one queue."""
     job, queue = which["job"], which["queue"]
 
-    async def found(client: Client) -> list[Any]:
+    async def list_pods(client: Client) -> list[Any]:
         inside = None if all_namespaces else namespace
         return await listed_in(client, POD, inside, labels=label_of(job, queue))
 
-    all_ = ask(place, found)
+    all_ = call_cluster(place, list_pods)
     pods = in_queue(all_, queue)
     if job and all_ and not pods:
         others = ", ".join(sorted({queue_of_pod(each) for each in all_}))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     Raw = Mapping[str, Any]
 
 
-def ready_of(pod: Raw) -> str:
+def ready_containers(pod: Raw) -> str:
     """How many containers are ready, of how many; sidecars count."""
     status = _status(pod)
     sidecars = _sidecars(pod)
@@ -88,14 +88,14 @@ def _is_true(condition: Raw, kind: str) -> bool:
 def _container_reason(status: Raw) -> str:
     """What the first container says that waits or has ended; who still runs wins over Completed."""
     containers = status.get("containerStatuses") or ()
-    reason = next((why for why in map(_why, containers) if why), "")
+    reason = next((why for why in map(_container_state_reason, containers) if why), "")
     if reason != "Completed" or not any(map(_runs, containers)):
         return reason
     is_ready = any(_is_true(c, "Ready") for c in status.get("conditions") or ())
     return "Running" if is_ready else "NotReady"
 
 
-def _why(container: Raw) -> str:
+def _container_state_reason(container: Raw) -> str:
     state = container.get("state") or {}
     waiting = str((state.get("waiting") or {}).get("reason") or "")
     return waiting or (_ended(state["terminated"]) if state.get("terminated") else "")

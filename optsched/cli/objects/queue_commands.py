@@ -11,14 +11,22 @@ import click
 from optsched.api.kinds import COMMAND, QUEUE, Ref
 from optsched.api.wellknown import CLOSED_BY_PARENT, DEFAULT_QUEUE, ROOT_QUEUE
 from optsched.cli.base.command_group import Group
-from optsched.cli.base.connection import Exit, Failure, ask, cluster_options, create, listed, read
+from optsched.cli.base.connection import (
+    Exit,
+    Failure,
+    call_cluster,
+    cluster_options,
+    create,
+    listed,
+    read,
+)
 from optsched.cli.base.output_formats import (
     TABLE,
     WIDE,
     output_option,
-    show_done,
+    print_change,
+    print_object,
     show_list,
-    show_one,
     show_table,
 )
 from optsched.cli.objects.manifests_from_flags import (
@@ -37,7 +45,7 @@ from optsched.cli.objects.table_columns import (
     name_of,
     parent_of,
 )
-from optsched.cli.objects.target_names import names_of, only
+from optsched.cli.objects.target_names import names_of, single_name
 from optsched.units import parse_amount
 
 if TYPE_CHECKING:
@@ -64,7 +72,7 @@ def queue_name(command: Command) -> Command:
     @click.option("-n", "short", default="", help="The queue, as in vcctl: it has no namespace.")
     @functools.wraps(command)
     def wrapped(positional: str, flag: str, short: str, **flags: Any) -> Any:  # noqa: ANN401
-        name = only((positional, flag, short), "names")
+        name = single_name((positional, flag, short), "names")
         if not name:
             raise click.UsageError(
                 "a name is missing: write the queue behind the command, or after -N"
@@ -107,7 +115,7 @@ def queue() -> None:
 @click.option("--tree", is_flag=True, help="Each queue below its parent.")
 def list_queues(place: Place, form: str, *, tree: bool) -> None:
     """List all queues."""
-    found = ask(place, lambda client: listed(client, QUEUE))
+    found = call_cluster(place, lambda client: listed(client, QUEUE))
     if tree and form in (TABLE, WIDE) and found:
         _show_tree(found, wide=form == WIDE)
     else:
@@ -128,7 +136,9 @@ def _show_tree(queues: Sequence[Raw], *, wide: bool) -> None:
 @queue_name
 def get_queue(place: Place, form: str, name: str) -> None:
     """Show one queue."""
-    show_one(QUEUE, ask(place, lambda client: read(client, Ref(QUEUE, "", name))), form)
+    print_object(
+        QUEUE, call_cluster(place, lambda client: read(client, Ref(QUEUE, "", name))), form
+    )
 
 
 @queue.command("create")
@@ -148,13 +158,15 @@ def create_queue(place: Place, form: str, name: str, fields: QueueFlags, state: 
     """Create a queue, of weight 1 unless told otherwise."""
     manifest = queue_manifest(name, fields if fields.weight else replace(fields, weight=1))
 
-    async def made(client: Client) -> Raw:
+    async def create_queue(client: Client) -> Raw:
         queue = await create(client, Ref(QUEUE, "", name), manifest)
         if state != "Open":
             await _command(client, queue, CLOSE)
         return queue
 
-    show_done(QUEUE, ask(place, made), form, f"create queue {name} successfully")
+    print_change(
+        QUEUE, call_cluster(place, create_queue), form, f"create queue {name} successfully"
+    )
 
 
 @queue.command("operate")
@@ -183,14 +195,14 @@ def operate_queue(place: Place, form: str, name: str, fields: QueueFlags, action
         problem = why_not_operated(obj, await listed(client, QUEUE), action)
         if problem:
             raise Failure(problem, Exit.CONFLICT)
-        if not _is_done(obj, action):
+        if not _has_state(obj, action):
             await _command(client, obj, _ACTIONS[action])
         return obj
 
-    obj = ask(place, operated)
-    is_done = action != _UPDATE and _is_done(obj, action)
+    obj = call_cluster(place, operated)
+    is_done = action != _UPDATE and _has_state(obj, action)
     said = f"queue {name} is {state_of(obj)} already" if is_done else ""
-    show_done(QUEUE, obj, form, said or f"{action} queue {name} successfully")
+    print_change(QUEUE, obj, form, said or f"{action} queue {name} successfully")
 
 
 def why_not_operated(obj: Raw, queues: Sequence[Raw], action: str) -> str:
@@ -204,7 +216,7 @@ def why_not_operated(obj: Raw, queues: Sequence[Raw], action: str) -> str:
     return ""
 
 
-def _is_done(obj: Raw, action: str) -> bool:
+def _has_state(obj: Raw, action: str) -> bool:
     """Whether a queue is in the state that is asked for, and stays in it."""
     if action == "open":
         return state_of(obj) == "Open"
@@ -237,7 +249,7 @@ def delete_queue(place: Place, form: str, name: str) -> None:
         await client.delete(Ref(QUEUE, "", name), obj["metadata"]["uid"])
         return obj
 
-    show_done(QUEUE, ask(place, deleted), form, f"delete queue {name} successfully")
+    print_change(QUEUE, call_cluster(place, deleted), form, f"delete queue {name} successfully")
 
 
 def why_not_deleted(obj: Raw, queues: Sequence[Raw]) -> str:

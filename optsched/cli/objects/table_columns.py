@@ -10,7 +10,7 @@ from optsched.api.job import parse_job
 from optsched.api.jobflow import parse_jobflow
 from optsched.api.jobtemplate import parse_jobtemplate
 from optsched.api.queue import parse_queue
-from optsched.cli.objects.pod_status import ready_of, restarts_of, status_of_pod
+from optsched.cli.objects.pod_status import ready_containers, restarts_of, status_of_pod
 from optsched.units import format_duration_ms, format_time, parse_time_ms
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _status(obj: Raw) -> Raw:
     return obj.get("status") or {}
 
 
-def _count(name: str) -> Callable[[Raw, int], object]:
+def _count_field(name: str) -> Callable[[Raw, int], object]:
     return lambda obj, _: getattr(_queue(obj).status.counts, name)
 
 
@@ -138,7 +138,7 @@ _WEIGHT: Final = Column("Weight", lambda q, _: _queue(q).weight)
 _STATE: Final = Column("State", lambda q, _: _status(q).get("state"))
 _NAME: Final = Column("Name", lambda o, _: name_of(o))
 _COUNTS: Final = {
-    name: Column(name.title(), _count(name))
+    name: Column(name.title(), _count_field(name))
     for name in ("inqueue", "pending", "running", "unknown", "completed")
 }
 QUEUES: Final = Table(
@@ -299,7 +299,7 @@ PODS: Final = Table(
     lambda obj: obj,
     (
         _NAME,
-        Column("Ready", lambda p, _: ready_of(p)),
+        Column("Ready", lambda p, _: ready_containers(p)),
         Column("Status", lambda p, _: status_of_pod(p)),
         Column("Restart", lambda p, _: restarts_of(p)),
         Column("Age", age_of),

@@ -54,15 +54,15 @@ def target_of(names: Sequence[str], short: str, namespace: str) -> Target:
 
     Raises click.UsageError for none, for two different ones, and for two namespaces.
     """
-    name = only(names, "names")
+    name = single_name(names, "names")
     if name:
-        return Target(name, only((short, namespace), "namespaces"))
+        return Target(name, single_name((short, namespace), "namespaces"))
     if short:
         return Target(check_name(short), check_name(namespace))
     raise click.UsageError("a name is missing: write it behind the command, or after -N")
 
 
-def only(values: Sequence[str], what: str) -> str:
+def single_name(values: Sequence[str], what: str) -> str:
     """Return the one name that is given, empty for none; click.UsageError for two."""
     found = list(dict.fromkeys(check_name(value) for value in values if value))
     if len(found) > 1:
@@ -157,7 +157,7 @@ def known_names(kind: Kind, place: Any, namespace: str = "") -> list[str]:  # no
     """The names of a kind that the cluster tells at once; none where it does not."""
     import asyncio
 
-    from optsched.cli.base.connection import ask
+    from optsched.cli.base.connection import call_cluster
     from optsched.cli.objects.table_columns import name_of
     from optsched.kube.client.selection import Selection, list_objects
 
@@ -167,6 +167,6 @@ def known_names(kind: Kind, place: Any, namespace: str = "") -> list[str]:  # no
             return [name_of(obj) for obj in await list_objects(client, kind, Selection(inside))]
 
     try:
-        return sorted(ask(place, names))
+        return sorted(call_cluster(place, names))
     except (click.ClickException, TimeoutError):
         return []

@@ -6,7 +6,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from optsched.cli.base.console import say
+from optsched.cli.base.console import print_text
 from optsched.cli.base.exit_codes import BAD_INPUT
 from optsched.controllers.job.preview import preview_jobs
 from optsched.formats.codec.pods.reader import DecodeOptions
@@ -27,39 +27,41 @@ MOST_LEFT_OUT: Final = 20
 
 
 def instance_of(
-    screen: Console, path: Path, names: tuple[str, ...], *, strict: bool = False
+    console: Console, path: Path, names: tuple[str, ...], *, strict: bool = False
 ) -> Instance:
     """Return the instance at a path and print what is wrong with it.
 
     Ends with 2 where there is none, and with `strict` where anything of it is left out.
     """
     try:
-        with _progress(screen, path) as report:
+        with _progress(console, path) as report:
             read = read_instance(path, DecodeOptions(names), progress=report, preview=preview_jobs)
     except InstanceError as e:
-        say(screen, str(e), "red")
+        print_text(console, str(e), "red")
         sys.exit(BAD_INPUT)
     for problem in read.problems:
-        say(screen, str(problem), "yellow")
-    for sentence in _first(read.left_out):
-        say(screen, sentence, "yellow")
+        print_text(console, str(problem), "yellow")
+    for sentence in _limit_sentences(read.left_out):
+        print_text(console, sentence, "yellow")
     for notice in read.notices:
-        say(screen, notice, "dim")
+        print_text(console, notice, "dim")
     if strict and (read.problems or read.left_out):
         number = len(read.problems) + len(read.left_out)
         objects = "1 mistake or object" if number == 1 else f"{number} mistakes and objects"
-        say(screen, f"{path}: {objects} would be left out; --strict decides nothing then", "red")
+        print_text(
+            console, f"{path}: {objects} would be left out; --strict decides nothing then", "red"
+        )
         sys.exit(BAD_INPUT)
     return read
 
 
-def _first(sentences: Sequence[str]) -> Iterator[str]:
+def _limit_sentences(sentences: Sequence[str]) -> Iterator[str]:
     yield from sentences[:MOST_LEFT_OUT]
     if len(sentences) > MOST_LEFT_OUT:
         yield f"and {len(sentences) - MOST_LEFT_OUT} more objects that no scheduler reads"
 
 
-def news(flaws: Iterable[Flaw], read: Instance) -> Iterator[Flaw]:
+def unreported_flaws(flaws: Iterable[Flaw], read: Instance) -> Iterator[Flaw]:
     """Flaws of which reading has not told already."""
     told = {(problem.kind, problem.key) for problem in read.problems}
     for flaw in flaws:
@@ -68,9 +70,9 @@ def news(flaws: Iterable[Flaw], read: Instance) -> Iterator[Flaw]:
 
 
 @contextmanager
-def _progress(screen: Console, path: Path) -> Iterator[Callable[[int, int], None]]:
+def _progress(console: Console, path: Path) -> Iterator[Callable[[int, int], None]]:
     """Shows how much of an instance has been read."""
-    with screen.status(f"reading {path}") as status:
+    with console.status(f"reading {path}") as status:
 
         def report(read: int, total: int) -> None:
             if total:

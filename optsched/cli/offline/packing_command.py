@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched import __version__
-from optsched.cli.base.console import echo, remarks, say
+from optsched.cli.base.console import echo, print_text, remarks
 from optsched.cli.base.exit_codes import BAD_INPUT, NO_PLAN, NOT_KEPT, STOPPED
-from optsched.cli.base.output_files import has_kept
+from optsched.cli.base.output_files import write_and_report
 from optsched.cli.base.output_formats import JSON, TABLE, show_rows, written
 from optsched.cli.base.path_arguments import check_no_url, check_outputs, is_standard
 from optsched.cli.offline.benchmark_instances import STOPPED_BY_HAND, form_of, search_options
@@ -70,15 +70,15 @@ def pack(files: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401  click
     file could not be written, 130 when it was stopped; what was found until then is printed and
     written.
     """
-    screen = remarks()
+    console = remarks()
     if options["out"] is not None:
         check_outputs({"--out": [options["out"]]}, [file_of(Path(file)) for file in files])
-    _Packing(screen, options["time_limit"], options["seed"]).all(
-        _instances(screen, files), options["form"], options["out"]
+    _Packing(console, options["time_limit"], options["seed"]).pack_all(
+        _instances(console, files), options["form"], options["out"]
     )
 
 
-def _instances(screen: Console, files: Iterable[str]) -> list[VbpInstance]:
+def _instances(console: Console, files: Iterable[str]) -> list[VbpInstance]:
     found: list[VbpInstance] = []
     wrong: list[str] = []
     for file in files:
@@ -88,7 +88,7 @@ def _instances(screen: Console, files: Iterable[str]) -> list[VbpInstance]:
         except InstanceError as e:
             wrong.append(str(e))
     for message in wrong:
-        say(screen, message, "red")
+        print_text(console, message, "red")
     if wrong:
         sys.exit(BAD_INPUT)
     return found
@@ -97,24 +97,24 @@ def _instances(screen: Console, files: Iterable[str]) -> list[VbpInstance]:
 class _Packing:
     """A run over instances."""
 
-    def __init__(self, screen: Console, seconds: float, seed: int) -> None:
-        self._screen, self._seconds, self._seed = screen, seconds, seed
+    def __init__(self, console: Console, seconds: float, seed: int) -> None:
+        self._screen, self._seconds, self._seed = console, seconds, seed
         self._clock = SystemClock()
         self._packed: list[Packed] = []
         self._code = 0
 
-    def all(self, instances: Iterable[VbpInstance], form: str, out: Path | None) -> None:
+    def pack_all(self, instances: Iterable[VbpInstance], form: str, out: Path | None) -> None:
         """Pack each, print, write, and end."""
         with closing(WorkerProcess()) as worker:
             for instance in instances:
-                self._one(worker, instance)
+                self._pack_one(worker, instance)
                 if self._code == STOPPED:
                     break
         if self._packed:
-            self._show(form, out)
+            self._print_results(form, out)
         sys.exit(self._code)
 
-    def _one(self, worker: WorkerProcess, instance: VbpInstance) -> None:
+    def _pack_one(self, worker: WorkerProcess, instance: VbpInstance) -> None:
         start, latest = self._clock.monotonic(), None
         work = PackingWork(instance.problem, self._seconds, self._seed)
         try:
@@ -122,7 +122,7 @@ class _Packing:
                 for latest in packings(worker, work):
                     status.update(_progress(instance, latest))
         except ValueError as e:
-            say(self._screen, str(e), "red")
+            print_text(self._screen, str(e), "red")
             self._code = NO_PLAN
         except KeyboardInterrupt:
             self._code = STOPPED
@@ -132,7 +132,7 @@ class _Packing:
             seconds = self._clock.monotonic() - start
             self._packed.append(Packed(instance, latest, seconds))
 
-    def _show(self, form: str, out: Path | None) -> None:
+    def _print_results(self, form: str, out: Path | None) -> None:
         is_needed = form != TABLE or out is not None
         whole = packing_list([self._document(p) for p in self._packed]) if is_needed else {}
         if form == TABLE:
@@ -142,7 +142,7 @@ class _Packing:
             echo(written(whole, form), nl=False)
         if out is not None:
             text = written(whole, form_of(out) or JSON)
-            if not has_kept(self._screen, out, text):
+            if not write_and_report(self._screen, out, text):
                 self._code = self._code or NOT_KEPT
 
     def _document(self, packed: Packed) -> dict[str, Any]:

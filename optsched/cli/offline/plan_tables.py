@@ -45,7 +45,7 @@ def _show_placements(console: Console, plan: Plan, most_rows: int) -> None:
     for gang, tasks, nodes in rows[:most_rows]:
         table.add_row(gang, str(tasks), nodes)
     console.print(table if rows else Text("nothing is placed", style="dim"))
-    _more(console, len(rows) - most_rows, "gangs")
+    _print_omitted(console, len(rows) - most_rows, "gangs")
 
 
 def _placements(plan: Plan) -> Iterator[tuple[str, int, str]]:
@@ -79,7 +79,7 @@ def _show_evictions(console: Console, plan: Plan, most_rows: int) -> None:
         table.add_row(preemptor, by, str(len(tasks)), ", ".join(tasks))
     console.print()
     console.print(table)
-    _more(console, len(victims) - most_rows, "gangs")
+    _print_omitted(console, len(victims) - most_rows, "gangs")
 
 
 def show_certificate(console: Console, certificate: Certificate) -> None:
@@ -143,9 +143,9 @@ def _show_pending(console: Console, plan: Plan, most_rows: int) -> None:
         table.add_row(f"{gangs[0]}{more}", reason.code, reason.message)
     console.print()
     console.print(table)
-    _more(console, len(alike) - most_rows, "reasons")
+    _print_omitted(console, len(alike) - most_rows, "reasons")
 
 
-def _more(console: Console, number: int, what: str) -> None:
+def _print_omitted(console: Console, number: int, what: str) -> None:
     if number > 0:
         console.print(f"… and {number} more {what} (--all shows them)", style="dim")

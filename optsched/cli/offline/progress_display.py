@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from rich.live import Live
 from rich.text import Text
 
-from optsched.cli.base.console import say
+from optsched.cli.base.console import print_text
 from optsched.cluster.search_progress import relative_gap
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ BEYOND: Final = 10.0
 
 @contextmanager
 def showing(
-    screen: Console, model: str, elapsed: Callable[[], float] | None, *, in_lines: bool
+    console: Console, model: str, elapsed: Callable[[], float] | None, *, in_lines: bool
 ) -> Iterator[Callable[[Progress], None]]:
     """Who is to be told of progress.
 
@@ -39,15 +39,15 @@ def showing(
 
     """
     if in_lines:
-        yield lambda progress: say(screen, f"{model}: {progress_text(progress)}", "dim")
+        yield lambda progress: print_text(console, f"{model}: {progress_text(progress)}", "dim")
         return
     line = _Line(model, elapsed)
     with (
-        Live(console=screen, get_renderable=line.text, transient=True, refresh_per_second=4)
-        if screen.is_terminal
+        Live(console=console, get_renderable=line.text, transient=True, refresh_per_second=4)
+        if console.is_terminal
         else _nothing()
     ):
-        yield line.take
+        yield line.update
 
 
 @contextmanager
@@ -62,7 +62,7 @@ class _Line:
         self._model, self._elapsed = model, elapsed
         self._last: Progress | None = None
 
-    def take(self, progress: Progress) -> None:
+    def update(self, progress: Progress) -> None:
         """Show this from now on."""
         self._last = progress
 
@@ -75,7 +75,7 @@ class _Line:
         return Text(f"{self._model}: {progress_text(last, at_s)}")
 
 
-def _part(gap: float) -> str:
+def _format_gap(gap: float) -> str:
     """A gap in hundredths; what is beyond all measure, as with a value of 0, only as such."""
     return f"{100 * gap:.2f} %" if gap < BEYOND else f"above {100 * BEYOND:.0f} %"
 
@@ -87,5 +87,5 @@ def progress_text(progress: Progress, at_s: float | None = None) -> str:
     parts.append("no plan yet" if value is None else f"incumbent {value:,}")
     parts.append("no bound yet" if bound is None else f"bound {bound:,}")
     if value is not None and bound is not None:
-        parts.append(f"gap {_part(relative_gap(value, bound))}")
+        parts.append(f"gap {_format_gap(relative_gap(value, bound))}")
     return ", ".join([*parts, f"{progress.at_s if at_s is None else at_s:.2f} s"])

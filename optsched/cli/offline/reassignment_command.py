@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched import __version__
-from optsched.cli.base.console import echo, remarks, say
+from optsched.cli.base.console import echo, print_text, remarks
 from optsched.cli.base.exit_codes import BAD_INPUT, NO_PLAN, NOT_KEPT, STOPPED
-from optsched.cli.base.output_files import has_kept
+from optsched.cli.base.output_files import write_and_report
 from optsched.cli.base.output_formats import TABLE, show_rows, written
 from optsched.cli.base.path_arguments import Source, check_outputs, is_standard
 from optsched.cli.offline.benchmark_instances import STOPPED_BY_HAND, form_of, search_options
@@ -46,7 +46,7 @@ TERMS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ReassignmentOptions:
     """What the command line asks for; see the help."""
 
     assignment: Path | None
@@ -63,7 +63,7 @@ class Asked:
         return Effort(time.monotonic, self.time_limit, self.seed, self.steps)
 
     @property
-    def made(self) -> dict[str, Any]:
+    def provenance(self) -> dict[str, Any]:
         """What is needed to make it again."""
         limit = {"steps": self.steps} if self.steps else {"timeLimitSeconds": self.time_limit}
         versions = {"optsched": __version__, "ortools": version("ortools")}
@@ -104,33 +104,35 @@ def reassign(model: Path, **options: Any) -> None:  # noqa: ANN401  click checks
     when the file could not be written, 130 when it was stopped; what was found until then is
     printed and written.
     """
-    screen, asked = remarks(), Asked(**options)
-    if asked.out is not None:
-        inputs = [model, *([asked.assignment] if asked.assignment else [initial_file(model)])]
-        check_outputs({"--out": [asked.out]}, inputs)
+    console, flags = remarks(), ReassignmentOptions(**options)
+    if flags.out is not None:
+        inputs = [model, *([flags.assignment] if flags.assignment else [initial_file(model)])]
+        check_outputs({"--out": [flags.out]}, inputs)
     try:
-        problem = read_reassignment(model, asked.assignment)
+        problem = read_reassignment(model, flags.assignment)
     except InstanceError as e:
-        say(screen, str(e), "red")
+        print_text(console, str(e), "red")
         sys.exit(BAD_INPUT)
-    result, code = _solved(screen, problem, asked)
-    _show(model, problem, result, asked)
-    if asked.out is not None:
-        text = _text(asked.out, model, problem, result, asked)
-        if not has_kept(screen, asked.out, text):
+    result, code = _solved(console, problem, flags)
+    _print_result(model, problem, result, flags)
+    if flags.out is not None:
+        text = _text(flags.out, model, problem, result, flags)
+        if not write_and_report(console, flags.out, text):
             code = code or NOT_KEPT
     sys.exit(code)
 
 
-def _solved(screen: Console, problem: Reassignment, asked: Asked) -> tuple[ReassignmentResult, int]:
+def _solved(
+    console: Console, problem: Reassignment, flags: ReassignmentOptions
+) -> tuple[ReassignmentResult, int]:
     latest = None
-    with ExitStack() as stack, screen.status("reassigning") as status:
-        workers = [stack.enter_context(closing(WorkerProcess())) for _ in range(asked.workers)]
+    with ExitStack() as stack, console.status("reassigning") as status:
+        workers = [stack.enter_context(closing(WorkerProcess())) for _ in range(flags.workers)]
         try:
-            for latest in reassignments(workers, problem, asked.effort):
+            for latest in reassignments(workers, problem, flags.effort):
                 status.update(f"reassigning: {latest.cost}, {latest.bound} at least")
         except ValueError as e:
-            say(screen, str(e), "red")
+            print_text(console, str(e), "red")
             sys.exit(NO_PLAN)
         except KeyboardInterrupt:
             if latest is None:
@@ -140,9 +142,11 @@ def _solved(screen: Console, problem: Reassignment, asked: Asked) -> tuple[Reass
     return latest, 0
 
 
-def _show(model: Path, problem: Reassignment, result: ReassignmentResult, asked: Asked) -> None:
-    if asked.form != TABLE:
-        echo(written(_document(model, problem, result, asked), asked.form), nl=False)
+def _print_result(
+    model: Path, problem: Reassignment, result: ReassignmentResult, flags: ReassignmentOptions
+) -> None:
+    if flags.form != TABLE:
+        echo(written(_document(model, problem, result, flags), flags.form), nl=False)
         return
     before = cost_of(problem, problem.initial)
     after = cost_of(problem, result.machine_of)
@@ -150,7 +154,7 @@ def _show(model: Path, problem: Reassignment, result: ReassignmentResult, asked:
     rows.append(["cost", str(before.total), str(after.total)])
     rows.append(["bound", "", f"≥ {result.bound}"])
     rows.append(["gap", "", f"{100 * result.gap:.3g} %" if result.gap else "0"])
-    is_piped = is_standard(asked.out)
+    is_piped = is_standard(flags.out)
     show_rows(HEADINGS, rows, remarks() if is_piped else None)
     moved = sum(a != b for a, b in zip(result.machine_of, problem.initial, strict=True))
     seconds = result.history[-1][0]
@@ -166,7 +170,7 @@ def _both(before: ReassignmentCost, after: ReassignmentCost, name: str) -> tuple
 
 
 def _document(
-    model: Path, problem: Reassignment, result: ReassignmentResult, asked: Asked
+    model: Path, problem: Reassignment, result: ReassignmentResult, flags: ReassignmentOptions
 ) -> dict[str, Any]:
     parts = asdict(cost_of(problem, result.machine_of))
     first, *others = TERMS
@@ -181,7 +185,7 @@ def _document(
         "stopped": result.stopped,
         "history": [{"seconds": s, "cost": c} for s, c in result.history],
     }
-    return reassignment_document(model, result.machine_of, told, asked.made)
+    return reassignment_document(model, result.machine_of, told, flags.provenance)
 
 
 def _camel(name: str) -> str:
@@ -190,10 +194,14 @@ def _camel(name: str) -> str:
 
 
 def _text(
-    out: Path, model: Path, problem: Reassignment, result: ReassignmentResult, asked: Asked
+    out: Path,
+    model: Path,
+    problem: Reassignment,
+    result: ReassignmentResult,
+    flags: ReassignmentOptions,
 ) -> str:
     """What belongs into the file."""
     form = form_of(out)
     if form is None:
         return write_assignment(result.machine_of)
-    return written(_document(model, problem, result, asked), form)
+    return written(_document(model, problem, result, flags), form)

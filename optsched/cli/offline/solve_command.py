@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from optsched.cli.base.console import echo, output, remarks, say
+from optsched.cli.base.console import echo, output, print_text, remarks
 from optsched.cli.base.exit_codes import NO_PLAN, NOT_KEPT, STOPPED
 from optsched.cli.base.garbage_collection import collect_less
 from optsched.cli.base.options import SEED, Seconds, form_option, solver_option
-from optsched.cli.base.output_files import has_kept
+from optsched.cli.base.output_files import write_and_report
 from optsched.cli.base.output_formats import JSON, TABLE
 from optsched.cli.base.path_arguments import ModelSource, Source, check_folder, check_outputs
 from optsched.cli.base.report_page import base_definition, check_report, report_option, write_report
 from optsched.cli.base.stop_signals import stopping
 from optsched.cli.offline.benchmark_instances import OrBenchmark
-from optsched.cli.offline.instance_input import instance_of, news
+from optsched.cli.offline.instance_input import instance_of, unreported_flaws
 from optsched.cli.offline.model_tables import show_models
 from optsched.cli.offline.plan_tables import MOST_ROWS, show_plan
-from optsched.cli.offline.solve_model import Gap, Places, Solved, solve_one
+from optsched.cli.offline.solve_model import Gap, ModelFiles, Solved, solve_one
 from optsched.cli.offline.solve_options import (
     Options,
     identity_of,
@@ -115,17 +115,17 @@ def solve(instance: Path, **options: Any) -> None:  # noqa: ANN401  click checks
     verified plan was made, 2 for bad input, 3 when there is no plan, 4 when a file could not be
     written, 130 after Ctrl-C, with the best plan so far.
     """
-    screen, asked = remarks(), Options(**options)
+    console, asked = remarks(), Options(**options)
     _check_outputs(instance, asked)
     collect_less()
     try:
         check_report(asked.report)
-        code = _solve(screen, instance, asked)
+        code = _solve(console, instance, asked)
     except click.ClickException as e:
-        say(screen, e.format_message(), "red")
+        print_text(console, e.format_message(), "red")
         code = NOT_KEPT
     except KeyboardInterrupt:
-        say(screen, "interrupted before there was a plan", "red")
+        print_text(console, "interrupted before there was a plan", "red")
         code = STOPPED
     sys.exit(code)
 
@@ -143,27 +143,29 @@ def _check_outputs(instance: Path, options: Options) -> None:
             check_folder(name, path)
 
 
-def _solve(screen: Console, instance: Path, options: Options) -> int:
-    policies = policies_of(screen, options)
-    places = places_of(screen, options, policies)
-    read = instance_of(screen, instance, options.names, strict=options.strict)
-    identity = identity_of(screen, instance)
-    jobs = [job_of(screen, options, each, identity, places[each[0]]) for each in policies.items()]
+def _solve(console: Console, instance: Path, options: Options) -> int:
+    policies = policies_of(console, options)
+    places = places_of(console, options, policies)
+    read = instance_of(console, instance, options.names, strict=options.strict)
+    identity = identity_of(console, instance)
+    jobs = [job_of(console, options, each, identity, places[each[0]]) for each in policies.items()]
     solved: list[Solved] = []
     is_kept = True
-    with stopping(lambda: say(screen, "stopping; once more ends it at once", "yellow")) as stop:
+    with stopping(
+        lambda: print_text(console, "stopping; once more ends it at once", "yellow")
+    ) as stop:
         for job in jobs:
             if stop():
-                say(screen, f"{job.policy.name}: not solved", "yellow")
+                print_text(console, f"{job.policy.name}: not solved", "yellow")
                 continue
-            found = solve_one(screen, read.snapshot, job, stop, in_lines=options.progress)
+            found = solve_one(console, read.snapshot, job, stop, in_lines=options.progress)
             solved.append(found)
-            _tell(screen, found, read, options)
-            is_kept &= _keep(screen, found, job.places)
+            _print_solution(console, found, read, options)
+            is_kept &= _write_files(console, found, job.places)
     _conclude(solved, read, options)
     if options.report is not None and solved:
         answers = [Answer(s.result, definition(s.policy), _measured(read, s)) for s in solved]
-        write_report(screen, solve_page(read.snapshot, answers, base_definition()), options.report)
+        write_report(console, solve_page(read.snapshot, answers, base_definition()), options.report)
     return _code(solved, stop, is_kept=is_kept)
 
 
@@ -178,25 +180,25 @@ def _code(solved: Sequence[Solved], stop: Stop, *, is_kept: bool) -> int:
 # --- afterwards ----------------------------------------------------------------------------------
 
 
-def _tell(screen: Console, solved: Solved, read: Instance, options: Options) -> None:
+def _print_solution(console: Console, solved: Solved, read: Instance, options: Options) -> None:
     """Print a plan and what was wrong on the way."""
     report = solved.report
     if options.form == TABLE:
-        console = screen if options.prints_a_file else output()
+        console = console if options.prints_a_file else output()
         if len(options.models) > 1:
             console.print(f"model {solved.policy.name}\n", style="bold", highlight=False)
         show_plan(console, report.plan, sys.maxsize if options.everything else MOST_ROWS)
-    for flaw in news(report.flaws, read):
-        say(screen, str(flaw), "yellow")
+    for flaw in unreported_flaws(report.flaws, read):
+        print_text(console, str(flaw), "yellow")
     for violation in report.trace.violations:
-        say(screen, f"an answer broke a rule and was not used: {violation}", "red")
+        print_text(console, f"an answer broke a rule and was not used: {violation}", "red")
     for repair in report.trace.repairs:
-        say(screen, str(repair), "red")
+        print_text(console, str(repair), "red")
     for fault in report.trace.faults:
-        say(screen, str(fault), "red")
+        print_text(console, str(fault), "red")
 
 
-def _keep(screen: Console, solved: Solved, places: Places) -> bool:
+def _write_files(console: Console, solved: Solved, places: ModelFiles) -> bool:
     """Write what is to be written; False where that was not possible."""
     plan = solved.report.plan
     texts = []
@@ -205,7 +207,7 @@ def _keep(screen: Console, solved: Solved, places: Places) -> bool:
     if places.result is not None:
         partial = f" (partial: {solved.result.ended})" if solved.result.is_partial else ""
         texts.append((places.result, write_result(solved.result), partial))
-    return all([has_kept(screen, *each) for each in texts])
+    return all([write_and_report(console, *each) for each in texts])
 
 
 def _conclude(solved: Sequence[Solved], read: Instance, options: Options) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from optsched.cli.base.console import say
+from optsched.cli.base.console import print_text
 from optsched.cli.base.exit_codes import BAD_INPUT
 from optsched.cli.base.output_files import KeepError, keep_text
 from optsched.cli.base.path_arguments import is_standard
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ModelFiles:
     """Where files of one model are: its plan, its result, and the result to go on from."""
 
     out: Path | None
     result: Path | None
     resume: Path | None
 
-    def of(self, name: str) -> Places:
+    def for_model(self, name: str) -> ModelFiles:
         """The same where each of several models has a file of its own in a folder."""
         file = f"{Path(name).name}.json"
-        return Places(
+        return ModelFiles(
             *(None if p is None else p / file for p in (self.out, self.result, self.resume))
         )
 
@@ -59,7 +59,7 @@ class Job:
     policy: Policy
     assignment: Assignment
     limits: Limits
-    places: Places
+    places: ModelFiles
     earlier: SolveResult | None
 
 
@@ -92,7 +92,7 @@ class Gap(click.ParamType[float]):
 
 
 def earlier_result(
-    screen: Console, path: Path | None, assignment: Assignment
+    console: Console, path: Path | None, assignment: Assignment
 ) -> SolveResult | None:
     """The result to go on from; ends with 2 where there is none of this instance and model."""
     if path is None:
@@ -101,30 +101,30 @@ def earlier_result(
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeError) as e:
         reason = e.strerror if isinstance(e, OSError) else "is not a text in UTF-8"
-        _refuse(screen, [f"{path}: can not be read: {reason or e}"])
+        _refuse(console, [f"{path}: can not be read: {reason or e}"])
     found, errors = read_result(text)
     if found is None:
         # Of a file of another kind nothing else is worth a line.
         shown = [error for error in errors if error.path == "kind"] or errors
-        _refuse(screen, [f"{path}: {error}" for error in shown])
+        _refuse(console, [f"{path}: {error}" for error in shown])
     try:
         check_resumable(found, assignment)
     except ResumeError as e:
-        _refuse(screen, [f"{path}: {e}"])
+        _refuse(console, [f"{path}: {e}"])
     return found
 
 
-def _refuse(screen: Console, lines: Sequence[str]) -> NoReturn:
+def _refuse(console: Console, lines: Sequence[str]) -> NoReturn:
     for line in lines:
-        say(screen, line, "red")
+        print_text(console, line, "red")
     sys.exit(BAD_INPUT)
 
 
 class Keeper:
     """Writes what there is so far to a file; the first failure is told, and it goes on."""
 
-    def __init__(self, screen: Console, path: Path) -> None:
-        self._screen, self._path = screen, path
+    def __init__(self, console: Console, path: Path) -> None:
+        self._screen, self._path = console, path
         self._is_told = False
 
     def __call__(self, result: SolveResult) -> None:
@@ -133,12 +133,12 @@ class Keeper:
             keep_text(self._path, write_result(result))
         except KeepError as e:
             if not self._is_told:
-                say(self._screen, f"{e}; solving goes on", "yellow")
+                print_text(self._screen, f"{e}; solving goes on", "yellow")
             self._is_told = True
 
 
 def solve_one(
-    screen: Console,
+    console: Console,
     snapshot: Snapshot,
     job: Job,
     is_stopped: Callable[[], bool],
@@ -162,11 +162,11 @@ def solve_one(
     elapsed = None if clock is None else lambda: clock.monotonic() - begun_s
     kept = job.places.result
     with (
-        showing(screen, job.policy.name, elapsed, in_lines=in_lines) as show,
+        showing(console, job.policy.name, elapsed, in_lines=in_lines) as show,
         solver_of(job.policy, is_stopped) as solver,
     ):
         means = Means(clock, solver, job.limits, is_stopped, show, earlier=job.earlier)
-        keep = None if kept is None or is_standard(kept) else Keeper(screen, kept)
+        keep = None if kept is None or is_standard(kept) else Keeper(console, kept)
         means = replace(means, keep=keep)
         report, result = solve_offline(snapshot, job.policy, job.assignment, means)
     return Solved(job.policy, report, result)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from optsched import __version__
-from optsched.cli.base.console import say
+from optsched.cli.base.console import print_text
 from optsched.cli.base.exit_codes import BAD_INPUT, NOT_KEPT
 from optsched.cli.base.output_files import KeepError, check_writable
 from optsched.cli.base.path_arguments import is_standard
 from optsched.cli.base.session_context import policy_of
-from optsched.cli.offline.solve_model import Job, Places, earlier_result
+from optsched.cli.offline.solve_model import Job, ModelFiles, earlier_result
 from optsched.formats.snapshots.provenance import instance_identity, versions
 from optsched.session.offline import Assignment, model_identity, parameters_of
 from optsched.session.solving import limits_of
@@ -54,38 +54,38 @@ class Options:
         return any(map(is_standard, (self.out, self.result, self.report)))
 
 
-def policies_of(screen: Console, options: Options) -> Mapping[str, Policy]:
+def policies_of(console: Console, options: Options) -> Mapping[str, Policy]:
     """By what was given for each; ends with 2 where two have one name."""
     found: dict[str, Policy] = {}
     for model in options.models:
-        policy = policy_of(screen, model, options.solver, options.plugins_dir)
+        policy = policy_of(console, model, options.solver, options.plugins_dir)
         alike = next((m for m, p in found.items() if p.name == policy.name), None)
         if alike is not None:
             message = (
                 f"--model {model}: is called {policy.name}, as is {alike}; give each name once"
             )
-            say(screen, message, "red")
+            print_text(console, message, "red")
             sys.exit(BAD_INPUT)
         found[model] = policy
     return found
 
 
 def places_of(
-    screen: Console, options: Options, policies: Mapping[str, Policy]
-) -> Mapping[str, Places]:
+    console: Console, options: Options, policies: Mapping[str, Policy]
+) -> Mapping[str, ModelFiles]:
     """Where files go, by model; ends with 4 where they could not be written."""
-    whole = Places(options.out, options.result, options.resume)
+    whole = ModelFiles(options.out, options.result, options.resume)
     if len(policies) == 1:
         found = dict.fromkeys(policies, whole)
     else:
-        found = {given: whole.of(policy.name) for given, policy in policies.items()}
+        found = {given: whole.for_model(policy.name) for given, policy in policies.items()}
     try:
         for path in {p for places in found.values() for p in places.written()}:
             if len(policies) > 1:
                 _make_folder(path.parent)
             check_writable(path)
     except KeepError as e:
-        say(screen, f"{e}; nothing was solved", "red")
+        print_text(console, f"{e}; nothing was solved", "red")
         sys.exit(NOT_KEPT)
     return found
 
@@ -100,21 +100,21 @@ def _make_folder(folder: Path) -> None:
         ) from e
 
 
-def identity_of(screen: Console, instance: Path) -> InstanceIdentity:
+def identity_of(console: Console, instance: Path) -> InstanceIdentity:
     """Which files an instance is; ends with 2 where one can not be read."""
     try:
         return instance_identity(instance)
     except OSError as e:
-        say(screen, f"{e.filename}: can not be read: {e.strerror}", "red")
+        print_text(console, f"{e.filename}: can not be read: {e.strerror}", "red")
         sys.exit(BAD_INPUT)
 
 
 def job_of(
-    screen: Console,
+    console: Console,
     options: Options,
     model: tuple[str, Policy],
     identity: InstanceIdentity,
-    places: Places,
+    places: ModelFiles,
 ) -> Job:
     """What is to be done under the policy of what was given for a model.
 
@@ -135,7 +135,7 @@ def job_of(
         versions=versions(__version__),
         command=tuple(_words(options, given, identity.path)),
     )
-    earlier = earlier_result(screen, places.resume, assignment)
+    earlier = earlier_result(console, places.resume, assignment)
     return Job(policy, assignment, limits, places, earlier)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from optsched.cli.base.console import echo, output, remarks, say
+from optsched.cli.base.console import echo, output, print_text, remarks
 from optsched.cli.base.custom_plugins import shelf_of
 from optsched.cli.base.exit_codes import BAD_INPUT, STOPPED
 from optsched.cli.base.options import form_option
@@ -42,7 +42,7 @@ from optsched.study.comparison.executors import (
     remote_cluster,
 )
 from optsched.study.comparison.grid import cells_of, read_traces
-from optsched.study.comparison.result_folder import CELLS, Keep
+from optsched.study.comparison.result_folder import CELLS, ResultFolder
 from optsched.study.generators.synthetic_traces import SyntheticError
 from optsched.study.reports.comparison_report import comparison_page
 from optsched.study.simulation.simulator import Options
@@ -62,7 +62,7 @@ FAILED: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CompareOptions:
     """What the command line asks for; see the help of `compare`."""
 
     traces: tuple[str, ...]
@@ -137,7 +137,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--dask-key", type=_FILE, help="The key of our certificate.")
 @report_option
 @form_option((TABLE, "json", "csv"))
-def compare(**asked: Any) -> None:  # noqa: ANN401  click checks them
+def compare(**flags: Any) -> None:  # noqa: ANN401  click checks them
     """Compare models on TRACES.
 
     Every model plays every trace with every seed; a synthetic trace is made again for each seed.
@@ -145,95 +145,95 @@ def compare(**asked: Any) -> None:  # noqa: ANN401  click checks them
     there already is not played again. Ends with 0 when all was played, 1 when a cell could not
     be, 2 for bad input, 130 when it was stopped.
     """
-    _compare(Asked(**asked))
+    _compare(CompareOptions(**flags))
 
 
-def _compare(asked: Asked) -> None:
-    screen = remarks()
-    _check(asked)
+def _compare(flags: CompareOptions) -> None:
+    console = remarks()
+    _check(flags)
     try:
-        cells = _cells(screen, asked)
-        with _place(asked, len(cells)) as place:
-            run = _Run(cells, Keep(asked.out), screen)
+        cells = _cells(console, flags)
+        with _place(flags, len(cells)) as place:
+            run = _Run(cells, ResultFolder(flags.out), console)
             comparison, is_stopped = run.play(place)
     except (InstanceError, SyntheticError, PolicyError, PlaceError) as e:
-        say(screen, str(e), "red")
+        print_text(console, str(e), "red")
         sys.exit(BAD_INPUT)
     except OSError as e:
-        raise click.ClickException(f"{e.filename or asked.out}: {e.strerror}") from e
-    unwritten = _write(comparison, asked.out)
-    _show(screen if is_standard(asked.report) else output(), comparison, asked.form)
+        raise click.ClickException(f"{e.filename or flags.out}: {e.strerror}") from e
+    unwritten = _write(comparison, flags.out)
+    _print_comparison(console if is_standard(flags.report) else output(), comparison, flags.form)
     for name, fault in comparison.failures.items():
-        say(screen, f"{name}: {fault}", "red")
+        print_text(console, f"{name}: {fault}", "red")
     for name, fault in run.unkept.items():
-        say(screen, f"{name}: played, but not kept: {fault}", "red")
+        print_text(console, f"{name}: played, but not kept: {fault}", "red")
     for fault in unwritten:
-        say(screen, f"{fault}; what was kept is in {CELLS} beside it", "red")
-    if asked.report is not None and comparison.rows:
-        write_report(screen, comparison_page(comparison), asked.report)
+        print_text(console, f"{fault}; what was kept is in {CELLS} beside it", "red")
+    if flags.report is not None and comparison.rows:
+        write_report(console, comparison_page(comparison), flags.report)
     if is_stopped:
-        say(screen, "stopped; the same command goes on from what was kept", "yellow")
+        print_text(console, "stopped; the same command goes on from what was kept", "yellow")
         sys.exit(STOPPED)
     if comparison.failures or run.unkept or unwritten:
         sys.exit(FAILED)
 
 
-def _check(asked: Asked) -> None:
+def _check(flags: CompareOptions) -> None:
     """Refuse what is given twice, and what would overwrite an input."""
-    for option, given in (("--model", asked.models), ("TRACES", asked.traces)):
+    for option, given in (("--model", flags.models), ("TRACES", flags.traces)):
         twice = [name for name, number in Counter(given).items() if number > 1]
         if twice:
             raise click.UsageError(f"{option}: {twice[0]} is given more than once")
-    check_folder("--out", asked.out)
-    inputs = [Path(each) for each in (*asked.traces, *asked.models)]
-    inputs += [asked.nodes] if asked.nodes else []
+    check_folder("--out", flags.out)
+    inputs = [Path(each) for each in (*flags.traces, *flags.models)]
+    inputs += [flags.nodes] if flags.nodes else []
     check_outputs(
         {
-            "--report": [] if asked.report is None else [asked.report],
-            "--out": [asked.out / n for n in (JSON, CSV, GPU_HOURS)] if asked.out else [],
+            "--report": [] if flags.report is None else [flags.report],
+            "--out": [flags.out / n for n in (JSON, CSV, GPU_HOURS)] if flags.out else [],
         },
         inputs,
     )
-    if is_standard(asked.report) and asked.form != TABLE:
+    if is_standard(flags.report) and flags.form != TABLE:
         raise click.UsageError("-o and --report - both write to the standard output")
-    check_report(asked.report)
+    check_report(flags.report)
 
 
 # --- the grid ------------------------------------------------------------------------------------
 
 
-def _cells(screen: Console, asked: Asked) -> list[Cell]:
-    policies = _policies(screen, asked)
-    given = read_traces(asked.traces, asked.seeds, asked.trace_format, asked.nodes)
+def _cells(console: Console, flags: CompareOptions) -> list[Cell]:
+    policies = _policies(console, flags)
+    given = read_traces(flags.traces, flags.seeds, flags.trace_format, flags.nodes)
     for problem in {str(p): None for each in given.values() for p in each.problems}:
-        say(screen, problem, "yellow")
-    options = Options(period_ms=asked.period, until_ms=asked.until)
-    return cells_of(policies, given, options, asked.warm_up)
+        print_text(console, problem, "yellow")
+    options = Options(period_ms=flags.period, until_ms=flags.until)
+    return cells_of(policies, given, options, flags.warm_up)
 
 
-def _policies(screen: Console, asked: Asked) -> dict[str, Policy]:
+def _policies(console: Console, flags: CompareOptions) -> dict[str, Policy]:
     """The policies by the names under which they are compared."""
-    shelf = shelf_of(asked.plugins_dir)
+    shelf = shelf_of(flags.plugins_dir)
     found = {}
-    for name in asked.models:
+    for name in flags.models:
         policy = load_policy(name, lambda path: path.read_text(), shelf)
         for warning in policy.warnings:
-            say(screen, f"{name}: {warning}", "yellow")
-        found[name] = with_solver(policy, asked.solver)
+            print_text(console, f"{name}: {warning}", "yellow")
+        found[name] = with_solver(policy, flags.solver)
     return found
 
 
 @contextmanager
-def _place(asked: Asked, num_cells: int) -> Iterator[Place]:
+def _place(flags: CompareOptions, num_cells: int) -> Iterator[Place]:
     """Where it is to be played."""
     clock = SystemClock()
-    if asked.dask is not None:
+    if flags.dask is not None:
         with remote_cluster(
-            asked.dask, Tls(asked.dask_ca, asked.dask_cert, asked.dask_key), clock
+            flags.dask, Tls(flags.dask_ca, flags.dask_cert, flags.dask_key), clock
         ) as cluster:
             yield cluster
         return
-    workers = os.cpu_count() or 1 if asked.workers is None else asked.workers
+    workers = os.cpu_count() or 1 if flags.workers is None else flags.workers
     workers = min(workers, num_cells)
     if workers == 0:
         yield Here(clock)
@@ -250,8 +250,8 @@ class _Run:
     """Plays what has not been played yet."""
 
     cells: list[Cell]
-    keep: Keep
-    screen: Console
+    keep: ResultFolder
+    console: Console
     unkept: dict[str, str] = field(default_factory=dict)
 
     def play(self, place: Place) -> tuple[Comparison, bool]:
@@ -259,35 +259,37 @@ class _Run:
         results: dict[str, Mapping[str, Any]] = {}
         failures: dict[str, str] = {}
         for cell in self.cells:
-            known = self.keep.find(cell)
+            known = self.keep.load_result(cell)
             if known is not None:
                 results[cell.key] = known
         if results:
-            say(self.screen, f"{len(results)} of {len(self.cells)} were played before", "dim")
+            print_text(
+                self.console, f"{len(results)} of {len(self.cells)} were played before", "dim"
+            )
         is_stopped = False
         try:
             self._play(place, results, failures)
         except KeyboardInterrupt:
             is_stopped = True
-        return Comparison.of(self.cells, results, failures), is_stopped
+        return Comparison.from_results(self.cells, results, failures), is_stopped
 
     def _play(
         self, place: Place, results: dict[str, Mapping[str, Any]], failures: dict[str, str]
     ) -> None:
         left = {cell.key: cell for cell in self.cells if cell.key not in results}
-        with self.screen.status("playing") as status:
+        with self.console.status("playing") as status:
             for done in place.play(left.values()):
                 if done.result is None:
                     failures[done.cell.name] = done.fault
                     continue
                 results[done.cell.key] = done.result
-                self._keep(done.cell, done.result)
+                self._store_result(done.cell, done.result)
                 status.update(f"played {len(results)} of {len(self.cells)}")
 
-    def _keep(self, cell: Cell, result: Mapping[str, Any]) -> None:
+    def _store_result(self, cell: Cell, result: Mapping[str, Any]) -> None:
         """A disk that is full costs nothing that was played: it goes on, and is shown."""
         try:
-            self.keep.put(cell, result)
+            self.keep.store_result(cell, result)
         except OSError as e:
             self.unkept[cell.name] = f"{e.filename}: {e.strerror}"
 
@@ -317,7 +319,7 @@ def _as_text(comparison: Comparison) -> str:
     return write_json(comparison.as_json(), indent=2) + "\n"
 
 
-def _show(console: Console, comparison: Comparison, form: str) -> None:
+def _print_comparison(console: Console, comparison: Comparison, form: str) -> None:
     if form == "json":
         echo(_as_text(comparison), nl=False)
     elif form == "csv":

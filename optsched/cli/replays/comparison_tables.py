@@ -31,7 +31,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
         f for f in _COLUMNS if any(comparison.value(r, f) is not None for r in comparison.rows)
     ]
     console.print()
-    console.print(_means(comparison, columns))
+    console.print(_means_table(comparison, columns))
     for line in _unfinished(comparison):
         console.print(line, highlight=False, soft_wrap=True)
     if len(comparison.models) < 2:
@@ -65,13 +65,13 @@ def _unfinished(comparison: Comparison) -> Iterator[str]:
         )
 
 
-def _means(comparison: Comparison, columns: list[Figure]) -> Table:
+def _means_table(comparison: Comparison, columns: list[Figure]) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("model")
     for figure in columns:
         table.add_column(figure.name, justify="right")
     for model in comparison.models:
-        values = (comparison.mean(model, figure) for figure in columns)
+        values = (comparison.mean_of_model(model, figure) for figure in columns)
         table.add_row(model, *map(value_text, columns, values))
     return table
 

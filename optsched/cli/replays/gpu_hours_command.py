@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import click
 from rich.table import Table
 
-from optsched.cli.base.console import echo, output, remarks, say
+from optsched.cli.base.console import echo, output, print_text, remarks
 from optsched.cli.base.exit_codes import BAD_INPUT
 from optsched.cli.base.options import form_option
 from optsched.cli.base.output_formats import JSON, TABLE
@@ -53,9 +53,9 @@ def gpu_hours(folder: Path, by: str, form: str) -> None:
     replay, as `optsched simulate --out` writes it.
     """
     try:
-        found = _found(folder, remarks())
+        found = _read_charges(folder, remarks())
     except InstanceError as e:
-        say(remarks(), str(e), "red")
+        print_text(remarks(), str(e), "red")
         sys.exit(BAD_INPUT)
     if form == "json":
         echo(write_json(found.as_json(), indent=2))
@@ -65,12 +65,12 @@ def gpu_hours(folder: Path, by: str, form: str) -> None:
         output().print(_table(found, by))
 
 
-def _found(folder: Path, screen: Console) -> Chargeback:
+def _read_charges(folder: Path, console: Console) -> Chargeback:
     result = folder / RESULT
     if not result.exists():
         read = read_pictures(folder)
         for problem in {str(p): None for each in read for p in each.problems}:
-            say(screen, problem, "yellow")
+            print_text(console, problem, "yellow")
         return chargeback_of_pictures([each.snapshot for each in read])
     try:
         given = json.loads(result.read_text(encoding="utf-8"))
@@ -78,7 +78,7 @@ def _found(folder: Path, screen: Console) -> Chargeback:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         raise InstanceError(f"{result}: is no result of a replay: {why_unreadable(e)}") from e
     if given.get("complete") is not True:
-        say(screen, f"{result}: the replay did not come to its end", "yellow")
+        print_text(console, f"{result}: the replay did not come to its end", "yellow")
     return found
 
 

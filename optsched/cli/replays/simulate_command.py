@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched import __version__
-from optsched.cli.base.console import echo, output, remarks, say
+from optsched.cli.base.console import echo, output, print_text, remarks
 from optsched.cli.base.exit_codes import BAD_INPUT, STOPPED
 from optsched.cli.base.garbage_collection import keep_for_good
 from optsched.cli.base.options import SEED, form_option
@@ -48,7 +48,7 @@ from optsched.study.simulation.replay_trace import (
 from optsched.study.simulation.saved_state import VERSION
 from optsched.study.simulation.simulation_metrics import Measuring
 from optsched.study.simulation.simulator import Options, Simulation
-from optsched.study.simulation.timeline import Telling
+from optsched.study.simulation.timeline import TimelineBuilder
 from optsched.units import format_duration_ms
 from optsched.units.plaintext import write_json
 from optsched.units.unreadable import why_unreadable
@@ -70,7 +70,7 @@ _EVERY: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SimulateOptions:
     """What the command line asks for; see the help of `simulate`."""
 
     model: str
@@ -115,59 +115,59 @@ class Asked:
 @click.option("--resume", is_flag=True, help="Go on from the checkpoint in --out.")
 @report_option
 @form_option((TABLE, JSON))
-def simulate(trace: str, **asked: Any) -> None:  # noqa: ANN401  click checks them
+def simulate(trace: str, **flags: Any) -> None:  # noqa: ANN401  click checks them
     """Replay TRACE in virtual time with the sessions of the live scheduler.
 
     TRACE is a file of kind Trace, manifests as `optsched snapshot` writes them (everything arrives
     at once and runs for ever), a published trace with --format, or `gavel:jobs=1000,nodes=100` for
     a synthetic one. Ends with 0 when it has been played, 2 for bad input, 130 when it was stopped.
     """
-    _simulate(trace, Asked(**asked))
+    _simulate(trace, SimulateOptions(**flags))
 
 
-def _simulate(trace: str, asked: Asked) -> None:
-    screen = remarks()
-    if asked.out is None and asked.resume:
+def _simulate(trace: str, flags: SimulateOptions) -> None:
+    console = remarks()
+    if flags.out is None and flags.resume:
         raise click.UsageError("--resume goes on from what is in a folder: name it with --out")
-    check_folder("--out", asked.out)
+    check_folder("--out", flags.out)
     names = (RECORD, RESULT, GPU_HOURS, CHECKPOINT)
     check_outputs(
         {
-            "--report": [] if asked.report is None else [asked.report],
-            "--out": [] if asked.out is None else [asked.out / name for name in names],
+            "--report": [] if flags.report is None else [flags.report],
+            "--out": [] if flags.out is None else [flags.out / name for name in names],
         },
-        [Path(trace), Path(asked.model), *([asked.nodes] if asked.nodes else [])],
+        [Path(trace), Path(flags.model), *([flags.nodes] if flags.nodes else [])],
     )
-    if is_standard(asked.report) and asked.form != TABLE:
+    if is_standard(flags.report) and flags.form != TABLE:
         raise click.UsageError("-o and --report - both write to the standard output")
-    check_report(asked.report)
-    policy = policy_of(screen, asked.model, asked.solver, asked.plugins_dir)
-    given = _given(screen, trace, asked)
+    check_report(flags.report)
+    policy = policy_of(console, flags.model, flags.solver, flags.plugins_dir)
+    given = _read_input(console, trace, flags)
     keep_for_good()
-    run = _Run(given, policy, asked)
+    run = _Run(given, policy, flags)
     try:
-        with solver_of(policy) as solver, screen.status("playing") as status:
+        with solver_of(policy) as solver, console.status("playing") as status:
             stopped = run.play(solver, status.update)
         result = run.write_result(complete=not stopped)
     except OSError as e:
-        where = e.filename or (asked.out / RECORD if asked.out else "standard output")
-        kept = run.keep_what_is_whole()
+        where = e.filename or (flags.out / RECORD if flags.out else "standard output")
+        kept = run.truncate_partial_event()
         raise click.ClickException(f"{where}: {e.strerror}; {kept}") from e
     for fault, number in sorted(run.faults.items()):
-        say(screen, f"{fault} ({number} times)", "red")
-    if asked.form == "json":
+        print_text(console, f"{fault} ({number} times)", "red")
+    if flags.form == "json":
         echo(write_json(result, indent=2))
     else:
-        show_result(screen if is_standard(asked.report) else output(), result)
-    if asked.report is not None and run.telling is not None:
+        show_result(console if is_standard(flags.report) else output(), result)
+    if flags.report is not None and run.telling is not None:
         plan = None if run.simulation is None else run.simulation.last_plan
         pending = {} if plan is None else plan.pending
-        story = run.telling.story(result["ended_at_ms"], pending)
-        write_report(screen, simulation_page(result, story, base_definition()), asked.report)
+        timeline = run.telling.build(result["ended_at_ms"], pending)
+        write_report(console, simulation_page(result, timeline, base_definition()), flags.report)
     if stopped:
-        say(
-            screen,
-            f"stopped; `--resume` goes on from {asked.out}" if asked.out else "stopped",
+        print_text(
+            console,
+            f"stopped; `--resume` goes on from {flags.out}" if flags.out else "stopped",
             "yellow",
         )
         sys.exit(STOPPED)
@@ -176,14 +176,14 @@ def _simulate(trace: str, asked: Asked) -> None:
 # --- what is given -------------------------------------------------------------------------------
 
 
-def _given(screen: Console, text: str, asked: Asked) -> Given:
+def _read_input(console: Console, text: str, flags: SimulateOptions) -> Given:
     try:
-        given = read_given(text, asked.trace_format, asked.nodes)
+        given = read_given(text, flags.trace_format, flags.nodes)
     except (InstanceError, SyntheticError) as e:
-        say(screen, str(e), "red")
+        print_text(console, str(e), "red")
         sys.exit(BAD_INPUT)
     for problem in given.problems:
-        say(screen, str(problem), "yellow")
+        print_text(console, str(problem), "yellow")
     return given
 
 
@@ -196,19 +196,19 @@ class _Run:
 
     given: Given
     policy: Policy
-    asked: Asked
+    flags: SimulateOptions
     tally: Tally = field(default_factory=Tally)
     measuring: Measuring = field(init=False)
     charging: Charging = field(init=False)
-    telling: Telling | None = field(init=False)
+    telling: TimelineBuilder | None = field(init=False)
     simulation: Simulation | None = None
     began_s: float = 0.0
     stop: bool = False
 
     def __post_init__(self) -> None:
-        self.measuring = Measuring(self.given.trace, self.asked.warm_up)
-        self.charging = Charging(self.given.trace, self.asked.warm_up)
-        self.telling = None if self.asked.report is None else Telling(self.given.trace)
+        self.measuring = Measuring(self.given.trace, self.flags.warm_up)
+        self.charging = Charging(self.given.trace, self.flags.warm_up)
+        self.telling = None if self.flags.report is None else TimelineBuilder(self.given.trace)
 
     @property
     def num_events(self) -> int:
@@ -218,57 +218,57 @@ class _Run:
     @property
     def options(self) -> Options:
         """How the trace is played."""
-        asked = self.asked
-        return Options(period_ms=asked.period, until_ms=asked.until, seed=asked.seed)
+        flags = self.flags
+        return Options(period_ms=flags.period, until_ms=flags.until, seed=flags.seed)
 
     @property
     def faults(self) -> dict[str, int]:
         """What went wrong in rules, and how often."""
         return {} if self.simulation is None else self.simulation.faults
 
-    def play(self, solver: WorkerProcess | None, tell: Callable[[str], None]) -> bool:
+    def play(self, solver: WorkerProcess | None, report_progress: Callable[[str], None]) -> bool:
         """Play to the end; whether it was stopped before."""
-        clock, asked = SystemClock(), self.asked
+        clock, flags = SystemClock(), self.flags
         self.began_s = clock.monotonic()
         self.simulation = Simulation(
             self.given.trace, self.policy, self.options, solver=solver, clock=clock
         )
-        if asked.out is None:
+        if flags.out is None:
             with _stoppable(self):
-                self._go_on(None, tell)
+                self._run_steps(None, report_progress)
             return self.stop
-        asked.out.mkdir(parents=True, exist_ok=True)
-        if asked.resume:
-            self._resume(asked.out)
+        flags.out.mkdir(parents=True, exist_ok=True)
+        if flags.resume:
+            self._resume(flags.out)
         # From here on what lies there is marked, whatever ends this process.
         self.write_result(complete=False)
-        mode = "a" if asked.resume else "w"
-        with (asked.out / RECORD).open(mode, encoding="utf-8") as file, _stoppable(self):
-            self._go_on(file, tell)
+        mode = "a" if flags.resume else "w"
+        with (flags.out / RECORD).open(mode, encoding="utf-8") as file, _stoppable(self):
+            self._run_steps(file, report_progress)
         return self.stop
 
-    def _go_on(self, file: IO[str] | None, tell: Callable[[str], None]) -> None:
+    def _run_steps(self, file: IO[str] | None, report_progress: Callable[[str], None]) -> None:
         assert self.simulation is not None  # noqa: S101  play has just made it
-        next_checkpoint = self.num_events + self.asked.checkpoint
+        next_checkpoint = self.num_events + self.flags.checkpoint
         while not self.stop and (events := self.simulation.step()) is not None:
             text = lines(events)
             if file is not None:
                 file.write(text)
-            self.tally.take(text, len(events))
+            self.tally.add_events(text, len(events))
             self._measure(events)
             if file is not None and self.num_events >= next_checkpoint:
                 self._write_checkpoint(file)
-                next_checkpoint = self.num_events + self.asked.checkpoint
-            tell(self._progress())
+                next_checkpoint = self.num_events + self.flags.checkpoint
+            report_progress(self._progress())
         if file is not None and self.stop:
             self._write_checkpoint(file)
 
     def _measure(self, events: Iterable[Event]) -> None:
         for event in events:
-            self.measuring.take(event)
-            self.charging.take(event)
+            self.measuring.add_event(event)
+            self.charging.add_event(event)
             if self.telling is not None:
-                self.telling.take(event)
+                self.telling.add_event(event)
 
     def _progress(self) -> str:
         assert self.simulation is not None  # noqa: S101
@@ -281,18 +281,18 @@ class _Run:
     @property
     def _belongs_to(self) -> dict[str, Any]:
         """What a checkpoint is of: it makes no sense for anything else."""
-        asked = self.asked
+        flags = self.flags
         return {
             "optsched": __version__,
             "trace": self.given.sha256,
             "model": fingerprint(self.policy),
-            "period_ms": asked.period,
-            "until_ms": asked.until,
-            "seed": asked.seed,
+            "period_ms": flags.period,
+            "until_ms": flags.until,
+            "seed": flags.seed,
         }
 
     def _write_checkpoint(self, file: IO[str]) -> None:
-        assert self.asked.out is not None  # noqa: S101
+        assert self.flags.out is not None  # noqa: S101
         assert self.simulation is not None  # noqa: S101
         file.flush()
         state = {
@@ -300,7 +300,7 @@ class _Run:
             "record_bytes": self.tally.num_bytes,
             "state": self.simulation.state(),
         }
-        write_whole(self.asked.out / CHECKPOINT, json.dumps(state))
+        write_whole(self.flags.out / CHECKPOINT, json.dumps(state))
 
     def _resume(self, out: Path) -> None:
         assert self.simulation is not None  # noqa: S101
@@ -337,21 +337,21 @@ class _Run:
                 self._measure([event_of(line)])
             except RecordError as e:
                 raise click.ClickException(f"{record}:{number}: {e}") from e
-        self.tally.take(text, text.count("\n"))
+        self.tally.add_events(text, text.count("\n"))
 
     # --- results ---------------------------------------------------------------------------------
 
-    def keep_what_is_whole(self) -> str:
+    def truncate_partial_event(self) -> str:
         """After the disk was full: cut off half an event at the end; says what is left.
 
         `result.json` says already that it is incomplete; it tells of these events where it can.
         """
-        if self.asked.out is None:
+        if self.flags.out is None:
             return "nothing is kept"
         self.tally = Tally()
         with suppress(OSError):
-            text = keep_whole_lines(self.asked.out / RECORD)
-            self.tally.take(text, text.count("\n"))
+            text = keep_whole_lines(self.flags.out / RECORD)
+            self.tally.add_events(text, text.count("\n"))
         with suppress(OSError):
             self.write_result(complete=False)
         return f"the first {self.num_events} events are kept, marked as incomplete"
@@ -359,12 +359,12 @@ class _Run:
     def write_result(self, *, complete: bool) -> dict[str, Any]:
         """What it came to, in the folder as well if there is one."""
         played = self._played(complete=complete)
-        asked = self.asked
-        result = as_result(self.given, self.policy, self.options, asked.warm_up, played)
-        if asked.out is not None:
+        flags = self.flags
+        result = as_result(self.given, self.policy, self.options, flags.warm_up, played)
+        if flags.out is not None:
             text = write_json(result, indent=2) + "\n"
-            write_whole(asked.out / GPU_HOURS, played.charges.as_csv())
-            write_whole(asked.out / RESULT, text)
+            write_whole(flags.out / GPU_HOURS, played.charges.as_csv())
+            write_whole(flags.out / RESULT, text)
         return result
 
     def _played(self, *, complete: bool) -> Played:
@@ -372,7 +372,7 @@ class _Run:
         now_ms = 0 if simulation is None else simulation.now_ms
         return Played(
             self.measuring.metrics([] if simulation is None else simulation.session_seconds),
-            self.charging.found(now_ms),
+            self.charging.total(now_ms),
             self.tally,
             is_complete=complete,
             ended_at_ms=now_ms,

@@ -13,7 +13,7 @@ import click
 
 from optsched import __version__
 from optsched.api.wellknown import DEFAULT_QUEUE, VOLCANO_PREFIX
-from optsched.cli.base.exit_codes import said_of
+from optsched.cli.base.exit_codes import describe_error
 from optsched.cli.services.go_flags import (
     METRICS_AUTH,
     Grammar,
@@ -140,7 +140,7 @@ def controllers(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  c
     try:
         asyncio.run(run(settings))
     except (ConfigError, OSError) as e:
-        raise click.ClickException(said_of(e)) from e
+        raise click.ClickException(describe_error(e)) from e
 
 
 def _settings(given: Mapping[str, Any]) -> Settings:

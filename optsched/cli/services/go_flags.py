@@ -152,7 +152,7 @@ def listen_options(default: str) -> Callable[[F], F]:
             help="Who reads /metrics sends a token, and has the right to get /metrics.",
         ),
     )
-    return lambda command: _all(options, command)
+    return lambda command: _apply_options(options, command)
 
 
 def election_options(what: str, lock_name: str) -> Callable[[F], F]:
@@ -179,10 +179,10 @@ def election_options(what: str, lock_name: str) -> Callable[[F], F]:
         click.option("--leader-elect-renew-deadline", type=Duration(), default="10s"),
         click.option("--leader-elect-retry-period", type=Duration(), default="2s"),
     )
-    return lambda command: _all(options, command)
+    return lambda command: _apply_options(options, command)
 
 
-def _all(options: tuple[Callable[[F], F], ...], command: F) -> F:
+def _apply_options(options: tuple[Callable[[F], F], ...], command: F) -> F:
     for option in reversed(options):
         command = option(command)
     return command

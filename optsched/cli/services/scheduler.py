@@ -17,7 +17,7 @@ import click
 from optsched import __version__
 from optsched.api.wellknown import DEFAULT_QUEUE, DEFAULT_SCHEDULER_NAME
 from optsched.cli.base.custom_plugins import shelf_of
-from optsched.cli.base.exit_codes import said_of
+from optsched.cli.base.exit_codes import describe_error
 from optsched.cli.base.garbage_collection import collect_while_serving
 from optsched.cli.base.options import solver_option
 from optsched.cli.services.go_flags import (
@@ -216,7 +216,7 @@ def scheduler(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  cli
     try:
         asyncio.run(run(_settings(given)))
     except (ConfigError, PolicyError, OSError) as e:
-        raise click.ClickException(said_of(e)) from e
+        raise click.ClickException(describe_error(e)) from e
 
 
 def _settings(given: Mapping[str, Any]) -> Settings:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import click
 
 from optsched import __version__
-from optsched.cli.base.exit_codes import said_of
+from optsched.cli.base.exit_codes import describe_error
 from optsched.cli.services.go_flags import (
     METRICS_AUTH,
     Duration,
@@ -201,7 +201,7 @@ def webhook(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  click
     try:
         asyncio.run(run(settings))
     except (ConfigError, OSError, ValueError) as e:
-        raise click.ClickException(said_of(e)) from e
+        raise click.ClickException(describe_error(e)) from e
 
 
 def _settings(given: Mapping[str, Any]) -> Settings:

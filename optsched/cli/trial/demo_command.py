@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from optsched.cli.base.connection import Exit
-from optsched.cli.base.console import PlainConsole, remarks, say
+from optsched.cli.base.console import PlainConsole, print_text, remarks
 from optsched.formats.codec.pods.reader import DecodeOptions
 from optsched.local.assets import AssetsError, require
 from optsched.local.components import Options
@@ -65,7 +65,7 @@ def demo(*, emulated: bool) -> None:
     console.print()
     console.print(_summary(results))
     if not all(_as_expected(least, last) for _, least, last in results):
-        say(remarks(), _NOT_AS_EXPECTED, "red")
+        print_text(remarks(), _NOT_AS_EXPECTED, "red")
         sys.exit(Exit.FAILED)
 
 
@@ -74,12 +74,12 @@ def _round(console: Console, stage: Stage, num_jobs: int, least: int) -> Progres
     title = f"{num_jobs} job{'s' if num_jobs > 1 else ''} {kind} (minMember {least})"
     with Live(console=console, refresh_per_second=8) as live:
         for progress in play(stage, num_jobs, least, RUN_SECONDS, QUIET_SECONDS):
-            live.update(_shown(title, progress))
+            live.update(_progress_table(title, progress))
     console.print()
     return progress
 
 
-def _shown(title: str, progress: Progress) -> Group:
+def _progress_table(title: str, progress: Progress) -> Group:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, min_width=48)
     table.add_column("job", min_width=8)
     table.add_column("tasks running", justify="right")

@@ -107,14 +107,14 @@ class Chargeback:
     @property
     def by_queue(self) -> dict[str, Amounts]:
         """Of each queue, in name order."""
-        return self._by(lambda c: c.queue)
+        return self._sum_by(lambda c: c.queue)
 
     @property
     def by_user(self) -> dict[str, Amounts]:
         """Of each user, in name order."""
-        return self._by(lambda c: c.user)
+        return self._sum_by(lambda c: c.user)
 
-    def _by(self, name_of: Callable[[Charge], str]) -> dict[str, Amounts]:
+    def _sum_by(self, name_of: Callable[[Charge], str]) -> dict[str, Amounts]:
         found: dict[str, Amounts] = {}
         for charge in self.charges:
             name = name_of(charge)
@@ -213,12 +213,12 @@ def chargeback(trace: Trace, events: Iterable[Event], *, warm_up_ms: int = 0) ->
     """What a replay comes to; up to its last event."""
     book = Charging(trace, warm_up_ms)
     for event in events:
-        book.take(event)
-    return book.found()
+        book.add_event(event)
+    return book.total()
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class Usage:
     """A task on a node. since_ms: from when on it counts. milli, cpu_m: what it takes there."""
 
     since_ms: int
@@ -247,7 +247,7 @@ class _Job:
 
     payer: tuple[str, str]
     shapes: Mapping[str, TaskShape]
-    seats: dict[str, Seat]
+    seats: dict[str, Usage]
     grace_ms: int = 0
     since_ms: int | None = None
 
@@ -261,10 +261,10 @@ class Charging:
         self._arrivals = {a.gang.key: a for a in trace.arrivals}
         self._jobs: dict[str, _Job] = {}
         self._found: dict[tuple[str, str], Amounts] = defaultdict(Amounts)
-        self._staying: list[tuple[tuple[str, str], Seat, int]] = []
+        self._staying: list[tuple[tuple[str, str], Usage, int]] = []
         self._now_ms = 0
 
-    def take(self, event: Event) -> None:
+    def add_event(self, event: Event) -> None:
         """What happens next."""
         self._now_ms = event.at_ms
         match event:
@@ -279,12 +279,12 @@ class Charging:
                 self._move(self._jobs[event.job], event)
             case Release():
                 job = self._jobs[event.job]
-                self._stay(job, event.tasks, event.cause)
+                self._start_grace_period(job, event.tasks, event.cause)
                 self._rise(job, event.tasks)
             case Stop():
                 job = self._jobs[event.job]
                 self._lose(job, event.lost_ms, event.cause)
-                self._stay(job, job.seats, event.cause)
+                self._start_grace_period(job, job.seats, event.cause)
                 self._rise(job, list(job.seats))
                 job.since_ms = None
             case Finish():
@@ -293,7 +293,7 @@ class Charging:
             case NodeTurn() | Held():
                 pass
 
-    def found(self, until_ms: int | None = None) -> Chargeback:
+    def total(self, until_ms: int | None = None) -> Chargeback:
         """All charges up to an instant, the last event's if not given; tasks that sit count."""
         end_ms = self._now_ms if until_ms is None else until_ms
         found = dict(self._found)
@@ -319,13 +319,13 @@ class Charging:
         for place in places:
             shape = job.shapes[place.task]
             milli = milli_on(shape, self._nodes.get(place.node))
-            job.seats[place.task] = Seat(since_ms, milli, amount_of(shape.request, CPU))
+            job.seats[place.task] = Usage(since_ms, milli, amount_of(shape.request, CPU))
 
     def _rise(self, job: _Job, tasks: Iterable[str]) -> None:
         held = (job.seats.pop(task).held(self._now_ms, job.since_ms) for task in tasks)
         self._found[job.payer] = sum(held, self._found[job.payer])
 
-    def _stay(self, job: _Job, tasks: Iterable[str], cause: str) -> None:
+    def _start_grace_period(self, job: _Job, tasks: Iterable[str], cause: str) -> None:
         """Pods that are evicted hold what they have until their grace period is over."""
         if cause == _NODE or not job.grace_ms:
             return
@@ -366,7 +366,7 @@ def chargeback_of_pictures(snapshots: Sequence[Snapshot]) -> Chargeback:
         for gang in snapshot.gangs:
             watched.setdefault(gang.key, _Watched((gang.queue, user_of(gang)), first_ms))
         for key, each in watched.items():
-            each.look(snapshot.gang_by_key.get(key), snapshot)
+            each.observe(snapshot.gang_by_key.get(key), snapshot)
     found: dict[tuple[str, str], Amounts] = defaultdict(Amounts)
     for each in watched.values():
         found[each.payer] += each.found + each.standing(snapshots[-1].taken_ms)
@@ -380,23 +380,23 @@ class _Watched:
     payer: tuple[str, str]
     first_ms: int
     found: Amounts = Amounts(jobs=1)
-    seats: dict[str, tuple[Task, Seat]] = field(default_factory=dict)
+    seats: dict[str, tuple[Task, Usage]] = field(default_factory=dict)
     ran_ms: int | None = None
 
-    def look(self, gang: Gang | None, snapshot: Snapshot) -> None:
+    def observe(self, gang: Gang | None, snapshot: Snapshot) -> None:
         """What the next picture shows of it; None where it is gone."""
         now_ms = snapshot.taken_ms
         tasks = gang.tasks if gang is not None else ()
         held = {t.key: t for t in tasks if t.status.holds_resources}
-        left = [key for key, (task, _) in self.seats.items() if _is_gone(task, held.get(key))]
+        left = [key for key, (task, _) in self.seats.items() if _has_left_node(task, held.get(key))]
         if gang is not None and self._has_fallen(gang):
             lost = sum(self._lost(key, now_ms) for key in left)
-            is_node = any(_is_down(self.seats[key][0].node, snapshot) for key in left)
+            is_node = any(_is_not_ready(self.seats[key][0].node, snapshot) for key in left)
             self.found += Amounts(failed=lost) if is_node else Amounts(evicted=lost)
         for key in left:
             self.found += self.seats.pop(key)[1].held(now_ms, self.ran_ms)
         for key in held.keys() - self.seats.keys():
-            self.seats[key] = held[key], self._seat(held[key], snapshot)
+            self.seats[key] = held[key], self._task_usage(held[key], snapshot)
         self._run(gang)
 
     def standing(self, until_ms: int) -> Amounts:
@@ -406,35 +406,35 @@ class _Watched:
 
     def _has_fallen(self, gang: Gang) -> bool:
         is_over = bool(gang.tasks) and all(t.status in _OVER for t in gang.tasks)
-        return self.ran_ms is not None and not is_over and _num_ready(gang) < _least(gang)
+        return self.ran_ms is not None and not is_over and _num_ready(gang) < _minimum_members(gang)
 
     def _lost(self, key: str, now_ms: int) -> int:
         task, seat = self.seats[key]
         return seat.lost(max(task.saved_ms, self.ran_ms or 0), now_ms)
 
-    def _seat(self, task: Task, snapshot: Snapshot) -> Seat:
+    def _task_usage(self, task: Task, snapshot: Snapshot) -> Usage:
         since_ms = max(task.started_ms or snapshot.taken_ms, self.first_ms)
         node = snapshot.node_by_name.get(task.node)
         cpu_m = amount_of(task.shape.request, CPU)
-        return Seat(min(since_ms, snapshot.taken_ms), milli_on(task.shape, node), cpu_m)
+        return Usage(min(since_ms, snapshot.taken_ms), milli_on(task.shape, node), cpu_m)
 
     def _run(self, gang: Gang | None) -> None:
-        if gang is None or _num_ready(gang) < _least(gang):
+        if gang is None or _num_ready(gang) < _minimum_members(gang):
             self.ran_ms = None
         elif self.ran_ms is None:
             came = sorted(seat.since_ms for _, seat in self.seats.values())
-            self.ran_ms = came[min(_least(gang), len(came)) - 1] if came else None
+            self.ran_ms = came[min(_minimum_members(gang), len(came)) - 1] if came else None
 
 
 _OVER: Final = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED})
 
 
-def _is_gone(before: Task, now: Task | None) -> bool:
+def _has_left_node(before: Task, now: Task | None) -> bool:
     """Whether a pod has left its node; one of its name that was made again is another one."""
     return now is None or (before.uid, before.node) != (now.uid, now.node)
 
 
-def _is_down(name: str, snapshot: Snapshot) -> bool:
+def _is_not_ready(name: str, snapshot: Snapshot) -> bool:
     node = snapshot.node_by_name.get(name)
     return node is None or not node.ready
 
@@ -443,5 +443,5 @@ def _num_ready(gang: Gang) -> int:
     return sum(task.status.counts_as_ready for task in gang.tasks)
 
 
-def _least(gang: Gang) -> int:
+def _minimum_members(gang: Gang) -> int:
     return max(gang.min_member, 1)

@@ -39,13 +39,13 @@ class JobColumns:
 
 
 @dataclass(frozen=True, eq=False)
-class Common:
+class CommonJobs:
     """The jobs of one trace and seed that finished under every model."""
 
     names: frozenset[str]
 
     @classmethod
-    def of(cls, columns: Iterable[JobColumns]) -> Self:
+    def from_columns(cls, columns: Iterable[JobColumns]) -> Self:
         """Of all replays of one trace and seed."""
         return cls(frozenset.intersection(*(each.finished for each in columns)))
 

@@ -39,7 +39,7 @@ class Figure:
         """Whether a difference can be for better or worse."""
         return self.is_better_low is not None and not self.is_timed
 
-    def of(self, metrics: Mapping[str, Any]) -> float | None:
+    def value(self, metrics: Mapping[str, Any]) -> float | None:
         """The figure of a replay; None where there was nothing to measure."""
         found: Any = metrics
         for step in self.path:

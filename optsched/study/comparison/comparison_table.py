@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from optsched.study.accounting.chargeback import HEADER, of_json, together
-from optsched.study.comparison.common_jobs import Common, JobColumns
+from optsched.study.comparison.common_jobs import CommonJobs, JobColumns
 from optsched.study.comparison.compared_metrics import FIGURES
 from optsched.study.comparison.comparison_text import verdict
 from optsched.study.comparison.statistics import CONFIDENCE, least_pairs, paired_differences
@@ -68,7 +68,7 @@ class Comparison:
     is_complete: bool
 
     @classmethod
-    def of(
+    def from_results(
         cls,
         cells: Sequence[Cell],
         results: Mapping[str, Mapping[str, Any]],
@@ -96,19 +96,19 @@ class Comparison:
         return least_pairs(max(len(self.models) - 1, 1))
 
     @cached_property
-    def common(self) -> Mapping[tuple[str, int], Common]:
+    def common(self) -> Mapping[tuple[str, int], CommonJobs]:
         """Of each trace and seed, the jobs that finished under every model."""
         found: dict[tuple[str, int], list[JobColumns]] = {}
         for row in self.rows:
             if row.jobs is not None:
                 found.setdefault(row.replay, []).append(row.jobs)
-        return {replay: Common.of(columns) for replay, columns in found.items()}
+        return {replay: CommonJobs.from_columns(columns) for replay, columns in found.items()}
 
     def value(self, row: Row, figure: Figure) -> float | None:
         """A figure of a replay; times of jobs over those that finished under every model."""
         if figure.path[0] not in _TIMES or row.jobs is None:
-            return figure.of(row.result["metrics"])
-        return figure.of(self._over_common[row.model, row.trace, row.seed])
+            return figure.value(row.result["metrics"])
+        return figure.value(self._over_common[row.model, row.trace, row.seed])
 
     @cached_property
     def _over_common(self) -> dict[tuple[str, str, int], dict[str, Any]]:
@@ -138,7 +138,7 @@ class Comparison:
         pairs = [(base[r.replay], r) for r in self.rows if r.model == model and r.replay in base]
         return all(_finished(one) == _finished(other) for one, other in pairs)
 
-    def mean(self, model: str, figure: Figure) -> float | None:
+    def mean_of_model(self, model: str, figure: Figure) -> float | None:
         """Over the replays of a model in which there is something to measure."""
         found = [self.value(row, figure) for row in self.rows if row.model == model]
         values = [v for v in found if v is not None]
@@ -199,7 +199,7 @@ class Comparison:
     def _paired(
         self, figures: Sequence[Figure], pairs: Sequence[Sequence[tuple[Row, Row]]]
     ) -> list[Difference | None]:
-        table = [[self._apart(figure, rows) for rows in pairs] for figure in figures]
+        table = [[self._paired_difference(figure, rows) for rows in pairs] for figure in figures]
         return paired_differences(table, max(len(self.models) - 1, 1))
 
     def _pairs(self, model: str) -> list[list[tuple[Row, Row]]]:
@@ -212,7 +212,7 @@ class Comparison:
                 found.setdefault(content, []).append((base[row.replay], row))
         return list(found.values())
 
-    def _apart(self, figure: Figure, rows: Sequence[tuple[Row, Row]]) -> float | None:
+    def _paired_difference(self, figure: Figure, rows: Sequence[tuple[Row, Row]]) -> float | None:
         values = [(self.value(one, figure), self.value(other, figure)) for one, other in rows]
         apart = [b - a for a, b in values if a is not None and b is not None]
         return sum(apart) / len(apart) if apart else None
@@ -239,7 +239,7 @@ class Comparison:
         }
 
     def _of_model(self, model: str) -> dict[str, Any]:
-        means = {figure.name: self.mean(model, figure) for figure in FIGURES}
+        means = {figure.name: self.mean_of_model(model, figure) for figure in FIGURES}
         differences = {}
         for figure in FIGURES:
             apart = self.difference(model, figure)

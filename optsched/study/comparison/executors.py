@@ -118,7 +118,7 @@ class Tls:
     key: Path | None = None
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether all are there."""
         return None not in (self.ca, self.cert, self.key)
 
@@ -159,7 +159,7 @@ def remote_cluster(address: str, tls: Tls, clock: Clock) -> Iterator[OnDask]:
     except ImportError as e:
         raise PlaceError(INSTALL) from e
     security = None
-    if tls.is_whole:
+    if tls.is_complete:
         security = Security(
             tls_ca_file=str(tls.ca),
             tls_client_cert=str(tls.cert),
@@ -233,7 +233,7 @@ def check_address(address: str, tls: Tls) -> None:
         is_whole = False
     if not is_whole:
         raise PlaceError(f"{address}: is no address of Dask: write tls://HOST:PORT")
-    if parts.scheme == "tls" and not tls.is_whole:
+    if parts.scheme == "tls" and not tls.is_complete:
         raise PlaceError(f"{address}: needs --dask-ca, --dask-cert and --dask-key")
     if parts.scheme == "tcp" and not _is_loopback(parts.hostname or ""):
         raise PlaceError(

@@ -77,7 +77,9 @@ class Cell:
             played = play(given, policy, options, warm_up_ms=warm_up_ms, solver=solver, clock=clock)
         result = as_result(given, policy, options, warm_up_ms, played)
         result["jobs"] = columns_of(played.jobs)
-        return result if played.story is None else {**result, "series": series_of(played.story)}
+        return (
+            result if played.timeline is None else {**result, "series": series_of(played.timeline)}
+        )
 
 
 def cells_of(

@@ -144,7 +144,7 @@ class _After:
         for node in self._snapshot.nodes:
             total.update(dict(node.allocatable))
         held: dict[str, Counter[str]] = {g.queue: Counter() for g in self._snapshot.gangs}
-        for task in self._seated():
+        for task in self._placed_tasks():
             queue = self._queue.get(task.gang)
             if queue is not None:
                 held[queue].update(dict(task.shape.request))
@@ -155,18 +155,20 @@ class _After:
 
     def allocation(self) -> float | None:
         """See `PlanMeasures`."""
-        books = self._books()
+        books = self._gpu_books()
         gpus = sum(gpus_of(self._nodes[name]) for name in books)
         if gpus:
-            return sum(self._taken(name, book) for name, book in books.items()) / (WHOLE * gpus)
+            return sum(self._used_gpu_milli(name, book) for name, book in books.items()) / (
+                WHOLE * gpus
+            )
         total = sum(amount_of(n.allocatable, CPU) for n in self._nodes.values())
-        used = sum(amount_of(task.shape.request, CPU) for task in self._seated())
+        used = sum(amount_of(task.shape.request, CPU) for task in self._placed_tasks())
         return used / total if total else None
 
     def fragmentation(self) -> float | None:
         """See `PlanMeasures`."""
         arrivals = tuple(Arrival(0, gang, None) for gang in self._snapshot.gangs if gang.tasks)
-        books = self._books()
+        books = self._gpu_books()
         idle = sum(sum(book.free) for book in books.values())
         if not idle or not arrivals:
             return None
@@ -175,21 +177,21 @@ class _After:
         for name, book in books.items():
             used = sum(amount_of(task.shape.request, CPU) for task in self.tasks[name])
             cpu_m = amount_of(self._nodes[name].allocatable, CPU) - used
-            lost += wasted.of(self._nodes[name], cpu_m, book.free)
+            lost += wasted.fragment_milli(self._nodes[name], cpu_m, book.free)
         return lost / idle
 
-    def _taken(self, name: str, book: GpuBook) -> int:
+    def _used_gpu_milli(self, name: str, book: GpuBook) -> int:
         """Thousandths of the GPUs of a node."""
         plain = WHOLE * len(book.free) - sum(book.free)
         return plain + sum(vgpu_milli(task.shape, self._nodes[name]) for task in self.tasks[name])
 
-    def _books(self) -> dict[str, GpuBook]:
+    def _gpu_books(self) -> dict[str, GpuBook]:
         """What is free of the GPUs of nodes that are up."""
         books = {n.name: GpuBook(n) for n in self._snapshot.nodes if n.ready}
         for name, book in books.items():
             for task in self.tasks[name]:
-                book.take(task.shape, self._cards.get(task.key, task.cards))
+                book.allocate(task.shape, self._cards.get(task.key, task.cards))
         return books
 
-    def _seated(self) -> Iterator[Task]:
+    def _placed_tasks(self) -> Iterator[Task]:
         return (task for tasks in self.tasks.values() for task in tasks)

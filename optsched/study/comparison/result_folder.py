@@ -20,12 +20,12 @@ _PARTS: Final = {"metrics", "gpu_hours", "jobs"}
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class ResultFolder:
     """A folder with one file for each cell, by its key; None keeps nothing."""
 
     folder: Path | None
 
-    def find(self, cell: Cell) -> Mapping[str, Any] | None:
+    def load_result(self, cell: Cell) -> Mapping[str, Any] | None:
         """The result of a cell, if it was played to the end; anything else there is none."""
         if self.folder is None:
             return None
@@ -36,7 +36,7 @@ class Keep:
         whole = isinstance(found, dict) and found.get("complete") is True and found.keys() >= _PARTS
         return found if whole else None
 
-    def put(self, cell: Cell, result: Mapping[str, Any]) -> None:
+    def store_result(self, cell: Cell, result: Mapping[str, Any]) -> None:
         """Keep a result. Raises OSError where it can not be written; what was there stays."""
         if self.folder is None:
             return

@@ -80,7 +80,7 @@ class EmulatedCluster:
         """Let time pass: pods end that are told to, then a session is held."""
         self.now_ms += milliseconds
         for pod in self.objects("Pod"):
-            _end_if_told(pod)
+            _end_if_requested(pod)
         snapshot = assemble(self._objects.values(), self._options, self.now_ms).snapshot
         report = run_session(
             self._usage.noted(snapshot, half_life_of(self._policy.rules)),
@@ -106,7 +106,7 @@ def _key(obj: Mapping[str, Any]) -> str:
     return f"{meta['namespace']}/{meta['name']}" if "namespace" in meta else str(meta["name"])
 
 
-def _end_if_told(pod: dict[str, Any]) -> None:
+def _end_if_requested(pod: dict[str, Any]) -> None:
     annotations = pod["metadata"].get("annotations", {})
     if pod.get("status", {}).get("phase") != "Running":
         return

@@ -50,7 +50,7 @@ class JobState:
     cpus: int = 0
 
     @property
-    def is_done(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether all its tasks have ended well."""
         return self.succeeded == TASKS
 
@@ -86,9 +86,9 @@ class Progress:
         )
 
     @property
-    def is_over(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether there is nothing left to wait for."""
-        return self.is_stuck or all(job.is_done for job in self.jobs.values())
+        return self.is_stuck or all(job.is_complete for job in self.jobs.values())
 
 
 def job_manifests(jobs: Sequence[str], min_member: int) -> list[dict[str, Any]]:
@@ -138,15 +138,15 @@ def play(
                 since = complete_since.setdefault(job, now)
                 if now - since >= run_seconds:
                     stage.complete(names[job])
-            if state.is_done:
+            if state.is_complete:
                 finished.setdefault(job, now - start)
         works = any(state.running == TASKS for state in states.values())
         stuck = not works and now - changed >= quiet_seconds
         progress = Progress(now - start, states, dict(finished), is_stuck=stuck)
-        if all(state.is_done for state in states.values()):
+        if all(state.is_complete for state in states.values()):
             progress = Progress(now - start, states, dict(finished))
         yield progress
-        if progress.is_over:
+        if progress.is_finished:
             return
 
 

@@ -25,7 +25,7 @@ _HEAD: Final = ("list", "offline", "bound", "FGD", "moved", *(f"by {size}" for s
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Arguments:
     """What the command line asks for; see its help."""
 
     lists: tuple[Path, ...]
@@ -35,7 +35,7 @@ class Asked:
     runs: int
 
 
-def lines(asked: Asked) -> Iterator[str]:
+def lines(given_arguments: Arguments) -> Iterator[str]:
     """A table, row by row as they come.
 
     Raises
@@ -44,15 +44,18 @@ def lines(asked: Asked) -> Iterator[str]:
         As `read_workload`.
 
     """
-    width = max(len(path.stem) for path in asked.lists)
+    width = max(len(path.stem) for path in given_arguments.lists)
     yield _row(_HEAD, width)
-    for path in asked.lists:
-        workload, problems = read_workload(path, asked.nodes)
+    for path in given_arguments.lists:
+        workload, problems = read_workload(path, given_arguments.nodes)
         sys.stderr.writelines(f"{printable(str(problem))}\n" for problem in problems)
-        here = scene(workload, asked.seed)
-        runs = [offline(here, time.process_time, asked.seconds, run) for run in range(asked.runs)]
+        here = scene(workload, given_arguments.seed)
+        runs = [
+            offline(here, time.process_time, given_arguments.seconds, run)
+            for run in range(given_arguments.runs)
+        ]
         reached = median(run.reached for run in runs)
-        few, _ = with_moves(here, _MOVED, time.process_time, asked.seconds, 0)
+        few, _ = with_moves(here, _MOVED, time.process_time, given_arguments.seconds, 0)
         numbers = (reached, runs[0].bound, runs[0].fgd, few, *online(here).values())
         yield _row((path.stem, *(f"{number:.2f}" for number in numbers)), width)
 
@@ -71,9 +74,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=1, help="searches of which to show the median")
     parser.add_argument("--seconds", type=float, default=120, help="of processor time, each")
     said = parser.parse_args(arguments)
-    asked = Asked(tuple(said.lists), said.nodes, said.seed, said.seconds, max(said.runs, 1))
+    given_arguments = Arguments(
+        tuple(said.lists), said.nodes, said.seed, said.seconds, max(said.runs, 1)
+    )
     try:
-        for line in lines(asked):
+        for line in lines(given_arguments):
             sys.stdout.write(f"{printable(line)}\n")
             sys.stdout.flush()
     except InstanceError as e:

@@ -45,30 +45,33 @@ class Fragments:
     idle_cpu_m: I64
 
     @classmethod
-    def of(cls, workload: Workload) -> Self:
+    def from_workload(cls, workload: Workload) -> Self:
         """Typical pods of a workload."""
-        asked, typical, share = workload.asked, workload.typical, workload.share
-        takes = asked.milli[typical] > 0
+        requests, typical, share = workload.requests, workload.typical, workload.share
+        takes = requests.milli[typical] > 0
         gpu, idle = typical[takes], typical[~takes]
-        milli, size = np.unique(asked.milli[gpu], return_inverse=True)
+        milli, size = np.unique(requests.milli[gpu], return_inverse=True)
         return cls(
             share=share[takes],
-            cpu_m=asked.cpu_m[gpu],
-            number=asked.number[gpu],
+            cpu_m=requests.cpu_m[gpu],
+            number=requests.number[gpu],
             size=size,
             milli=milli,
-            reach=asked.reach[gpu],
+            reach=requests.reach[gpu],
             idle_share=share[~takes],
-            idle_cpu_m=asked.cpu_m[idle],
+            idle_cpu_m=requests.cpu_m[idle],
         )
 
     def amount(self, cpu_m: I64, free: I64, model: I64) -> F64:
         """(S,) F of states with CPU (S,), GPUs (S, D) and models (S,), in thousandths of a GPU."""
         parts = range(0, len(cpu_m), _AT_ONCE)
-        found = [self._some(*(a[i : i + _AT_ONCE] for a in (cpu_m, free, model))) for i in parts]
+        found = [
+            self._shared_gpu_fragments(*(a[i : i + _AT_ONCE] for a in (cpu_m, free, model)))
+            for i in parts
+        ]
         return np.concatenate([*found, np.zeros(0)])
 
-    def _some(self, cpu_m: I64, free: I64, model: I64) -> F64:
+    def _shared_gpu_fragments(self, cpu_m: I64, free: I64, model: I64) -> F64:
         total = free.sum(axis=1).astype(np.float64)
         room = free.T[:, None, :]
         suffices = room >= self.milli[:, None]  # (D, Z, S)

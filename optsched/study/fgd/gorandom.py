@@ -56,10 +56,10 @@ class GoRandom:
     def shuffle(self, values: MutableSequence[int]) -> None:
         """Go's `Shuffle`, which draws by Lemire's multiplication."""
         for i in range(len(values) - 1, 0, -1):
-            j = self._below(i + 1)
+            j = self._int_below(i + 1)
             values[i], values[j] = values[j], values[i]
 
-    def _below(self, most: int) -> int:
+    def _int_below(self, most: int) -> int:
         product = (self.int63() >> 31) * most
         if product % 2**32 < most:
             threshold = (2**32 - most) % most

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from optsched.study.fgd.node_states import States, room_for
+from optsched.study.fgd.node_states import States, fits_one_more
 from optsched.study.gpu_packing.node_pool import WHOLE
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _NO_ROOM: Final = -1
 
 
-class Room:
+class IdleResources:
     """N nodes; points of classes on them are kept until a node changes.
 
     More may be taken than there is: what is left then is negative. Of equally good nodes the one
@@ -29,29 +29,29 @@ class Room:
     def __init__(self, workload: Workload, policy: Policy, rank: I64) -> None:
         machines = workload.machines
         self._order = np.argsort(rank)
-        self._asked, self._policy = workload.asked, policy
+        self._requests, self._policy = workload.requests, policy
         self._cpu_m, self._memory_mib = machines.cpu_m.copy(), machines.memory_mib.copy()
         self._free, self._model = machines.free.copy(), machines.model
         self._num_gpu = (machines.free > 0).sum(axis=1)
         self._sorts = np.zeros_like(self._num_gpu)
-        self._points = np.full((len(self._model), len(self._asked.cpu_m)), _NO_ROOM, np.int8)
+        self._points = np.full((len(self._model), len(self._requests.cpu_m)), _NO_ROOM, np.int8)
         self._stale = set(range(len(self._model)))
 
-    def take(self, kind: int, node: int, devices: Sequence[int], times: int = 1) -> None:
+    def allocate(self, kind: int, node: int, devices: Sequence[int], times: int = 1) -> None:
         """Take room for pods of a class; for less than none, give it back."""
-        self._cpu_m[node] -= times * self._asked.cpu_m[kind]
-        self._memory_mib[node] -= times * self._asked.memory_mib[kind]
-        self._free[node, list(devices)] -= times * self._asked.milli[kind]
+        self._cpu_m[node] -= times * self._requests.cpu_m[kind]
+        self._memory_mib[node] -= times * self._requests.memory_mib[kind]
+        self._free[node, list(devices)] -= times * self._requests.milli[kind]
         self._stale.add(node)
 
-    def has(self, kind: int, node: int, devices: Sequence[int]) -> bool:
+    def fits(self, kind: int, node: int, devices: Sequence[int]) -> bool:
         """Whether a pod of a class fits these devices of a node."""
-        asked = self._asked
+        requests = self._requests
         return bool(
-            asked.reach[kind, self._model[node]]
-            and self._cpu_m[node] >= asked.cpu_m[kind]
-            and self._memory_mib[node] >= asked.memory_mib[kind]
-            and (self._free[node, list(devices)] >= asked.milli[kind]).all()
+            requests.reach[kind, self._model[node]]
+            and self._cpu_m[node] >= requests.cpu_m[kind]
+            and self._memory_mib[node] >= requests.memory_mib[kind]
+            and (self._free[node, list(devices)] >= requests.milli[kind]).all()
         )
 
     def lacks(self, node: int) -> tuple[set[int], bool]:
@@ -72,7 +72,7 @@ class Room:
             return
         nodes = np.array(sorted(self._stale))
         states = self._states(nodes)
-        fits = room_for(states, self._asked)
+        fits = fits_one_more(states, self._requests)
         self._points[nodes] = np.where(fits, self._policy.scores(states), _NO_ROOM)
         self._stale.clear()
 
@@ -81,8 +81,8 @@ class Room:
         return States(*(part[nodes] for part in parts))
 
     def _devices(self, kind: int, node: int) -> tuple[int, ...]:
-        number = int(self._asked.number[kind])
-        if self._asked.is_share[kind]:
+        number = int(self._requests.number[kind])
+        if self._requests.is_share[kind]:
             states = self._states(np.array([node]))
             return (int(self._policy.devices(states, np.array([kind]))[0]),)
         return tuple(np.flatnonzero(self._free[node] == WHOLE)[:number].tolist())

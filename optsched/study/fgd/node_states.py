@@ -11,7 +11,7 @@ from optsched.study.gpu_packing.node_pool import WHOLE
 
 if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
-    from optsched.study.gpu_packing.node_pool import Asked
+    from optsched.study.gpu_packing.node_pool import Requests
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -41,29 +41,31 @@ class States:
     sorts: I64
 
     @property
-    def left(self) -> I64:
+    def idle_gpu_milli(self) -> I64:
         """(S,) thousandths left of all GPUs."""
         found: I64 = self.free.sum(axis=1)
         return found
 
-    def some(self, rows: I64) -> States:
+    def select(self, rows: I64) -> States:
         """States (len(rows),) among these."""
         parts = (self.cpu_m, self.memory_mib, self.free, self.num_gpu, self.model, self.sorts)
         return States(*(part[rows] for part in parts))
 
 
-def room_for(states: States, asked: Asked) -> Bool:
+def fits_one_more(states: States, requests: Requests) -> Bool:
     """(S, K) whether one more pod of each class fits."""
-    enough = (states.free[:, None, :] >= asked.milli[:, None]).sum(axis=2) >= asked.number
-    found: Bool = enough & asked.reach[:, states.model].T
-    found &= states.cpu_m[:, None] >= asked.cpu_m
-    found &= states.memory_mib[:, None] >= asked.memory_mib
+    enough = (states.free[:, None, :] >= requests.milli[:, None]).sum(axis=2) >= requests.number
+    found: Bool = enough & requests.reach[:, states.model].T
+    found &= states.cpu_m[:, None] >= requests.cpu_m
+    found &= states.memory_mib[:, None] >= requests.memory_mib
     return found
 
 
-def sort_of(asked: Asked) -> I64:
+def sort_of(requests: Requests) -> I64:
     """(K,) the sort of each class as a bit; 0 without GPUs."""
-    found: I64 = np.where(asked.is_share, 1, np.where(asked.number > 0, 1 << asked.number, 0))
+    found: I64 = np.where(
+        requests.is_share, 1, np.where(requests.number > 0, 1 << requests.number, 0)
+    )
     return found
 
 
@@ -74,16 +76,16 @@ def tightest(free: I64, milli: I64) -> I64:
     return found
 
 
-def with_pods(free: I64, asked: Asked, classes: I64, devices: I64) -> I64:
+def with_pods(free: I64, requests: Requests, classes: I64, devices: I64) -> I64:
     """(S, D) GPUs with one more pod of classes (S,): a part on its device, or the first idle ones.
 
     Where a pod does not fit, the row means nothing.
     """
     left = free.copy()
-    sharing = np.flatnonzero(asked.is_share[classes])
-    left[sharing, devices[sharing]] -= asked.milli[classes[sharing]]
-    whole = np.flatnonzero(~asked.is_share[classes])
+    sharing = np.flatnonzero(requests.is_share[classes])
+    left[sharing, devices[sharing]] -= requests.milli[classes[sharing]]
+    whole = np.flatnonzero(~requests.is_share[classes])
     idle = left[whole] == WHOLE
-    taken = idle & (idle.cumsum(axis=1) <= asked.number[classes[whole], None])
+    taken = idle & (idle.cumsum(axis=1) <= requests.number[classes[whole], None])
     left[whole] = np.where(taken, 0, left[whole])
     return left

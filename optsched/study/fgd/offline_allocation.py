@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 
 def arrived_pods(workload: Workload, run: Arrivals, percent: int = 100) -> I64:
     """(T,) classes of the pods that arrive until they ask for so much of all GPUs."""
-    demand = workload.asked.worth[run.classes].cumsum()
+    demand = workload.requests.worth[run.classes].cumsum()
     return run.classes[demand * 100 <= percent * workload.total_milli]
 
 
 def pool_of(workload: Workload, classes: I64) -> Pool:
     """Pods of some classes (T,) beside the nodes of a workload; those without GPUs must run."""
-    asked, machines = workload.asked, workload.machines
+    requests, machines = workload.requests, workload.machines
     nodes = Nodes(
         machines.cpu_m, machines.memory_mib, (machines.free > 0).sum(axis=1), machines.model
     )
     return Pool(
-        cpu_m=asked.cpu_m,
-        memory_mib=asked.memory_mib,
-        number=asked.number,
-        milli=asked.milli,
-        supply=np.bincount(classes, minlength=len(asked.cpu_m)),
-        must=asked.worth == 0,
-        reach=asked.reach,
+        cpu_m=requests.cpu_m,
+        memory_mib=requests.memory_mib,
+        number=requests.number,
+        milli=requests.milli,
+        supply=np.bincount(classes, minlength=len(requests.cpu_m)),
+        must=requests.worth == 0,
+        reach=requests.reach,
         nodes=nodes,
     )
 
@@ -59,7 +59,9 @@ def plan_of(pool: Pool, classes: I64, layout: Layout) -> list[Placed]:
     return [
         Placed(waiting[k].pop(), n, devices)
         for n in range(len(layout.pods))
-        for k, devices in _deal(pool, layout.pods[n], layout.shares[n], _idle(layout.shares[n], ()))
+        for k, devices in _allocate_node(
+            pool, layout.pods[n], layout.shares[n], _idle(layout.shares[n], ())
+        )
     ]
 
 
@@ -68,10 +70,10 @@ def plan_as_placed(workload: Workload, classes: I64, nodes: I64, devices: I64) -
     free, plan = workload.machines.free.copy(), list[Placed]()
     for pod in np.flatnonzero(nodes >= 0).tolist():
         kind, node = classes[pod], int(nodes[pod])
-        number = int(workload.asked.number[kind])
+        number = int(workload.requests.number[kind])
         idle = np.flatnonzero(free[node] == WHOLE)[:number].tolist()
         taken = tuple(idle) if devices[pod] < 0 else (int(devices[pod]),)
-        free[node, list(taken)] -= workload.asked.milli[kind]
+        free[node, list(taken)] -= workload.requests.milli[kind]
         plan.append(Placed(pod, node, taken))
     return plan
 
@@ -100,7 +102,7 @@ def plan_with_moves(
     ]
     for n in np.flatnonzero(rest.pods.any(axis=1)).tolist():
         idle = _idle(layout.shares[n], taken.get(n, set()))
-        for k, devices in _deal(pool, rest.pods[n], rest.shares[n], idle):
+        for k, devices in _allocate_node(pool, rest.pods[n], rest.shares[n], idle):
             plan.append(Placed(waiting[k].pop(), n, devices))
     return plan
 
@@ -110,7 +112,7 @@ def _idle(shares: I64, taken: Collection[int]) -> list[int]:
     return [d for d in np.flatnonzero(~shares.any(axis=1)).tolist() if d not in taken]
 
 
-def _deal(
+def _allocate_node(
     pool: Pool, pods: I64, shares: I64, idle: list[int]
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Class and GPUs of each pod (K,) of one node."""
@@ -118,7 +120,7 @@ def _deal(
         np.repeat(np.arange(len(shares)), shares[:, z]).tolist() for z in range(shares.shape[1])
     ]
     for k in np.repeat(np.arange(len(pods)), pods).tolist():
-        z, number = int(pool.size_of[k]), int(pool.whole[k])
+        z, number = int(pool.size_of[k]), int(pool.whole_gpus[k])
         if z >= 0:
             yield k, (part[z].pop(),)
             continue

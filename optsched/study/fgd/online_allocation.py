@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from optsched.study.fgd.idle_resources import Room
+from optsched.study.fgd.idle_resources import IdleResources
 from optsched.study.fgd.offline_allocation import plan_of, pool_of
 from optsched.study.fgd.plan_check import Placed, milli_of_plan
 from optsched.study.fgd.scoring_policies import POLICIES
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from optsched.problem.arrays import F64, I64
     from optsched.study.fgd.workload import Workload
-    from optsched.study.gpu_packing.node_pool import Asked
+    from optsched.study.gpu_packing.node_pool import Requests
 
 EXPECTED: Final = 102
 """Percent of all GPUs for which slots are planned: a little more, since not all demand has room."""
@@ -54,21 +54,21 @@ class Slot:
 
 def expected_pods(workload: Workload, percent: float = EXPECTED) -> I64:
     """(T,) classes of pods in their shares that ask for so much of all GPUs."""
-    part = _part_of_all(workload)
+    part = _class_shares(workload)
     number = np.rint(part * _number(workload, percent))
     return np.repeat(np.arange(len(part)), number.astype(np.int64))
 
 
-def _part_of_all(workload: Workload) -> F64:
+def _class_shares(workload: Workload) -> F64:
     """(K,) which part of all pods each class makes up."""
-    number = np.bincount(workload.pod_class, minlength=len(workload.asked.cpu_m))
+    number = np.bincount(workload.pod_class, minlength=len(workload.requests.cpu_m))
     part: F64 = number / number.sum()
     return part
 
 
 def _number(workload: Workload, percent: float) -> float:
     """Pods that ask for so much of all GPUs on average."""
-    mean = float(_part_of_all(workload) @ workload.asked.worth)
+    mean = float(_class_shares(workload) @ workload.requests.worth)
     return percent / 100 * workload.total_milli / mean
 
 
@@ -86,11 +86,11 @@ def planned_slots(workload: Workload, seconds: float = PLAN_SECONDS) -> list[Slo
 def helpful(workload: Workload, slots: list[Slot], rank: I64) -> list[Slot]:
     """The slots; none where drawn pods are given no less of the GPUs without."""
     drawn = np.random.default_rng(_REHEARSAL_SEED).choice(
-        len(workload.asked.cpu_m),
+        len(workload.requests.cpu_m),
         int(_DRAWN * _number(workload, 100)) + 1,
-        p=_part_of_all(workload),
+        p=_class_shares(workload),
     )
-    demand = workload.asked.worth[drawn].cumsum()
+    demand = workload.requests.worth[drawn].cumsum()
     pods = drawn[demand <= workload.total_milli].tolist()
     with_slots, without = (
         milli_of_plan(workload, pods, placed_in_batches(workload, pods, some, 1, rank))
@@ -118,16 +118,16 @@ class _Cluster:
     """What is left, what is left beside the slots, and the slots that nobody has taken."""
 
     def __init__(self, workload: Workload, slots: Sequence[Slot], rank: I64) -> None:
-        self._asked = workload.asked
+        self._requests = workload.requests
         policy = POLICIES["06-FGD"](workload)
-        self._left, self._spare = (Room(workload, policy, rank) for _ in range(2))
-        self._made_for = _made_for_no_less(workload.asked)
+        self._left, self._spare = (IdleResources(workload, policy, rank) for _ in range(2))
+        self._made_for = _covering_classes(workload.requests)
         self._of_kind: defaultdict[int, list[Slot]] = defaultdict(list)
         self._on: defaultdict[int, list[Slot]] = defaultdict(list)
         for slot in sorted(slots, key=lambda s: (s.node, s.devices), reverse=True):
             self._of_kind[slot.kind].append(slot)
             self._on[slot.node].append(slot)
-            self._spare.take(slot.kind, slot.node, slot.devices)
+            self._spare.allocate(slot.kind, slot.node, slot.devices)
 
     def arrive(self, batch: dict[int, int]) -> Iterator[Placed]:
         """Place a batch, pods and their classes: those with slots of their own first.
@@ -142,7 +142,7 @@ class _Cluster:
                 others.append((pod, kind))
             else:
                 yield Placed(pod, *self._filled(slot, kind))
-        whole = self._asked.number
+        whole = self._requests.number
         for pod, kind in sorted(others, key=lambda o: (-max(whole[o[1]], 1), o[0])):
             at = self._elsewhere(kind)
             if at is not None:
@@ -154,47 +154,49 @@ class _Cluster:
             return self._filled(slot, kind)
         at = self._spare.best(kind) or self._left.best(kind)
         if at is not None:
-            self._put(kind, *at)
+            self._place_pod(kind, *at)
         return at
 
     def _slot(self, kind: int, made_for: Sequence[int]) -> Slot | None:
         slots = (slot for other in made_for for slot in reversed(self._of_kind[other]))
-        fitting = (slot for slot in slots if self._left.has(kind, slot.node, slot.devices))
+        fitting = (slot for slot in slots if self._left.fits(kind, slot.node, slot.devices))
         return next(fitting, None)
 
     def _filled(self, slot: Slot, kind: int) -> tuple[int, tuple[int, ...]]:
         self._drop(slot)
-        self._put(kind, slot.node, slot.devices)
+        self._place_pod(kind, slot.node, slot.devices)
         return slot.node, slot.devices
 
-    def _put(self, kind: int, node: int, devices: tuple[int, ...]) -> None:
+    def _place_pod(self, kind: int, node: int, devices: tuple[int, ...]) -> None:
         for room in (self._left, self._spare):
-            room.take(kind, node, devices)
+            room.allocate(kind, node, devices)
         while any(self._spare.lacks(node)):
-            self._drop(self._least_needed(node))
+            self._drop(self._smallest_slot(node))
 
     def _drop(self, slot: Slot) -> None:
         self._of_kind[slot.kind].remove(slot)
         self._on[slot.node].remove(slot)
-        self._spare.take(slot.kind, slot.node, slot.devices, -1)
+        self._spare.allocate(slot.kind, slot.node, slot.devices, -1)
 
-    def _least_needed(self, node: int) -> Slot:
+    def _smallest_slot(self, node: int) -> Slot:
         """The slot to give up: the smallest on a device that lacks room, or the most CPU."""
         devices, by_cpu = self._spare.lacks(node)
-        size = -self._asked.cpu_m if by_cpu else self._asked.worth
+        size = -self._requests.cpu_m if by_cpu else self._requests.worth
         there = [s for s in self._on[node] if not devices or devices & set(s.devices)]
         return min(there, key=lambda s: (size[s.kind], s.kind))
 
 
-def _made_for_no_less(asked: Asked) -> list[list[int]]:
+def _covering_classes(requests: Requests) -> list[list[int]]:
     """For each class those that ask for as many GPUs and no less of anything, the next first.
 
     Memory aside, which is looked at when a slot is taken.
     """
-    less = (asked.cpu_m[:, None] <= asked.cpu_m) & (asked.milli[:, None] <= asked.milli)
-    less &= asked.number[:, None] == asked.number
-    less &= (asked.milli[:, None] == WHOLE) == (asked.milli == WHOLE)
+    less = (requests.cpu_m[:, None] <= requests.cpu_m) & (requests.milli[:, None] <= requests.milli)
+    less &= requests.number[:, None] == requests.number
+    less &= (requests.milli[:, None] == WHOLE) == (requests.milli == WHOLE)
     return [
-        sorted(np.flatnonzero(row).tolist(), key=lambda k: (asked.worth[k], asked.cpu_m[k], k))
+        sorted(
+            np.flatnonzero(row).tolist(), key=lambda k: (requests.worth[k], requests.cpu_m[k], k)
+        )
         for row in less
     ]

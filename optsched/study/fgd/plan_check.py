@@ -49,7 +49,7 @@ def wrong_with_plan(
         Pods that run; others do not.
 
     """
-    unknown = [*_each_once(classes, plan), *_nowhere(workload, plan)]
+    unknown = [*_check_duplicates(classes, plan), *_nowhere(workload, plan)]
     return unknown or [
         *(said for at in plan for said in _alone(workload, classes[at.pod], at)),
         *_together(workload, classes, plan),
@@ -58,13 +58,15 @@ def wrong_with_plan(
 
 def milli_of_plan(workload: Workload, classes: Sequence[int], plan: Sequence[Placed]) -> int:
     """Thousandths of GPUs that pods of a plan take, by what they ask for."""
-    asked = workload.asked
-    return sum(int(asked.milli[classes[at.pod]]) * len(at.devices) for at in plan)
+    requests = workload.requests
+    return sum(int(requests.milli[classes[at.pod]]) * len(at.devices) for at in plan)
 
 
-def turned_away(workload: Workload, classes: Sequence[int], plan: Sequence[Placed]) -> list[str]:
+def find_unplaced_that_fit(
+    workload: Workload, classes: Sequence[int], plan: Sequence[Placed]
+) -> list[str]:
     """Of each class the first pod that a plan leaves out although there is room beside it."""
-    asked, machines = workload.asked, workload.machines
+    requests, machines = workload.requests, workload.machines
     cpu_m, memory_mib, free = (
         machines.cpu_m.copy(),
         machines.memory_mib.copy(),
@@ -72,21 +74,21 @@ def turned_away(workload: Workload, classes: Sequence[int], plan: Sequence[Place
     )
     for at in plan:
         kind = classes[at.pod]
-        cpu_m[at.node] -= asked.cpu_m[kind]
-        memory_mib[at.node] -= asked.memory_mib[kind]
-        free[at.node, list(at.devices)] -= asked.milli[kind]
+        cpu_m[at.node] -= requests.cpu_m[kind]
+        memory_mib[at.node] -= requests.memory_mib[kind]
+        free[at.node, list(at.devices)] -= requests.milli[kind]
     runs = {at.pod for at in plan}
     first = {kind: pod for pod, kind in reversed(list(enumerate(classes))) if pod not in runs}
     said = list[str]()
     for kind, pod in sorted(first.items(), key=lambda one: one[1]):
-        fits = asked.reach[kind][machines.model] & (cpu_m >= asked.cpu_m[kind])
-        fits &= memory_mib >= asked.memory_mib[kind]
-        fits &= (free >= asked.milli[kind]).sum(axis=1) >= asked.number[kind]
+        fits = requests.reach[kind][machines.model] & (cpu_m >= requests.cpu_m[kind])
+        fits &= memory_mib >= requests.memory_mib[kind]
+        fits &= (free >= requests.milli[kind]).sum(axis=1) >= requests.number[kind]
         said += [f"pod {pod} fits node {n} and is left out" for n in np.flatnonzero(fits)[:1]]
     return said
 
 
-def _each_once(classes: Sequence[int], plan: Sequence[Placed]) -> Iterator[str]:
+def _check_duplicates(classes: Sequence[int], plan: Sequence[Placed]) -> Iterator[str]:
     times = Counter(at.pod for at in plan)
     for pod, number in sorted(times.items()):
         if number > 1:
@@ -105,23 +107,23 @@ def _nowhere(workload: Workload, plan: Sequence[Placed]) -> Iterator[str]:
 
 
 def _alone(workload: Workload, kind: int, at: Placed) -> Iterator[str]:
-    asked, machines = workload.asked, workload.machines
-    if not asked.reach[kind][machines.model[at.node]]:
+    requests, machines = workload.requests, workload.machines
+    if not requests.reach[kind][machines.model[at.node]]:
         yield f"pod {at.pod} may not run on the model of node {at.node}"
-    if len(set(at.devices)) != len(at.devices) or len(at.devices) != asked.number[kind]:
-        yield f"pod {at.pod} asks for {asked.number[kind]} GPUs and has {list(at.devices)}"
+    if len(set(at.devices)) != len(at.devices) or len(at.devices) != requests.number[kind]:
+        yield f"pod {at.pod} asks for {requests.number[kind]} GPUs and has {list(at.devices)}"
 
 
 def _together(workload: Workload, classes: Sequence[int], plan: Sequence[Placed]) -> Iterator[str]:
-    asked, machines = workload.asked, workload.machines
+    requests, machines = workload.requests, workload.machines
     cpu_m, memory_mib = defaultdict[int, int](int), defaultdict[int, int](int)
     milli = defaultdict[tuple[int, int], int](int)
     for at in plan:
         kind = classes[at.pod]
-        cpu_m[at.node] += int(asked.cpu_m[kind])
-        memory_mib[at.node] += int(asked.memory_mib[kind])
+        cpu_m[at.node] += int(requests.cpu_m[kind])
+        memory_mib[at.node] += int(requests.memory_mib[kind])
         for device in at.devices:
-            milli[at.node, device] += int(asked.milli[kind])
+            milli[at.node, device] += int(requests.milli[kind])
     for node in cpu_m:
         for used, there, unit in (
             (cpu_m[node], int(machines.cpu_m[node]), "m of CPU"),

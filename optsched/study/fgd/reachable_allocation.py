@@ -16,7 +16,7 @@ from optsched.study.fgd.offline_allocation import (
     pool_of,
 )
 from optsched.study.fgd.online_allocation import helpful, placed_in_batches, planned_slots
-from optsched.study.fgd.plan_check import milli_of_plan, turned_away, wrong_with_plan
+from optsched.study.fgd.plan_check import find_unplaced_that_fit, milli_of_plan, wrong_with_plan
 from optsched.study.fgd.scoring_policies import POLICIES
 from optsched.study.fgd.trace_replay import replay
 from optsched.study.fgd.workload import arrivals
@@ -91,7 +91,9 @@ class Scene:
             It breaks a rule, or somebody is turned away who fits.
 
         """
-        return self._percent_of(plan, turned_away(self.workload, self.classes.tolist(), plan))
+        return self._percent_of(
+            plan, find_unplaced_that_fit(self.workload, self.classes.tolist(), plan)
+        )
 
     def _num_without_gpus(self, plan: Sequence[Placed]) -> int:
         return sum(not at.devices for at in plan)

@@ -15,8 +15,8 @@ import numpy as np
 
 from optsched.problem.arrays import row_groups
 from optsched.study.fgd.fragments import Fragments
-from optsched.study.fgd.node_states import room_for, sort_of, tightest, with_pods
-from optsched.study.gpu_packing.node_pool import WHOLE, Asked
+from optsched.study.fgd.node_states import fits_one_more, sort_of, tightest, with_pods
+from optsched.study.gpu_packing.node_pool import WHOLE, Requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -46,11 +46,11 @@ class Policy(Protocol):
 class _Tightest:
     """A part of a GPU comes from the fullest one that has room."""
 
-    asked: Asked
+    requests: Requests
 
     def devices(self, states: States, classes: I64) -> I64:
         """See `Policy`."""
-        return tightest(states.free, self.asked.milli[classes])
+        return tightest(states.free, self.requests.milli[classes])
 
 
 class DotProd(_Tightest):
@@ -58,8 +58,8 @@ class DotProd(_Tightest):
 
     def scores(self, states: States) -> I64:
         """⌊100·(1 − ½·(C/128000·c/128000 + G/8000·g/8000))⌋."""
-        cpu = (states.cpu_m / _MOST_CPU_M)[:, None] * (self.asked.cpu_m / _MOST_CPU_M)
-        gpu = (states.left / _MOST_GPU)[:, None] * (self.asked.worth / _MOST_GPU)
+        cpu = (states.cpu_m / _MOST_CPU_M)[:, None] * (self.requests.cpu_m / _MOST_CPU_M)
+        gpu = (states.idle_gpu_milli / _MOST_GPU)[:, None] * (self.requests.worth / _MOST_GPU)
         return _cut(_MOST * (1 - (cpu + gpu) / 2))
 
 
@@ -68,10 +68,10 @@ class GpuClustering(_Tightest):
 
     def scores(self, states: States) -> I64:
         """⌊25·(8000 − G)/8000⌋ + 75 beside its sort alone, 50 with others, 25 on an empty node."""
-        sort, there = sort_of(self.asked), states.sorts[:, None]
+        sort, there = sort_of(self.requests), states.sorts[:, None]
         among = np.where(there == sort, 75, 50)
         apart = np.where(there == 0, 25, 0)
-        used = _MOST // 4 * (_MOST_GPU - states.left) // _MOST_GPU
+        used = _MOST // 4 * (_MOST_GPU - states.idle_gpu_milli) // _MOST_GPU
         found: I64 = used[:, None] + np.where(there & sort, among, apart)
         return np.where(sort > 0, found, 0)
 
@@ -84,8 +84,8 @@ class GpuPacking(_Tightest):
         num_idle = (states.free == WHOLE).sum(axis=1)
         empty = np.maximum(_MOST // 3 - num_idle, num_idle)[:, None]
         left = np.sort(states.free, axis=1)
-        suffices = left[:, None, :] >= self.asked.milli[:, None]
-        taken = suffices & (suffices.cumsum(axis=2) <= self.asked.number[:, None])
+        suffices = left[:, None, :] >= self.requests.milli[:, None]
+        taken = suffices & (suffices.cumsum(axis=2) <= self.requests.number[:, None])
         opened = (taken & (left == WHOLE)[:, None, :]).sum(axis=2)
         spare = (taken * (left * _MOST // WHOLE)[:, None, :]).sum(axis=2)
         used = np.where(
@@ -94,7 +94,7 @@ class GpuPacking(_Tightest):
             np.maximum(_MOST - spare // 10, _MOST // 2),
         )
         found: I64 = np.where((num_idle == states.num_gpu)[:, None], empty, used)
-        return np.where(self.asked.milli > 0, found, 0)
+        return np.where(self.requests.milli > 0, found, 0)
 
 
 class BestFit(_Tightest):
@@ -102,8 +102,8 @@ class BestFit(_Tightest):
 
     def scores(self, states: States) -> I64:
         """⌊(1 − (½·(C − c)/128000 + ½·(G − g)/8000))·100⌋."""
-        cpu = (states.cpu_m[:, None] - self.asked.cpu_m) / _MOST_CPU_M * 0.5
-        gpu = (states.left[:, None] - self.asked.worth) / _MOST_GPU * 0.5
+        cpu = (states.cpu_m[:, None] - self.requests.cpu_m) / _MOST_CPU_M * 0.5
+        gpu = (states.idle_gpu_milli[:, None] - self.requests.worth) / _MOST_GPU * 0.5
         return _cut((1.0 - (cpu + gpu)) * _MOST)
 
 
@@ -115,19 +115,19 @@ class Fgd:
     """
 
     def __init__(self, workload: Workload) -> None:
-        asked = workload.asked
-        self._asked = asked
-        self._fragments = Fragments.of(workload)
-        columns = [asked.cpu_m, asked.number, asked.milli, *asked.reach.T]
+        requests = workload.requests
+        self._requests = requests
+        self._fragments = Fragments.from_workload(workload)
+        columns = [requests.cpu_m, requests.number, requests.milli, *requests.reach.T]
         self._kind_of, first = row_groups(columns)
-        self._kinds = Asked(
-            asked.cpu_m[first],
+        self._kinds = Requests(
+            requests.cpu_m[first],
             np.zeros_like(first),
-            asked.number[first],
-            asked.milli[first],
-            asked.reach[first],
+            requests.number[first],
+            requests.milli[first],
+            requests.reach[first],
         )
-        self._alike, _ = row_groups([*asked.reach])
+        self._alike, _ = row_groups([*requests.reach])
         self._known: dict[bytes, npt.NDArray[np.int8]] = {}
 
     def scores(self, states: States) -> I64:
@@ -138,17 +138,17 @@ class Fgd:
         keys = [row.tobytes() for row in codes]
         fresh = list({key: i for i, key in enumerate(keys) if key not in self._known}.values())
         if fresh:
-            rows = self._worked_out(states.some(np.array(fresh)))
+            rows = self._worked_out(states.select(np.array(fresh)))
             self._known.update((keys[i], row) for i, row in zip(fresh, rows, strict=True))
         found = np.array([self._known[key] for key in keys], np.int64)
         return found[:, self._kind_of]
 
     def _worked_out(self, states: States) -> npt.NDArray[np.int8]:
         """(S, J) points by kind, classes without their memory."""
-        at, kinds = np.nonzero(room_for(states, self._kinds))
+        at, kinds = np.nonzero(fits_one_more(states, self._kinds))
         shared = self._kinds.is_share[kinds]
         one, kind = at[~shared], kinds[~shared]
-        tries = _tries(states, self._kinds, at[shared], kinds[shared])
+        tries = _candidate_gpus(states, self._kinds, at[shared], kinds[shared])
         whole = one, kind, np.zeros_like(one)
         at, kinds, device = (np.concatenate(pair) for pair in zip(whole, tries, strict=True))
         found = np.zeros((len(states.cpu_m), len(self._kinds.cpu_m)), np.int8)
@@ -157,18 +157,20 @@ class Fgd:
 
     def devices(self, states: States, classes: I64) -> I64:
         """See `Policy`: of equally good ones the first."""
-        at, tried, device = _tries(states, self._asked, np.arange(len(classes)), classes)
+        at, tried, device = _candidate_gpus(
+            states, self._requests, np.arange(len(classes)), classes
+        )
         table = np.full(states.free.shape, -1)
-        table[at, device] = self._points(states, self._asked, at, tried, device)
+        table[at, device] = self._points(states, self._requests, at, tried, device)
         found: I64 = table.argmax(axis=1)
         return found
 
     def _points(
-        self, states: States, asked: Asked, at: I64, classes: I64, devices: I64
+        self, states: States, requests: Requests, at: I64, classes: I64, devices: I64
     ) -> npt.NDArray[np.int8]:
-        with_one = with_pods(states.free[at], asked, classes, devices)
+        with_one = with_pods(states.free[at], requests, classes, devices)
         amount = self._fragments.amount(
-            np.append(states.cpu_m, states.cpu_m[at] - asked.cpu_m[classes]),
+            np.append(states.cpu_m, states.cpu_m[at] - requests.cpu_m[classes]),
             np.concatenate([states.free, with_one]),
             np.append(states.model, states.model[at]),
         )
@@ -177,12 +179,14 @@ class Fgd:
         return (_MOST / (1 + np.exp(-less / 1000))).astype(np.int8)
 
 
-def _tries(states: States, asked: Asked, at: I64, classes: I64) -> tuple[I64, I64, I64]:
+def _candidate_gpus(
+    states: States, requests: Requests, at: I64, classes: I64
+) -> tuple[I64, I64, I64]:
     """Each GPU with room for a part, of GPUs with the same room the first alone."""
     free = states.free
     same = free[:, :, None] == free[:, None, :]
     is_first = same.argmax(axis=2) == np.arange(free.shape[1])
-    may = is_first[at] & (free[at] >= asked.milli[classes, None])
+    may = is_first[at] & (free[at] >= requests.milli[classes, None])
     pair, device = np.nonzero(may)
     return at[pair], classes[pair], device
 
@@ -193,10 +197,10 @@ def _cut(values: F64) -> I64:
 
 
 POLICIES: Final[Mapping[str, Callable[[Workload], Policy]]] = {
-    "02-DotProd": lambda workload: DotProd(workload.asked),
-    "03-GpuClustering": lambda workload: GpuClustering(workload.asked),
-    "04-GpuPacking": lambda workload: GpuPacking(workload.asked),
-    "05-BestFit": lambda workload: BestFit(workload.asked),
+    "02-DotProd": lambda workload: DotProd(workload.requests),
+    "03-GpuClustering": lambda workload: GpuClustering(workload.requests),
+    "04-GpuPacking": lambda workload: GpuPacking(workload.requests),
+    "05-BestFit": lambda workload: BestFit(workload.requests),
     "06-FGD": Fgd,
 }
 """By the names of the published tables."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from optsched.problem.arrays import row_groups
-from optsched.study.fgd.node_states import States, room_for, sort_of, with_pods
+from optsched.study.fgd.node_states import States, fits_one_more, sort_of, with_pods
 from optsched.study.fgd.workload import NO_POD, stacked
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def replay(workload: Workload, policy: Policy, runs: Sequence[Arrivals]) -> Hist
     node_of, device_of = np.full((2, *classes.shape), _NO_ROOM, np.int64)
     for t in range(classes.shape[1]):
         node_of[:, t], device_of[:, t] = cluster.arrive(classes[:, t])
-    total = np.append(workload.asked.worth, 0)[classes]
+    total = np.append(workload.requests.worth, 0)[classes]
     return History(
         arrived=total.cumsum(axis=1),
         allocated=np.where(node_of >= 0, total, 0).cumsum(axis=1),
@@ -79,7 +79,7 @@ class _Cluster:
     """B clusters. Nodes stand in the order of their ranks, so that the first of equals is taken."""
 
     def __init__(self, workload: Workload, policy: Policy, rank: I64) -> None:
-        machines, self._policy, self._asked = workload.machines, policy, workload.asked
+        machines, self._policy, self._requests = workload.machines, policy, workload.requests
         self._order = rank.argsort(axis=1)
         self._cpu_m = machines.cpu_m[self._order]
         self._memory_mib = machines.memory_mib[self._order]
@@ -87,7 +87,7 @@ class _Cluster:
         self._num_gpu = (machines.free > 0).sum(axis=1)[self._order]
         self._model = machines.model[self._order]
         self._sorts = np.zeros_like(self._cpu_m)
-        self._sort_of = sort_of(workload.asked)
+        self._sort_of = sort_of(workload.requests)
         self._runs = np.arange(len(rank))
         self._points = self._first_points(machines.free)[:, self._order].swapaxes(0, 1).copy()
 
@@ -106,7 +106,7 @@ class _Cluster:
 
     def _scored(self, states: States) -> npt.NDArray[np.int8]:
         """(S, K) points, -1 where a pod does not fit."""
-        fits = room_for(states, self._asked)
+        fits = fits_one_more(states, self._requests)
         return np.where(fits, self._policy.scores(states), _NO_ROOM).astype(np.int8)
 
     def arrive(self, classes: I64) -> tuple[I64, I64]:
@@ -116,20 +116,20 @@ class _Cluster:
         run = np.flatnonzero((points[self._runs, node] != _NO_ROOM) & (classes != NO_POD))
         found, device = np.full((2, len(classes)), _NO_ROOM, np.int64)
         if len(run):
-            device[run] = self._take(run, node[run], classes[run])
+            device[run] = self._allocate(run, node[run], classes[run])
         found[run] = self._order[run, node[run]]
         return found, device
 
-    def _take(self, run: I64, node: I64, classes: I64) -> I64:
+    def _allocate(self, run: I64, node: I64, classes: I64) -> I64:
         before = self._states(run, node)
         device = np.full_like(node, _NO_ROOM)
-        sharing = np.flatnonzero(self._asked.is_share[classes])
+        sharing = np.flatnonzero(self._requests.is_share[classes])
         if len(sharing):
             shared = self._states(run[sharing], node[sharing])
             device[sharing] = self._policy.devices(shared, classes[sharing])
-        self._free[run, node] = with_pods(before.free, self._asked, classes, device)
-        self._cpu_m[run, node] -= self._asked.cpu_m[classes]
-        self._memory_mib[run, node] -= self._asked.memory_mib[classes]
+        self._free[run, node] = with_pods(before.free, self._requests, classes, device)
+        self._cpu_m[run, node] -= self._requests.cpu_m[classes]
+        self._memory_mib[run, node] -= self._requests.memory_mib[classes]
         self._sorts[run, node] |= self._sort_of[classes]
         self._points[run, :, node] = self._scored(self._states(run, node))
         return device

@@ -12,7 +12,7 @@ from optsched.cluster.amounts import amount_of
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.traces.openb_cluster import GPU, NODE_LIST, read_openb_rows
 from optsched.study.fgd.gorandom import GoRandom
-from optsched.study.gpu_packing.node_pool import WHOLE, Asked
+from optsched.study.gpu_packing.node_pool import WHOLE, Requests
 from optsched.units import CPU, MEMORY
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Workload:
 
     """
 
-    asked: Asked
+    requests: Requests
     machines: Machines
     pod_class: I64
     typical: I64
@@ -110,10 +110,10 @@ def read_workload(
     numbers = np.array([number for _, number in frequent], np.float64)
     part = numbers / len(rows)  # the two divisions of the simulator, each with its rounding
     return Workload(
-        asked=_asked(classes, models),
+        requests=_class_requests(classes, models),
         machines=_machines(machines, models),
         pod_class=np.array([index[kind] for kind in kinds], np.int64),
-        typical=np.array([_first_of(classes, kind) for kind, _ in frequent], np.int64),
+        typical=np.array([_index_of_kind(classes, kind) for kind, _ in frequent], np.int64),
         share=part / (numbers.sum() / len(rows)),
     ), problems
 
@@ -138,17 +138,17 @@ def _typical(kinds: Iterable[_Kind]) -> list[tuple[tuple[int, int, int, str], in
     return frequent
 
 
-def _first_of(classes: Sequence[_Kind], kind: tuple[int, int, int, str]) -> int:
+def _index_of_kind(classes: Sequence[_Kind], kind: tuple[int, int, int, str]) -> int:
     return next(i for i, other in enumerate(classes) if other[:4] == kind)
 
 
-def _asked(classes: Sequence[_Kind], models: Sequence[str]) -> Asked:
+def _class_requests(classes: Sequence[_Kind], models: Sequence[str]) -> Requests:
     cpu_m, milli, number, memory = (
         np.array([kind[i] for kind in classes], np.int64) for i in (0, 1, 2, 4)
     )
     allowed = [set(filter(None, kind[3].split("|"))) for kind in classes]
     reach = [[not these or model in these for model in models] for these in allowed]
-    return Asked(cpu_m, memory, number, milli, np.array(reach, np.bool_))
+    return Requests(cpu_m, memory, number, milli, np.array(reach, np.bool_))
 
 
 def _machines(nodes: Sequence[Node], models: Sequence[str]) -> Machines:
@@ -199,7 +199,7 @@ def _tuned(workload: Workload, classes: list[int], random: GoRandom) -> list[int
     A drawn pod that is one too many is recognised by one GPU of it. Drawing goes on until there is
     one, also where demand has come out even.
     """
-    total, milli = workload.asked.worth.tolist(), workload.asked.milli.tolist()
+    total, milli = workload.requests.worth.tolist(), workload.requests.milli.tolist()
     demand, wanted = sum(total[k] for k in classes), TUNE * workload.total_milli
     if demand == wanted:
         return classes

@@ -98,7 +98,7 @@ class MixedCluster:
             free = dict(node.allocatable)
             residents: list[Task] = []
             for _ in range(60):
-                if _used_part(node, free) >= target:
+                if _used_fraction(node, free) >= target:
                     break
                 shape = shapes[int(rng.integers(len(shapes)))]
                 if not _has_place(node, shape, free):
@@ -204,7 +204,7 @@ def _shape(rng: np.random.Generator) -> TaskShape:
     return TaskShape(tuple(sorted(asked.items())), node_affinity=affinity, tolerations=tolerations)
 
 
-def _used_part(node: Node, free: dict[str, int]) -> float:
+def _used_fraction(node: Node, free: dict[str, int]) -> float:
     return max(1 - free[r] / a for r, a in node.allocatable if a)
 
 

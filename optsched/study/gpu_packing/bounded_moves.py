@@ -96,7 +96,7 @@ class _Search:
         number = min(_EFFORT.nodes, len(weight))
         chosen = self._random.choice(len(weight), number, replace=False, p=weight / weight.sum())
         here = Layout(layout.pods[chosen], layout.shares[chosen])
-        part = pool.part(chosen, layout.waiting(pool) + here.pods.sum(axis=0))
+        part = pool.restrict(chosen, layout.waiting(pool) + here.pods.sum(axis=0))
         present = [
             replace(p, node=place)
             for place, node in enumerate(chosen.tolist())

@@ -98,7 +98,7 @@ class _Stay:
             if part >= 0:
                 by_part.setdefault((p.node, p.devices[0], part), []).append(var)
             else:
-                self._whole(p, var)
+                self._reserve_whole_gpus(p, var)
         # Those who left for nodes elsewhere may be all that there were of their class.
         for key, those in by_kind.items():
             self._model.add(sum(those) <= refill.pods.get(key, 0))
@@ -107,7 +107,7 @@ class _Stay:
         number = sum(p.number for p in present)
         self._model.add(cp_model.LinearExpr.sum(self.variables) >= number - most)
 
-    def _whole(self, p: Present, var: _Var) -> None:
+    def _reserve_whole_gpus(self, p: Present, var: _Var) -> None:
         """Devices of one's own are not shared by others."""
         for device in p.devices:
             shared = self._refill.shared.get((p.node, device))

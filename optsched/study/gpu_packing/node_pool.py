@@ -34,13 +34,13 @@ class Nodes:
     num_gpu: I64
     model: I64
 
-    def some(self, rows: I64) -> Nodes:
+    def select(self, rows: I64) -> Nodes:
         """Nodes (len(rows),) among these."""
         return Nodes(*(a[rows] for a in (self.cpu_m, self.memory_mib, self.num_gpu, self.model)))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Asked:
+class Requests:
     """What pods of K classes ask for.
 
     Attributes
@@ -71,7 +71,7 @@ class Asked:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Pool(Asked):
+class Pool(Requests):
     """Pods of classes and the nodes that they may go to.
 
     Attributes
@@ -99,13 +99,13 @@ class Pool(Asked):
         return found
 
     @property
-    def whole(self) -> I64:
+    def whole_gpus(self) -> I64:
         """(K,) GPUs that are asked for as a whole."""
         found: I64 = np.where(self.is_share, 0, self.number)
         return found
 
     @property
-    def most(self) -> I64:
+    def max_pods_per_node(self) -> I64:
         """(K, N) pods of a class that fit an empty node by each of its resources alone."""
         nodes, worth = self.nodes, self.worth
         found = np.where(self.reach[:, nodes.model], self.supply[:, None], 0)
@@ -124,9 +124,9 @@ class Pool(Asked):
         """Thousandths of GPUs that all nodes have."""
         return WHOLE * int(self.nodes.num_gpu.sum())
 
-    def part(self, nodes: I64, supply: I64) -> Pool:
+    def restrict(self, nodes: I64, supply: I64) -> Pool:
         """Some of the nodes, and other numbers of pods (K,)."""
-        return replace(self, nodes=self.nodes.some(nodes), supply=supply)
+        return replace(self, nodes=self.nodes.select(nodes), supply=supply)
 
 
 def node_kinds(nodes: Nodes) -> tuple[I64, I64]:

@@ -83,7 +83,7 @@ def program_of(pool: Pool) -> tuple[Program, I64]:
 
     """
     kind_of, first = node_kinds(pool.nodes)
-    return Program(pool, pool.nodes.some(first), np.bincount(kind_of)), kind_of
+    return Program(pool, pool.nodes.select(first), np.bincount(kind_of)), kind_of
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -100,7 +100,7 @@ class Program:
 
     def __init__(self, pool: Pool, kinds: Nodes, times: I64) -> None:
         self._pool, self._kinds, self._times = pool, kinds, times
-        self._k, self._c = np.nonzero(replace(pool, nodes=kinds).most)
+        self._k, self._c = np.nonzero(replace(pool, nodes=kinds).max_pods_per_node)
         self._patterns = share_patterns(pool.sizes.tolist())
         self._at = np.repeat(np.arange(len(times)), len(self._patterns))
         self._x = np.arange(len(self._k))
@@ -123,7 +123,7 @@ class Program:
 
     def _blocks(self) -> tuple[csr_array, F64]:
         """Left sides and limits of all rows but those of the supply."""
-        blocks = [self._devices(), self._parts()]
+        blocks = [self._devices(), self._share_rows()]
         pool, kinds = self._pool, self._kinds
         for size, room in ((pool.cpu_m, kinds.cpu_m), (pool.memory_mib, kinds.memory_mib)):
             blocks.append((self._per_kind(size[self._k]), room * self._times))
@@ -138,11 +138,11 @@ class Program:
 
     def _devices(self) -> tuple[csr_array, I64]:
         """Devices taken as a whole or shared."""
-        whole = (self._pool.whole[self._k], self._c, self._x)
+        whole = (self._pool.whole_gpus[self._k], self._c, self._x)
         shared = (np.ones(len(self._y), np.int64), self._at, self._y)
         return self._block(len(self._times), whole, shared), self._kinds.num_gpu * self._times
 
-    def _parts(self) -> tuple[csr_array, I64]:
+    def _share_rows(self) -> tuple[csr_array, I64]:
         """As many parts of each size as patterns have room for."""
         sizes, of = len(self._pool.sizes), self._pool.size_of[self._k]
         part = of >= 0
@@ -200,7 +200,7 @@ class Program:
         found[self._k, self._c] = values[: len(self._x)]
         return found
 
-    def whole(self, solved: Solved, seconds: float) -> F64 | None:
+    def solve_integer(self, solved: Solved, seconds: float) -> F64 | None:
         """Whole numbers of the columns that cost least, among them all that are used."""
         order = np.argsort(-solved.reduced[self._y], kind="stable")[:_MOST_SHARED]
         used = np.flatnonzero(solved.values[self._y] > 0)
@@ -212,7 +212,7 @@ class Program:
         priced = csr_array(hstack([full[:, kept], csr_array(-eye_array(over))]))
         rows = LinearConstraint(
             vstack([exact, priced]),
-            np.append(self._least(), np.full(over, -np.inf)),
+            np.append(self._lower_sides(), np.full(over, -np.inf)),
             np.append(self.limits, free),
         )
         found = milp(
@@ -228,7 +228,7 @@ class Program:
         values[kept] = np.rint(found.x[: len(kept)])
         return values
 
-    def _least(self) -> F64:
+    def _lower_sides(self) -> F64:
         """What left sides are at least: all pods of classes that must run."""
         found = np.full(len(self.limits), -np.inf)
         must = len(found) - len(self._pool.supply) + np.flatnonzero(self._pool.must)

@@ -80,8 +80,8 @@ class Refill:
         self.parts: dict[tuple[int, int, int], _Var] = {}
         self.shared: dict[tuple[int, int], _Var] = {}
         self._pool, self._ordered = pool, ordered
-        self._most, self._sizes = pool.most, pool.sizes.tolist()
-        self._size_of, self._whole = pool.size_of.tolist(), pool.whole.tolist()
+        self._most, self._sizes = pool.max_pods_per_node, pool.sizes.tolist()
+        self._size_of, self._whole = pool.size_of.tolist(), pool.whole_gpus.tolist()
         for k, n in zip(*(a.tolist() for a in np.nonzero(self._most)), strict=True):
             self.pods[n, k] = self.model.new_int_var(0, int(self._most[k, n]), "")
         for n in range(len(pool.nodes.cpu_m)):
@@ -96,7 +96,7 @@ class Refill:
         pool, nodes = self._pool, self._pool.nodes
         here = [(k, v) for (m, k), v in self.pods.items() if m == n]
         for size, room in ((pool.cpu_m, nodes.cpu_m), (pool.memory_mib, nodes.memory_mib)):
-            self._at_most([(int(size[k]), v) for k, v in here], int(room[n]))
+            self._add_upper_limit([(int(size[k]), v) for k, v in here], int(room[n]))
         asked: dict[int, list[_Var]] = {}
         for k, var in here:
             asked.setdefault(self._size_of[k], []).append(var)
@@ -108,7 +108,7 @@ class Refill:
             self.model.add(sum(self.parts[n, d, z] for d in devices) == sum(those))
         whole = [(self._whole[k], v) for k, v in here]
         shared = [(1, self.shared[n, d]) for d in devices]
-        self._at_most(whole + shared, int(nodes.num_gpu[n]))
+        self._add_upper_limit(whole + shared, int(nodes.num_gpu[n]))
 
     def _device(self, n: int, d: int, sizes: list[int]) -> None:
         shared = self.model.new_bool_var("")
@@ -122,7 +122,7 @@ class Refill:
             self.model.add_implication(shared, self.shared[n, d - 1])
         self.shared[n, d] = shared
 
-    def _at_most(self, terms: list[tuple[int, _Var]], limit: int) -> None:
+    def _add_upper_limit(self, terms: list[tuple[int, _Var]], limit: int) -> None:
         terms = [(size, v) for size, v in terms if size]
         if terms:
             total = cp_model.LinearExpr.weighted_sum([v for _, v in terms], [s for s, _ in terms])

@@ -43,11 +43,11 @@ class _Shares:
     kind_of: I64
 
 
-def _whole(pool: Pool, seconds: float) -> _Shares | None:
+def _solve_integer_program(pool: Pool, seconds: float) -> _Shares | None:
     """The program in whole numbers; None where none are found in time."""
     program, kind_of = program_of(pool)
     solved = program.solve()
-    values = None if solved is None else program.whole(solved, seconds)
+    values = None if solved is None else program.solve_integer(solved, seconds)
     if values is None:
         return None
     return _Shares(program.pods(values).astype(np.int64), program.devices(values), kind_of)
@@ -65,7 +65,7 @@ class _Item:
 
 def rounded(pool: Pool, seconds: float) -> Layout | None:
     """A placement near the bound; None where no whole numbers are found in time."""
-    shares = _whole(pool, seconds)
+    shares = _solve_integer_program(pool, seconds)
     if shares is None:
         return None
     layout = empty_layout(pool)
@@ -73,10 +73,10 @@ def rounded(pool: Pool, seconds: float) -> Layout | None:
     for kind in range(shares.pods.shape[1]):
         nodes = np.flatnonzero(shares.kind_of == kind)
         items = list(_items(pool, shares, kind))
-        late += _Dealt(pool, layout, nodes).deal(items)
-    everywhere = _Dealt(pool, layout, np.arange(len(layout.pods)))
+        late += _Allocation(pool, layout, nodes).place_items(items)
+    everywhere = _Allocation(pool, layout, np.arange(len(layout.pods)))
     singles = [_single(pool, k) for item in late for k in item.classes]
-    everywhere.deal([item for item in singles if not item.devices])
+    everywhere.place_items([item for item in singles if not item.devices])
     return layout
 
 
@@ -114,7 +114,7 @@ def _items(pool: Pool, shares: _Shares, kind: int) -> Iterator[_Item]:
         yield _Item(tuple(classes), 1, size, is_shared=True)
 
 
-class _Dealt:
+class _Allocation:
     """Nodes of one kind, or all of them, that are being filled."""
 
     def __init__(self, pool: Pool, layout: Layout, nodes: I64) -> None:
@@ -124,12 +124,12 @@ class _Dealt:
         used = layout.pods[nodes]
         self._room = offered - used @ asked
         shared = layout.shares[nodes].any(axis=2).sum(axis=1)
-        self._idle = pool.nodes.num_gpu[nodes] - shared - used @ pool.whole
+        self._idle = pool.nodes.num_gpu[nodes] - shared - used @ pool.whole_gpus
         self._offered = offered
 
-    def deal(self, items: list[_Item]) -> list[_Item]:
+    def place_items(self, items: list[_Item]) -> list[_Item]:
         """Place what fits; answers what does not."""
-        wanted = self._wanted(items)
+        wanted = self._mean_companion_demand(items)
         scale = np.maximum(self._offered, 1).max(axis=0, initial=1)
         order = sorted(
             items,
@@ -137,7 +137,7 @@ class _Dealt:
         )
         return [item for item in order if not self._place(item, wanted, scale)]
 
-    def _wanted(self, items: list[_Item]) -> F64:
+    def _mean_companion_demand(self, items: list[_Item]) -> F64:
         """(2,) what one device takes beside it on average."""
         devices = sum(item.devices for item in items)
         total = sum((item.size for item in items if item.devices), np.zeros(2))

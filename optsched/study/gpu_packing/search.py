@@ -105,7 +105,7 @@ def allocate(
     best = max((s for s in starts if s is not None), key=lambda s: int((s.pods @ worth).sum()))
     search = _Search(pool, best, np.random.default_rng(seed), effort or Effort())
     most = pool.total if bound is None else int(bound.milli + _CLEAR)
-    while clock() < end and not search.is_done(most):
+    while clock() < end and not search.has_reached(most):
         search.step()
     return Found(search.layout, bound, search.rounds)
 
@@ -128,7 +128,7 @@ class _Search:
         self._pool, self._random, self._effort = pool, random, effort
         self._worth = worth_of(pool)
 
-    def is_done(self, most: int) -> bool:
+    def has_reached(self, most: int) -> bool:
         """Whether nothing more can be given out, or nobody waits."""
         waiting = self.layout.waiting(self._pool)
         if not waiting.any():
@@ -145,7 +145,7 @@ class _Search:
         number = min(effort.nodes, len(weight))
         chosen = self._random.choice(len(weight), number, replace=False, p=weight / weight.sum())
         here = Layout(layout.pods[chosen], layout.shares[chosen])
-        part = pool.part(chosen, layout.waiting(pool) + here.pods.sum(axis=0))
+        part = pool.restrict(chosen, layout.waiting(pool) + here.pods.sum(axis=0))
         seed = int(self._random.integers(2**31))
         found = repack(part, here, self._worth, effort.seconds, seed)
         layout.pods[chosen], layout.shares[chosen] = found.pods, found.shares

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from optsched.cluster.task import Task
 
 
-def wrong_with_cards(snapshot: Snapshot, actions: Sequence[Action]) -> Iterator[str]:
+def check_gpu_shares(snapshot: Snapshot, actions: Sequence[Action]) -> Iterator[str]:
     """Every way in which the shared GPUs of a plan are not as they have to be, a sentence each.
 
     For clusters whose pods ask for parts by memory and cores (vGPU), without slices of MIG.
@@ -37,9 +37,9 @@ def wrong_with_cards(snapshot: Snapshot, actions: Sequence[Action]) -> Iterator[
             yield from _wrong_with_task(tasks[action.task], action.cards)
             for use in action.cards:
                 held[action.node, use.key].append(use)
-    cards = {(node.name, card.key): card for node in snapshot.nodes for card in node.cards}
+    cards = {(node.name, gpu.key): gpu for node in snapshot.nodes for gpu in node.cards}
     for (name, key), uses in sorted(held.items()):
-        yield from _wrong_with_card(f"GPU {key} of node {name}", cards.get((name, key)), uses)
+        yield from _check_gpu(f"GPU {key} of node {name}", cards.get((name, key)), uses)
 
 
 def _wrong_with_task(task: Task, uses: Sequence[CardUse]) -> Iterator[str]:
@@ -49,11 +49,11 @@ def _wrong_with_task(task: Task, uses: Sequence[CardUse]) -> Iterator[str]:
         yield f"{task.key} asks for {asked} of memory of GPUs and gets {given}"
 
 
-def _wrong_with_card(name: str, card: Card | None, uses: Sequence[CardUse]) -> Iterator[str]:
-    if card is None or not card.is_healthy:
+def _check_gpu(name: str, gpu: Card | None, uses: Sequence[CardUse]) -> Iterator[str]:
+    if gpu is None or not gpu.is_healthy:
         yield f"{name} is not there or does not work"
         return
     memory, cores = sum(u.memory for u in uses), sum(u.cores for u in uses)
-    if memory > card.memory or cores > ALL_CORES or len(uses) > card.sharers:
-        has = f"{card.memory} of memory, {ALL_CORES} of cores and {card.sharers} places"
+    if memory > gpu.memory or cores > ALL_CORES or len(uses) > gpu.sharers:
+        has = f"{gpu.memory} of memory, {ALL_CORES} of cores and {gpu.sharers} places"
         yield f"{name} has {has}; {memory}, {cores} and {len(uses)} are given away"

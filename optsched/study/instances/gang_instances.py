@@ -173,6 +173,6 @@ def _served(chance: Chance) -> list[Role]:
 def _mixed(chance: Chance) -> list[Role]:
     return [
         Role(1, amounts(4, 16), "driver"),
-        Role(chance.between(1, 4), share(chance.pick((1, 2, 4)), 10), "trainer"),
-        Role(chance.between(2, 6), amounts(chance.pick((8, 12)), 32), "reader"),
+        Role(chance.int_between(1, 4), share(chance.pick((1, 2, 4)), 10), "trainer"),
+        Role(chance.int_between(2, 6), amounts(chance.pick((8, 12)), 32), "reader"),
     ]

@@ -93,7 +93,7 @@ class Impossible:
 _RACK: Final = {"networkTopology": {"mode": "hard", "highestTierAllowed": 1}}
 
 
-def _apart(_: int) -> dict[str, Any]:
+def _anti_affinity(_: int) -> dict[str, Any]:
     selector = {"matchLabels": {"app": ASKED}}
     term = {"labelSelector": selector, "topologyKey": HOSTNAME}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
@@ -115,7 +115,7 @@ CASES: Final = {
     ),
     "apart": _Case(
         Order(),
-        lambda n: [Role(n + 1, share(1, 10), more=_apart(n), labels={"app": ASKED})],
+        lambda n: [Role(n + 1, share(1, 10), more=_anti_affinity(n), labels={"app": ASKED})],
         ReasonCode.IMPOSSIBLE,
     ),
     "pairs": _Case(

@@ -220,7 +220,7 @@ def _entry(fields: Fields, errors: list[FieldError]) -> Entry:
     recipe = Recipe(fields.text("family"), fields.text("name"), fields.integer("seed"), parameters)
     fields.text("licence")
     try:
-        recipe.made()
+        recipe.build_family()
     except RecipeError as e:
         name, _, message = str(e).partition(": ")
         fields.reject(name, None, message)

@@ -72,7 +72,7 @@ class Recipe:
             raise RecipeError(f"family: {self.family} is not one of {', '.join(FAMILIES)}")
         return FAMILIES[self.family]
 
-    def made(self) -> Any:  # noqa: ANN401  any of the families
+    def build_family(self) -> Any:  # noqa: ANN401  any of the families
         """The family with these parameters.
 
         Raises
@@ -95,11 +95,11 @@ class Recipe:
     @property
     def pending(self) -> Mapping[str, str]:
         """Codes of the reasons that gangs are to be told, by key, where the family knows them."""
-        return dict(getattr(self.made(), "pending", {}))
+        return dict(getattr(self.build_family(), "pending", {}))
 
     def text(self) -> str:
         """The file, the same bytes for the same recipe; RecipeError as for `made`."""
-        family, chance = self.made(), Chance(self.seed)
+        family, chance = self.build_family(), Chance(self.seed)
         if self.is_packing:
             return str(family.text(chance))
         given = ", ".join(f"{name} {value}" for name, value in sorted(self.parameters.items()))

@@ -19,7 +19,7 @@ from optsched.formats.snapshots.assembly import assemble
 from optsched.formats.solve_result import checksum
 from optsched.policy.load import load_policy
 from optsched.session.session import judge_actions
-from optsched.study.instances.device_instances import wrong_with_cards
+from optsched.study.instances.device_instances import check_gpu_shares
 from optsched.study.instances.instance_catalogue import Entry, wrong_with_level
 from optsched.study.instances.shipped_instances import MOST_BYTES, PACKING
 from optsched.study.packing.packing_problem import wrong_with_bins
@@ -161,7 +161,7 @@ def prove_plan(entry: Entry, model: str, source: str, folder: Path) -> Proof:
         return Proof((), tuple(map(str, errors)))
     judged = judge_actions(snapshot, model_of(model, folder), plan.actions)
     values = tuple((level.name, level.value) for level in judged.levels)
-    of_cards = tuple(wrong_with_cards(snapshot, plan.actions))
+    of_cards = tuple(check_gpu_shares(snapshot, plan.actions))
     return Proof(values, (*_wrong_with(entry, judged), *of_cards))
 
 

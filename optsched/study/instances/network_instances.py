@@ -80,13 +80,13 @@ class RacksAndSpines:
         number = 0
         while gpus > 0:
             each, size = chance.pick((2, 4, 8)), chance.pick((1, 2, 4), (3, 4, 3))
-            more = self._wish(chance) if size > 1 else {}
+            more = self._preferred_tier(chance) if size > 1 else {}
             order = Order(priority_class=any_priority(chance), more=more)
             yield from gang(f"g{number:03d}", [Role(size, share(each, 10))], order)
             gpus -= each * size
             number += 1
 
-    def _wish(self, chance: Chance) -> dict[str, Any]:
+    def _preferred_tier(self, chance: Chance) -> dict[str, Any]:
         if chance.happens(self.soft):
             return {"networkTopology": {"mode": "soft", "highestTierAllowed": RACK}}
         tier = chance.pick((0, RACK, SPINE), (2, 3, 2))

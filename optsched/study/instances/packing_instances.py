@@ -35,9 +35,9 @@ class VectorItems:
         """Sizes of a kind and how many items it has."""
         numbers = [1] * self.kinds
         for _ in range(self.items - self.kinds):
-            numbers[chance.below(self.kinds)] += 1
+            numbers[chance.int_below(self.kinds)] += 1
         for number in numbers:
-            yield (*(chance.between(5, self.largest) for _ in range(self.dimensions)), number)
+            yield (*(chance.int_between(5, self.largest) for _ in range(self.dimensions)), number)
 
     def text(self, chance: Chance) -> str:
         """The file."""
@@ -76,6 +76,6 @@ class CutBins:
         for _ in range(self.dimensions):
             least = 1000 // (3 * self.pieces)
             spare = 1000 - least * self.pieces
-            at = sorted(chance.between(0, spare) for _ in range(self.pieces - 1))
+            at = sorted(chance.int_between(0, spare) for _ in range(self.pieces - 1))
             ends = [*at, spare]
             yield [b - a + least for a, b in zip([0, *at], ends, strict=True)]

@@ -50,17 +50,17 @@ class TreeOfQueues:
         yield from priority_classes()
         yield from gpu_nodes(self.nodes)
         teams = []
-        for d, part in enumerate(_parts(self.nodes * GPUS, self.departments)):
+        for d, part in enumerate(_split_evenly(self.nodes * GPUS, self.departments)):
             name = f"d{d}"
             yield queue(name, parent="root", **_limits(part))
-            for t, mine in enumerate(_parts(part, self.teams)):
+            for t, mine in enumerate(_split_evenly(part, self.teams)):
                 teams.append((f"{name}-t{t}", chance.pick((1, 2, 4))))
                 yield queue(teams[-1][0], parent=name, **_limits(mine))
         asked = self.nodes * GPUS * self.percent // 100
         yield from _gangs(chance, asked, teams)
 
 
-def _parts(whole: int, number: int) -> list[int]:
+def _split_evenly(whole: int, number: int) -> list[int]:
     """A whole cut into whole parts, the first ones larger by one where it does not go evenly."""
     return [whole // number + (i < whole % number) for i in range(number)]
 

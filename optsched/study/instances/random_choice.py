@@ -21,18 +21,18 @@ class Chance:
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)  # noqa: S311  for instances, not for secrets
 
-    def below(self, number: int) -> int:
+    def int_below(self, number: int) -> int:
         """A whole number from 0 to one less than a number."""
         return int(self._random.random() * number)
 
-    def between(self, low: int, high: int) -> int:
+    def int_between(self, low: int, high: int) -> int:
         """A whole number from low to high, both included."""
-        return low + self.below(high - low + 1)
+        return low + self.int_below(high - low + 1)
 
     def pick(self, values: Sequence[Value], parts: Sequence[int] = ()) -> Value:
         """One of some values, each as often as its part says; alike without parts."""
         weights = parts or [1] * len(values)
-        at = self.below(sum(weights))
+        at = self.int_below(sum(weights))
         for value, weight in zip(values, weights, strict=True):
             if at < weight:
                 return value
@@ -41,4 +41,4 @@ class Chance:
 
     def happens(self, percent: int) -> bool:
         """True in so many cases of a hundred."""
-        return self.below(100) < percent
+        return self.int_below(100) < percent

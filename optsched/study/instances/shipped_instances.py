@@ -27,7 +27,7 @@ class Shipped:
     models: tuple[str, ...]
 
 
-def _each(
+def _instances_of_family(
     family: str, models: tuple[str, ...], **sizes: dict[str, int | str]
 ) -> tuple[Shipped, ...]:
     named = ((name.replace("_", "-"), parameters) for name, parameters in sizes.items())
@@ -35,12 +35,20 @@ def _each(
 
 
 SHIPPED: Final[tuple[Shipped, ...]] = (
-    *_each("gangs-homogeneous", (_WEIGHTS, _VOLCANO), tiny={"nodes": 4}, small={"nodes": 16}),
-    *_each("gangs-homogeneous", (_WEIGHTS, _VOLCANO), medium={"nodes": 48}, large={"nodes": 125}),
-    *_each("gangs-fragmented", (_WEIGHTS, _VOLCANO, _FRAGMENTS), tiny={"nodes": 6}),
-    *_each("gangs-fragmented", (_WEIGHTS, _VOLCANO, _FRAGMENTS), small={"nodes": 16}),
-    *_each("gangs-fragmented", (_WEIGHTS, _VOLCANO), medium={"nodes": 48}, large={"nodes": 125}),
-    *_each(
+    *_instances_of_family(
+        "gangs-homogeneous", (_WEIGHTS, _VOLCANO), tiny={"nodes": 4}, small={"nodes": 16}
+    ),
+    *_instances_of_family(
+        "gangs-homogeneous", (_WEIGHTS, _VOLCANO), medium={"nodes": 48}, large={"nodes": 125}
+    ),
+    *_instances_of_family("gangs-fragmented", (_WEIGHTS, _VOLCANO, _FRAGMENTS), tiny={"nodes": 6}),
+    *_instances_of_family(
+        "gangs-fragmented", (_WEIGHTS, _VOLCANO, _FRAGMENTS), small={"nodes": 16}
+    ),
+    *_instances_of_family(
+        "gangs-fragmented", (_WEIGHTS, _VOLCANO), medium={"nodes": 48}, large={"nodes": 125}
+    ),
+    *_instances_of_family(
         "queues-hierarchical",
         (_QUEUES,),
         tiny={"nodes": 4, "departments": 2, "teams": 2},
@@ -48,7 +56,7 @@ SHIPPED: Final[tuple[Shipped, ...]] = (
         medium={"nodes": 32, "departments": 3, "teams": 3},
         large={"nodes": 125, "departments": 4, "teams": 4},
     ),
-    *_each(
+    *_instances_of_family(
         "topology",
         (_TOPOLOGY,),
         tiny={"spines": 2, "racks": 2, "nodes": 2},
@@ -56,7 +64,7 @@ SHIPPED: Final[tuple[Shipped, ...]] = (
         medium={"spines": 2, "racks": 4, "nodes": 4},
         large={"spines": 4, "racks": 4, "nodes": 8},
     ),
-    *_each(
+    *_instances_of_family(
         "victims",
         (_VOLCANO,),
         preempt_tiny={"nodes": 3, "waiting": 2},
@@ -64,35 +72,35 @@ SHIPPED: Final[tuple[Shipped, ...]] = (
         preempt_medium={"nodes": 32, "waiting": 20},
         preempt_large={"nodes": 125, "waiting": 30},
     ),
-    *_each(
+    *_instances_of_family(
         "victims",
         (_QUEUES,),
         reclaim_tiny={"nodes": 4, "waiting": 3, "queues": 2},
         reclaim_small={"nodes": 9, "waiting": 6, "queues": 3},
         reclaim_medium={"nodes": 40, "waiting": 20, "queues": 3},
     ),
-    *_each(
+    *_instances_of_family(
         "heterogeneous",
         (_WEIGHTS, _VOLCANO),
         tiny={"gpu_nodes": 2, "cpu_nodes": 2, "gangs": 5},
         small={"gpu_nodes": 6, "cpu_nodes": 3, "gangs": 12},
         medium={"gpu_nodes": 24, "cpu_nodes": 12, "gangs": 60},
     ),
-    *_each(
+    *_instances_of_family(
         "gpus-shared",
         (_CARDS,),
         tiny={"nodes": 2, "cards": 2},
         small={"nodes": 6, "cards": 4},
         medium={"nodes": 16, "cards": 8},
     ),
-    *_each(
+    *_instances_of_family(
         "vector-packing",
         (PACKING,),
         tiny={"items": 20, "kinds": 6},
         small={"items": 60, "kinds": 12},
         medium={"items": 200, "kinds": 30, "dimensions": 3},
     ),
-    *_each(
+    *_instances_of_family(
         "vector-packing-cut",
         (PACKING,),
         tiny={"bins": 6, "pieces": 3},
@@ -103,5 +111,5 @@ SHIPPED: Final[tuple[Shipped, ...]] = (
         Shipped(Recipe("infeasible", case, 1, {"case": case, "nodes": 8}), (_TOPOLOGY,))
         for case in CASES
     ),
-    *_each("infeasible", (_TOPOLOGY,), pairs_medium={"case": "pairs", "nodes": 64}),
+    *_instances_of_family("infeasible", (_TOPOLOGY,), pairs_medium={"case": "pairs", "nodes": 64}),
 )

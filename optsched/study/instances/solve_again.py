@@ -130,7 +130,9 @@ def judged(entry: Entry, model: str, found: Found) -> Iterator[str]:
             break
 
 
-def kept(known: Best | None, model: str, name: str, found: Found, how: Mapping[str, str]) -> Best:
+def merge_best(
+    known: Best | None, model: str, name: str, found: Found, how: Mapping[str, str]
+) -> Best:
     """The better of what was known and a fresh answer, with the best bounds of both."""
     order = 1 if known is None else compare(known.levels, found.levels)
     if known is not None and order < 0:

@@ -63,9 +63,9 @@ class FullCluster:
                 role = Role(size, share(each, 10), nodes=at)
                 yield from gang(f"r{number:03d}", [role], order)
                 number += 1
-        yield from self._asking(chance, names[0], self.nodes * GPUS // self.queues)
+        yield from self._waiting_gangs(chance, names[0], self.nodes * GPUS // self.queues)
 
-    def _asking(self, chance: Chance, queue: str, due: int) -> Iterator[Manifest]:
+    def _waiting_gangs(self, chance: Chance, queue: str, due: int) -> Iterator[Manifest]:
         """Gangs that wait; together no more than a queue can get."""
         priority = "low" if self.queues > 1 else "high"
         for w in range(self.waiting):

@@ -118,7 +118,7 @@ class Columns:
     def solved_for(self, left: I64) -> tuple[F64, F64, float] | None:
         """Uses, prices and value for items that are left (K,); None where time is out."""
         items = Items(self._items.sizes, left, self._items.capacity)
-        self.master.need(left)
+        self.master.set_demand(left)
         for _ in range(_ROUNDS):
             solved = self.master.solve(self._seconds())
             if solved is None or self._seconds() <= 0:
@@ -135,7 +135,7 @@ class Columns:
         found = self._pool.best_bins(whole, int(_UNIT * (1 + CLEAR)), _FEW_AGAIN)
         return sum([self.master.add(counts) for counts in found.bins])
 
-    def most_used(self, uses: F64, left: I64, noise: float, part: float) -> list[I64]:
+    def most_used_columns(self, uses: F64, left: I64, noise: float, part: float) -> list[I64]:
         """Columns that are used whole, or else a part of the most used ones, cut to what is left.
 
         Parameters

@@ -62,7 +62,7 @@ class CoverMaster:
         self.columns.append(column)
         return True
 
-    def need(self, number: I64) -> None:
+    def set_demand(self, number: I64) -> None:
         """Replace how many of each kind (K,) have to be covered."""
         for row, n in zip(self._rows, number.tolist(), strict=True):
             row.SetLb(float(n))

@@ -32,7 +32,7 @@ class Items:
     capacity: I64
 
     @classmethod
-    def of(cls, problem: VectorPacking) -> Self:
+    def from_problem(cls, problem: VectorPacking) -> Self:
         """The kinds of an instance, in its order."""
         return cls(
             np.array([kind.sizes for kind in problem.kinds], np.int64),

@@ -147,7 +147,7 @@ class _Growth:
                 return None
             parent, last, room = grown
             inside = np.column_stack([inside[parent], self._kind[last].astype(np.int16)])
-            levels.append(inside[self._is_wanted(room)])
+            levels.append(inside[self._improves_pool(room)])
             if not len(last):
                 break
         return self._table([level for level in levels if len(level)])
@@ -161,7 +161,7 @@ class _Growth:
             fits = (left >= -self._freed[item + 1]).all(axis=1)
             fits &= ~self._is_copy[item] | (last[parent] == item - 1)
             if least is not None:
-                fits &= self._is_wanted(left)
+                fits &= self._improves_pool(left)
             parts.append((parent[fits], item[fits], left[fits]))
             found += int(fits.sum())
             if found > self._most or self._is_late():
@@ -169,7 +169,7 @@ class _Growth:
         parent, item, left = (np.concatenate(each) for each in zip(*parts, strict=True))
         return parent, item, left
 
-    def _is_wanted(self, room: I64) -> Bool:
+    def _improves_pool(self, room: I64) -> Bool:
         wanted = (room >= 0).all(axis=1)
         if self._waste is not None:
             wanted &= (room <= self._waste).all(axis=1)

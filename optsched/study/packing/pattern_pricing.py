@@ -76,7 +76,7 @@ def best_bins(
     sizes, reduced, kind = sizes[order], reduced[order], kind[order]
     bound = float(items.capacity @ multiplier + np.maximum(reduced, 0).sum())
     tree = _Tree(sizes, reduced, items.capacity, (above + 1) * (1 - _SAFE))
-    chosen, is_exact = tree.search(bound, is_late, multiplier)
+    chosen, is_exact = tree.enumerate_choices(bound, is_late, multiplier)
     counts = np.zeros((len(chosen), len(prices)), np.int64)
     for item, k in enumerate(kind.tolist()):
         counts[:, k] += chosen[:, item]
@@ -109,7 +109,7 @@ class _Tree:
         ahead = np.minimum(sizes, 0)[::-1].cumsum(axis=0)[::-1]
         self._freed = np.concatenate([-ahead[1:], np.zeros((1, len(capacity)), np.int64)])
 
-    def search(
+    def enumerate_choices(
         self, bound: float, is_late: Callable[[], bool], multiplier: F64
     ) -> tuple[Choices, bool]:
         """(B, n) choices worth what is wanted, and whether none was passed over."""

@@ -131,7 +131,7 @@ class _Search:
         random: np.random.Generator,
         report: Callable[[PackingResult], None],
     ) -> None:
-        self._problem, self._items = problem, Items.of(problem)
+        self._problem, self._items = problem, Items.from_problem(problem)
         self._clock, self._end, self._random = clock, end, random
         self._report = report
         self.bound, self._bound_by = volume_bound(problem), VOLUME
@@ -151,12 +151,12 @@ class _Search:
         for counts in packings(self._items, usual_scores(self._items, _WAYS, self._random)):
             self._offer(counts, GREEDY)
         for step in (self._fill_up, self._grow, self._dive_on):
-            if self._is_done() or self._is_late():
+            if self._is_optimal() or self._is_late():
                 break
             step()
-        return BOUND_MET if self._is_done() else OUT_OF_TIME
+        return BOUND_MET if self._is_optimal() else OUT_OF_TIME
 
-    def _is_done(self) -> bool:
+    def _is_optimal(self) -> bool:
         return self._num_best <= self.bound
 
     @property
@@ -168,7 +168,7 @@ class _Search:
         return self._clock() >= self._end
 
     @property
-    def _left(self) -> float:
+    def _remaining_s(self) -> float:
         return max(self._end - self._clock(), 0.01)
 
     def _offer(self, bins: Iterable[Copies], how: str) -> None:
@@ -206,7 +206,7 @@ class _Search:
         if pool is None or pool.num_bins > _MOST_COLUMNS:
             return
         need = Need(self._items.number, self._items.is_rigid | (waste == 0).all())
-        most = self._left / 2
+        most = self._remaining_s / 2
         found = fewest_columns(pool.all_counts(), need, (self.bound, self.bound), most, most)
         if found is not None:
             self._offer(((counts, 1) for counts in found), FULL_BINS)
@@ -221,7 +221,7 @@ class _Search:
             self._columns.master.add(counts)
         for bound in self._columns.bounds():
             self._raise(bound, COLUMNS)
-            if self._is_done():
+            if self._is_optimal():
                 return
 
     # --- integers --------------------------------------------------------------------------------
@@ -229,14 +229,14 @@ class _Search:
     def _dive_on(self) -> None:
         """Dive and choose among columns, again and again."""
         noise = 0.0
-        while not self._is_done() and not self._is_late():
+        while not self._is_optimal() and not self._is_late():
             for _ in range(_DIVES):
                 self._dive(noise)
                 noise = _NOISE
-                if self._is_done() or self._is_late():
+                if self._is_optimal() or self._is_late():
                     return
             columns = self._columns
-            work = self._left * _SHARE
+            work = self._remaining_s * _SHARE
             self._choose(self._items.number, [], columns.prices, columns.value, work)
 
     def _choose(self, left: I64, fixed: list[I64], prices: F64, value: float, work: float) -> None:
@@ -250,7 +250,7 @@ class _Search:
             columns = self._columns.promising(left, prices, target - value, _MOST_COLUMNS)
             if target > most or not columns or self._is_late():
                 return
-            found = fewest_columns(columns, need, (least, target), work, self._left)
+            found = fewest_columns(columns, need, (least, target), work, self._remaining_s)
             if found is not None:
                 self._offer(((counts, 1) for counts in (*fixed, *found)), CP_SAT)
                 return
@@ -269,14 +269,14 @@ class _Search:
             if value <= _FEW_BINS and fixed:
                 self._choose(left, fixed, prices, value, _FINISH)
                 break
-            chosen = self._columns.most_used(uses, left, noise, _PART)
+            chosen = self._columns.most_used_columns(uses, left, noise, _PART)
             if not chosen:
                 break
             fixed += chosen
             left = left - np.sum(chosen, axis=0)
         if not left.any():
             self._offer(((counts, 1) for counts in fixed), DIVE)
-        self._columns.master.need(self._items.number)
+        self._columns.master.set_demand(self._items.number)
 
 
 def _table(bins: Iterable[Copies]) -> I64:

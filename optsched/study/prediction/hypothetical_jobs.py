@@ -95,7 +95,7 @@ class Answers:
     """
 
     taken_ms: int
-    asked: tuple[Answer, ...]
+    added: tuple[Answer, ...]
     starts_no_more: tuple[str, ...]
     starts_too: tuple[str, ...]
     certificate: Certificate
@@ -127,7 +127,7 @@ class Clash(Exception):
         self.names = tuple(names)
 
 
-def what_if(objects: Sequence[Manifest], added: Added, means: Means) -> Answers:
+def predict(objects: Sequence[Manifest], added: Added, means: Means) -> Answers:
     """What would become of a cluster with further objects, or with others of the same names.
 
     Parameters
@@ -166,17 +166,17 @@ class _Study:
 
     def answers(self, before: Snapshot) -> Answers:
         base = run_session(before, self._means.policy, self._means.surroundings).plan
-        outside = self._kept_out()
+        outside = self._gate_reasons()
         read, plan = self._decided(self._with_pods(outside.keys()))
         after = read.snapshot
-        asked = _asked(after, self._added)
-        found = [self._answer(gang, plan, after, outside) for gang in asked]
-        ours = {gang.key for gang in asked}
+        added = _added_gangs(after, self._added)
+        found = [self._answer(gang, plan, after, outside) for gang in added]
+        ours = {gang.key for gang in added}
         without, with_ = _started(before, base), _started(after, plan)
         timed = self._with_times(found, plan)
         return Answers(
             taken_ms=self._now_ms,
-            asked=tuple(self._or_never(answer) for answer in timed),
+            added=tuple(self._check_empty_cluster(answer) for answer in timed),
             starts_no_more=tuple(sorted(without - with_ - ours)),
             starts_too=tuple(sorted(with_ - without - ours)),
             certificate=plan.certificate,
@@ -190,7 +190,7 @@ class _Study:
 
     # --- what controllers would do ---------------------------------------------------------------
 
-    def _kept_out(self) -> dict[str, Reason | None]:
+    def _gate_reasons(self) -> dict[str, Reason | None]:
         """Why gangs are not let in whose pods are made only then, by key."""
         if not self._pods_of:
             return {}
@@ -239,7 +239,7 @@ class _Study:
             is_known = booking is not None and (booking.is_open or booking.start_ms > self._now_ms)
             yield replace(answer, expected=booking if is_known else None)
 
-    def _or_never(self, answer: Answer) -> Answer:
+    def _check_empty_cluster(self, answer: Answer) -> Answer:
         """The answer, or that it does not start either once all others are gone, and why not."""
         if answer.start is not Start.LATER or answer.expected is not None:
             return answer
@@ -279,7 +279,7 @@ def _merged(objects: Sequence[Manifest], added: Sequence[Manifest]) -> list[Mani
     return [*(obj for obj in objects if name_of(obj) not in new), *added]
 
 
-def _asked(snapshot: Snapshot, added: Iterable[Manifest]) -> list[Gang]:
+def _added_gangs(snapshot: Snapshot, added: Iterable[Manifest]) -> list[Gang]:
     """The gangs of what was added."""
     keys = {(str(obj["kind"]), key_of(obj)) for obj in added}
     return [

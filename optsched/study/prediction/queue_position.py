@@ -56,7 +56,7 @@ class Waiting:
 def standings(objects: Sequence[Manifest], means: Means) -> dict[str, Standing]:
     """Where all gangs stand that wait, by key."""
     snapshot = assemble(objects, means.options).snapshot
-    return dict(_stand(waiting_lines(snapshot, means.policy)))
+    return dict(_queue_positions(waiting_lines(snapshot, means.policy)))
 
 
 def waiting(
@@ -77,10 +77,10 @@ def waiting(
 
     """
     snapshot = assemble(objects, means.options).snapshot
-    gang = _find(snapshot.gangs, key)
+    gang = _find_gang(snapshot.gangs, key)
     if gang is None:
         return None
-    standing = dict(_stand(waiting_lines(snapshot, means.policy))).get(key)
+    standing = dict(_queue_positions(waiting_lines(snapshot, means.policy))).get(key)
     booking = None
     if standing is not None:
         whole = assemble(_with_pods(objects, key, pods), means.options, snapshot.taken_ms)
@@ -90,11 +90,11 @@ def waiting(
     return Waiting(gang.waiting_since_ms, snapshot.taken_ms, standing, booking)
 
 
-def _find(gangs: Sequence[Gang], key: str) -> Gang | None:
+def _find_gang(gangs: Sequence[Gang], key: str) -> Gang | None:
     return next((gang for gang in gangs if gang.key == key), None)
 
 
-def _stand(lines: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Standing]]:
+def _queue_positions(lines: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Standing]]:
     for queue, line in lines.items():
         for i, key in enumerate(line):
             yield key, Standing(key, queue, i + 1, len(line), tuple(line[:i]))

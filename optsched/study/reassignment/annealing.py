@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from optsched.study.reassignment.assignment_state import State
+from optsched.study.reassignment.assignment_state import AssignmentState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +58,7 @@ STYLES: Final = (Style(0.5, 12, 256), Style(0.8, 20, 160))
 class Annealing:
     """Moves of a state at a temperature; the best state is kept."""
 
-    def __init__(self, state: State, style: Style, random: np.random.Generator) -> None:
+    def __init__(self, state: AssignmentState, style: Style, random: np.random.Generator) -> None:
         self.state = state
         self._style = style
         self.best = state.machine_of.copy()
@@ -80,7 +80,7 @@ class Annealing:
             self.best = self.state.machine_of.copy()
 
     def _shift(self, temperature: float) -> None:
-        state, processes = self.state, self._some(_SHIFTED)
+        state, processes = self.state, self._draw_processes(_SHIFTED)
         delta = state.shifts(processes)
         delta -= temperature * self._noise_for(delta)
         target = delta.argmin(axis=1)
@@ -93,7 +93,7 @@ class Annealing:
                 touched |= both
 
     def _swap(self, temperature: float) -> None:
-        state, processes = self.state, self._some(self._style.swapped)
+        state, processes = self.state, self._draw_processes(self._style.swapped)
         start = int(self._random.integers(max(self._num - self._style.against, 0) + 1))
         others = self._order[start : start + self._style.against]
         delta = state.swaps(processes, others)
@@ -111,13 +111,13 @@ class Annealing:
             if not touched & both and state.swap(p, q):
                 touched |= both
 
-    def _some(self, number: int) -> I64:
+    def _draw_processes(self, number: int) -> I64:
         """Some processes, a part of them the likelier the larger they are."""
         drawn = self._random.random(int(number * self._style.large))
         large = np.searchsorted(self._until[:-1], drawn)
-        return np.unique(np.concatenate([large, self._each(number - len(drawn))]))
+        return np.unique(np.concatenate([large, self._next_processes(number - len(drawn))]))
 
-    def _each(self, number: int) -> I64:
+    def _next_processes(self, number: int) -> I64:
         if self._next + number > self._num:
             self._random.shuffle(self._order)
             self._next = 0
@@ -133,7 +133,7 @@ class Annealing:
 def cooling(instance: Instance) -> Callable[[float], float]:
     """Temperatures for shares of the time, from hot to cold."""
     usual = _usual_cost(instance)
-    return lambda share: _between(usual * _HOT, usual * _COLD, share)
+    return lambda share: _interpolate(usual * _HOT, usual * _COLD, share)
 
 
 def warming(instance: Instance) -> Callable[[float], float]:
@@ -143,16 +143,16 @@ def warming(instance: Instance) -> Callable[[float], float]:
     change places, and what fills the machines around them follows.
     """
     usual = _usual_cost(instance)
-    return lambda share: _between(usual * _WARM, usual * _FROZEN, share)
+    return lambda share: _interpolate(usual * _WARM, usual * _FROZEN, share)
 
 
-def _between(high: float, low: float, share: float) -> float:
+def _interpolate(high: float, low: float, share: float) -> float:
     return high * math.pow(low / high, share)
 
 
 def _usual_cost(instance: Instance) -> float:
     """What a shift costs or saves at first, in the mean."""
     sample = np.arange(0, instance.num_processes, max(instance.num_processes // _SAMPLE, 1))
-    delta = np.abs(State(instance, instance.initial).shifts(sample))
+    delta = np.abs(AssignmentState(instance, instance.initial).shifts(sample))
     some = delta[np.isfinite(delta) & (delta > 0)]
     return float(some.mean()) if len(some) else 1.0

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from optsched.study.reassignment.instance import Instance
 
 
-class State:
+class AssignmentState:
     """An allowed assignment of an instance, its cost, and what each move would cost.
 
     Attributes
@@ -36,8 +36,8 @@ class State:
         self.machine_of = machine_of.copy()
         num_machines, num_services = instance.num_machines, len(instance.min_locations)
         self._takes = np.where(machine_of == instance.initial, instance.lasting, instance.request)
-        self.excess = _by(machine_of, instance.demand, num_machines) - instance.spare
-        self.slack = instance.room - _by(machine_of, self._takes, num_machines)
+        self.excess = _sum_by_machine(machine_of, instance.demand, num_machines) - instance.spare
+        self.slack = instance.room - _sum_by_machine(machine_of, self._takes, num_machines)
         self.term_cost: F64 = instance.weight @ np.maximum(self.excess, 0)
         service = instance.service
         self._on = _counts(num_services, service, num_machines, machine_of)
@@ -87,13 +87,13 @@ class State:
         initial = self.instance.initial[processes]
         moved = self._moved[self.instance.service[processes]]
         is_home = initial == here
-        after = np.maximum(self._most_without(moved), moved + np.where(is_home, 1, -1))
+        after = np.maximum(self._max_other_moves(moved), moved + np.where(is_home, 1, -1))
         change = (after - self._most_moved) * self.instance.service_weight
         delta += (change * is_home)[:, None]
         back = np.flatnonzero(~is_home)
         delta[back, initial[back]] += change[back]
 
-    def _most_without(self, moved: I64) -> I64:
+    def _max_other_moves(self, moved: I64) -> I64:
         """The most that another service moves, by how many the own one does."""
         most = self._most_moved
         if self._with_moved[most] > 1 or most == 0:
@@ -104,7 +104,7 @@ class State:
     def _allowed(self, processes: I64, here: I64) -> Bool:
         instance = self.instance
         service, initial = instance.service[processes], instance.initial[processes]
-        fits = _all(self.slack[:, None, :] >= instance.request[:, processes, None])
+        fits = _all_resources(self.slack[:, None, :] >= instance.request[:, processes, None])
         rows = np.arange(len(processes))
         fits[rows, initial] = (self.slack[:, initial] >= instance.lasting[:, processes]).all(axis=0)
         fits &= self._on[service] == 0
@@ -131,15 +131,15 @@ class State:
         instance = self.instance
         here, there = self.machine_of[processes], self.machine_of[others]
         mine, theirs = instance.demand[:, processes], instance.demand[:, others]
-        delta = self._with((self.excess[:, here] - mine)[:, :, None] + theirs[:, None, :])
-        delta += self._with((self.excess[:, there] - theirs)[:, None, :] + mine[:, :, None])
+        delta = self._excess_cost((self.excess[:, here] - mine)[:, :, None] + theirs[:, None, :])
+        delta += self._excess_cost((self.excess[:, there] - theirs)[:, None, :] + mine[:, :, None])
         leave = self.term_cost[here] + instance.move_cost[processes, here]
         delta -= leave[:, None] + (self.term_cost[there] + instance.move_cost[others, there])
         delta += instance.move_cost[processes[:, None], there]
         delta += instance.move_cost[others, here[:, None]]
         return delta
 
-    def _with(self, excess: F64) -> F64:
+    def _excess_cost(self, excess: F64) -> F64:
         np.maximum(excess, 0, out=excess)
         cost: F64 = self.instance.weight @ excess.reshape(len(excess), -1)
         return cost.reshape(excess.shape[1:])
@@ -150,17 +150,17 @@ class State:
         There is room, and the service is not there yet; what else forbids it only `swap` knows.
         """
         here, there = self.machine_of[processes], self.machine_of[others]
-        found = _all(self._left(processes) >= self._asked(others, here))
-        found &= _all(self._left(others) >= self._asked(processes, there))
+        found = _all_resources(self._released_load(processes) >= self._added_load(others, here))
+        found &= _all_resources(self._released_load(others) >= self._added_load(processes, there))
         service, other = self.instance.service[processes], self.instance.service[others]
         found &= (service == other) | (self._on[service, there] + self._on[other, here] == 0)
         found &= here != there
         return found
 
-    def _left(self, processes: I64) -> F64:
+    def _released_load(self, processes: I64) -> F64:
         return self.slack[:, self.machine_of[processes]] + self._takes[:, processes]
 
-    def _asked(self, processes: I64, machines: I64) -> F64:
+    def _added_load(self, processes: I64, machines: I64) -> F64:
         instance = self.instance
         is_home = instance.initial[processes] == machines
         return np.where(is_home, instance.lasting[:, processes], instance.request[:, processes])
@@ -254,14 +254,14 @@ class State:
         self.cost += self.instance.service_weight * (self._most_moved - most)
 
 
-def _by(machine_of: I64, amounts: F64, num_machines: int) -> F64:
+def _sum_by_machine(machine_of: I64, amounts: F64, num_machines: int) -> F64:
     """Sums by machine of amounts (*, P)."""
     if not len(amounts):
         return np.zeros((0, num_machines))
     return np.array([np.bincount(machine_of, row, num_machines) for row in amounts])
 
 
-def _all(true: Bool) -> Bool:
+def _all_resources(true: Bool) -> Bool:
     """Along the first axis."""
     found: Bool = np.logical_and.reduce(true, axis=0)
     return found

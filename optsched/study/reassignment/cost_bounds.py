@@ -47,7 +47,7 @@ def usual_prices(instance: Instance) -> Prices:
 
 def bound_of(instance: Instance, prices: Prices) -> int:
     """The least whole cost that prices allow; of any prices, however they were found."""
-    unit = 2.0 ** max(np.floor(np.log2(EXACT / _most(instance))), 0)
+    unit = 2.0 ** max(np.floor(np.log2(EXACT / _price_limit(instance))), 0)
     demand = np.floor(np.clip(prices.demand, 0, instance.weight[:, None]) * unit) / unit
     room = np.floor(np.clip(prices.room, 0, _top(instance)) * unit) / unit
     value, _ = _dual(instance, Prices(demand, room), _possible(instance))
@@ -85,7 +85,7 @@ def better_prices(
     return best
 
 
-def _most(instance: Instance) -> float:
+def _price_limit(instance: Instance) -> float:
     """More than any sum that comes up with a price of one unit."""
     amounts = np.abs(instance.demand).sum() + np.abs(instance.request).sum()
     amounts += np.abs(instance.spare).sum() + np.abs(instance.room).sum()

@@ -86,7 +86,7 @@ class _Model:
         self._objective: list[cp_model.LinearExprT] = []
         self._place()
         self._fit()
-        self._keep_apart()
+        self._add_conflicts()
         self._spread()
         self._depend()
         self._pay_terms()
@@ -96,7 +96,7 @@ class _Model:
     def _of_machine(self, machine: int) -> list[int]:
         return [p for p in self._free if (p, machine) in self.runs]
 
-    def _takes(self, p: int, machine: int) -> I64:
+    def _demand_on(self, p: int, machine: int) -> I64:
         instance = self._instance
         is_home = instance.initial[p] == machine
         amounts = instance.lasting[:, p] if is_home else instance.request[:, p]
@@ -106,19 +106,19 @@ class _Model:
         instance, model = self._instance, self.model
         self._room: dict[int, I64] = {}
         for m in self._machines:
-            fixed = [self._takes(p, m) for p in self._on(m)]
+            fixed = [self._demand_on(p, m) for p in self._processes_on(m)]
             left = instance.room[:, m].astype(np.int64)
             self._room[m] = left - np.sum(fixed, axis=0, dtype=np.int64) if fixed else left
         taken = {(int(instance.service[p]), int(self._machine_of[p])) for p in self._here}
         for p in self._free:
             for m in self._machines:
                 is_taken = (int(instance.service[p]), m) in taken
-                if not is_taken and (self._takes(p, m) <= self._room[m]).all():
+                if not is_taken and (self._demand_on(p, m) <= self._room[m]).all():
                     self.runs[p, m] = model.new_bool_var("")
                     model.add_hint(self.runs[p, m], m == self._machine_of[p])
             model.add_exactly_one([self.runs[p, m] for m in self._machines if (p, m) in self.runs])
 
-    def _on(self, machine: int) -> list[int]:
+    def _processes_on(self, machine: int) -> list[int]:
         return [p for p in self._here.tolist() if self._machine_of[p] == machine]
 
     def _fit(self) -> None:
@@ -126,7 +126,7 @@ class _Model:
             inside = self._of_machine(m)
             if not inside:
                 continue
-            takes = np.array([self._takes(p, m) for p in inside])
+            takes = np.array([self._demand_on(p, m) for p in inside])
             for r in np.flatnonzero(takes.sum(axis=0) > self._room[m]).tolist():
                 terms = [self.runs[p, m] for p in inside]
                 used = cp_model.LinearExpr.weighted_sum(terms, takes[:, r].tolist())
@@ -138,7 +138,7 @@ class _Model:
             found.setdefault(int(self._instance.service[p]), []).append(p)
         return found
 
-    def _keep_apart(self) -> None:
+    def _add_conflicts(self) -> None:
         for processes in self._by_service().values():
             for m in self._machines:
                 same = [self.runs[p, m] for p in processes if (p, m) in self.runs]
@@ -187,9 +187,9 @@ class _Model:
                             self.model.add_bool_or([*brought.get(n, []), literal.negated()])
             for other in instance.depends_on[service].tolist():
                 if other not in services:
-                    self._stay_beside(brought, self._groups(other, around)[0])
+                    self._add_dependencies(brought, self._groups(other, around)[0])
 
-    def _stay_beside(self, brought: _Literals, there: set[int]) -> None:
+    def _add_dependencies(self, brought: _Literals, there: set[int]) -> None:
         for n, literals in brought.items():
             if n not in there:
                 for literal in literals:
@@ -199,7 +199,7 @@ class _Model:
         instance = self._instance
         for m in self._machines:
             inside = self._of_machine(m)
-            fixed = instance.demand[:, self._on(m)].sum(axis=1) - instance.spare[:, m]
+            fixed = instance.demand[:, self._processes_on(m)].sum(axis=1) - instance.spare[:, m]
             for c, base in enumerate(fixed.astype(np.int64).tolist()):
                 amounts = instance.demand[c, inside].astype(np.int64)
                 most = base + int(amounts[amounts > 0].sum())

@@ -76,7 +76,7 @@ class Instance:
         frozen(*(getattr(self, name) for name in self.__dataclass_fields__))
 
     @classmethod
-    def of(cls, problem: Reassignment) -> Instance:
+    def from_problem(cls, problem: Reassignment) -> Instance:
         """Arrays of an instance.
 
         Raises

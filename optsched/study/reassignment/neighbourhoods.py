@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
-from optsched.study.reassignment.assignment_state import State
+from optsched.study.reassignment.assignment_state import AssignmentState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,10 +85,10 @@ class Neighbourhoods:
     def __init__(self, instance: Instance, machine_of: I64, random: np.random.Generator) -> None:
         self._instance, self._random = instance, random
         self.machine_of = machine_of
-        self._state = State(instance, machine_of)
+        self._state = AssignmentState(instance, machine_of)
         most = instance.num_machines
         self._kinds = (
-            _Kind(self._any, 3, 2, most),
+            _Kind(self._random_machines, 3, 2, most),
             _Kind(self._wasteful, 3, 2, most),
             _Kind(self._dear, 3, 1, most - 1),
         )
@@ -126,7 +126,7 @@ class Neighbourhoods:
         kind.adapt(was_easy=found.is_best and found.effort < _QUICK * _EFFORT)
         is_all = len(machines) == self._instance.num_machines and len(free) == len(self.machine_of)
         self.is_best |= found.is_best and is_all
-        state = State(self._instance, found.machine_of)
+        state = AssignmentState(self._instance, found.machine_of)
         saved = self._state.cost - state.cost
         kind.saved += max(saved, 0)
         kind.effort += found.effort + _MODEL
@@ -135,12 +135,12 @@ class Neighbourhoods:
         self.machine_of, self._state = found.machine_of, state
         return saved > 0
 
-    def _any(self, width: int) -> Chosen:
+    def _random_machines(self, width: int) -> Chosen:
         drawn = self._random.choice(self._instance.num_machines, width, replace=False)
         machines = np.sort(drawn).astype(np.int64)
-        return machines, self._on(machines)
+        return machines, self._processes_on(machines)
 
-    def _on(self, machines: I64) -> I64:
+    def _processes_on(self, machines: I64) -> I64:
         return np.flatnonzero(np.isin(self.machine_of, machines))
 
     def _wasteful(self, width: int) -> Chosen:
@@ -156,7 +156,7 @@ class Neighbourhoods:
         room[first] = 0
         others = self._random.choice(len(room), width - 1, replace=False, p=room / room.sum())
         machines = np.sort(np.append(others, first)).astype(np.int64)
-        return machines, self._on(machines)
+        return machines, self._processes_on(machines)
 
     def _dear(self, width: int) -> Chosen:
         """One by what it costs, any others, and where those are at home who came to them."""
@@ -165,7 +165,7 @@ class Neighbourhoods:
             return None
         first = self._drawn(costs)
         others = self._random.choice(np.delete(np.arange(len(costs)), first), width, replace=False)
-        came = self._on(others)
+        came = self._processes_on(others)
         came = came[instance.initial[came] != self.machine_of[came]]
         here = np.flatnonzero(self.machine_of == first)
         size = instance.weight @ np.abs(instance.demand[:, here])

@@ -136,7 +136,7 @@ class ReassignmentCost:
 
 def cost_of(problem: Reassignment, machine_of: Assignment) -> ReassignmentCost:
     """The cost of an assignment, whether it is allowed or not."""
-    used = _used(problem, machine_of)
+    used = _used_capacity(problem, machine_of)
     moved = [p for p, m in enumerate(machine_of) if m != problem.initial[p]]
     of_service = Counter(problem.processes[p].service for p in moved)
     on_the_way = (problem.machines[problem.initial[p]].move_cost[machine_of[p]] for p in moved)
@@ -149,7 +149,7 @@ def cost_of(problem: Reassignment, machine_of: Assignment) -> ReassignmentCost:
     )
 
 
-def _used(problem: Reassignment, machine_of: Assignment) -> list[list[int]]:
+def _used_capacity(problem: Reassignment, machine_of: Assignment) -> list[list[int]]:
     """By machine and resource."""
     used = [[0] * len(problem.resources) for _ in problem.machines]
     for process, machine in zip(problem.processes, machine_of, strict=True):
@@ -187,7 +187,7 @@ def wrong_with(problem: Reassignment, machine_of: Assignment) -> list[str]:
 
 def _overfull(problem: Reassignment, machine_of: Assignment) -> Iterator[str]:
     """Capacity; of transient resources what leaves counts, too."""
-    used = _used(problem, machine_of)
+    used = _used_capacity(problem, machine_of)
     for p, machine in enumerate(problem.initial):
         if machine_of[p] != machine:
             for r, resource in enumerate(problem.resources):

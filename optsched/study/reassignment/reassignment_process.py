@@ -81,14 +81,14 @@ def reassignments(
     race = _Race(problem, effort, quick_reassignment(problem))
     yield race.best
     has_time = effort.steps != 0 and (effort.steps is not None or effort.seconds > 0)
-    if race.is_done() or not has_time:
+    if race.is_optimal() or not has_time:
         yield race.result("")
         return
     if not all([worker.wait_until_ready() for worker in workers]):
         yield race.result(NOT_READY)
         return
     for turn in range(len(SCHEDULE)):
-        if not race.is_done():
+        if not race.is_optimal():
             yield from race.run(workers, turn)
     yield race.result("")
 
@@ -102,7 +102,7 @@ class _Race:
         self._history = [(0.0, best.cost)]
         self._stopped, self._running = OUT_OF_TIME, 0
 
-    def is_done(self) -> bool:
+    def is_optimal(self) -> bool:
         """Whether nothing better can come."""
         return self.best.is_proved
 
@@ -114,7 +114,7 @@ class _Race:
     def run(self, workers: Sequence[WorkerProcess], turn: int) -> Iterator[ReassignmentResult]:
         """One stage of all workers; each draws other lots than before."""
         stage, share = SCHEDULE[turn]
-        effort, start = self._part(share), self.best.machine_of
+        effort, start = self._share_of_effort(share), self.best.machine_of
         seed = len(workers) * effort.seed + turn * _OTHER_LOTS
         queue: SimpleQueue[Any] = SimpleQueue()
         threads = []
@@ -132,7 +132,7 @@ class _Race:
             for thread in threads:
                 thread.join()
 
-    def _part(self, share: float) -> Effort:
+    def _share_of_effort(self, share: float) -> Effort:
         effort = self._effort
         if effort.steps is not None:
             return replace(effort, steps=max(int(effort.steps * share), 1))

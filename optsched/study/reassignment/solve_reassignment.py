@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 
 from optsched.study.reassignment.annealing import STYLES, Annealing, cooling, warming
-from optsched.study.reassignment.assignment_state import State
+from optsched.study.reassignment.assignment_state import AssignmentState
 from optsched.study.reassignment.cost_bounds import better_prices, bound_of, usual_prices
 from optsched.study.reassignment.instance import Instance
 from optsched.study.reassignment.neighbourhoods import Neighbourhoods
@@ -138,7 +138,7 @@ def quick_reassignment(problem: Reassignment) -> ReassignmentResult:
         It is not allowed, or sums may not be exact.
 
     """
-    instance = Instance.of(problem)
+    instance = Instance.from_problem(problem)
     found = _checked(problem, problem.initial, bound_of(instance, usual_prices(instance)))
     return replace(found, history=((0.0, found.cost),))
 
@@ -224,16 +224,16 @@ class _Search:
         self._problem, self._effort, self._report = problem, effort, report
         self._spent = _Spent(effort)
         self._random = np.random.default_rng(effort.seed)
-        self._instance = Instance.of(problem)
+        self._instance = Instance.from_problem(problem)
         usual = bound_of(self._instance, usual_prices(self._instance))
         self.best = _checked(problem, start, usual)
         self._history = [(0.0, self.best.cost)]
 
     def result(self) -> ReassignmentResult:
         """The best so far, at the end."""
-        return self._told(BOUND_MET if self.best.is_proved else OUT_OF_TIME)
+        return self._build_result(BOUND_MET if self.best.is_proved else OUT_OF_TIME)
 
-    def _told(self, stopped: str) -> ReassignmentResult:
+    def _build_result(self, stopped: str) -> ReassignmentResult:
         return replace(self.best, stopped=stopped, history=tuple(self._history))
 
     def _offer(self, machine_of: I64, found_by: str) -> None:
@@ -242,9 +242,9 @@ class _Search:
         if found.cost < self.best.cost:
             self.best = replace(found, found_by=found_by)
             self._history.append((round(self._spent.seconds, 3), found.cost))
-            self._report(self._told(""))
+            self._report(self._build_result(""))
 
-    def _goes_on(self, until: float) -> bool:
+    def _has_time(self, until: float) -> bool:
         return not self.best.is_proved and self._spent.share < until
 
     def run(self, stage: Stage, until: float) -> None:
@@ -261,26 +261,26 @@ class _Search:
     def _bound(self, until: float) -> None:
         """Look for a bound until a share of the effort is spent."""
 
-        def goes_on() -> bool:
+        def has_time() -> bool:
             self._spent.steps += 1 / _BOUND_STEPS
             return self._spent.share < until
 
         instance = self._instance
         # Prices aim at a cost that may come out; any that is not too high serves.
         aim = self.best.bound + 0.5 * (self.best.cost - self.best.bound)
-        prices = better_prices(instance, aim, usual_prices(instance), goes_on)
+        prices = better_prices(instance, aim, usual_prices(instance), has_time)
         bound = bound_of(instance, prices)
         if bound > self.best.bound:
             self.best = replace(self.best, bound=bound)
-            self._report(self._told(""))
+            self._report(self._build_result(""))
 
     def _anneal(
         self, start: I64, style: Style, temperature: Callable[[float], float], until: float
     ) -> None:
         """Anneal from an assignment on until a share of the effort is spent."""
-        annealing = Annealing(State(self._instance, start), style, self._random)
+        annealing = Annealing(AssignmentState(self._instance, start), style, self._random)
         begins = reported = self._spent.share
-        while self._goes_on(until):
+        while self._has_time(until):
             share = self._spent.share
             annealing.step(temperature((share - begins) / (until - begins)))
             self._spent.steps += 1
@@ -293,15 +293,15 @@ class _Search:
         """Solve neighbourhoods until a share of the effort is spent."""
         start = np.array(self.best.machine_of, np.int64)
         neighbourhoods = Neighbourhoods(self._instance, start, self._random)
-        while self._goes_on(until):
+        while self._has_time(until):
             self._spent.steps += _NEIGHBOURHOOD_STEPS
-            if neighbourhoods.step(self._left()):
+            if neighbourhoods.step(self._remaining_s()):
                 self._offer(neighbourhoods.machine_of, CP_SAT)
             if neighbourhoods.is_best:
                 self.best = replace(self.best, bound=self.best.cost)
-                self._report(self._told(""))
+                self._report(self._build_result(""))
 
-    def _left(self) -> float | None:
+    def _remaining_s(self) -> float | None:
         if self._effort.steps is not None:
             return None
         return max(self._effort.seconds - self._spent.seconds, 0.01)

@@ -13,7 +13,7 @@ from optsched.study.comparison.statistics import CONFIDENCE
 from optsched.study.reports import svg
 from optsched.study.reports.curves_view import Curve, cdf_chart
 from optsched.study.reports.models_view import definition_table, difference_table
-from optsched.study.reports.number_text import counted, fitted, percent, plain
+from optsched.study.reports.number_text import count_text, fitted, percent, plain
 from optsched.study.reports.page import Cell, Chart, Key, Page, Section, Table
 from optsched.study.reports.timeline_arrays import BELOW, LABEL, LEFT, RIGHT, time_axis, time_x
 from optsched.study.reports.waiting_view import quantile_chart
@@ -39,7 +39,7 @@ def comparison_page(found: Comparison) -> Page:
     """What differs between models, in figures and over time, and what the models say."""
     traces = list(dict.fromkeys(row.trace for row in found.rows))
     seeds = sorted({row.seed for row in found.rows})
-    replays = counted(len({(row.trace, row.seed) for row in found.rows}), "replay")
+    replays = count_text(len({(row.trace, row.seed) for row in found.rows}), "replay")
     facts = [
         ("models", plain(len(found.models))),
         ("traces", plain(len(traces))),
@@ -57,7 +57,7 @@ def comparison_page(found: Comparison) -> Page:
 
 def _sections(found: Comparison) -> Iterable[Section]:
     yield Section("finished", "What did not finish", [_unfinished(found)])
-    yield Section("means", "Means", [_means(found)])
+    yield Section("means", "Means", [_means_table(found)])
     if len(found.models) > 1:
         yield Section("differences", "Differences", _differences(found), _notes(found))
     if any("series" in row.result for row in found.rows):
@@ -94,10 +94,10 @@ def _columns(found: Comparison) -> list[Figure]:
 # --- means and differences -----------------------------------------------------------------------
 
 
-def _means(found: Comparison) -> Table:
+def _means_table(found: Comparison) -> Table:
     rows = []
     for figure in _columns(found):
-        values = [found.mean(model, figure) for model in found.models]
+        values = [found.mean_of_model(model, figure) for model in found.models]
         cells = [
             Cell(value_text(figure, v), v, found.verdict(model, figure))
             for model, v in zip(found.models, values, strict=True)
@@ -139,7 +139,8 @@ def _interval_chart(found: Comparison, model: str, number: int, rows: Sequence[_
     drawn = [
         (figure, apart, verdict, base)
         for figure, apart, verdict in rows
-        if (base := abs(found.mean(found.models[0], figure) or 0.0)) and _differs(figure, apart)
+        if (base := abs(found.mean_of_model(found.models[0], figure) or 0.0))
+        and _differs(figure, apart)
     ]
     ends = [abs(v) / base for _, apart, _, base in drawn for v in _ends(apart)]
     reach = next((r for r in _REACHES if max(ends, default=0.0) <= r), _REACHES[-1])
@@ -206,9 +207,9 @@ def _interval(judged: _Judged, scale: tuple[float, float], y: float) -> Iterable
 
 def _in_words(figure: Figure, apart: Difference) -> str:
     if apart.low is None:
-        return f"{signed_text(figure, apart.mean)} in {counted(apart.pairs, 'pair')}"
+        return f"{signed_text(figure, apart.mean)} in {count_text(apart.pairs, 'pair')}"
     ends = f"{signed_text(figure, apart.low)} to {signed_text(figure, apart.high)}"
-    return f"{signed_text(figure, apart.mean)}, {ends} in {counted(apart.pairs, 'pair')}"
+    return f"{signed_text(figure, apart.mean)}, {ends} in {count_text(apart.pairs, 'pair')}"
 
 
 def _difference_table(model: str, rows: Sequence[_Judged]) -> Table:

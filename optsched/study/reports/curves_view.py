@@ -11,7 +11,7 @@ import numpy as np
 from optsched.study.reports import svg
 from optsched.study.reports.number_text import part_ticks, percent, plain, seconds, time_unit
 from optsched.study.reports.page import Cell, Chart, Key, Table
-from optsched.study.reports.time_bins import means
+from optsched.study.reports.time_bins import bin_means
 from optsched.study.reports.timeline_arrays import LEFT
 
 if TYPE_CHECKING:
@@ -53,22 +53,22 @@ class Shares:
 
 def shares_of(view: View) -> Shares:
     """Of a story."""
-    story, colours = view.story, len(view.colours)
-    total = story.lanes.total_milli or 1
-    held = means(view.spans, view.held, view.stay_colours, colours, view.edges) / total
+    timeline, colours = view.timeline, len(view.colours)
+    total = timeline.lanes.total_milli or 1
+    held = bin_means(view.spans, view.gpu_milli, view.stay_colours, colours, view.edges) / total
     dominant = np.zeros_like(held)
-    shapes = np.array([s.shape for s in story.stays], dtype=np.int64)
-    for resource in range(story.shapes.shape[1]):
-        parts = story.shapes[shapes, resource]
-        found = means(view.spans, parts, view.stay_colours, colours, view.edges)
+    shapes = np.array([s.shape for s in timeline.stays], dtype=np.int64)
+    for resource in range(timeline.shapes.shape[1]):
+        parts = timeline.shapes[shapes, resource]
+        found = bin_means(view.spans, parts, view.stay_colours, colours, view.edges)
         dominant = np.maximum(dominant, found)
-    return Shares(view.colours, held, dominant, story.end_ms)
+    return Shares(view.colours, held, dominant, timeline.end_ms)
 
 
 def share_charts(view: View) -> list[Chart]:
     """What queues held on top of one another, and their dominant shares as lines."""
     shares = shares_of(view)
-    unit = view.story.lanes.unit
+    unit = view.timeline.lanes.unit
     ticks = view.time_axis(_TOP, _BOTTOM)
     return [
         Chart(

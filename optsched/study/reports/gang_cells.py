@@ -78,7 +78,7 @@ class Grid:
     who: Sequence[Holder]
     cells: Sequence[Sequence[tuple[int, Parts]]]
 
-    def at(self, cell: int, frame: int) -> Parts:
+    def cell_shares(self, cell: int, frame: int) -> Parts:
         """Who is in a cell at an instant."""
         return [parts for begin, parts in self.cells[cell] if begin <= frame][-1]
 
@@ -146,7 +146,7 @@ def grid_data(grid: Grid, at: Sequence[float], told: Sequence[str]) -> dict[str,
 def grid_drawing(grid: Grid, shown: int) -> Markup:
     """The cells at one instant."""
     boxes, labels, height = _by_name(grid.rows) if grid.rows else _tiles(len(grid.places))
-    now = [grid.at(i, shown) for i in range(len(boxes))]
+    now = [grid.cell_shares(i, shown) for i in range(len(boxes))]
     cells = [_cell(grid, i, box, now[i]) for i, box in enumerate(boxes)]
     names = svg.group(_names(grid, boxes, now), class_="names")
     title = "Who is where at the instant of the slider"
@@ -231,7 +231,7 @@ def _names(grid: Grid, boxes: Sequence[Box], now: Sequence[Parts]) -> Iterable[M
         at, end = first, first + number
         while at < end:
             run = at + 1
-            while _is_whole(now[at]) and run < end and now[run] == now[at]:
+            while _covers_cell(now[at]) and run < end and now[run] == now[at]:
                 run += 1
             (x, y, _, height), (last_x, _, last_width, _) = boxes[at], boxes[run - 1]
             whole = (x, y, last_x + last_width - x, height)
@@ -243,7 +243,7 @@ def _names(grid: Grid, boxes: Sequence[Box], now: Sequence[Parts]) -> Iterable[M
         first = end
 
 
-def _is_whole(parts: Parts) -> bool:
+def _covers_cell(parts: Parts) -> bool:
     return len(parts) == 1 and parts[0][0] >= 0 and parts[0][1] >= 100
 
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from optsched.study.reports import svg
-from optsched.study.reports.number_text import counted, fitted, moment, plain, span
+from optsched.study.reports.number_text import count_text, fitted, moment, plain, span
 from optsched.study.reports.page import MOST_ROWS, Cell, Chart, Key, Table
-from optsched.study.reports.time_bins import column, means
+from optsched.study.reports.time_bins import bin_means, column
 from optsched.study.reports.timeline_arrays import (
     BELOW,
     HEAD,
     LABEL,
     LEFT,
     RIGHT,
-    ending,
+    describe_end,
     names_title,
     run_text,
     waited_ms,
@@ -43,11 +43,11 @@ TOP: Final = HEAD
 
 def queue_charts(view: View) -> list[Chart]:
     """A row for each gang; where they are too many, queues as a whole and who waited longest."""
-    jobs = list(range(len(view.story.jobs)))
+    jobs = list(range(len(view.timeline.jobs)))
     if len(jobs) <= MOST_JOBS:
         return [_rows_chart(view, jobs, NAME, "Gangs by queue", "")]
-    longest = sorted(jobs, key=lambda j: -waited_ms(view.story.jobs[j], view.story.end_ms))
-    note = f"{counted(LONGEST, 'gang')} of {plain(len(jobs))}."
+    longest = sorted(jobs, key=lambda j: -waited_ms(view.timeline.jobs[j], view.timeline.end_ms))
+    note = f"{count_text(LONGEST, 'gang')} of {plain(len(jobs))}."
     return [
         _panels(view),
         _rows_chart(view, longest[:LONGEST], "longest", "Gangs that waited longest", note),
@@ -56,24 +56,24 @@ def queue_charts(view: View) -> list[Chart]:
 
 def job_table(view: View) -> Table:
     """Every gang, as far as there is room: those that waited longest."""
-    end_ms = view.story.end_ms
-    jobs = sorted(view.story.jobs, key=lambda j: -waited_ms(j, end_ms))
+    end_ms = view.timeline.end_ms
+    jobs = sorted(view.timeline.jobs, key=lambda j: -waited_ms(j, end_ms))
     rows = [_job_row(view, job) for job in sorted(jobs[:MOST_ROWS], key=lambda j: j.submit_ms)]
     note = ""
     if len(jobs) > MOST_ROWS:
         note = f"The {plain(MOST_ROWS)} of {plain(len(jobs))} gangs that waited longest."
-    headings = ("gang", "queue", "tasks", view.story.lanes.unit, "arrived", "first start",
+    headings = ("gang", "queue", "tasks", view.timeline.lanes.unit, "arrived", "first start",
                 "waited", "runs", "end", "how it ended")  # fmt: skip
     numbers = frozenset(headings) - {"gang", "queue", "how it ended"}
     return Table("Gangs", headings, rows, numbers, note)
 
 
 def _job_row(view: View, job: Job) -> tuple[Cell, ...]:
-    end_ms = view.story.end_ms
+    end_ms = view.timeline.end_ms
     start, waited = job.start_ms(), waited_ms(job, end_ms)
     return (
         Cell(job.key),
-        Cell(view.story.queues[job.queue]),
+        Cell(view.timeline.queues[job.queue]),
         Cell(plain(job.tasks), job.tasks),
         Cell(plain(job.size / 1000), job.size),
         Cell(moment(job.submit_ms), job.submit_ms),
@@ -91,7 +91,7 @@ def _moment(at_ms: int | None) -> Cell:
 
 def _fate(job: Job) -> str:
     stops = sum(run.why not in (DONE, GOES_ON) for run in job.runs)
-    stopped = f", stopped {counted(stops, 'time')} before" if stops else ""
+    stopped = f", stopped {count_text(stops, 'time')} before" if stops else ""
     if job.done_ms is not None:
         return f"finished{stopped}"
     if job.runs and job.runs[-1].why == GOES_ON:
@@ -105,13 +105,13 @@ def _fate(job: Job) -> str:
 def _rows_chart(view: View, jobs: Sequence[int], name: str, title: str, note: str) -> Chart:
     parts: list[Markup] = [names_title("gang")]
     at = TOP
-    ordered = sorted(jobs, key=lambda j: (view.colour_of(j), view.story.jobs[j].queue, j))
+    ordered = sorted(jobs, key=lambda j: (view.colour_of(j), view.timeline.jobs[j].queue, j))
     last = -1
     for number in ordered:
-        job = view.story.jobs[number]
+        job = view.timeline.jobs[number]
         if job.queue != last:
             at += 6 if last >= 0 else 0
-            queue = view.story.queues[job.queue]
+            queue = view.timeline.queues[job.queue]
             words = fitted(queue, svg.WIDTH - 8, bold=True)
             heading = svg.tag("title", queue), words
             parts.append(svg.tag("text", *heading, x=4, y=at + 13, class_="heading"))
@@ -122,8 +122,8 @@ def _rows_chart(view: View, jobs: Sequence[int], name: str, title: str, note: st
         parts += _row(view, job, at + (height - _HEIGHT) / 2)
         at += height + 4
     axis = view.time_axis(TOP, at)
-    parts.append(view.now(TOP, at, int(view.instants[view.frame_shown])))
-    words = f"When {counted(len(jobs), 'gang')} waited and ran"
+    parts.append(view.slider_line(TOP, at, int(view.instants[view.frame_shown])))
+    words = f"When {count_text(len(jobs), 'gang')} waited and ran"
     drawing = svg.drawing(name, at + BELOW, words, [*axis, *parts])
     keys = [*view.legend, Key("f7 wait", "light: waits"), Key("mark", "stopped")]
     tables = [job_table(view)]
@@ -131,8 +131,8 @@ def _rows_chart(view: View, jobs: Sequence[int], name: str, title: str, note: st
 
 
 def _row(view: View, job: Job, top: float) -> Iterable[Markup]:
-    css, where = f"f{view.colour[job.queue]}", f"{job.key} ({view.story.queues[job.queue]})"
-    for a, b in job.waits(view.story.end_ms):
+    css, where = f"f{view.colour[job.queue]}", f"{job.key} ({view.timeline.queues[job.queue]})"
+    for a, b in job.waits(view.timeline.end_ms):
         words = f"{where}\nwaits from {moment(a)} to {moment(b)} ({span(b - a)})"
         yield _bar(view, (a, b), (top + 4, _HEIGHT - 8), f"bar wait {css}", words)
     for run in job.runs:
@@ -140,7 +140,7 @@ def _row(view: View, job: Job, top: float) -> Iterable[Markup]:
         yield _bar(view, (run.from_ms, run.to_ms), (top, _HEIGHT), f"bar {css}", words)
     for run in job.runs:
         if run.why not in (DONE, GOES_ON):
-            yield _mark(view, run.to_ms, top + _HEIGHT / 2, f"{where}\n{ending(run.why)}")
+            yield _mark(view, run.to_ms, top + _HEIGHT / 2, f"{where}\n{describe_end(run.why)}")
 
 
 def _bar(
@@ -163,12 +163,12 @@ def _mark(view: View, at_ms: int, y: float, words: str) -> Markup:
 def _panels(view: View) -> Chart:
     running, waiting = _over_time(view)
     parts: list[Markup] = [names_title("queue")]
-    unit = view.story.lanes.unit
+    unit = view.timeline.lanes.unit
     for colour, name in enumerate(view.colours):
         parts += _panel(view, colour, name, (running[colour], waiting[colour]))
     bottom = TOP + len(view.colours) * (_PANEL + 12)
     axis = view.time_axis(TOP, bottom)
-    parts.append(view.now(TOP, bottom, int(view.instants[view.frame_shown])))
+    parts.append(view.slider_line(TOP, bottom, int(view.instants[view.frame_shown])))
     drawing = svg.drawing(
         NAME, bottom + BELOW, f"{unit}s that run and that wait, by queue", [*axis, *parts]
     )
@@ -185,16 +185,16 @@ def _panels(view: View) -> Chart:
 
 def _over_time(view: View) -> tuple[Floats, Floats]:
     """Units that run and that gangs wait for, by colour and stretch."""
-    story, colours = view.story, len(view.colours)
-    running = means(view.spans, view.held / 1000, view.stay_colours, colours, view.edges)
+    timeline, colours = view.timeline, len(view.colours)
+    running = bin_means(view.spans, view.gpu_milli / 1000, view.stay_colours, colours, view.edges)
     waits = [
         (a, b, job.size / 1000, view.colour[job.queue])
-        for job in story.jobs
-        for a, b in job.waits(story.end_ms)
+        for job in timeline.jobs
+        for a, b in job.waits(timeline.end_ms)
     ]
     begins, ends, rows = (column([w[i] for w in waits]) for i in (0, 1, 3))
     sizes = np.array([w[2] for w in waits], dtype=np.float64)
-    return running, means((begins, ends), sizes, rows, colours, view.edges)
+    return running, bin_means((begins, ends), sizes, rows, colours, view.edges)
 
 
 def _panel(view: View, colour: int, name: str, series: tuple[Floats, Floats]) -> Iterable[Markup]:
@@ -204,7 +204,7 @@ def _panel(view: View, colour: int, name: str, series: tuple[Floats, Floats]) ->
     scale = _PANEL / most if most else 0.0
     yield svg.rect((LEFT, top, RIGHT - LEFT, _PANEL), class_="lane", fill_opacity=0.55)
     yield svg.label((LEFT - 8, top + 27), LABEL, name, css="heading")
-    peak = f"up to {plain(most, 0 if most >= 10 else 1)} {view.story.lanes.unit}s"
+    peak = f"up to {plain(most, 0 if most >= 10 else 1)} {view.timeline.lanes.unit}s"
     yield svg.text((LEFT - 8, top + 68), peak, text_anchor="end")
     base = np.full(len(running), floor)
     above = np.round(base - running * scale, 1)
@@ -227,7 +227,7 @@ def _stops(view: View, colour: int, floor: float) -> Iterable[Markup]:
     """Marks where gangs were stopped, neighbours together."""
     times = [
         run.to_ms
-        for job in view.story.jobs
+        for job in view.timeline.jobs
         if view.colour[job.queue] == colour
         for run in job.runs
         if run.why not in (DONE, GOES_ON)
@@ -238,7 +238,7 @@ def _stops(view: View, colour: int, floor: float) -> Iterable[Markup]:
     numbers = np.bincount(np.minimum(places, len(view.edges) - 2))
     for place in np.flatnonzero(numbers).tolist():
         at_ms = int((view.edges[place] + view.edges[place + 1]) / 2)
-        words = f"{view.colours[colour]}: {counted(int(numbers[place]), 'gang')} stopped about"
+        words = f"{view.colours[colour]}: {count_text(int(numbers[place]), 'gang')} stopped about"
         yield _mark(view, at_ms, floor, words)
 
 
@@ -249,4 +249,4 @@ def _panel_table(view: View, running: Floats, waiting: Floats) -> Table:
         cells = [Cell(plain(float(v), 1), float(v)) for v in values]
         rows.append((Cell(name), *cells))
     columns = ("run, mean", "run, most", "waited for, mean", "waited for, most")
-    return Table(f"{view.story.lanes.unit}s", ("queue", *columns), rows, frozenset(columns))
+    return Table(f"{view.timeline.lanes.unit}s", ("queue", *columns), rows, frozenset(columns))

@@ -19,7 +19,7 @@ def definition_table(model: Mapping[str, Any]) -> Table:
     for number, tier in enumerate(model["tiers"], 1):
         for i, plugin in enumerate(tier):
             head = f"tier {number}" if not i else ""
-            rows.append((Cell(head), Cell(plugin["name"]), Cell(_told(plugin))))
+            rows.append((Cell(head), Cell(plugin["name"]), Cell(_describe_plugin(plugin))))
     for i, level in enumerate(model["levels"]):
         head = "levels" if not i else ""
         rows.append((Cell(head), Cell(f"{i + 1}. {level['name']}"), Cell(level["meaning"])))
@@ -28,7 +28,7 @@ def definition_table(model: Mapping[str, Any]) -> Table:
     return Table(caption, ("part", "is", "meaning"), rows, is_sortable=False)
 
 
-def _told(plugin: Mapping[str, Any]) -> str:
+def _describe_plugin(plugin: Mapping[str, Any]) -> str:
     words = [plugin["meaning"]]
     words += [f"{name} = {value}" for name, value in plugin["arguments"].items()]
     words += [f"{name} switched" for name in plugin["switched"]]

@@ -62,7 +62,7 @@ def plain(value: float | None, digits: int = 2) -> str:
     return text.replace(",", "\u202f")
 
 
-def counted(number: int, what: str) -> str:
+def count_text(number: int, what: str) -> str:
     """`1 node`, `3 nodes`."""
     return f"{plain(number)} {what}" if number == 1 else f"{plain(number)} {what}s"
 

@@ -23,7 +23,7 @@ from optsched.study.reports.gang_cells import (
     grid_data,
     grid_drawing,
 )
-from optsched.study.reports.number_text import counted, plain
+from optsched.study.reports.number_text import count_text, plain
 from optsched.study.reports.occupancy_view import grid_note, span_of, tile_changes
 from optsched.study.reports.page import Chart, Film, Key
 from optsched.study.reports.timeline_arrays import COLOURS
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 BEFORE: Final = "before"
 
 
-class Seat(NamedTuple):
+class PlacedTask(NamedTuple):
     """A task on lanes of a node; `is_new` where the plan has put it there."""
 
     gang: str
@@ -55,7 +55,7 @@ class Seat(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Deal:
+class PlansData:
     """A cluster, and what plans make of it.
 
     Attributes
@@ -74,10 +74,10 @@ class Deal:
         return lanes_of(tuple(_empty(n) for n in self.snapshot.nodes))
 
     @cached_property
-    def frames(self) -> dict[str, list[Seat]]:
+    def frames(self) -> dict[str, list[PlacedTask]]:
         """Who sits where: before, and after each plan."""
-        after = {name: _Table(self, plan).seats() for name, plan in self.plans.items()}
-        return {BEFORE: _Table(self, None).seats(), **after}
+        after = {name: _Table(self, plan).placed_tasks() for name, plan in self.plans.items()}
+        return {BEFORE: _Table(self, None).placed_tasks(), **after}
 
     @cached_property
     def queue_of(self) -> dict[str, str]:
@@ -110,7 +110,7 @@ class Deal:
             return amount_of(task.shape.request, CPU)
         return gpu_milli(task.shape)
 
-    def held(self, frame: str) -> Counter[str]:
+    def milli_by_queue(self, frame: str) -> Counter[str]:
         """Thousandths by queue; of pods that are not decided here under an empty name."""
         found: Counter[str] = Counter()
         for seat in self.frames[frame]:
@@ -125,14 +125,14 @@ def _empty(node: Node) -> Node:
 class _Table:
     """Deals out the lanes of all nodes, in order: who sits there, then who comes."""
 
-    def __init__(self, deal: Deal, plan: PlanDocument | None) -> None:
-        self._deal, self._plan = deal, plan
-        nodes = deal.snapshot.nodes
+    def __init__(self, data: PlansData, plan: PlanDocument | None) -> None:
+        self._deal, self._plan = data, plan
+        nodes = data.snapshot.nodes
         self._number = {node.name: i for i, node in enumerate(nodes)}
         self._books = [GpuBook(node) for node in nodes]
-        self._seats: dict[str, list[Seat]] = {}
+        self._seats: dict[str, list[PlacedTask]] = {}
 
-    def seats(self) -> list[Seat]:
+    def placed_tasks(self) -> list[PlacedTask]:
         """Of all tasks that hold something."""
         tasks: dict[str, Task] = {}
         for node in self._deal.snapshot.nodes:
@@ -148,7 +148,7 @@ class _Table:
             task = tasks.get(eviction.pod)
             for seat in self._seats.pop(eviction.pod, ()):
                 if task is not None:
-                    self._books[seat.node].give_back(task.shape, seat.lanes, task.cards)
+                    self._books[seat.node].release(task.shape, seat.lanes, task.cards)
         tasks |= {t.key: t for gang in self._deal.snapshot.gangs for t in gang.tasks}
         moved = {eviction.pod: eviction.to for eviction in plan.evictions if eviction.to}
         for key, node in sorted({**plan.binds, **moved}.items()):
@@ -158,16 +158,19 @@ class _Table:
     def _sit(self, task: Task, node: str, cards: Sequence[CardUse], *, is_new: bool) -> None:
         number, gang = self._number[node], task.gang or task.key
         if self._deal.lanes.unit == CPU_UNIT:
-            found = [Seat(gang, number, (0,), self._deal.size(task), is_new)]
+            found = [PlacedTask(gang, number, (0,), self._deal.size(task), is_new)]
         elif cards:
-            found = [Seat(gang, number, (i,), n, is_new) for i, n in self._parts(number, cards)]
+            found = [
+                PlacedTask(gang, number, (i,), n, is_new)
+                for i, n in self._gpu_share_lanes(number, cards)
+            ]
         else:
-            dealt = self._books[number].take(task.shape)
+            dealt = self._books[number].allocate(task.shape)
             each = min(self._deal.size(task) // max(len(dealt), 1), WHOLE)
-            found = [Seat(gang, number, dealt, each, is_new)]
+            found = [PlacedTask(gang, number, dealt, each, is_new)]
         self._seats[task.key] = found
 
-    def _parts(self, number: int, cards: Sequence[CardUse]) -> Iterator[tuple[int, int]]:
+    def _gpu_share_lanes(self, number: int, cards: Sequence[CardUse]) -> Iterator[tuple[int, int]]:
         """Lane and thousandths of parts of GPUs: the larger of the parts of cores and memory."""
         there = [card for card in self._deal.snapshot.nodes[number].cards if not card.npu]
         lane_of = {card.key: i for i, card in enumerate(there)}
@@ -181,27 +184,27 @@ class _Table:
 # --- drawing -------------------------------------------------------------------------------------
 
 
-def plan_film(deal: Deal) -> Film:
+def plan_film(data: PlansData) -> Film:
     """A grid of GPUs; the slider goes from what there was to the plan of each model."""
-    told = [_told(deal, name) for name in deal.frames]
-    whole = sum(deal.lanes.number) <= MOST_CELLS
-    grid = _by_lane(deal) if whole else _by_node(deal)
-    unit = deal.lanes.unit
+    told = [_describe_node(data, name) for name in data.frames]
+    whole = sum(data.lanes.number) <= MOST_CELLS
+    grid = _by_lane(data) if whole else _by_node(data)
+    unit = data.lanes.unit
     keys = [Key("free", "free")]
     if whole:
         keys = [
-            *gang_keys(_gangs_of(deal), _colours_of(deal)),
+            *gang_keys(_gangs_of(data), _colours_of(data)),
             Key("fresh", "outlined: placed by the plan"),
             Key("free", "free"),
         ]
     else:
-        keys = [*deal.legend, *keys]
-    if any(seat.gang not in deal.queue_of for seat in deal.frames[BEFORE]):
+        keys = [*data.legend, *keys]
+    if any(seat.gang not in data.queue_of for seat in data.frames[BEFORE]):
         keys.append(Key("others", "pods that are not decided here"))
     shown = min(1, len(told) - 1)
     note = "The slider goes from what there was to the plan of each model."
     if whole:
-        note = f"{grid_note(len(_gangs_of(deal)))} {note}"
+        note = f"{grid_note(len(_gangs_of(data)))} {note}"
     else:
         note += " A cell is as full as its nodes are; its colour is of who has the most."
     chart = Chart(
@@ -209,7 +212,7 @@ def plan_film(deal: Deal) -> Film:
         f"Whose is each {unit}?",
         grid_drawing(grid, shown),
         keys,
-        [gang_table([(key, deal.queue_of[key]) for key in _gangs_of(deal)])] if whole else (),
+        [gang_table([(key, data.queue_of[key]) for key in _gangs_of(data)])] if whole else (),
         note,
         is_walkable=True,
     )
@@ -217,35 +220,35 @@ def plan_film(deal: Deal) -> Film:
     return Film(chart, grid_data(grid, at, told), len(told), shown, told[shown])
 
 
-def _told(deal: Deal, name: str) -> str:
-    held, unit = sum(deal.held(name).values()), deal.lanes.unit
-    total = plain(deal.lanes.total_milli / 1000)
+def _describe_node(data: PlansData, name: str) -> str:
+    held, unit = sum(data.milli_by_queue(name).values()), data.lanes.unit
+    total = plain(data.lanes.total_milli / 1000)
     words = f"{plain(held / 1000, 1)} of {total} {unit}s held"
     if name == BEFORE:
         return f"Before: {words}"
-    plan = deal.plans[name]
+    plan = data.plans[name]
     gangs = {
-        gang.key for gang in deal.snapshot.gangs if any(t.key in plan.binds for t in gang.tasks)
+        gang.key for gang in data.snapshot.gangs if any(t.key in plan.binds for t in gang.tasks)
     }
-    parts = [words, f"{counted(len(gangs), 'gang')} placed", f"{len(plan.pending)} waiting"]
+    parts = [words, f"{count_text(len(gangs), 'gang')} placed", f"{len(plan.pending)} waiting"]
     if plan.evictions:
-        parts.append(f"{counted(len(plan.evictions), 'pod')} evicted")
+        parts.append(f"{count_text(len(plan.evictions), 'pod')} evicted")
     return f"{name}: {', '.join(parts)}"
 
 
-def _by_lane(deal: Deal) -> Grid:
-    lanes, names = deal.lanes, [node.name for node in deal.snapshot.nodes]
+def _by_lane(data: PlansData) -> Grid:
+    lanes, names = data.lanes, [node.name for node in data.snapshot.nodes]
     first = np.concatenate([[0], np.cumsum(lanes.number)]).astype(int).tolist()
-    holders, number = _holders(deal)
-    held: list[list[Counter[int]]] = [[Counter() for _ in deal.frames] for _ in range(first[-1])]
-    for frame, seats in enumerate(deal.frames.values()):
+    holders, number = _holders(data)
+    held: list[list[Counter[int]]] = [[Counter() for _ in data.frames] for _ in range(first[-1])]
+    for frame, seats in enumerate(data.frames.values()):
         for seat in seats:
             who = 2 * number[seat.gang] + seat.is_new if seat.gang in number else OTHERS
             for lane in seat.lanes:
                 held[first[seat.node] + lane][frame][who] += seat.milli
     whole = np.repeat(np.maximum(lanes.milli, 1), lanes.number).tolist()
     cells = [
-        [(i, _parts_of(by, milli)) for i, by in enumerate(each)]
+        [(i, _queue_shares(by, milli)) for i, by in enumerate(each)]
         for each, milli in zip(held, whole, strict=True)
     ]
     rows = [(name, n) for name, n in zip(names, lanes.number, strict=True) if n]
@@ -254,27 +257,27 @@ def _by_lane(deal: Deal) -> Grid:
     return Grid(rows, places, holders, cells)
 
 
-def _parts_of(held: Counter[int], whole: int) -> Parts:
+def _queue_shares(held: Counter[int], whole: int) -> Parts:
     parts = tuple((who, min(round(100 * held[who] / whole), 100)) for who in sorted(held))
     return parts or ((FREE, 100),)
 
 
-def _gangs_of(deal: Deal) -> list[str]:
+def _gangs_of(data: PlansData) -> list[str]:
     """Gangs that hold something in any frame."""
-    there = {seat.gang for seats in deal.frames.values() for seat in seats}
-    return [key for key in deal.queue_of if key in there]
+    there = {seat.gang for seats in data.frames.values() for seat in seats}
+    return [key for key in data.queue_of if key in there]
 
 
-def _colours_of(deal: Deal) -> list[str]:
-    return gang_colours([(0, 1)] * len(_gangs_of(deal)))
+def _colours_of(data: PlansData) -> list[str]:
+    return gang_colours([(0, 1)] * len(_gangs_of(data)))
 
 
-def _holders(deal: Deal) -> tuple[list[Holder], dict[str, int]]:
+def _holders(data: PlansData) -> tuple[list[Holder], dict[str, int]]:
     """Each gang twice: as it was, and placed by the plan; and the place of each gang in order."""
     holders = []
-    gangs = _gangs_of(deal)
-    for i, (key, css) in enumerate(zip(gangs, _colours_of(deal), strict=True), 1):
-        words = f"{key} ({deal.queue_of[key]})"
+    gangs = _gangs_of(data)
+    for i, (key, css) in enumerate(zip(gangs, _colours_of(data), strict=True), 1):
+        words = f"{key} ({data.queue_of[key]})"
         holders += [
             Holder(words, css, key, i),
             Holder(f"{words}, placed by the plan", f"{css} fresh", key, i),
@@ -282,22 +285,22 @@ def _holders(deal: Deal) -> tuple[list[Holder], dict[str, int]]:
     return holders, {key: i for i, key in enumerate(gangs)}
 
 
-def _by_node(deal: Deal) -> Grid:
-    lanes, names = deal.lanes, [node.name for node in deal.snapshot.nodes]
+def _by_node(data: PlansData) -> Grid:
+    lanes, names = data.lanes, [node.name for node in data.snapshot.nodes]
     kept = [i for i, number in enumerate(lanes.number) if number]
     each = -(-len(kept) // MOST_CELLS)
     groups = [kept[i : i + each] for i in range(0, len(kept), each)]
     cell_of = {node: cell for cell, group in enumerate(groups) for node in group}
-    held = np.zeros((COLOURS, len(groups), len(deal.frames)))
-    for frame, seats in enumerate(deal.frames.values()):
+    held = np.zeros((COLOURS, len(groups), len(data.frames)))
+    for frame, seats in enumerate(data.frames.values()):
         for seat in seats:
-            colour = deal.colour_of.get(deal.queue_of.get(seat.gang, ""), COLOURS - 1)
+            colour = data.colour_of.get(data.queue_of.get(seat.gang, ""), COLOURS - 1)
             held[colour, cell_of[seat.node], frame] += seat.milli * len(seat.lanes)
     whole = np.array([sum(lanes.number[i] * lanes.milli[i] for i in g) for g in groups])
     part = np.round(100 * held.sum(axis=0) / np.maximum(whole, 1)[:, None])
     owner = np.where(part > 0, held.argmax(axis=0), FREE)
     who = [Holder(f"most held by colour {i + 1}", f"f{i}") for i in range(COLOURS)]
-    for queue, colour in reversed(deal.colour_of.items()):
+    for queue, colour in reversed(data.colour_of.items()):
         who[colour] = Holder(f"most held by {queue}", f"f{colour}")
     places = [span_of(names, group) for group in groups]
     return Grid((), places, who, tile_changes(owner, np.clip(part, 0, 100).astype(np.int64)))

@@ -14,7 +14,7 @@ from optsched.study.reports.metric_tables import figure_tables
 from optsched.study.reports.models_view import model_section
 from optsched.study.reports.nodes_view import node_chart
 from optsched.study.reports.number_text import (
-    counted,
+    count_text,
     moment,
     percent,
     plain,
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from optsched.study.reports.page import Chart
-    from optsched.study.simulation.timeline import Job, Story
+    from optsched.study.simulation.timeline import Job, Timeline
 
 
 MOST_GAPS: Final = 240
 
 
-def simulation_page(result: Mapping[str, Any], story: Story, base: Mapping[str, Any]) -> Page:
+def simulation_page(result: Mapping[str, Any], timeline: Timeline, base: Mapping[str, Any]) -> Page:
     """What a replay came to.
 
     Parameters
@@ -50,12 +50,12 @@ def simulation_page(result: Mapping[str, Any], story: Story, base: Mapping[str, 
     base
         The definition of the model that its own is held against.
     """
-    view = View.of(story)
+    view = View.from_timeline(timeline)
     model = result["model"]
     trace = result["trace"]
     return Page(
         f"Replay of {trace['name']}",
-        f"{counted(trace['jobs'], 'gang')} on {counted(trace['nodes'], 'node')}, decided by "
+        f"{count_text(trace['jobs'], 'gang')} on {count_text(trace['nodes'], 'node')}, decided by "
         f"{model['name']}",
         list(_facts(result)),
         list(_sections(view, result, base)),
@@ -86,31 +86,31 @@ def _warnings(result: Mapping[str, Any]) -> Iterable[str]:
             "are of what happened until then."
         )
     for fault, number in sorted(result["faults"].items()):
-        yield f"{fault} ({counted(number, 'time')})"
+        yield f"{fault} ({count_text(number, 'time')})"
 
 
 def _sections(view: View, result: Mapping[str, Any], base: Mapping[str, Any]) -> Iterable[Section]:
-    yield reason_section(view.story)
+    yield reason_section(view.timeline)
     yield Section("figures", "Figures", figure_tables(result["metrics"]))
-    if view.story.jobs and view.story.nodes:
+    if view.timeline.jobs and view.timeline.nodes:
         yield Section("nodes", "Nodes", [node_chart(view), film(view)])
-        yield Section("queues", "Queues", [*queue_charts(view), wait_chart(view.story)])
+        yield Section("queues", "Queues", [*queue_charts(view), wait_chart(view.timeline)])
         yield Section("shares", "Shares", share_charts(view))
         yield Section("distributions", "Distributions", _distributions(view))
-    if view.story.gaps:
-        yield Section("gap", "Gap over time", [_gaps(view.story)])
+    if view.timeline.gaps:
+        yield Section("gap", "Gap over time", [_gaps(view.timeline)])
     if result["gpu_hours"]["charges"]:
         yield usage_section(of_json(result["gpu_hours"]))
     yield model_section([result["model"]["definition"]], base)
     yield Section("again", "How to get it again", list(_provenance(result)))
 
 
-def _gaps(story: Story) -> Chart:
+def _gaps(timeline: Timeline) -> Chart:
     """The gap of each session; where they are many, the greatest and the mean of stretches."""
-    points = list(story.gaps)
+    points = list(timeline.gaps)
     note = "Of each session: |bound − value| of a level as a part of the greater of the two."
     if len(points) > MOST_GAPS:
-        edges = np.linspace(0, story.end_ms, MOST_GAPS + 1)
+        edges = np.linspace(0, timeline.end_ms, MOST_GAPS + 1)
         note += f" {plain(len(points))} sessions in {MOST_GAPS} equal stretches of time."
         stretch = np.minimum(
             np.searchsorted(edges, [at for at, *_ in points], "right") - 1, MOST_GAPS - 1
@@ -124,9 +124,9 @@ def _gaps(story: Story) -> Chart:
             for i in range(MOST_GAPS)
             if (mine := np.flatnonzero(stretch == i).tolist())
         ]
-    unit, _ = time_unit(story.end_ms)
+    unit, _ = time_unit(timeline.end_ms)
     time = TimeAxis(
-        story.end_ms, time_ticks(story.end_ms), f"time since the start of the trace ({unit})"
+        timeline.end_ms, time_ticks(timeline.end_ms), f"time since the start of the trace ({unit})"
     )
     lines = [
         GapLine("greatest of all levels", "l0", [(at, most) for at, most, _ in points]),
@@ -140,7 +140,7 @@ def _gaps(story: Story) -> Chart:
 
 
 def _distributions(view: View) -> list[Chart]:
-    def of(times: Mapping[int, list[float]]) -> list[Curve]:
+    def utilisation_curves(times: Mapping[int, list[float]]) -> list[Curve]:
         every = [value for values in times.values() for value in values]
         curves = [Curve("all gangs", "lall", every)]
         if len(view.colours) > 1:
@@ -150,14 +150,14 @@ def _distributions(view: View) -> list[Chart]:
     done = _times(view, lambda j: None if j.done_ms is None else j.done_ms - j.submit_ms)
     waited = _times(view, lambda j: None if not j.runs else j.runs[0].from_ms - j.submit_ms)
     return [
-        cdf_chart("jct", "Completion time", of(done)),
-        cdf_chart("delay", "Queueing delay", of(waited)),
+        cdf_chart("jct", "Completion time", utilisation_curves(done)),
+        cdf_chart("delay", "Queueing delay", utilisation_curves(waited)),
     ]
 
 
 def _times(view: View, of: Callable[[Job], int | None]) -> dict[int, list[float]]:
     found: dict[int, list[float]] = {i: [] for i in range(len(view.colours))}
-    for job in view.story.jobs:
+    for job in view.timeline.jobs:
         length_ms = of(job)
         if length_ms is not None:
             found[view.colour[job.queue]].append(length_ms / 1000)

@@ -11,9 +11,9 @@ from optsched.cluster.search_progress import relative_gap
 from optsched.study.reports import svg
 from optsched.study.reports.gaps_view import GapLine, TimeAxis, gap_chart
 from optsched.study.reports.models_view import model_section
-from optsched.study.reports.number_text import UNKNOWN, counted, fitted, percent, plain, short
+from optsched.study.reports.number_text import UNKNOWN, count_text, fitted, percent, plain, short
 from optsched.study.reports.page import MOST_ROWS, Cell, Chart, Key, Page, Section, Table
-from optsched.study.reports.plans_view import BEFORE, Deal, plan_film
+from optsched.study.reports.plans_view import BEFORE, PlansData, plan_film
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -62,15 +62,15 @@ def solve_page(snapshot: Snapshot, answers: Sequence[Answer], base: Mapping[str,
 
     """
     plans = {a.name: a.result.plan for a in answers if a.result.plan is not None}
-    deal = Deal(snapshot, plans)
+    data = PlansData(snapshot, plans)
     names = ", ".join(a.name for a in answers)
-    nodes, gangs = counted(len(snapshot.nodes), "node"), counted(len(snapshot.gangs), "gang")
+    nodes, gangs = count_text(len(snapshot.nodes), "node"), count_text(len(snapshot.gangs), "gang")
     title = short(answers[0].result.instance.path.rpartition("/")[2], 60)
     return Page(
         f"Plan for {title}",
         f"{gangs} and {nodes}, decided by {names}",
         list(_facts(answers)),
-        list(_sections(deal, answers, base)),
+        list(_sections(data, answers, base)),
         list(_warnings(answers)),
     )
 
@@ -100,19 +100,21 @@ def _warnings(answers: Sequence[Answer]) -> Iterable[str]:
             )
 
 
-def _sections(deal: Deal, answers: Sequence[Answer], base: Mapping[str, Any]) -> Iterable[Section]:
+def _sections(
+    data: PlansData, answers: Sequence[Answer], base: Mapping[str, Any]
+) -> Iterable[Section]:
     idle = [
         f"{answer.name}: no gang waits."
         for answer in answers
         if answer.result.plan is not None and not _reasons_of(answer.result.plan)
     ]
-    yield Section("pending", "What waits, and why", list(_pending(deal, answers)), idle)
+    yield Section("pending", "What waits, and why", list(_pending(data, answers)), idle)
     if len(answers) > 1:
         yield Section("figures", "Models side by side", [_measures(answers)])
-    if deal.snapshot.nodes:
-        yield Section("nodes", "Nodes", [plan_film(deal), *_placements(deal)])
-    if deal.colour_of:
-        yield Section("queues", "Queues", [_queue_chart(deal), *_shares(answers)])
+    if data.snapshot.nodes:
+        yield Section("nodes", "Nodes", [plan_film(data), *_placements(data)])
+    if data.colour_of:
+        yield Section("queues", "Queues", [_queue_chart(data), *_shares(answers)])
     yield Section("certificate", "Certificate", list(_certificates(answers)))
     searched = [
         chart
@@ -162,16 +164,16 @@ def _measures(answers: Sequence[Answer]) -> Table:
 # --- what is placed ------------------------------------------------------------------------------
 
 
-def _placements(deal: Deal) -> Iterable[Table]:
-    gang_of = {t.key: g.key for g in deal.snapshot.gangs for t in g.tasks}
-    gang_of |= {t.key: t.gang for node in deal.snapshot.nodes for t in node.residents if t.gang}
-    for name, plan in deal.plans.items():
-        yield _placed(deal, name, plan, gang_of)
+def _placements(data: PlansData) -> Iterable[Table]:
+    gang_of = {t.key: g.key for g in data.snapshot.gangs for t in g.tasks}
+    gang_of |= {t.key: t.gang for node in data.snapshot.nodes for t in node.residents if t.gang}
+    for name, plan in data.plans.items():
+        yield _placed(data, name, plan, gang_of)
         if plan.evictions:
             yield _evicted(name, plan, gang_of)
 
 
-def _placed(deal: Deal, name: str, plan: PlanDocument, gang_of: Mapping[str, str]) -> Table:
+def _placed(data: PlansData, name: str, plan: PlanDocument, gang_of: Mapping[str, str]) -> Table:
     rows = []
     for binds, mark in ((plan.binds, "placed"), (plan.nominations, "room is kept")):
         by_gang: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -180,7 +182,7 @@ def _placed(deal: Deal, name: str, plan: PlanDocument, gang_of: Mapping[str, str
         for gang, counts in sorted(by_gang.items()):
             where = ", ".join(f"{n} ×{k}" if k > 1 else n for n, k in sorted(counts.items()))
             number = counts.total()
-            queue = deal.queue_of.get(gang, UNKNOWN)
+            queue = data.queue_of.get(gang, UNKNOWN)
             cells = (gang, queue, mark)
             rows.append((*map(Cell, cells), Cell(plain(number), number), Cell(where)))
     note = _cut(rows)
@@ -190,14 +192,14 @@ def _placed(deal: Deal, name: str, plan: PlanDocument, gang_of: Mapping[str, str
 
 def _evicted(name: str, plan: PlanDocument, gang_of: Mapping[str, str]) -> Table:
     rows = [
-        [Cell(words or UNKNOWN) for words in (e.pod, gang_of.get(e.pod, ""), *_why(e))]
+        [Cell(words or UNKNOWN) for words in (e.pod, gang_of.get(e.pod, ""), *_eviction_reason(e))]
         for e in plan.evictions
     ]
     headings = ("pod", "gang", "action", "for", "starts again on", "because")
     return Table(f"Evictions, {name}", headings, rows[:MOST_ROWS], note=_cut(rows))
 
 
-def _why(eviction: Eviction) -> tuple[str, ...]:
+def _eviction_reason(eviction: Eviction) -> tuple[str, ...]:
     because = eviction.reason or eviction.plugin
     return eviction.action, eviction.preemptor, eviction.to, because
 
@@ -209,35 +211,35 @@ def _cut(rows: Sequence[object]) -> str:
 # --- queues --------------------------------------------------------------------------------------
 
 
-def _queue_chart(deal: Deal) -> Chart:
+def _queue_chart(data: PlansData) -> Chart:
     """Bars of what each queue holds: before in light colour, then under each model."""
-    total, unit = deal.lanes.total_milli or 1, deal.lanes.unit
-    held = {name: deal.held(name) for name in deal.frames}
+    total, unit = data.lanes.total_milli or 1, data.lanes.unit
+    held = {name: data.milli_by_queue(name) for name in data.frames}
     top = max((n / total for by in held.values() for n in by.values()), default=0.0) or 1.0
     parts: list[Markup] = []
     at = 6.0
-    for queue, colour in deal.colour_of.items():
+    for queue, colour in data.colour_of.items():
         words = fitted(queue, svg.WIDTH - 8, bold=True)
         heading = svg.tag("title", queue), words
         parts.append(svg.tag("text", *heading, x=4, y=at + 13, class_="heading"))
         at += 20
-        for name in deal.frames:
+        for name in data.frames:
             height = max(18.0, svg.LINE * len(svg.label_lines(name, _LABEL)) + 4)
             middle = at + (height - 18) / 2
             parts += _queue_bar((queue, name), held[name][queue], (total, top, middle), colour)
             at += height
         at += 8
-    names = [name for name in deal.frames if name != BEFORE]
+    names = [name for name in data.frames if name != BEFORE]
     rows = [
         (Cell(queue), *(Cell(plain(held[n][queue] / 1000, 1), held[n][queue]) for n in held))
-        for queue in deal.colour_of
+        for queue in data.colour_of
     ]
     columns = (BEFORE, *names)
     table = Table(f"{unit}s held", ("queue", *columns), rows, frozenset(columns))
     parts += _held_axis(top, total, unit, at)
     words = f"{unit}s held by queue, before and after"
     drawing = svg.drawing("by-queue", at + 42, words, parts)
-    keys = [*deal.legend, Key("f7 wait", "light: before")]
+    keys = [*data.legend, Key("f7 wait", "light: before")]
     return Chart("by-queue", f"{unit}s held by queue", drawing, keys, [table], is_walkable=True)
 
 
@@ -456,7 +458,7 @@ def _reasons_of(plan: PlanDocument) -> dict[str, Reason]:
     return {**plan.pending, **plan.pending_pods}
 
 
-def _pending(deal: Deal, answers: Sequence[Answer]) -> Iterable[Table]:
+def _pending(data: PlansData, answers: Sequence[Answer]) -> Iterable[Table]:
     for answer in answers:
         plan = answer.result.plan
         reasons = {} if plan is None else _reasons_of(plan)
@@ -465,13 +467,13 @@ def _pending(deal: Deal, answers: Sequence[Answer]) -> Iterable[Table]:
         rows = [
             (
                 Cell(key),
-                Cell(deal.queue_of.get(key, UNKNOWN)),
+                Cell(data.queue_of.get(key, UNKNOWN)),
                 Cell(reason.code.value),
                 Cell(reason.message),
             )
             for key, reason in reasons.items()
         ]
-        caption = f"{answer.name}: {counted(len(plan.pending), 'gang')} waiting"
+        caption = f"{answer.name}: {count_text(len(plan.pending), 'gang')} waiting"
         headings = ("gang or pod", "queue", "reason", "in words")
         yield Table(caption, headings, rows[:MOST_ROWS], note=_cut(rows))
 

@@ -122,12 +122,12 @@ def ribbon(edges: Sequence[float], tops: Sequence[float], bottoms: Sequence[floa
         end = at
         while end < len(tops) and tops[end] != bottoms[end]:
             end += 1
-        found.append(_piece(edges[at : end + 1], tops[at:end], bottoms[at:end]))
+        found.append(_area_path(edges[at : end + 1], tops[at:end], bottoms[at:end]))
         at = end
     return "".join(found)
 
 
-def _piece(edges: Sequence[float], tops: Sequence[float], bottoms: Sequence[float]) -> str:
+def _area_path(edges: Sequence[float], tops: Sequence[float], bottoms: Sequence[float]) -> str:
     there = [f"M{number(edges[0])} {number(tops[0])}"]
     for i, edge in enumerate(edges[1:]):
         last = i + 1 == len(tops)

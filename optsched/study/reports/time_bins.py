@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 
-def means(
+def bin_means(
     spans: tuple[Ints, Ints], amounts: Floats, rows: Ints, num_rows: int, edges: Floats
 ) -> Floats:
     """Mean over each stretch of what intervals hold, by row.

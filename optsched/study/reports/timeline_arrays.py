@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
     from optsched.study.reports.time_bins import Floats, Ints
-    from optsched.study.simulation.timeline import Job, Run, Stay, Story
+    from optsched.study.simulation.timeline import Job, Run, Stay, Timeline
 
 COLOURS: Final = 8
 OTHERS: Final = COLOURS - 1
@@ -47,33 +47,33 @@ class View:
 
     """
 
-    story: Story
+    timeline: Timeline
     colour: tuple[int, ...]
     colours: tuple[str, ...]
 
     @classmethod
-    def of(cls, story: Story) -> View:
+    def from_timeline(cls, timeline: Timeline) -> View:
         """The usual one."""
-        weight: Counter[int] = Counter({story.jobs[s.job].queue: 0 for s in story.stays})
-        for job in story.jobs:
+        weight: Counter[int] = Counter({timeline.jobs[s.job].queue: 0 for s in timeline.stays})
+        for job in timeline.jobs:
             weight[job.queue] += 0
-        for stay in story.stays:
+        for stay in timeline.stays:
             held = stay.milli * len(stay.lanes) * (stay.to_ms - stay.from_ms)
-            weight[story.jobs[stay.job].queue] += held
-        order = sorted(weight, key=lambda q: (-weight[q], story.queues[q]))
+            weight[timeline.jobs[stay.job].queue] += held
+        order = sorted(weight, key=lambda q: (-weight[q], timeline.queues[q]))
         if len(order) <= COLOURS:
             of = {queue: i for i, queue in enumerate(order)}
-            names = [story.queues[q] for q in order]
+            names = [timeline.queues[q] for q in order]
         else:
             of = {queue: min(i, OTHERS) for i, queue in enumerate(order)}
-            names = [story.queues[q] for q in order[:OTHERS]]
+            names = [timeline.queues[q] for q in order[:OTHERS]]
             names.append(f"{len(order) - OTHERS} other queues")
-        colour = tuple(of.get(q, OTHERS) for q in range(len(story.queues)))
-        return cls(story, colour, tuple(names))
+        colour = tuple(of.get(q, OTHERS) for q in range(len(timeline.queues)))
+        return cls(timeline, colour, tuple(names))
 
     def colour_of(self, job: int) -> int:
         """Of the queue of a job."""
-        return self.colour[self.story.jobs[job].queue]
+        return self.colour[self.timeline.jobs[job].queue]
 
     @property
     def legend(self) -> list[Key]:
@@ -84,12 +84,12 @@ class View:
 
     def x(self, at_ms: float) -> float:
         """Where an instant is on the axis of time."""
-        return time_x(at_ms, self.story.end_ms)
+        return time_x(at_ms, self.timeline.end_ms)
 
     @cached_property
     def edges(self) -> Floats:
         """Of equal stretches of time."""
-        made: Floats = np.linspace(0, self.story.end_ms, STRETCHES + 1)
+        made: Floats = np.linspace(0, self.timeline.end_ms, STRETCHES + 1)
         return made
 
     @cached_property
@@ -99,9 +99,9 @@ class View:
 
     def time_axis(self, top: float, bottom: float) -> list[Markup]:
         """Lines at round instants, and what they are below them."""
-        return time_axis(self.story.end_ms, top, bottom)
+        return time_axis(self.timeline.end_ms, top, bottom)
 
-    def now(self, top: float, bottom: float, at_ms: int) -> Markup:
+    def slider_line(self, top: float, bottom: float, at_ms: int) -> Markup:
         """The line that the slider moves."""
         return svg.line(
             (self.x(at_ms), top),
@@ -116,40 +116,40 @@ class View:
     @cached_property
     def spans(self) -> tuple[Ints, Ints]:
         """When each stay begins and ends."""
-        stays = self.story.stays
+        stays = self.timeline.stays
         return column([s.from_ms for s in stays]), column([s.to_ms for s in stays])
 
     @cached_property
-    def seen(self) -> tuple[Ints, Ints]:
+    def display_spans(self) -> tuple[Ints, Ints]:
         """The same for who looks at an instant: what goes on is there at the end of the story."""
         begins, ends = self.spans
-        return begins, ends + column([s.why == GOES_ON for s in self.story.stays])
+        return begins, ends + column([s.why == GOES_ON for s in self.timeline.stays])
 
     @cached_property
-    def held(self) -> Floats:
+    def gpu_milli(self) -> Floats:
         """Thousandths that each stay holds."""
-        return column([s.milli * len(s.lanes) for s in self.story.stays]).astype(np.float64)
+        return column([s.milli * len(s.lanes) for s in self.timeline.stays]).astype(np.float64)
 
     @cached_property
     def stay_colours(self) -> Ints:
         """The colour of each stay."""
-        return column([self.colour_of(s.job) for s in self.story.stays])
+        return column([self.colour_of(s.job) for s in self.timeline.stays])
 
     @cached_property
     def stay_nodes(self) -> Ints:
         """The node of each stay."""
-        return column([s.node for s in self.story.stays])
+        return column([s.node for s in self.timeline.stays])
 
     @cached_property
     def instants(self) -> Ints:
         """Instants for a film: of every change where there are few, equally far apart else."""
-        story = self.story
-        times = {t for s in story.stays for t in (s.from_ms, s.to_ms)}
-        times |= {t for _, a, b in story.down for t in (a, b)} | {0, story.end_ms}
+        timeline = self.timeline
+        times = {t for s in timeline.stays for t in (s.from_ms, s.to_ms)}
+        times |= {t for _, a, b in timeline.down for t in (a, b)} | {0, timeline.end_ms}
         if len(times) <= STRETCHES:
             return column(sorted(times))
-        grain = 1000 if story.end_ms > 3_600_000 else 1
-        even = np.linspace(0, story.end_ms, STRETCHES // 2 + 1) / grain
+        grain = 1000 if timeline.end_ms > 3_600_000 else 1
+        even = np.linspace(0, timeline.end_ms, STRETCHES // 2 + 1) / grain
         made: Ints = even.round().astype(np.int64) * grain
         return made
 
@@ -157,7 +157,7 @@ class View:
     def frame_shown(self) -> int:
         """The first instant at which as much is held as ever."""
         rows = np.zeros_like(self.stay_nodes)
-        found = at_instants(self.seen, self.held, rows, 1, self.instants)
+        found = at_instants(self.display_spans, self.gpu_milli, rows, 1, self.instants)
         return int(np.argmax(found.round()))
 
 
@@ -196,14 +196,14 @@ _ENDS: Final = {
 }
 
 
-def ending(why: str) -> str:
+def describe_end(why: str) -> str:
     """How a stay or a run ends."""
     return _ENDS.get(why, f"ended by {why}")
 
 
 def lanes_text(view: View, stay: Stay) -> str:
     """Which GPUs a task has: GPU 0–3, half of GPU 2."""
-    lanes = view.story.lanes
+    lanes = view.timeline.lanes
     if lanes.unit == "CPU":
         return f"{stay.milli / 1000:g} CPU"
     if not stay.lanes:
@@ -231,7 +231,7 @@ def together(numbers: tuple[int, ...]) -> list[tuple[int, int]]:
 def run_text(run: Run) -> str:
     """When a gang ran and how that ended."""
     by = f", for {run.by}" if run.by and run.why != "node" else f" ({run.by})" if run.by else ""
-    return f"ran from {moment(run.from_ms)} to {moment(run.to_ms)}: {ending(run.why)}{by}"
+    return f"ran from {moment(run.from_ms)} to {moment(run.to_ms)}: {describe_end(run.why)}{by}"
 
 
 def waited_ms(job: Job, end_ms: int) -> int:

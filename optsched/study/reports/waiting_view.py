@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from optsched.study.reports import svg
 from optsched.study.reports.number_text import (
     UNKNOWN,
-    counted,
+    count_text,
     moment,
     plain,
     span,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from markupsafe import Markup
 
-    from optsched.study.simulation.timeline import Job, Story
+    from optsched.study.simulation.timeline import Job, Timeline
 
 MOST_QUEUES: Final = 40
 QUANTILES: Final = (5, 25, 50, 75, 95, 100)
@@ -34,20 +34,20 @@ _RIGHT: Final = svg.WIDTH - 190.0
 # --- what waits, and why -------------------------------------------------------------------------
 
 
-def reason_section(story: Story) -> Section:
+def reason_section(timeline: Timeline) -> Section:
     """Gangs that wait at the end of a replay with the reason of the last session."""
-    heading, end = "What waits, and why", moment(story.end_ms)
-    waiting = [job for job in story.jobs if _waits(job)]
-    waiting.sort(key=lambda job: (-waited_ms(job, story.end_ms), job.key))
-    rows = [_reason_row(story, job) for job in waiting[:MOST_ROWS]]
+    heading, end = "What waits, and why", moment(timeline.end_ms)
+    waiting = [job for job in timeline.jobs if _waits(job)]
+    waiting.sort(key=lambda job: (-waited_ms(job, timeline.end_ms), job.key))
+    rows = [_reason_row(timeline, job) for job in waiting[:MOST_ROWS]]
     if not rows:
         return Section("waiting", heading, (), [f"At the end, {end}, no gang waits."])
-    number = counted(len(waiting), "gang")
+    number = count_text(len(waiting), "gang")
     note = ""
     if len(waiting) > MOST_ROWS:
         note = f"The {plain(MOST_ROWS)} of {plain(len(waiting))} that waited longest."
-    headings = ("gang", "queue", "tasks", story.lanes.unit, "waited", "reason", "in words")
-    numbers = frozenset(("tasks", story.lanes.unit, "waited"))
+    headings = ("gang", "queue", "tasks", timeline.lanes.unit, "waited", "reason", "in words")
+    numbers = frozenset(("tasks", timeline.lanes.unit, "waited"))
     caption = f"At the end, {end}: {number} waiting"
     return Section("waiting", heading, [Table(caption, headings, rows, numbers, note)])
 
@@ -56,12 +56,12 @@ def _waits(job: Job) -> bool:
     return job.done_ms is None and not (job.runs and job.runs[-1].why == GOES_ON)
 
 
-def _reason_row(story: Story, job: Job) -> tuple[Cell, ...]:
-    waited = waited_ms(job, story.end_ms)
-    code, words = story.reasons.get(job.key, (UNKNOWN, "no session has decided on it yet"))
+def _reason_row(timeline: Timeline, job: Job) -> tuple[Cell, ...]:
+    waited = waited_ms(job, timeline.end_ms)
+    code, words = timeline.reasons.get(job.key, (UNKNOWN, "no session has decided on it yet"))
     return (
         Cell(job.key),
-        Cell(story.queues[job.queue]),
+        Cell(timeline.queues[job.queue]),
         Cell(plain(job.tasks), job.tasks),
         Cell(plain(job.size / 1000), job.size),
         Cell(span(waited), waited),
@@ -78,11 +78,11 @@ def quantile(ordered: Sequence[int], in_hundred: int) -> int:
     return ordered[max(-(-len(ordered) * in_hundred // 100), 1) - 1]
 
 
-def wait_chart(story: Story) -> Chart:
+def wait_chart(timeline: Timeline) -> Chart:
     """A row for each queue: quantiles of the time that its gangs waited, so far or to their end."""
     times: dict[str, list[int]] = {}
-    for job in story.jobs:
-        times.setdefault(story.queues[job.queue], []).append(waited_ms(job, story.end_ms))
+    for job in timeline.jobs:
+        times.setdefault(timeline.queues[job.queue], []).append(waited_ms(job, timeline.end_ms))
     for waits in times.values():
         waits.sort()
     note = (
@@ -147,7 +147,7 @@ def _row(
     end_ms, y = where
     p5, p25, p50, p75, p95, most = (quantile(waits, p) for p in QUANTILES)
     x5, x25, x50, x75, x95, x_most = (_x(v, end_ms) for v in (p5, p25, p50, p75, p95, most))
-    number = f": {counted(len(waits), 'gang')}" if is_counted else ""
+    number = f": {count_text(len(waits), 'gang')}" if is_counted else ""
     words = (
         f"{name}{number}\nhalf waited less than {span(p50)}, "
         f"95 of 100 less than {span(p95)}, the longest {span(most)}"

@@ -71,7 +71,7 @@ class ClaimBook:
         shape = replace(task.shape, device_claims=tied, devices=tuple(own))
         return replace(task, shape=self._shapes.setdefault(shape, shape))
 
-    def seated(self, task: Task, node: str, grants: Iterable[DeviceGrant]) -> Task:
+    def bind_claims(self, task: Task, node: str, grants: Iterable[DeviceGrant]) -> Task:
         """Let a task use its claims on a node; those that have nothing get what is granted.
 
         Its shape says no more what they ask for.
@@ -92,13 +92,13 @@ class ClaimBook:
         shape = replace(task.shape, device_claims=(), devices=())
         return replace(task, shape=self._shapes.setdefault(shape, shape))
 
-    def left(self, task: Task) -> None:
+    def release_claims(self, task: Task) -> None:
         """Let a task use its claims no more."""
         for key in task.device_claims:
             if self._users.get(key, {}).pop(task.key, None) is not None:
                 self._settle(key)
 
-    def held(self, task: Task) -> tuple[DeviceGrant, ...]:
+    def device_grants(self, task: Task) -> tuple[DeviceGrant, ...]:
         """What the claims of a task have."""
         claims = (self._claims.get(key) for key in task.device_claims)
         return tuple(

@@ -60,7 +60,7 @@ def _arrival(key: str, snapshots: Sequence[Snapshot]) -> Arrival | None:
     seen = [(i, g) for i, s in enumerate(snapshots) if (g := s.gang_by_key.get(key)) is not None]
     start_ms = snapshots[0].taken_ms
     came, gang = seen[0]
-    ran = [(i, g) for i, g in seen if _stands(g)]
+    ran = [(i, g) for i, g in seen if _is_admitted(g)]
     ended = _end_ms(seen, snapshots)
     if not ran and ended is not None:
         return None
@@ -79,7 +79,7 @@ def _arrival(key: str, snapshots: Sequence[Snapshot]) -> Arrival | None:
     return Arrival(at_ms, replace(full, tasks=tasks, phase=phase), duration_ms)
 
 
-def _stands(gang: Gang) -> bool:
+def _is_admitted(gang: Gang) -> bool:
     standing = sum(t.status.counts_as_ready for t in gang.tasks)
     return standing >= max(gang.min_member, 1)
 

@@ -24,7 +24,7 @@ from optsched.study.simulation.observed_trace import trace_of_record
 from optsched.study.simulation.record import lines
 from optsched.study.simulation.simulation_metrics import Measuring, as_json
 from optsched.study.simulation.simulator import Options, Simulation
-from optsched.study.simulation.timeline import Telling
+from optsched.study.simulation.timeline import TimelineBuilder
 from optsched.study.simulation.traces import trace_of
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from optsched.solver.cpsat.process import Solver
     from optsched.study.accounting.chargeback import Chargeback
     from optsched.study.simulation.simulation_metrics import JobTimes, Metrics
-    from optsched.study.simulation.timeline import Story
+    from optsched.study.simulation.timeline import Timeline
 
 PICTURES = "snapshot-*.yaml"
 """Files of a folder that are one picture each of a cluster that was watched, in name order."""
@@ -153,7 +153,7 @@ class Tally:
     num_bytes: int = 0
     _sha256: Any = field(default_factory=hashlib.sha256)
 
-    def take(self, text: str, num_events: int) -> None:
+    def add_events(self, text: str, num_events: int) -> None:
         """Count events as they are written."""
         data = text.encode()
         self._sha256.update(data)
@@ -193,7 +193,7 @@ class Played:
     ended_at_ms: int
     faults: Mapping[str, int]
     wall_seconds: float
-    story: Story | None = None
+    timeline: Timeline | None = None
     jobs: tuple[JobTimes, ...] = ()
 
 
@@ -210,23 +210,23 @@ def play(
     began_s = clock.monotonic()
     simulation = Simulation(given.trace, policy, options, solver=solver, clock=clock)
     measuring, tally = Measuring(given.trace, warm_up_ms), Tally()
-    charging, telling = Charging(given.trace, warm_up_ms), Telling(given.trace)
+    charging, telling = Charging(given.trace, warm_up_ms), TimelineBuilder(given.trace)
     while (events := simulation.step()) is not None:
-        tally.take(lines(events), len(events))
+        tally.add_events(lines(events), len(events))
         for event in events:
-            measuring.take(event)
-            charging.take(event)
-            telling.take(event)
+            measuring.add_event(event)
+            charging.add_event(event)
+            telling.add_event(event)
     plan = simulation.last_plan
     return Played(
         measuring.metrics(simulation.session_seconds),
-        charging.found(simulation.now_ms),
+        charging.total(simulation.now_ms),
         tally,
         is_complete=True,
         ended_at_ms=simulation.now_ms,
         faults=simulation.faults,
         wall_seconds=clock.monotonic() - began_s,
-        story=telling.story(simulation.now_ms, {} if plan is None else plan.pending),
+        timeline=telling.build(simulation.now_ms, {} if plan is None else plan.pending),
         jobs=measuring.jobs,
     )
 

@@ -10,12 +10,12 @@ from optsched.cluster.gpu_shares import CardUse
 from optsched.cluster.numa import NumaPart
 from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.usage import Usage
-from optsched.study.simulation.simulated_cluster import Held, Seat
+from optsched.study.simulation.simulated_cluster import Held, Placement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from optsched.study.simulation.simulated_cluster import Ghost, Job, SimulatedCluster
+    from optsched.study.simulation.simulated_cluster import Job, SimulatedCluster, TerminatingPod
 
 VERSION: Final = 3
 
@@ -23,20 +23,20 @@ VERSION: Final = 3
 def write_cluster(cluster: SimulatedCluster) -> dict[str, Any]:
     """Nodes that are down, and gangs with their places."""
     return {
-        "down": cluster.down,
+        "down": cluster.failed_nodes,
         "jobs": [_job(cluster, job) for _, job in sorted(cluster.jobs.items())],
-        "ghosts": [_ghost(ghost) for ghost in cluster.ghosts],
+        "ghosts": [_write_terminating_pod(terminating) for terminating in cluster.terminating_pods],
     }
 
 
 def read_cluster(cluster: SimulatedCluster, state: Mapping[str, Any]) -> None:
     """Bring a cluster in which nothing has happened to a state that was written."""
     for name in state["down"]:
-        cluster.turn(name, ready=False)
+        cluster.set_node_ready(name, ready=False)
     for given in state["jobs"]:
         _read_job(cluster, given)
     for number, leaves_ms, place in state["ghosts"]:
-        cluster.haunt(cluster.ghost(number, _read_place(place), leaves_ms))
+        cluster.add_terminating_pod(cluster.terminating_pod(number, _read_place(place), leaves_ms))
 
 
 def write_usage(usage: Mapping[str, Usage]) -> dict[str, Any]:
@@ -64,16 +64,16 @@ def _job(cluster: SimulatedCluster, job: Job) -> dict[str, Any]:
         "kept": job.kept_ms,
         "run": job.run,
         "turn": job.turn,
-        "places": [_place(held) for held in cluster.held(job)],
+        "places": [_place(held) for held in cluster.held_places(job)],
         "nominated": {t.key: t.nominated_node for t in gang.tasks if t.nominated_node},
     }
 
 
-def _ghost(ghost: Ghost) -> list[Any]:
-    task, place = ghost.resident, ghost.place
-    seat = Seat(place.node, task.cards, task.numa, devices=ghost.devices)
+def _write_terminating_pod(terminating: TerminatingPod) -> list[Any]:
+    task, place = terminating.resident, terminating.place
+    seat = Placement(place.node, task.cards, task.numa, devices=terminating.devices)
     held = Held(place.task, seat, task.started_ms, place.gpus, task.saved_ms)
-    return [ghost.number, ghost.leaves_ms, _place(held)]
+    return [terminating.number, terminating.leaves_ms, _place(held)]
 
 
 def _place(held: Held) -> list[Any]:
@@ -86,7 +86,7 @@ def _place(held: Held) -> list[Any]:
 
 def _read_job(cluster: SimulatedCluster, given: Mapping[str, Any]) -> None:
     job = cluster.add(given["arrival"], cluster.arrival(given["arrival"]).at_ms)
-    cluster.seat_again(job, map(_read_place, given["places"]))
+    cluster.restore_places(job, map(_read_place, given["places"]))
     cluster.nominate(job, given["nominated"])
     cluster.set_phase(job, GangPhase(given["phase"]), given["waiting_since"])
     job.since_ms, job.kept_ms = given["since"], given["kept"]
@@ -95,7 +95,7 @@ def _read_job(cluster: SimulatedCluster, given: Mapping[str, Any]) -> None:
 
 def _read_place(given: list[Any]) -> Held:
     task, node, since_ms, gpus, saved_ms, cards, parts, grants = given
-    seat = Seat(
+    seat = Placement(
         node,
         cards=tuple(CardUse(*c) for c in cards),
         numa=tuple(NumaPart(*p) for p in parts),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class Placement:
     """A node for a task, and the parts of it that a session has dealt.
 
     devices: what its claims get, those that have nothing yet.
@@ -49,14 +49,14 @@ class Held:
     """
 
     task: str
-    seat: Seat
+    seat: Placement
     since_ms: int
     gpus: tuple[int, ...] | None = None
     saved_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Ghost:
+class TerminatingPod:
     """A pod that has been evicted and holds what it had until it leaves.
 
     number: of the arrival it belonged to. place: its own task's name, and where it sits. resident:
@@ -104,7 +104,7 @@ class Job:
     turn: int = 0
 
     @property
-    def least(self) -> int:
+    def minimum_members(self) -> int:
         """Tasks that must have a node for it to run."""
         return max(self.gang.min_member, 1)
 
@@ -136,11 +136,11 @@ class SimulatedCluster:
         self._residents: list[dict[str, Task]] = [
             {t.key: t for t in node.residents} for node in trace.nodes
         ]
-        self._gpus = [_book(node) for node in trace.nodes]
+        self._gpus = [_gpu_book(node) for node in trace.nodes]
         self._claims = _claims_of(trace, self._rest)
         self._stale: set[int] = set()
         self._owner: dict[str, Job] = {}
-        self._ghosts: list[Ghost] = []
+        self._terminating: list[TerminatingPod] = []
         self._keys: list[str] = []
         self._shown_gangs: tuple[Gang, ...] | None = None
         self._shown_nodes: tuple[Node, ...] | None = None
@@ -175,13 +175,13 @@ class SimulatedCluster:
             priority_classes=rest.priority_classes,
         )
 
-    def is_up(self, node: str) -> bool:
+    def has_node(self, node: str) -> bool:
         """Whether a node has not failed."""
         number = self._number[node]
         return self._nodes[number].ready or not self._trace.nodes[number].ready
 
     @property
-    def down(self) -> list[str]:
+    def failed_nodes(self) -> list[str]:
         """Names of the nodes that have failed."""
         pairs = zip(self._trace.nodes, self._nodes, strict=True)
         return [node.name for node, now in pairs if node.ready and not now.ready]
@@ -206,8 +206,8 @@ class SimulatedCluster:
         insort(self._keys, gang.key)
         self._shown_gangs = None
         for task in arrival.gang.tasks:
-            if task.node and not self.is_up(task.node):
-                self._claims.left(task)
+            if task.node and not self.has_node(task.node):
+                self._claims.release_claims(task)
         return job
 
     def remove(self, job: Job) -> None:
@@ -218,16 +218,18 @@ class SimulatedCluster:
         del self._keys[bisect_left(self._keys, job.gang.key)]
         self._shown_gangs = None
 
-    def seat(self, job: Job, seats: Mapping[str, Seat], at_ms: int) -> tuple[Place, ...]:
+    def place_tasks(
+        self, job: Job, placements: Mapping[str, Placement], at_ms: int
+    ) -> tuple[Place, ...]:
         """Give tasks their nodes, where they run from now on; places in the order of the gang."""
         placed: dict[str, Task] = {}
         for key, task in job.fresh.items():
-            if (seat := seats.get(key)) is not None:
+            if (seat := placements.get(key)) is not None:
                 placed[key] = self._sit(job, task, seat, at_ms)
         self._swap(job, placed)
         return tuple(job.places[key] for key in placed)
 
-    def deal(self, binds: Sequence[tuple[str, Task]]) -> dict[str, tuple[int, ...]]:
+    def allocate_gpus(self, binds: Sequence[tuple[str, Task]]) -> dict[str, tuple[int, ...]]:
         """The GPUs of tasks that come to nodes (name, task) at once, so that all fit together."""
         coming: dict[str, list[Task]] = {}
         for node, task in binds:
@@ -235,11 +237,11 @@ class SimulatedCluster:
                 coming.setdefault(node, []).append(task)
         found: dict[str, tuple[int, ...]] = {}
         for node, tasks in coming.items():
-            dealt = self._gpus[self._number[node]].dealt([t.shape for t in tasks])
+            dealt = self._gpus[self._number[node]].allocate_jointly([t.shape for t in tasks])
             found |= {t.key: gpus for t, gpus in zip(tasks, dealt, strict=True)}
         return found
 
-    def seat_again(self, job: Job, held: Iterable[Held]) -> tuple[Place, ...]:
+    def restore_places(self, job: Job, held: Iterable[Held]) -> tuple[Place, ...]:
         """Give tasks the very places that they have had for a while."""
         placed: dict[str, Task] = {}
         for each in held:
@@ -247,13 +249,13 @@ class SimulatedCluster:
         self._swap(job, placed)
         return tuple(job.places[key] for key in placed)
 
-    def held(self, job: Job) -> tuple[Held, ...]:
+    def held_places(self, job: Job) -> tuple[Held, ...]:
         """What `seat_again` needs to give a gang what it has now."""
         tasks = {t.key: t for t in job.gang.tasks}
         return tuple(
             Held(
                 key,
-                self._seat_of(tasks[key], place),
+                self._placement_of(tasks[key], place),
                 tasks[key].started_ms - self._trace.start_ms,
                 place.gpus,
                 tasks[key].saved_ms,
@@ -268,23 +270,23 @@ class SimulatedCluster:
         """
         tasks = {t.key: t for t in job.gang.tasks}
         ghosts = (
-            [self._ghost(job, tasks[key], leaves_ms) for key in keys]
+            [self._terminate_task(job, tasks[key], leaves_ms) for key in keys]
             if leaves_ms is not None
             else []
         )
         self._vacate(job, keys)
-        for ghost in ghosts:
-            self.haunt(ghost)
+        for terminating in ghosts:
+            self.add_terminating_pod(terminating)
         self._swap(job, {key: job.fresh[key] for key in keys})
 
     # --- pods that are about to leave ------------------------------------------------------------
 
     @property
-    def ghosts(self) -> tuple[Ghost, ...]:
+    def terminating_pods(self) -> tuple[TerminatingPod, ...]:
         """Pods that have been evicted and have yet to leave, in the order in which they will."""
-        return tuple(self._ghosts)
+        return tuple(self._terminating)
 
-    def ghost(self, number: int, held: Held, leaves_ms: int) -> Ghost:
+    def terminating_pod(self, number: int, held: Held, leaves_ms: int) -> TerminatingPod:
         """The pod of a task of an arrival that had a place, on its way out."""
         task = next(t for t in self.arrival(number).gang.tasks if t.key == held.task)
         place = Place(held.task, held.seat.node, held.gpus or ())
@@ -300,26 +302,26 @@ class SimulatedCluster:
             device_claims=self._claims.names_leaving(task, leaves_ms),
             numa=held.seat.numa,
         )
-        return Ghost(leaves_ms, number, place, resident, held.seat.devices)
+        return TerminatingPod(leaves_ms, number, place, resident, held.seat.devices)
 
-    def haunt(self, ghost: Ghost) -> None:
+    def add_terminating_pod(self, terminating: TerminatingPod) -> None:
         """Let a pod that was evicted hold what it had."""
-        number, task = self._number[ghost.place.node], ghost.resident
-        task = self._claims.seated(task, ghost.place.node, ghost.devices)
-        self._gpus[number].hold(task.shape, ghost.place.gpus, task.cards)
+        number, task = self._number[terminating.place.node], terminating.resident
+        task = self._claims.bind_claims(task, terminating.place.node, terminating.devices)
+        self._gpus[number].occupy(task.shape, terminating.place.gpus, task.cards)
         self._residents[number][task.key] = task
         self._stale.add(number)
-        insort(self._ghosts, ghost, key=lambda g: (g.leaves_ms, g.resident.key))
+        insort(self._terminating, terminating, key=lambda g: (g.leaves_ms, g.resident.key))
 
-    def leave(self, at_ms: int) -> bool:
+    def remove_expired_pods(self, at_ms: int) -> bool:
         """Let pods go whose time is over; whether there was one."""
         gone = 0
-        while self._ghosts and self._ghosts[0].leaves_ms <= at_ms:
-            ghost = self._ghosts.pop(0)
-            number, task = self._number[ghost.place.node], ghost.resident
+        while self._terminating and self._terminating[0].leaves_ms <= at_ms:
+            terminating = self._terminating.pop(0)
+            number, task = self._number[terminating.place.node], terminating.resident
             del self._residents[number][task.key]
-            self._claims.left(task)
-            self._gpus[number].give_back(task.shape, ghost.place.gpus, task.cards)
+            self._claims.release_claims(task)
+            self._gpus[number].release(task.shape, terminating.place.gpus, task.cards)
             self._stale.add(number)
             gone += 1
         return gone > 0
@@ -355,7 +357,7 @@ class SimulatedCluster:
 
     # --- nodes -----------------------------------------------------------------------------------
 
-    def turn(self, name: str, *, ready: bool) -> dict[str, list[str]]:
+    def set_node_ready(self, name: str, *, ready: bool) -> dict[str, list[str]]:
         """Take a node away or bring it back; by gang, tasks of jobs that are on it."""
         number = self._number[name]
         ready = ready and self._trace.nodes[number].ready
@@ -370,14 +372,16 @@ class SimulatedCluster:
 
     # --- inside ----------------------------------------------------------------------------------
 
-    def _sit(self, job: Job, task: Task, seat: Seat, at_ms: int, held: Held | None = None) -> Task:
+    def _sit(
+        self, job: Job, task: Task, seat: Placement, at_ms: int, held: Held | None = None
+    ) -> Task:
         number = self._number[seat.node]
         book = self._gpus[number]
         gpus = seat.gpus if held is None else held.gpus or ()
         if gpus or (held is not None and held.gpus is not None):
-            book.hold(task.shape, gpus, seat.cards)
+            book.occupy(task.shape, gpus, seat.cards)
         else:
-            gpus = book.take(task.shape, seat.cards)
+            gpus = book.allocate(task.shape, seat.cards)
         bound = replace(
             task,
             status=TaskStatus.RUNNING,
@@ -389,7 +393,7 @@ class SimulatedCluster:
             gpus=gpus if book.is_plain and not seat.cards else (),
             numa=seat.numa,
         )
-        bound = self._claims.seated(bound, seat.node, seat.devices)
+        bound = self._claims.bind_claims(bound, seat.node, seat.devices)
         self._residents[number][task.key] = bound
         self._stale.add(number)
         job.places[task.key] = Place(task.key, seat.node, gpus)
@@ -402,8 +406,8 @@ class SimulatedCluster:
             del self._owner[key]
             number = self._number[place.node]
             task = self._residents[number].pop(key)
-            self._claims.left(task)
-            self._gpus[number].give_back(task.shape, place.gpus, task.cards)
+            self._claims.release_claims(task)
+            self._gpus[number].release(task.shape, place.gpus, task.cards)
             self._stale.add(number)
 
     def _swap(self, job: Job, tasks: Mapping[str, Task]) -> None:
@@ -416,13 +420,15 @@ class SimulatedCluster:
         same = all(map(operator.is_, tasks, gang.tasks))
         return gang if same else replace(gang, tasks=tasks)
 
-    def _seat_of(self, task: Task, place: Place) -> Seat:
-        return Seat(place.node, task.cards, task.numa, devices=self._claims.held(task))
+    def _placement_of(self, task: Task, place: Place) -> Placement:
+        return Placement(
+            place.node, task.cards, task.numa, devices=self._claims.device_grants(task)
+        )
 
-    def _ghost(self, job: Job, task: Task, leaves_ms: int) -> Ghost:
+    def _terminate_task(self, job: Job, task: Task, leaves_ms: int) -> TerminatingPod:
         place = job.places[task.key]
-        held = Held(task.key, self._seat_of(task, place), task.started_ms, place.gpus)
-        return self.ghost(job.number, held, leaves_ms)
+        held = Held(task.key, self._placement_of(task, place), task.started_ms, place.gpus)
+        return self.terminating_pod(job.number, held, leaves_ms)
 
 
 def _claims_of(trace: Trace, rest: Snapshot) -> ClaimBook:
@@ -434,22 +440,22 @@ def _claims_of(trace: Trace, rest: Snapshot) -> ClaimBook:
     return ClaimBook(rest.devices, (*residents, *(t for t in arriving if t.node)), known)
 
 
-def _book(node: Node) -> GpuBook:
+def _gpu_book(node: Node) -> GpuBook:
     book = GpuBook(node)
     for task in node.residents:
-        book.take(task.shape, task.cards)
+        book.allocate(task.shape, task.cards)
     return book
 
 
 def _as_submitted(arrival: Arrival, now_ms: int) -> Gang:
     """The gang of an arrival at its instant: nothing of it is older than it says, nor younger."""
     given = arrival.gang
-    made_ms = _not_after(given.created_ms, now_ms)
+    made_ms = _clamp_instant(given.created_ms, now_ms)
     estimate = arrival.estimate_ms
 
     def fresh(task: Task) -> Task:
         said = task.estimate_ms if estimate is None else estimate
-        created_ms = _not_after(task.created_ms, now_ms)
+        created_ms = _clamp_instant(task.created_ms, now_ms)
         keeps = task.status in (TaskStatus.PENDING, TaskStatus.GATED)
         same = keeps and not task.node and task.gang == given.key
         if same and (task.created_ms, task.estimate_ms) == (created_ms, said):
@@ -466,12 +472,12 @@ def _as_submitted(arrival: Arrival, now_ms: int) -> Gang:
     return replace(
         given,
         created_ms=made_ms,
-        waiting_since_ms=_not_after(given.waiting_since_ms, now_ms),
+        waiting_since_ms=_clamp_instant(given.waiting_since_ms, now_ms),
         phase=GangPhase.PENDING if given.phase is GangPhase.COMPLETED else given.phase,
         tasks=tuple(sorted(map(fresh, given.tasks), key=lambda t: t.order)),
     )
 
 
-def _not_after(at_ms: int, now_ms: int) -> int:
+def _clamp_instant(at_ms: int, now_ms: int) -> int:
     """An instant that somebody has written, or now where none is written or it is to come."""
     return min(at_ms, now_ms) if at_ms else now_ms

@@ -50,10 +50,10 @@ def vgpu_milli(shape: TaskShape, node: Node | None) -> int:
     if not shape.cards:
         return 0
     whole = max((card.memory for card in node.cards), default=0) if node is not None else 0
-    return sum(_card_milli(asked, whole) for asked in shape.cards if not asked.npu)
+    return sum(_vgpu_milli(asked, whole) for asked in shape.cards if not asked.npu)
 
 
-def _card_milli(asked: CardRequest, whole: int) -> int:
+def _vgpu_milli(asked: CardRequest, whole: int) -> int:
     memory = asked.memory * WHOLE // whole if whole else 0
     return asked.number * min(max(10 * asked.cores, 10 * asked.percent, memory), WHOLE)
 
@@ -72,7 +72,7 @@ class GpuBook:
         self.free = [WHOLE] * num_gpus(node.allocatable)
         self.is_plain = amount_of(node.allocatable, GPU) == len(self.free)
 
-    def take(self, shape: TaskShape, cards: Sequence[CardUse] = ()) -> tuple[int, ...]:
+    def allocate(self, shape: TaskShape, cards: Sequence[CardUse] = ()) -> tuple[int, ...]:
         """Deal a task its GPUs; fewer than it asks for where parts would have to move for it."""
         if cards:
             return tuple(sorted({self._cards[c.key] for c in cards if c.key in self._cards}))
@@ -90,29 +90,29 @@ class GpuBook:
         self.free[best] -= part
         return (best,)
 
-    def dealt(self, shapes: Sequence[TaskShape]) -> list[tuple[int, ...]]:
+    def allocate_jointly(self, shapes: Sequence[TaskShape]) -> list[tuple[int, ...]]:
         """GPUs for several tasks: one after the other, else in any way in which all fit."""
         before = list(self.free)
-        found = [self.take(shape) for shape in shapes]
+        found = [self.allocate(shape) for shape in shapes]
         self.free[:] = before
         if all(map(_is_served, shapes, found)):
             return found
-        order = sorted(range(len(shapes)), key=lambda i: -_each(shapes[i]))
+        order = sorted(range(len(shapes)), key=lambda i: -_gpu_milli_each(shapes[i]))
         some = _together([shapes[i] for i in order], before)
         if some is None:
             return found
         at = dict(zip(order, some, strict=True))
         return [at[i] for i in range(len(shapes))]
 
-    def hold(self, shape: TaskShape, gpus: Sequence[int], cards: Sequence[CardUse]) -> None:
+    def occupy(self, shape: TaskShape, gpus: Sequence[int], cards: Sequence[CardUse]) -> None:
         """Count GPUs as dealt to a task."""
-        self._count(shape, gpus, cards, -1)
+        self._add_free(shape, gpus, cards, -1)
 
-    def give_back(self, shape: TaskShape, gpus: Sequence[int], cards: Sequence[CardUse]) -> None:
+    def release(self, shape: TaskShape, gpus: Sequence[int], cards: Sequence[CardUse]) -> None:
         """Take back what a task has had."""
-        self._count(shape, gpus, cards, 1)
+        self._add_free(shape, gpus, cards, 1)
 
-    def _count(
+    def _add_free(
         self, shape: TaskShape, gpus: Sequence[int], cards: Sequence[CardUse], sign: int
     ) -> None:
         if cards:
@@ -122,7 +122,7 @@ class GpuBook:
             self.free[i] += sign * each
 
 
-def _each(shape: TaskShape) -> int:
+def _gpu_milli_each(shape: TaskShape) -> int:
     """Thousandths of each GPU that a task has."""
     return WHOLE if num_gpus(shape.request) else gpu_milli(shape)
 
@@ -136,12 +136,12 @@ def _together(shapes: Sequence[TaskShape], free: Sequence[int]) -> list[tuple[in
     if not shapes:
         return []
     shape, *rest = shapes
-    each, number = _each(shape), num_gpus(shape.request) or 1
+    each, number = _gpu_milli_each(shape), num_gpus(shape.request) or 1
     fitting = sorted((room, i) for i, room in enumerate(free) if room >= each)
     if len(fitting) < number:
         return None
     # GPUs of which as much is free are alike; whole ones are taken where nothing has been taken.
-    for way in _ways(fitting, number):
+    for way in _gpu_subsets(fitting, number):
         left = list(free)
         for _, i in way:
             left[i] -= each
@@ -151,7 +151,9 @@ def _together(shapes: Sequence[TaskShape], free: Sequence[int]) -> list[tuple[in
     return None
 
 
-def _ways(fitting: Sequence[tuple[int, int]], number: int) -> list[Sequence[tuple[int, int]]]:
+def _gpu_subsets(
+    fitting: Sequence[tuple[int, int]], number: int
+) -> list[Sequence[tuple[int, int]]]:
     if number > 1 or fitting[0][0] == fitting[-1][0]:
         return [fitting[:number]]
     return [[f] for k, f in enumerate(fitting) if not k or fitting[k - 1][0] != f[0]]

@@ -176,7 +176,7 @@ def measure(
     """
     sweep = Measuring(trace, warm_up_ms)
     for event in events:
-        sweep.take(event)
+        sweep.add_event(event)
     return sweep.metrics(session_seconds)
 
 
@@ -212,7 +212,7 @@ class Fragmentation:
         self._known: dict[tuple[object, ...], float] = {}
         self._reach: dict[str, tuple[bool, ...]] = {}
 
-    def of(self, node: Node, cpu_m: int, free: Sequence[int]) -> float:
+    def fragment_milli(self, node: Node, cpu_m: int, free: Sequence[int]) -> float:
         """Thousandths of GPUs that are free on a node and of no use to a typical task."""
         if node.name not in self._reach:
             self._reach[node.name] = tuple(_reaches(kind, node) for kind, _ in self._kinds)
@@ -296,7 +296,7 @@ class Measuring:
 
     # --- events ----------------------------------------------------------------------------------
 
-    def take(self, event: Event) -> None:
+    def add_event(self, event: Event) -> None:
         """What happens next."""
         self._clear(event.at_ms)
         self._advance(event.at_ms)
@@ -306,13 +306,15 @@ class Measuring:
             case Start() | Bind() | Move():
                 self._sit(event)
             case Release(job=key, tasks=tasks):
-                self._leave(self._jobs[key], tasks, self._grace_ms(self._jobs[key], event.cause))
+                self._end_tasks(
+                    self._jobs[key], tasks, self._grace_ms(self._jobs[key], event.cause)
+                )
             case Stop():
                 self._stop(event)
             case Finish():
                 self._finish(event)
             case NodeTurn(node=node, change=change):
-                self._nodes.turn(node, is_up=change == "up")
+                self._nodes.set_ready(node, is_up=change == "up")
             case Held():
                 self._session(event)
 
@@ -334,12 +336,12 @@ class Measuring:
         job = self._jobs[event.job]
         if isinstance(event, Move):
             self._lose(job, event.lost_ms, event.at_ms)
-            self._leave(job, [p.task for p in event.places])
+            self._end_tasks(job, [p.task for p in event.places])
         for place in event.places:
             task = self._tasks[place.task]
             job.places[place.task] = place
             self._nodes.change(task, place, 1)
-            self._queues.hold(job.arrival.gang, task, 1)
+            self._queues.add_task(job.arrival.gang, task, 1)
         if isinstance(event, Start):
             self._start(job, event)
         elif job.runs:
@@ -372,21 +374,21 @@ class Measuring:
     def _grace_ms(job: _Job, cause: str) -> int:
         return 0 if cause == "node" else job.arrival.grace_ms
 
-    def _leave(self, job: _Job, tasks: Iterable[str], grace_ms: int = 0) -> None:
+    def _end_tasks(self, job: _Job, tasks: Iterable[str], grace_ms: int = 0) -> None:
         for key in tasks:
             place, task = job.places.pop(key), self._tasks[key]
             if grace_ms:
                 heappush(self._ghosts, (self._now_ms + grace_ms, key, task, place))
             else:
                 self._nodes.change(task, place, -1)
-            self._queues.hold(job.arrival.gang, task, -1)
+            self._queues.add_task(job.arrival.gang, task, -1)
             if job.runs:
                 self._nodes.ran -= self._nodes.size(task, place)
 
     def _stop(self, event: Stop) -> None:
         job = self._jobs[event.job]
         self._lose(job, event.lost_ms, event.at_ms)
-        self._leave(job, list(job.places), self._grace_ms(job, event.cause))
+        self._end_tasks(job, list(job.places), self._grace_ms(job, event.cause))
         job.runs = False
         self._queues.waits(job.arrival.gang, 1)
         if self._counts(event.at_ms):
@@ -400,7 +402,7 @@ class Measuring:
 
     def _finish(self, event: Finish) -> None:
         job = self._jobs.pop(event.job)
-        self._leave(job, list(job.places))
+        self._end_tasks(job, list(job.places))
         for task in job.arrival.gang.tasks:
             del self._tasks[task.key]
         self._crowd -= 1
@@ -458,9 +460,9 @@ class Measuring:
             makespan_s=(max(self._ends) - first) / 1000 if self._ends else None,
             jct_s=spread(self._jct),
             queueing_s=spread(self._queueing),
-            allocation=_part(over["held"], over["capacity"]),
-            utilisation=_part(useful, over["capacity"]),
-            fragmentation=_part(over["wasted"], over["idle"]) if nodes.has_plain else None,
+            allocation=_fraction(over["held"], over["capacity"]),
+            utilisation=_fraction(useful, over["capacity"]),
+            fragmentation=_fraction(over["wasted"], over["idle"]) if nodes.has_plain else None,
             drf_distance=self._queues.distance,
             jain=self._queues.jain,
             ftf_mean=sum(rho) / len(rho) if rho else None,
@@ -482,7 +484,7 @@ class Measuring:
         return limit_ms is not None and self._now_ms - job.submit_ms > limit_ms
 
 
-def _part(amount: float, whole: float) -> float | None:
+def _fraction(amount: float, whole: float) -> float | None:
     return amount / whole if whole else None
 
 
@@ -504,7 +506,7 @@ class _Nodes:
         for node in trace.nodes:
             book = GpuBook(node)
             for resident in node.residents:
-                book.take(resident.shape, resident.cards)
+                book.allocate(resident.shape, resident.cards)
             self._free[node.name] = book.free
             used = sum(amount_of(t.shape.request, CPU) for t in node.residents)
             self._cpu[node.name] = amount_of(node.allocatable, CPU) - used
@@ -513,7 +515,7 @@ class _Nodes:
         self._idle = sum(sum(self._free[name]) for name in self._up)
         self._all_wasted = 0.0
         for name in sorted(self._up):
-            self._look(name)
+            self._update_fragmentation(name)
         self.over = dict.fromkeys(("held", "ran", "capacity", "idle", "wasted"), 0.0)
 
     def size(self, task: Task, place: Place) -> int:
@@ -533,9 +535,9 @@ class _Nodes:
             free[gpu] -= sign * each
         if node in self._up:
             self._idle -= sign * each * len(place.gpus)
-            self._look(node)
+            self._update_fragmentation(node)
 
-    def turn(self, name: str, *, is_up: bool) -> None:
+    def set_ready(self, name: str, *, is_up: bool) -> None:
         """A node fails or comes back."""
         if is_up is (name in self._up):
             return
@@ -543,7 +545,7 @@ class _Nodes:
         (self._up.add if is_up else self._up.discard)(name)
         self._capacity += sign * self._capacity_of(name)
         self._idle += sign * sum(self._free[name])
-        self._look(name)
+        self._update_fragmentation(name)
 
     def pass_time(self, elapsed_ms: int) -> None:
         """Let the state count for so long."""
@@ -557,13 +559,15 @@ class _Nodes:
         allocatable = self._node[name].allocatable
         return gpus_of(self._node[name]) * WHOLE if self.num_gpus else amount_of(allocatable, CPU)
 
-    def _look(self, name: str) -> None:
+    def _update_fragmentation(self, name: str) -> None:
         """Work out again what of a node is of no use."""
         if not self._free[name]:
             return
         now = 0.0
         if name in self._up and any(self._free[name]):
-            now = self._fragmentation.of(self._node[name], self._cpu[name], self._free[name])
+            now = self._fragmentation.fragment_milli(
+                self._node[name], self._cpu[name], self._free[name]
+            )
         self._all_wasted += now - self._wasted.get(name, 0.0)
         self._wasted[name] = now
 
@@ -590,7 +594,7 @@ class _Shares:
         self._waiting[gang.queue] += sign
         self._asked.add(gang.queue)
 
-    def hold(self, gang: Gang, task: Task, sign: int) -> None:
+    def add_task(self, gang: Gang, task: Task, sign: int) -> None:
         """A task of a gang gets (1) or loses (−1) its node."""
         held = self._held[gang.queue]
         for resource, amount in task.shape.request:

@@ -24,7 +24,7 @@ from optsched.session.session import Surroundings, run_session
 from optsched.session.usage import UsageKeeper
 from optsched.solver.cpsat.level_model import Limits
 from optsched.study.simulation import record, saved_state
-from optsched.study.simulation.simulated_cluster import Held, Seat, SimulatedCluster
+from optsched.study.simulation.simulated_cluster import Held, Placement, SimulatedCluster
 from optsched.units import DurationError, parse_duration_ms
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class Simulation:
             session_ms = self._session_ms()
             event_ms = self._event_ms()
             at_ms = min((t for t in (session_ms, event_ms) if t is not None), default=None)
-            if at_ms is None or self._is_over(at_ms):
+            if at_ms is None or self._has_ended(at_ms):
                 return self._out or None
             self.now_ms = at_ms
             if at_ms == event_ms:
@@ -192,7 +192,7 @@ class Simulation:
             self._hold_session(at_ms)
             return self._out
 
-    def _is_over(self, at_ms: int) -> bool:
+    def _has_ended(self, at_ms: int) -> bool:
         until_ms = self.options.until_ms
         return until_ms is not None and at_ms >= until_ms
 
@@ -211,8 +211,8 @@ class Simulation:
         trace, times = self.trace, []
         if self._due:
             times.append(self._due[0].at_ms)
-        if self.cluster.ghosts:
-            times.append(self.cluster.ghosts[0].leaves_ms)
+        if self.cluster.terminating_pods:
+            times.append(self.cluster.terminating_pods[0].leaves_ms)
         if self._next_arrival < len(trace.arrivals):
             times.append(trace.arrivals[self._next_arrival].at_ms)
         if self._next_node_event < len(trace.node_events):
@@ -227,14 +227,14 @@ class Simulation:
 
     def _happen(self, at_ms: int) -> None:
         """All that happens at an instant, but for a session."""
-        if self.cluster.leave(at_ms):
-            self._ask()
+        if self.cluster.remove_expired_pods(at_ms):
+            self._request_session()
         while self._due and self._due[0].at_ms == at_ms:
             due = heappop(self._due)
             if not self._is_void(due):
                 (self._finish if due.rank == _FINISH else self._save)(self.cluster.jobs[due.job])
         for event in self._node_events(at_ms):
-            self._turn(event)
+            self._change_node(event)
         arrivals = self.trace.arrivals
         while self._next_arrival < len(arrivals) and arrivals[self._next_arrival].at_ms == at_ms:
             self._next_arrival += 1
@@ -256,14 +256,18 @@ class Simulation:
         self._out.append(record.Submit(self.now_ms, job.gang.key, job.gang.queue))
         standing = [
             Held(
-                t.key, Seat(t.node, t.cards, t.numa), self._since_ms(t.started_ms), None, t.saved_ms
+                t.key,
+                Placement(t.node, t.cards, t.numa),
+                self._since_ms(t.started_ms),
+                None,
+                t.saved_ms,
             )
             for t in arrival.gang.tasks
-            if t.node and self.cluster.is_up(t.node)
+            if t.node and self.cluster.has_node(t.node)
         ]
         if standing:
-            self._seated(job, self.cluster.seat_again(job, standing))
-        self._ask()
+            self._continue_placed_job(job, self.cluster.restore_places(job, standing))
+        self._request_session()
 
     def _since_ms(self, started_ms: int) -> int:
         return started_ms - self.trace.start_ms if started_ms else self.now_ms
@@ -271,17 +275,17 @@ class Simulation:
     def _finish(self, job: Job) -> None:
         self.cluster.remove(job)
         self._out.append(record.Finish(self.now_ms, job.gang.key))
-        self._ask()
+        self._request_session()
 
-    def _turn(self, event: NodeEvent) -> None:
+    def _change_node(self, event: NodeEvent) -> None:
         is_up = event.change is NodeChange.UP
-        hit = self.cluster.turn(event.node, ready=is_up)
+        hit = self.cluster.set_node_ready(event.node, ready=is_up)
         self._out.append(record.NodeTurn(self.now_ms, event.node, event.change.value))
         for key, tasks in hit.items():
             self._lose(self.cluster.jobs[key], tasks, NODE, event.node)
-        self._ask()
+        self._request_session()
 
-    def _ask(self) -> None:
+    def _request_session(self) -> None:
         """A session is due: something has changed."""
         self._times = 0
         if self._asks_at_ms is None or self._asks_at_ms > self.now_ms:
@@ -289,10 +293,10 @@ class Simulation:
 
     # --- work ------------------------------------------------------------------------------------
 
-    def _seated(self, job: Job, places: tuple[record.Place, ...]) -> None:
+    def _continue_placed_job(self, job: Job, places: tuple[record.Place, ...]) -> None:
         """Go on with a job of which tasks have just got nodes."""
         key, now_ms = job.gang.key, self.now_ms
-        if job.since_ms is not None or len(job.places) < job.least:
+        if job.since_ms is not None or len(job.places) < job.minimum_members:
             self._out.append(record.Bind(now_ms, key, places))
             phase = GangPhase.RUNNING if job.since_ms is not None else GangPhase.UNKNOWN
             self.cluster.set_phase(job, phase)
@@ -300,9 +304,9 @@ class Simulation:
         job.run += 1
         self._out.append(record.Start(now_ms, key, job.run, places))
         self.cluster.set_phase(job, GangPhase.RUNNING)
-        self._go_on(job)
+        self._start_run(job)
 
-    def _go_on(self, job: Job) -> None:
+    def _start_run(self, job: Job) -> None:
         """Begin a turn of a job that has all it needs."""
         job.since_ms = self.now_ms
         job.turn += 1
@@ -342,7 +346,7 @@ class Simulation:
         key, now_ms = job.gang.key, self.now_ms
         stays = cause != NODE and job.arrival.grace_ms > 0
         leaves_ms = now_ms + job.arrival.grace_ms if stays else None
-        if job.since_ms is None or len(job.places) - len(tasks) >= job.least:
+        if job.since_ms is None or len(job.places) - len(tasks) >= job.minimum_members:
             self.cluster.vacate(job, tasks, leaves_ms)
             self._out.append(record.Release(now_ms, key, tuple(tasks), cause, by))
             return
@@ -373,7 +377,7 @@ class Simulation:
         self.num_sessions += 1
         self._held_ms = at_ms
         self._count_faults(report)
-        self._out.append(_held(at_ms, report.plan))
+        self._out.append(_held_record(at_ms, report.plan))
         self.carry_out(report.plan)
         self._note_usage()
         if not self._is_changed:
@@ -407,11 +411,11 @@ class Simulation:
         for action in plan.actions:
             if isinstance(action, Enqueue) and action.gang in self.cluster.jobs:
                 self.cluster.set_phase(self.cluster.jobs[action.gang], GangPhase.INQUEUE)
-                self._ask_next()
+                self._request_next_session()
         self._bind(a for a in plan.actions if isinstance(a, Allocate))
         self._nominate(plan)
 
-    def _ask_next(self) -> None:
+    def _request_next_session(self) -> None:
         """The session that has just been held has changed something: ask in the next period."""
         self._is_changed = True
         self._times = 0
@@ -431,36 +435,38 @@ class Simulation:
             job = self.cluster.jobs[key]
             leave = [e for e in theirs if not e.to]
             if leave:
-                self._lose(job, [e.task for e in leave], leave[0].action, _whose(leave[0]))
+                self._lose(job, [e.task for e in leave], leave[0].action, _eviction_cause(leave[0]))
             if move := [e for e in theirs if e.to and e.task in job.places]:
                 self.cluster.vacate(job, [e.task for e in move])
                 moving.append((job, move))
-            self._ask_next()
+            self._request_next_session()
         # Who moves may sit down where another has just left.
         for job, theirs in moving:
             self._move(job, theirs)
 
     def _move(self, job: Job, moves: Sequence[Evict]) -> None:
-        seats = {e.task: Seat(e.to) for e in moves}
+        seats = {e.task: Placement(e.to) for e in moves}
         ran = job.since_ms is not None
         lost_ms = self._cut(job) if ran else 0
-        places = self.cluster.seat(job, seats, self.now_ms)
+        places = self.cluster.place_tasks(job, seats, self.now_ms)
         if ran:
-            self._go_on(job)
-        key, by = job.gang.key, _whose(moves[0])
+            self._start_run(job)
+        key, by = job.gang.key, _eviction_cause(moves[0])
         self._out.append(record.Move(self.now_ms, key, places, by, lost_ms))
 
     def _bind(self, binds: Iterable[Allocate]) -> None:
-        seats: dict[str, dict[str, Seat]] = {}
+        seats: dict[str, dict[str, Placement]] = {}
         binds = list(binds)
-        gpus = self.cluster.deal([(a.node, self.cluster.jobs[a.gang].fresh[a.task]) for a in binds])
+        gpus = self.cluster.allocate_gpus(
+            [(a.node, self.cluster.jobs[a.gang].fresh[a.task]) for a in binds]
+        )
         for a in binds:
-            seat = Seat(a.node, a.cards, a.numa, gpus.get(a.task, ()), a.devices)
+            seat = Placement(a.node, a.cards, a.numa, gpus.get(a.task, ()), a.devices)
             seats.setdefault(a.gang, {})[a.task] = seat
         for key, theirs in seats.items():
             job = self.cluster.jobs[key]
-            self._seated(job, self.cluster.seat(job, theirs, self.now_ms))
-            self._ask_next()
+            self._continue_placed_job(job, self.cluster.place_tasks(job, theirs, self.now_ms))
+            self._request_next_session()
 
     def _nominate(self, plan: Plan) -> None:
         """Keep room where a plan says so; gangs that it gives nothing keep none."""
@@ -472,14 +478,14 @@ class Simulation:
         for key in sorted((self._nominated | rooms.keys()) - (bound - rooms.keys())):
             job = self.cluster.jobs.get(key)
             if job is not None and self.cluster.nominate(job, rooms.get(key, {})):
-                self._ask_next()
+                self._request_next_session()
         self._nominated = set(rooms) | (self._nominated & bound)
 
 
 _DAY_MS: Final = 24 * 60 * 60 * 1000
 
 
-def _whose(eviction: Evict) -> str:
+def _eviction_cause(eviction: Evict) -> str:
     return eviction.preemptor or eviction.plugin
 
 
@@ -498,7 +504,7 @@ def _interval_ms(gang: Gang) -> int:
         return 0
 
 
-def _held(at_ms: int, plan: Plan) -> record.Held:
+def _held_record(at_ms: int, plan: Plan) -> record.Held:
     kinds = [type(action) for action in plan.actions]
     certificate = plan.certificate
     levels = tuple((r.name, r.value, r.bound) for r in certificate.levels)

@@ -7,29 +7,29 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from optsched.study.reports.time_bins import column, means
+from optsched.study.reports.time_bins import bin_means, column
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from optsched.study.simulation.timeline import Story
+    from optsched.study.simulation.timeline import Timeline
 
 STRETCHES: Final = 120
 QUEUES: Final = 7
 OTHERS: Final = "other queues"
 
 
-def series_of(story: Story) -> dict[str, Any]:
+def series_of(timeline: Timeline) -> dict[str, Any]:
     """Times of gangs as percentiles 0 to 100, and parts of the cluster held by queue over time."""
-    done = [job.done_ms - job.submit_ms for job in story.jobs if job.done_ms is not None]
-    waited = [job.runs[0].from_ms - job.submit_ms for job in story.jobs if job.runs]
+    done = [job.done_ms - job.submit_ms for job in timeline.jobs if job.done_ms is not None]
+    waited = [job.runs[0].from_ms - job.submit_ms for job in timeline.jobs if job.runs]
     return {
         "jct_s": percentiles(done),
         "queueing_s": percentiles(waited),
-        "waited_s": _waited(story),
-        "end_ms": story.end_ms,
-        "unit": story.lanes.unit,
-        "held": _held(story),
+        "waited_s": _waited(timeline),
+        "end_ms": timeline.end_ms,
+        "unit": timeline.lanes.unit,
+        "held": _gpu_shares_by_queue(timeline),
     }
 
 
@@ -40,30 +40,32 @@ def percentiles(times_ms: Iterable[int]) -> list[float]:
     return [ordered[rank] / 1000 for rank in ranks] if ordered else []
 
 
-def _waited(story: Story) -> dict[str, list[float]]:
+def _waited(timeline: Timeline) -> dict[str, list[float]]:
     """Percentiles by queue of all time in which gangs waited for their minimum."""
     times: dict[str, list[int]] = {}
-    for job in story.jobs:
-        waited_ms = sum(b - a for a, b in job.waits(story.end_ms))
-        times.setdefault(story.queues[job.queue], []).append(waited_ms)
+    for job in timeline.jobs:
+        waited_ms = sum(b - a for a, b in job.waits(timeline.end_ms))
+        times.setdefault(timeline.queues[job.queue], []).append(waited_ms)
     return {queue: percentiles(times[queue]) for queue in sorted(times)}
 
 
-def _held(story: Story) -> dict[str, list[float]]:
+def _gpu_shares_by_queue(timeline: Timeline) -> dict[str, list[float]]:
     """Parts of all GPUs, mean of each stretch, by queue; those that held least together."""
     weight: Counter[int] = Counter()
-    for stay in story.stays:
+    for stay in timeline.stays:
         held_ms = stay.milli * len(stay.lanes) * (stay.to_ms - stay.from_ms)
-        weight[story.jobs[stay.job].queue] += held_ms
-    order = sorted(weight, key=lambda q: (-weight[q], story.queues[q]))
+        weight[timeline.jobs[stay.job].queue] += held_ms
+    order = sorted(weight, key=lambda q: (-weight[q], timeline.queues[q]))
     few = len(order) <= QUEUES + 1
     row = {queue: i if few else min(i, QUEUES) for i, queue in enumerate(order)}
-    names = [story.queues[q] for q in order] if few else [story.queues[q] for q in order[:QUEUES]]
+    names = (
+        [timeline.queues[q] for q in order] if few else [timeline.queues[q] for q in order[:QUEUES]]
+    )
     names += [] if few else [OTHERS]
-    spans = column([s.from_ms for s in story.stays]), column([s.to_ms for s in story.stays])
-    amounts = np.array([s.milli * len(s.lanes) for s in story.stays], dtype=np.float64)
-    rows = column([row[story.jobs[s.job].queue] for s in story.stays])
-    edges = np.linspace(0, story.end_ms, STRETCHES + 1)
-    found = means(spans, amounts, rows, len(names), edges) / (story.lanes.total_milli or 1)
+    spans = column([s.from_ms for s in timeline.stays]), column([s.to_ms for s in timeline.stays])
+    amounts = np.array([s.milli * len(s.lanes) for s in timeline.stays], dtype=np.float64)
+    rows = column([row[timeline.jobs[s.job].queue] for s in timeline.stays])
+    edges = np.linspace(0, timeline.end_ms, STRETCHES + 1)
+    found = bin_means(spans, amounts, rows, len(names), edges) / (timeline.lanes.total_milli or 1)
     told = found.round(4).tolist()
     return dict(zip(names, told, strict=True))

@@ -147,7 +147,7 @@ class Lanes:
 
 
 @dataclass(frozen=True, eq=False)
-class Story:
+class Timeline:
     """What happened, up to its end.
 
     Attributes
@@ -185,7 +185,7 @@ class Story:
     reasons: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
-class Telling:
+class TimelineBuilder:
     """Gathers a story, event by event."""
 
     def __init__(self, trace: Trace) -> None:
@@ -207,7 +207,7 @@ class Telling:
         self._gaps: list[tuple[int, float, float]] = []
         self._now_ms = 0
 
-    def take(self, event: Event) -> None:
+    def add_event(self, event: Event) -> None:
         """What happens next."""
         self._now_ms = event.at_ms
         match event:
@@ -216,36 +216,36 @@ class Telling:
             case Start() | Bind() | Move():
                 self._sit(event)
             case Release(job=key, tasks=tasks, cause=cause):
-                self._leave(self._number[key], tasks, cause)
+                self._end_stays(self._number[key], tasks, cause)
             case Stop(job=key, cause=cause, by=by):
                 self._end(self._number[key], cause, by)
             case Finish(job=key):
                 self._finish(self._number[key])
             case NodeTurn(node=node, change=change):
-                self._turn(self._node[node], is_up=change == "up")
+                self._change_node(self._node[node], is_up=change == "up")
             case Held(waiting=waiting, levels=levels):
                 self._sessions.append((event.at_ms, waiting))
                 gaps = [_gap(value, bound) for _, value, bound in levels if bound is not None]
                 if gaps:
                     self._gaps.append((event.at_ms, max(gaps), sum(gaps) / len(gaps)))
 
-    def story(
+    def build(
         self, end_ms: int | None = None, pending: Mapping[str, Reason] | None = None
-    ) -> Story:
+    ) -> Timeline:
         """What happened up to now, or to a later end; `pending` says why gangs wait there."""
         why = {key: (str(r.code.value), r.message) for key, r in (pending or {}).items()}
         end_ms = max(self._now_ms, end_ms or 0, 1)
         going = [s._replace(to_ms=end_ms) for each in self._open.values() for s in each.values()]
         stays = sorted([*self._stays, *going], key=lambda s: (s.from_ms, s.node, s.lanes, s.task))
-        jobs = [self._as_of(number, job, end_ms) for number, job in enumerate(self._jobs)]
+        jobs = [self._job_as_of(number, job, end_ms) for number, job in enumerate(self._jobs)]
         down = [*self._down, *((node, at, end_ms) for node, at in self._down_since.items())]
-        return Story(
+        return Timeline(
             tuple(self._node),
             tuple(self._queue),
             self._lanes,
             stays,
             jobs,
-            self._parts(),
+            self._node_fractions(),
             sorted(down),
             tuple(self._sessions),
             end_ms,
@@ -266,13 +266,13 @@ class Telling:
     def _sit(self, event: Start | Bind | Move) -> None:
         job = self._number[event.job]
         if isinstance(event, Move):
-            self._leave(job, [p.task for p in event.places], MOVED)
+            self._end_stays(job, [p.task for p in event.places], MOVED)
         for place in event.places:
-            self._open[job][place.task] = self._stay(job, place, event.at_ms)
+            self._open[job][place.task] = self._make_stay(job, place, event.at_ms)
         if isinstance(event, Start):
             self._since[job] = event.at_ms
 
-    def _stay(self, job: int, place: Place, at_ms: int) -> Stay:
+    def _make_stay(self, job: int, place: Place, at_ms: int) -> Stay:
         shape = self._tasks[place.task].shape
         node = self._node[place.node]
         number = self._lanes.number[node]
@@ -284,14 +284,14 @@ class Telling:
         number = self._shapes.setdefault(shape, len(self._shapes))
         return Stay(job, place.task, node, lanes, milli, number, at_ms, at_ms, GOES_ON)
 
-    def _leave(self, job: int, tasks: Iterable[str], why: str) -> None:
+    def _end_stays(self, job: int, tasks: Iterable[str], why: str) -> None:
         for key in tasks:
             stay = self._open[job].pop(key)
             if self._now_ms > stay.from_ms:
                 self._stays.append(stay._replace(to_ms=self._now_ms, why=why))
 
     def _end(self, job: int, why: str, by: str = "") -> None:
-        self._leave(job, list(self._open[job]), why)
+        self._end_stays(job, list(self._open[job]), why)
         since_ms = self._since.pop(job, None)
         if since_ms is not None:
             self._jobs[job].runs.append(Run(since_ms, self._now_ms, why, by))
@@ -303,7 +303,7 @@ class Telling:
         for task in self._arrivals[self._jobs[job].key].gang.tasks:
             del self._tasks[task.key]
 
-    def _turn(self, node: int, *, is_up: bool) -> None:
+    def _change_node(self, node: int, *, is_up: bool) -> None:
         if not is_up:
             self._down_since.setdefault(node, self._now_ms)
         elif node in self._down_since:
@@ -314,13 +314,13 @@ class Telling:
     def _size(self, shape: TaskShape) -> int:
         return amount_of(shape.request, CPU) if self._lanes.unit == CPU_UNIT else gpu_milli(shape)
 
-    def _as_of(self, number: int, job: Job, end_ms: int) -> Job:
+    def _job_as_of(self, number: int, job: Job, end_ms: int) -> Job:
         runs = list(job.runs)
         if number in self._since:
             runs.append(Run(self._since[number], end_ms, GOES_ON))
         return Job(job.key, job.queue, job.tasks, job.size, job.submit_ms, runs, job.done_ms)
 
-    def _parts(self) -> NDArray[np.float64]:
+    def _node_fractions(self) -> NDArray[np.float64]:
         total: defaultdict[str, int] = defaultdict(int)
         for node in self._trace.nodes:
             for resource, amount in node.allocatable:
@@ -348,6 +348,6 @@ def lanes_of(nodes: Sequence[Node]) -> Lanes:
     for i, node in enumerate(nodes):
         book = GpuBook(node)
         for task in node.residents:
-            book.take(task.shape, task.cards)
+            book.allocate(task.shape, task.cards)
         others += [(i, lane, WHOLE - free) for lane, free in enumerate(book.free) if free < WHOLE]
     return Lanes(GPU_UNIT, number, (WHOLE,) * len(nodes), tuple(others))

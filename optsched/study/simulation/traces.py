@@ -30,7 +30,7 @@ def trace_of(snapshot: Snapshot, name: str, duration_ms: int | None = None) -> T
     arrivals = tuple(Arrival(0, gang, duration_ms) for gang in gangs if gang.tasks)
     return Trace(
         name=name,
-        nodes=tuple(_without(node, ours) for node in snapshot.nodes),
+        nodes=tuple(_drop_gangs(node, ours) for node in snapshot.nodes),
         queues=snapshot.queues,
         arrivals=arrivals,
         topology=snapshot.topology,
@@ -43,5 +43,5 @@ def _live(gang: Gang) -> Gang:
     return replace(gang, tasks=tuple(t for t in gang.tasks if t.status in _KEPT))
 
 
-def _without(node: Node, gangs: set[str]) -> Node:
+def _drop_gangs(node: Node, gangs: set[str]) -> Node:
     return replace(node, residents=tuple(t for t in node.residents if t.gang not in gangs))

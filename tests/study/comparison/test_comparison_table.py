@@ -62,8 +62,8 @@ def test_means_leave_out_what_was_not_measured() -> None:
     found = compared(
         row("a", "x", makespan_s=2.0), row("a", "y", makespan_s=None), row("a", "z", makespan_s=4.0)
     )
-    assert found.mean("a", MAKESPAN) == 3.0
-    assert compared(row("a", "x", makespan_s=None)).mean("a", MAKESPAN) is None
+    assert found.mean_of_model("a", MAKESPAN) == 3.0
+    assert compared(row("a", "x", makespan_s=None)).mean_of_model("a", MAKESPAN) is None
 
 
 def test_differences_are_between_the_same_trace_and_seed() -> None:
@@ -81,8 +81,8 @@ def test_differences_are_between_the_same_trace_and_seed() -> None:
 
 def test_times_are_those_of_jobs_that_finished_under_every_model() -> None:
     found = compared(played("a", 0, long=90.0, short=20.0), played("b", 0, long=None, short=10.0))
-    assert (found.mean("a", JCT), found.mean("b", JCT)) == (20.0, 10.0)
-    assert (found.mean("a", QUEUEING), found.mean("b", FINISHED)) == (19.0, 1.0)
+    assert (found.mean_of_model("a", JCT), found.mean_of_model("b", JCT)) == (20.0, 10.0)
+    assert (found.mean_of_model("a", QUEUEING), found.mean_of_model("b", FINISHED)) == (19.0, 1.0)
     assert found.unfinished("b") == {("x", 0): ("long",)}
     assert found.unfinished("a") == {}
     (rows,) = [m for m in found.as_json()["models"] if m["name"] == "b"]
@@ -156,5 +156,5 @@ def test_json_has_everything_and_csv_a_line_for_each_cell() -> None:
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda f: f.name)
 def test_a_figure_that_was_not_measured_is_none(figure) -> None:
-    value = figure.of(EMPTY)
+    value = figure.value(EMPTY)
     assert value is None or value == 0

@@ -51,9 +51,9 @@ def test_the_published_curves_come_out(trace: str, policy: str) -> None:
 
 
 def test_every_published_run_of_these_policies_is_asked_for() -> None:
-    asked = {(f"openb_pod_list_{trace}", p, s) for trace in ALL for p in POLICIES for s in SEEDS}
+    requests = {(f"openb_pod_list_{trace}", p, s) for trace in ALL for p in POLICIES for s in SEEDS}
     by_chance = {key for key in published() if key[1] == "01-Random"}
-    assert asked == set(published()) - by_chance
+    assert requests == set(published()) - by_chance
 
 
 def test_the_documentation_shows_what_comes_out() -> None:

@@ -17,7 +17,7 @@ from optsched.study.fgd.online_allocation import (
     placed_in_batches,
     planned_slots,
 )
-from optsched.study.fgd.plan_check import Placed, turned_away
+from optsched.study.fgd.plan_check import Placed, find_unplaced_that_fit
 from optsched.study.fgd.reachable_allocation import (
     BATCHES,
     WrongPlan,
@@ -54,12 +54,12 @@ def workload(tmp_path: Path) -> Workload:
     (tmp_path / "nodes.csv").write_text(NODES)
     (tmp_path / "pods.csv").write_text(PODS)
     found = read_workload(tmp_path / "pods.csv", tmp_path / "nodes.csv")[0]
-    assert found.asked.worth.tolist() == [0, 400, 600, 1000, 2000]
+    assert found.requests.worth.tolist() == [0, 400, 600, 1000, 2000]
     return found
 
 
 def kind(workload: Workload, total: int) -> int:
-    return workload.asked.worth.tolist().index(total)
+    return workload.requests.worth.tolist().index(total)
 
 
 def places(workload: Workload, totals: list[int], slots: list[Slot], size: int) -> list[Placed]:
@@ -116,7 +116,7 @@ def test_of_equally_good_nodes_the_one_of_the_least_rank_is_taken(workload: Work
 def test_slots_are_planned_for_all_classes_in_their_shares(workload: Workload) -> None:
     slots = planned_slots(workload)
     pods = expected_pods(workload)
-    assert set(workload.asked.worth[pods].tolist()) == {0, 400, 600, 1000, 2000}
+    assert set(workload.requests.worth[pods].tolist()) == {0, 400, 600, 1000, 2000}
     assert {s.kind for s in slots} == set(pods.tolist())
     parts = [(s.node, s.devices, s.kind) for s in slots if s.devices]
     assert len(parts) == len(set(parts))
@@ -124,11 +124,11 @@ def test_slots_are_planned_for_all_classes_in_their_shares(workload: Workload) -
 
 def test_pods_are_expected_as_often_as_the_list_has_them(workload: Workload) -> None:
     often = replace(workload, pod_class=np.repeat(workload.pod_class, [1, 1, 1, 1, 96]))
-    asked = np.bincount(expected_pods(often, 1000), minlength=5)
+    requests = np.bincount(expected_pods(often, 1000), minlength=5)
     rare = often.pod_class[[0, 1, 2, 3]]
-    assert asked[rare].tolist() == [15, 15, 15, 15]
-    assert asked.sum() == 1500
-    assert often.asked.worth[expected_pods(often, 1000)].sum() == 60_000
+    assert requests[rare].tolist() == [15, 15, 15, 15]
+    assert requests.sum() == 1500
+    assert often.requests.worth[expected_pods(often, 1000)].sum() == 60_000
 
 
 def test_slots_that_help_are_kept(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_without_slots_pods_go_where_the_policy_puts_them_alone() -> None:
     found = placed_in_batches(workload, kinds, [], 1, here.rank)
     assert sorted(found, key=lambda at: at.pod) == here.placed
     assert len(found) < len(kinds)
-    assert turned_away(workload, kinds, found) == []
+    assert find_unplaced_that_fit(workload, kinds, found) == []
 
 
 @pytest.mark.research

@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.study.fgd.plan_check import Placed, milli_of_plan, turned_away, wrong_with_plan
+from optsched.study.fgd.plan_check import (
+    Placed,
+    find_unplaced_that_fit,
+    milli_of_plan,
+    wrong_with_plan,
+)
 from optsched.study.fgd.workload import Workload, read_workload
 
 if TYPE_CHECKING:
@@ -63,10 +68,14 @@ def test_who_is_turned_away(workload: Workload) -> None:
     """Room is looked for on every node, model and GPU; the first pod of a class is named."""
     everybody = [Placed(0, 0, ()), Placed(1, 1, ()), Placed(2, 0, (0,)), Placed(3, 0, (1,))]
     full = [*everybody, Placed(4, 1, (0, 1))]
-    assert turned_away(workload, CLASSES, full) == []
-    assert turned_away(workload, CLASSES, everybody) == ["pod 4 fits node 1 and is left out"]
-    assert turned_away(workload, CLASSES, full[1:]) == ["pod 0 fits node 0 and is left out"]
-    assert turned_away(workload, CLASSES, full[4:]) == [
+    assert find_unplaced_that_fit(workload, CLASSES, full) == []
+    assert find_unplaced_that_fit(workload, CLASSES, everybody) == [
+        "pod 4 fits node 1 and is left out"
+    ]
+    assert find_unplaced_that_fit(workload, CLASSES, full[1:]) == [
+        "pod 0 fits node 0 and is left out"
+    ]
+    assert find_unplaced_that_fit(workload, CLASSES, full[4:]) == [
         "pod 0 fits node 0 and is left out",
         "pod 2 fits node 0 and is left out",
     ]

@@ -78,7 +78,7 @@ def test_fgd_goes_by_how_much_more_is_wasted(workload: Workload) -> None:
     F is 8000·¼·2 there, and 500·¼·1 less or more with one pod of each class.
     """
     policy, at = POLICIES["06-FGD"](workload), state(64000, EMPTY)
-    fragments = Fragments.of(workload)
+    fragments = Fragments.from_workload(workload)
     before = fragments.amount(at.cpu_m, at.free, at.model)
     half = fragments.amount(at.cpu_m, np.array([[500, *EMPTY[1:]]]), at.model)
     assert (before[0], half[0]) == (4000, 4000 - 250 + 125)
@@ -119,12 +119,12 @@ def some_states(free: I64, cpu_m: I64, num: int) -> tuple[I64, I64, I64]:
 
 def kinds_of(workload: Workload, models: list[str]) -> list[tuple[Kind, int]]:
     """Typical pods as kinds of the rule, with their shares in millionths of millionths."""
-    asked, found = workload.asked, []
+    requests, found = workload.requests, []
     for k, share in zip(workload.typical.tolist(), workload.share.tolist(), strict=True):
-        may = tuple(m for m, ok in zip(models, asked.reach[k].tolist(), strict=True) if ok)
+        may = tuple(m for m, ok in zip(models, requests.reach[k].tolist(), strict=True) if ok)
         only = NodeTerm((Requirement(GPU_MODEL_LABEL, Operator.IN, may),))
         affinity = NodeSelector((only,)) if len(may) < len(models) else None
-        numbers = (int(part[k]) for part in (asked.cpu_m, asked.number, asked.milli))
+        numbers = (int(part[k]) for part in (requests.cpu_m, requests.number, requests.milli))
         found.append((Kind(*numbers, affinity=affinity), round(share * 10**12)))
     return found
 
@@ -140,7 +140,7 @@ def test_the_rule_has_the_same_measure(trace: str) -> None:
     machines = workload.machines
     node, cpu_m, free = some_states(machines.free, machines.cpu_m, 3000)
     ours = target.waste(node, cpu_m, free) / 10**12
-    theirs = Fragments.of(workload).amount(cpu_m, free, machines.model[node])
+    theirs = Fragments.from_workload(workload).amount(cpu_m, free, machines.model[node])
     assert theirs == pytest.approx(ours, rel=1e-9, abs=1e-6)
 
 
@@ -148,7 +148,7 @@ def test_the_rule_takes_the_same_pods_for_typical() -> None:
     pods = shared("traces", "openb", "openb_pod_list_default.csv")
     workload, _ = read_workload(pods)
     frequent = typical(Counter(t.shape for g in read_openb(pods)[0].gangs for t in g.tasks))
-    asked, chosen = workload.asked, workload.typical
-    mine = zip(asked.cpu_m[chosen], asked.number[chosen], asked.milli[chosen], strict=True)
+    requests, chosen = workload.requests, workload.typical
+    mine = zip(requests.cpu_m[chosen], requests.number[chosen], requests.milli[chosen], strict=True)
     assert {(k.cpu_m, k.number, k.milli) for k, _ in frequent} == set(mine)
     assert len(frequent) == len(chosen) == 35

@@ -26,14 +26,14 @@ def workload(folder: Path, num_gpu: int, num_cpu: int) -> Workload:
 
 
 def demands(found: Workload, seed: int) -> list[int]:
-    return found.asked.worth[arrivals(found, seed).classes].tolist()
+    return found.requests.worth[arrivals(found, seed).classes].tolist()
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_pods_are_drawn_until_demand_is_there(tmp_path: Path, seed: int) -> None:
-    asked = demands(workload(tmp_path, 3, 2), seed)
-    assert sum(asked) == 13_000
-    assert sorted(asked[:5]) == [0, 0, 1000, 1000, 1000]
+    requests = demands(workload(tmp_path, 3, 2), seed)
+    assert sum(requests) == 13_000
+    assert sorted(requests[:5]) == [0, 0, 1000, 1000, 1000]
 
 
 def test_drawing_goes_on_where_demand_comes_out_even(tmp_path: Path) -> None:
@@ -46,9 +46,9 @@ def test_drawing_goes_on_where_demand_comes_out_even(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_pods_are_taken_away_where_demand_is_larger(tmp_path: Path, seed: int) -> None:
-    asked = demands(workload(tmp_path, 20, 4), seed)
-    assert sum(asked) == 13_000
-    assert len(asked) <= 17
+    requests = demands(workload(tmp_path, 20, 4), seed)
+    assert sum(requests) == 13_000
+    assert len(requests) <= 17
 
 
 def test_where_demand_is_right_nothing_is_drawn(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def wrong_with(small: Pool, found: Layout) -> list[str]:
     for n, pods in enumerate(found.pods.tolist()):
         cpu = sum(p * c for p, c in zip(pods, small.cpu_m.tolist(), strict=True))
         memory = sum(p * c for p, c in zip(pods, small.memory_mib.tolist(), strict=True))
-        whole = sum(p * g for p, g in zip(pods, small.whole.tolist(), strict=True))
+        whole = sum(p * g for p, g in zip(pods, small.whole_gpus.tolist(), strict=True))
         loads = [
             sum(s * z for s, z in zip(device, small.sizes.tolist(), strict=True))
             for device in found.shares[n].tolist()

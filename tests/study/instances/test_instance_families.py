@@ -97,7 +97,7 @@ def test_a_recipe_that_makes_nothing_says_why(family, parameters, told):
 
 def test_chance_gives_the_numbers_that_it_gave_at_first():
     chance = Chance(1)
-    drawn = [chance.below(1000) for _ in range(5)]
+    drawn = [chance.int_below(1000) for _ in range(5)]
     assert drawn == [134, 847, 763, 255, 495]
-    assert {chance.between(2, 3) for _ in range(50)} == {2, 3}
+    assert {chance.int_between(2, 3) for _ in range(50)} == {2, 3}
     assert {chance.pick("ab", (0, 1)) for _ in range(20)} == {"b"}

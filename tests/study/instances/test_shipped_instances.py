@@ -22,7 +22,14 @@ from optsched.study.instances.instance_folder import (
 )
 from optsched.study.instances.instance_table import with_table
 from optsched.study.instances.shipped_instances import MOST_BYTES, PACKING, SHIPPED
-from optsched.study.instances.solve_again import Found, Solving, compare, judged, kept, solve_recipe
+from optsched.study.instances.solve_again import (
+    Found,
+    Solving,
+    compare,
+    judged,
+    merge_best,
+    solve_recipe,
+)
 from tests.support.research import RESEARCH
 
 ROOT = Path(__file__).parents[3]
@@ -201,10 +208,10 @@ def test_what_is_better_is_told_and_kept():
     told = list(judged(entry, best.model, better))
     assert any("better than what is known" in t for t in told)
     assert any("beyond the known bound" in t for t in told)
-    new = kept(best, best.model, "tiny", better, {})
+    new = merge_best(best, best.model, "tiny", better, {})
     assert new.levels == better.levels
     worse = fresh(best, value=value - 1, status=LevelStatus.FEASIBLE)
-    assert kept(best, best.model, "tiny", worse, {}) is best
+    assert merge_best(best, best.model, "tiny", worse, {}) is best
 
 
 def test_fewer_victims_are_better_and_not_beyond_what_was_proved_gang_by_gang():
@@ -221,7 +228,7 @@ def test_fewer_victims_are_better_and_not_beyond_what_was_proved_gang_by_gang():
 def test_a_better_bound_is_kept_with_the_plan_that_is_known():
     best = BY_TITLE["gangs-fragmented/tiny"].best[0]
     loose = replace(best, levels=fresh(best, bound=10**9, status=LevelStatus.FEASIBLE).levels)
-    new = kept(loose, best.model, "tiny", fresh(best), {})
+    new = merge_best(loose, best.model, "tiny", fresh(best), {})
     assert (new.levels, new.plan) == (best.levels, best.plan)
 
 

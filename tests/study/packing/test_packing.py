@@ -38,7 +38,7 @@ def some(seed: int, most_kinds: int = 4, most: int = 2) -> VectorPacking:
 
 def fewest(problem: VectorPacking) -> int:
     """By trying every bin for what is left."""
-    items = Items.of(problem)
+    items = Items.from_problem(problem)
     every = np.array(list(product(*(range(int(n) + 1) for n in items.number))))[1:]
     fit = every[(every @ items.sizes <= items.capacity).all(axis=1)]
 
@@ -65,7 +65,7 @@ def test_as_good_as_trying_everything(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(50 * EFFORT))
 def test_pricing_is_as_good_as_trying_everything(seed: int) -> None:
-    items = Items.of(some(seed, 5, 3))
+    items = Items.from_problem(some(seed, 5, 3))
     prices = np.random.default_rng(seed).integers(0, 50, len(items.number))
     every = np.array(list(product(*(range(int(n) + 1) for n in items.number))))
     worth = (every @ prices)[(every @ items.sizes <= items.capacity).all(axis=1)]
@@ -87,7 +87,7 @@ def fitting(items: Items) -> np.ndarray:
 
 @pytest.mark.parametrize("seed", range(50 * EFFORT))
 def test_the_pool_is_every_bin_once(seed: int) -> None:
-    items = Items.of(some(seed, 5, 3))
+    items = Items.from_problem(some(seed, 5, 3))
     pool, expected = every_bin(items, lambda: False), fitting(items)
     found = [] if pool is None else [tuple(c) for c in pool.all_counts()]
     assert sorted(found) == sorted(map(tuple, expected.tolist()))
@@ -95,7 +95,7 @@ def test_the_pool_is_every_bin_once(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(30 * EFFORT))
 def test_full_bins_are_those_with_little_waste(seed: int) -> None:
-    items = Items.of(some(seed, 6, 3))
+    items = Items.from_problem(some(seed, 6, 3))
     waste = np.random.default_rng(seed).integers(0, 3, len(items.capacity))
     pool, expected = full_bins(items, waste, 3, lambda: False), fitting(items)
     is_full = (items.capacity - expected @ items.sizes <= waste).all(axis=1)
@@ -106,7 +106,7 @@ def test_full_bins_are_those_with_little_waste(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20 * EFFORT))
 def test_a_pool_prices_as_the_tree_does(seed: int) -> None:
-    items = Items.of(some(seed, 5, 3))
+    items = Items.from_problem(some(seed, 5, 3))
     prices = np.random.default_rng(seed).integers(0, 50, len(items.number))
     pool = every_bin(items, lambda: False)
     if pool is None:
@@ -121,13 +121,13 @@ def test_a_pool_prices_as_the_tree_does(seed: int) -> None:
 def test_a_pool_that_would_be_too_large_is_none() -> None:
     items = Items(np.ones((60, 1), np.int64), np.ones(60, np.int64), np.array([30]))
     assert every_bin(items, lambda: False) is None
-    assert every_bin(Items.of(some(1)), lambda: True) is None
+    assert every_bin(Items.from_problem(some(1)), lambda: True) is None
 
 
 def test_every_way_of_filling_is_a_packing() -> None:
     problem = some(5, 9, 9)
-    scores = usual_scores(Items.of(problem), 20, np.random.default_rng(0))
-    for bins in packings(Items.of(problem), scores):
+    scores = usual_scores(Items.from_problem(problem), 20, np.random.default_rng(0))
+    for bins in packings(Items.from_problem(problem), scores):
         each = [as_bin(counts) for counts, copies in bins for _ in range(copies)]
         assert wrong_with_bins(problem, each) == []
 
@@ -146,8 +146,8 @@ def test_five_million_items_of_a_kind_are_packed_by_copies(
 
 def test_copies_are_the_bins_that_single_steps_would_fill() -> None:
     problem = some(5, 9, 9)
-    scores = usual_scores(Items.of(problem), 20, np.random.default_rng(0))
-    for bins in packings(Items.of(problem), scores):
+    scores = usual_scores(Items.from_problem(problem), 20, np.random.default_rng(0))
+    for bins in packings(Items.from_problem(problem), scores):
         tables = [tuple(counts.tolist()) for counts, _ in bins]
         assert all(a != b for a, b in pairwise(tables))
 

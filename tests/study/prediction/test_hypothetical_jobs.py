@@ -17,7 +17,7 @@ from optsched.study.prediction.hypothetical_jobs import (
     Clash,
     Start,
     Victim,
-    what_if,
+    predict,
 )
 from optsched.study.prediction.object_keys import Means
 from tests.formats.objects import group, node, pod, queue
@@ -42,7 +42,7 @@ def gang(name: str, size: int, cpu: int, on: str = "", **more: Any) -> list[dict
 
 def asked(objects: list[Any], added: list[Any], *, solver: bool = False) -> Answers:
     policy = MODEL if solver else without_solver(MODEL)
-    return what_if(objects, Added(added), Means(policy, Surroundings(), DecodeOptions()))
+    return predict(objects, Added(added), Means(policy, Surroundings(), DecodeOptions()))
 
 
 NODES = [node("n1"), node("n2")]
@@ -51,7 +51,7 @@ NODES = [node("n1"), node("n2")]
 
 def test_a_job_that_fits_starts_and_is_told_where() -> None:
     found = asked(NODES, gang("new", 2, 8))
-    [answer] = found.asked
+    [answer] = found.added
     assert (answer.gang, answer.start, answer.num_pods) == ("ns/new", Start.NOW, 2)
     assert sorted(answer.places) == ["ns/new-0", "ns/new-1"]
     assert sorted(answer.places.values()) == ["n1", "n2"]
@@ -63,7 +63,7 @@ def test_one_that_does_not_fit_is_told_why_and_when() -> None:
     busy = gang("busy", 2, 8, "n1", annotations={"optsched.io/running-estimate": "2h"})
     busy[2]["spec"]["nodeName"] = "n2"
     found = asked([*NODES, *busy], gang("new", 1, 8))
-    [answer] = found.asked
+    [answer] = found.added
     assert answer.start is Start.LATER
     assert answer.reason is not None
     assert answer.reason.code is ReasonCode.MIN_RESOURCES or "cpu" in answer.reason.message
@@ -77,7 +77,7 @@ def test_pods_that_start_now_are_waited_for() -> None:
     hour = {"optsched.io/running-estimate": "1h"}
     first = gang("first", 2, 8, annotations=hour)
     found = asked([*NODES, *first], gang("new", 1, 8))
-    [answer] = found.asked
+    [answer] = found.added
     assert answer.start is Start.LATER
     assert answer.expected is not None
     assert answer.expected.start_ms == found.taken_ms + 3_600_000
@@ -85,14 +85,14 @@ def test_pods_that_start_now_are_waited_for() -> None:
 
 def test_where_nobody_says_when_pods_end_the_time_is_the_earliest() -> None:
     found = asked([*NODES, *gang("busy", 1, 8, "n1"), *gang("too", 1, 8, "n2")], gang("new", 1, 8))
-    [answer] = found.asked
+    [answer] = found.added
     assert answer.start is Start.LATER
     assert answer.expected is not None
     assert answer.expected.is_open
 
 
 def test_one_that_no_cluster_of_this_size_holds_never_starts() -> None:
-    [answer] = asked(NODES, gang("new", 3, 8)).asked
+    [answer] = asked(NODES, gang("new", 3, 8)).added
     assert answer.start is Start.NEVER
     assert answer.reason is not None
     assert answer.reason.code is ReasonCode.IMPOSSIBLE
@@ -105,7 +105,7 @@ def test_who_would_have_to_leave_is_named() -> None:
     for each in lent[3:]:
         each["spec"]["nodeName"] = "n2"
     found = asked([*NODES, *shares, *lent], gang("new", 2, 4, queue="b"))
-    [answer] = found.asked
+    [answer] = found.added
     assert answer.start is Start.SOON
     assert len(answer.places) == 2
     assert {victim.gang for victim in answer.victims} == {"ns/lent"}
@@ -122,7 +122,7 @@ def test_others_who_start_no_more_are_named() -> None:
         | {"metadata": {"name": "urgent"}}
     ]
     found = asked([*NODES, *waiting], [*urgent, *gang("new", 1, 8, priorityClassName="urgent")])
-    assert [answer.start for answer in found.asked] == [Start.NOW]
+    assert [answer.start for answer in found.added] == [Start.NOW]
     assert found.starts_no_more == ("ns/waiting",)
     assert found.starts_too == ()
 
@@ -132,7 +132,7 @@ def test_another_queue_of_the_same_name_counts_in_its_place() -> None:
     waiting = gang("waiting", 1, 8, queue="small")
     assert asked([*NODES, small, *waiting], [small]).starts_too == ()
     found = asked([*NODES, small, *waiting], [queue("small", capability={"cpu": "8"})])
-    assert found.asked == ()
+    assert found.added == ()
     assert found.starts_too == ("ns/waiting",)
 
 
@@ -148,13 +148,13 @@ def test_pods_that_are_there_are_not_taken_for_new_ones() -> None:
 
 
 def test_a_pod_alone_is_a_gang_of_its_own() -> None:
-    [answer] = asked(NODES, [pod("alone", namespace="ns")]).asked
+    [answer] = asked(NODES, [pod("alone", namespace="ns")]).added
     assert (answer.gang, answer.start) == ("ns/pod:alone", Start.NOW)
 
 
 def test_jobs_that_are_asked_about_together_compete() -> None:
     found = asked([node("n1")], [*gang("a", 1, 8), *gang("b", 1, 8)])
-    assert sorted(answer.start for answer in found.asked) == [Start.LATER, Start.NOW]
+    assert sorted(answer.start for answer in found.added) == [Start.LATER, Start.NOW]
 
 
 def withheld(name: str, size: int, cpu: int) -> Added:
@@ -165,16 +165,16 @@ def withheld(name: str, size: int, cpu: int) -> Added:
 
 def test_pods_of_a_job_come_when_its_gang_is_let_in() -> None:
     means = Means(without_solver(MODEL), Surroundings(), DecodeOptions())
-    [answer] = what_if(NODES, withheld("new", 2, 8), means).asked
+    [answer] = predict(NODES, withheld("new", 2, 8), means).added
     assert (answer.start, answer.num_pods) == (Start.NOW, 2)
     assert len(answer.places) == 2
     full = [*NODES, *gang("a", 1, 8, "n1"), *gang("b", 1, 8, "n2")]
-    [answer] = what_if(full, withheld("new", 2, 8), means).asked
+    [answer] = predict(full, withheld("new", 2, 8), means).added
     assert (answer.start, answer.num_pods) == (Start.LATER, 2)
     assert answer.reason is not None
     assert answer.reason.code is ReasonCode.OVERCOMMITTED
     assert answer.places == {}
-    [answer] = what_if(NODES, withheld("new", 3, 8), means).asked
+    [answer] = predict(NODES, withheld("new", 3, 8), means).added
     assert (answer.start, answer.num_pods) == (Start.NEVER, 3)
 
 

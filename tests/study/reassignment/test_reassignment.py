@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optsched.solver.cpsat.process import WorkerProcess
-from optsched.study.reassignment.assignment_state import State
+from optsched.study.reassignment.assignment_state import AssignmentState
 from optsched.study.reassignment.cost_bounds import Prices, better_prices, bound_of, usual_prices
 from optsched.study.reassignment.cpsat_model import Spending, reassigned
 from optsched.study.reassignment.instance import Instance
@@ -39,11 +39,11 @@ def no_clock() -> float:
 # --- moves ---------------------------------------------------------------------------------------
 
 
-def walked(seed: int, moves: int = 5) -> tuple[State, list[int]]:
+def walked(seed: int, moves: int = 5) -> tuple[AssignmentState, list[int]]:
     """A state after some allowed moves, and the machines of its processes."""
     problem = some_reassignment(seed, 9, 5)
-    instance, random = Instance.of(problem), np.random.default_rng(seed)
-    state = State(instance, instance.initial)
+    instance, random = Instance.from_problem(problem), np.random.default_rng(seed)
+    state = AssignmentState(instance, instance.initial)
     for _ in range(moves):
         p = int(random.integers(instance.num_processes))
         targets = np.flatnonzero(np.isfinite(state.shifts(np.array([p]))[0]))
@@ -95,7 +95,7 @@ def test_every_swap_costs_what_it_costs(seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_prices_ask_too_much(seed: int) -> None:
     problem = some_reassignment(seed)
-    instance, random = Instance.of(problem), np.random.default_rng(seed)
+    instance, random = Instance.from_problem(problem), np.random.default_rng(seed)
     best, usual = least_cost(problem), usual_prices(instance)
     assert 0 <= bound_of(instance, usual) <= best
     left = iter(range(200))
@@ -121,7 +121,7 @@ def test_usual_prices_are_the_published_bounds(name: str, published: int) -> Non
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_neighbourhood_of_everything_is_the_best(seed: int) -> None:
     problem = some_reassignment(seed)
-    instance = Instance.of(problem)
+    instance = Instance.from_problem(problem)
     every = np.arange(instance.num_machines)
     free, spending = np.arange(instance.num_processes), Spending(None, 5, 0)
     found = reassigned(instance, instance.initial, free, every, spending)
@@ -144,7 +144,7 @@ def test_others_stay_and_rules_are_kept(seed: int, number: int) -> None:
     others = np.setdiff1d(np.arange(instance.num_processes), free)
     assert (found.machine_of[others] == state.machine_of[others]).all()
     assert wrong_with(problem, found.machine_of.tolist()) == []
-    assert State(instance, found.machine_of).cost <= state.cost
+    assert AssignmentState(instance, found.machine_of).cost <= state.cost
 
 
 @pytest.mark.parametrize("seed", SEEDS)

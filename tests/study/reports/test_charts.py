@@ -24,21 +24,21 @@ from tests.support.stories import FAILURES, base, failures, large, model
 
 
 def test_shares_come_to_what_was_held() -> None:
-    result, story = failures()
-    view = View.of(story)
+    result, timeline = failures()
+    view = View.from_timeline(timeline)
     held = shares_of(view).held.mean() * len(view.colours)
     hours = result["gpu_hours"]["total"]["held_gpu_us"] / 3.6e9
-    assert held * 24 * story.end_ms / 3.6e6 == pytest.approx(hours)
+    assert held * 24 * timeline.end_ms / 3.6e6 == pytest.approx(hours)
 
 
 def test_each_instant_of_a_film_is_what_was_held_then() -> None:
-    story = failures()[1]
-    found = film(View.of(story))
+    timeline = failures()[1]
+    found = film(View.from_timeline(timeline))
     names = [holder[0] for holder in found.data["who"]]
-    for frame, at in enumerate(View.of(story).instants.tolist()):
+    for frame, at in enumerate(View.from_timeline(timeline).instants.tolist()):
         there = {
-            (s.node * 8 + lane, story.jobs[s.job].key)
-            for s in story.stays
+            (s.node * 8 + lane, timeline.jobs[s.job].key)
+            for s in timeline.stays
             if s.from_ms <= at < s.to_ms
             for lane in s.lanes
         }
@@ -50,7 +50,7 @@ def test_each_instant_of_a_film_is_what_was_held_then() -> None:
 
 
 def test_many_nodes_and_gangs_are_put_together() -> None:
-    view = View.of(large(800, 300))
+    view = View.from_timeline(large(800, 300))
     assert view.colours[-1] == "4 other queues"
     assert "300 nodes in 24 rows" in node_chart(view).note
     assert len(film(view).data["places"]) == 300
@@ -110,8 +110,8 @@ def test_what_waits_has_the_reason_of_the_last_session() -> None:
     trace = replace(given.trace, arrivals=(*given.trace.arrivals[:-1], arrival))
     policy = model("volcano-compatible")
     played = play(replace(given, trace=trace), policy, Options(), clock=SystemClock())
-    assert played.story is not None
-    section = reason_section(played.story)
+    assert played.timeline is not None
+    section = reason_section(played.timeline)
     (table,) = section.parts
     assert isinstance(table, Table)
     (row,) = table.rows
@@ -121,8 +121,8 @@ def test_what_waits_has_the_reason_of_the_last_session() -> None:
 
 
 def test_gaps_of_a_story_are_those_of_its_figures() -> None:
-    result, story = failures()
-    assert story.gaps
-    assert all(0 <= mean <= most <= 1 for _, most, mean in story.gaps)
-    means = [mean for _, _, mean in story.gaps]
+    result, timeline = failures()
+    assert timeline.gaps
+    assert all(0 <= mean <= most <= 1 for _, most, mean in timeline.gaps)
+    means = [mean for _, _, mean in timeline.gaps]
     assert min(means) <= result["metrics"]["gap"] <= max(means)

@@ -25,7 +25,7 @@ def test_means_are_those_of_the_comparison(found: Comparison) -> None:
     assert isinstance(table, Table)
     rows = {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
     for figure in FIGURES:
-        means = [found.mean(model, figure) for model in found.models]
+        means = [found.mean_of_model(model, figure) for model in found.models]
         if figure.name in rows:
             assert rows[figure.name] == [value_text(figure, mean) for mean in means]
         else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.study.reports.page import Film, Table, render
-from optsched.study.reports.plans_view import BEFORE, Deal, plan_film
+from optsched.study.reports.plans_view import BEFORE, PlansData, plan_film
 from optsched.study.reports.solve_report import solve_page
 from tests.support.pages import ROOT
 from tests.support.stories import HARM, base, solved
@@ -25,9 +25,11 @@ def found() -> tuple[Snapshot, list[Answer]]:
     return solved("packing.yaml", "volcano-default", "volcano-compatible")
 
 
-def deal_of(found: tuple[Snapshot, list[Answer]]) -> Deal:
+def deal_of(found: tuple[Snapshot, list[Answer]]) -> PlansData:
     snapshot, answers = found
-    return Deal(snapshot, {a.name: a.result.plan for a in answers if a.result.plan is not None})
+    return PlansData(
+        snapshot, {a.name: a.result.plan for a in answers if a.result.plan is not None}
+    )
 
 
 def test_no_gpu_has_two_owners_and_all_that_is_bound_sits(found) -> None:
@@ -53,7 +55,7 @@ def test_the_film_goes_from_before_to_each_plan(found) -> None:
 
 def test_evicted_pods_leave_their_gpus() -> None:
     deal = deal_of(solved("shares.yaml", "volcano-default"))
-    before, after = (deal.held(name).total() for name in (BEFORE, "volcano-default"))
+    before, after = (deal.milli_by_queue(name).total() for name in (BEFORE, "volcano-default"))
     (plan,) = deal.plans.values()
     assert plan.evictions
     assert after < before

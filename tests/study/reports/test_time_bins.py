@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optsched.study.reports.time_bins import at_instants, column, means
+from optsched.study.reports.time_bins import at_instants, bin_means, column
 
 END = 24
 SPANS = st.lists(
@@ -29,7 +29,7 @@ def test_means_are_those_of_a_plain_count(spans, number):
     for begin, end, amount, row in kept:
         fine[row, begin * 420 : end * 420] += amount
     expected = fine.reshape(3, number, -1).mean(axis=2)
-    assert np.allclose(means(when, amounts, rows, 3, edges), expected)
+    assert np.allclose(bin_means(when, amounts, rows, 3, edges), expected)
 
 
 @given(SPANS)

@@ -253,7 +253,7 @@ def test_snapshots_made_of_parts_are_those_made_at_once(seed: int) -> None:
             for task in each.tasks:
                 if task.status is TaskStatus.RUNNING:
                     held[task.node].append(task)
-        for ghost in simulation.cluster.ghosts:
+        for ghost in simulation.cluster.terminating_pods:
             held[ghost.place.node].append(ghost.resident)
         for n in snapshot.nodes:
             assert sorted(held[n.name], key=lambda t: t.key) == list(n.residents)  # type: ignore[attr-defined]

@@ -16,13 +16,13 @@ HOUR = 3_600_000
 
 
 @pytest.fixture(scope="module")
-def story():
+def timeline():
     return failures()[1]
 
 
-def test_no_lane_is_held_twice(story) -> None:
+def test_no_lane_is_held_twice(timeline) -> None:
     by_lane: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for stay in story.stays:
+    for stay in timeline.stays:
         for lane in stay.lanes:
             by_lane.setdefault((stay.node, lane), []).append((stay.from_ms, stay.to_ms))
     for spans in by_lane.values():
@@ -31,23 +31,23 @@ def test_no_lane_is_held_twice(story) -> None:
 
 
 def test_what_stays_come_to_is_what_is_charged() -> None:
-    result, story = failures()
-    held = sum(s.milli * len(s.lanes) * (s.to_ms - s.from_ms) for s in story.stays)
+    result, timeline = failures()
+    held = sum(s.milli * len(s.lanes) * (s.to_ms - s.from_ms) for s in timeline.stays)
     assert held == result["gpu_hours"]["total"]["held_gpu_us"]
 
 
-def test_runs_end_as_the_record_says(story) -> None:
-    pretrain, exercise, urgent, late = story.jobs
+def test_runs_end_as_the_record_says(timeline) -> None:
+    pretrain, exercise, urgent, late = timeline.jobs
     assert [run.why for run in pretrain.runs] == ["node", "preempt", DONE]
     assert pretrain.runs[1].by == urgent.key
-    assert pretrain.waits(story.end_ms) == [(4 * HOUR, 11 * HOUR // 2 + 1000)]
+    assert pretrain.waits(timeline.end_ms) == [(4 * HOUR, 11 * HOUR // 2 + 1000)]
     assert [run.why for job in (exercise, urgent, late) for run in job.runs] == [DONE] * 3
-    assert story.down == [(0, 200 * 60_000, 280 * 60_000)]
+    assert timeline.down == [(0, 200 * 60_000, 280 * 60_000)]
 
 
-def test_waiting_and_running_fill_the_time_of_a_gang(story) -> None:
-    for job in story.jobs:
-        spans = sorted([*job.waits(story.end_ms), *((r.from_ms, r.to_ms) for r in job.runs)])
+def test_waiting_and_running_fill_the_time_of_a_gang(timeline) -> None:
+    for job in timeline.jobs:
+        spans = sorted([*job.waits(timeline.end_ms), *((r.from_ms, r.to_ms) for r in job.runs)])
         assert spans[0][0] == job.submit_ms
         assert spans[-1][1] == job.done_ms
 
@@ -61,15 +61,15 @@ def test_who_goes_on_goes_on_to_the_end() -> None:
 def test_clusters_without_gpus_are_told_in_cpus(tmp_path) -> None:
     path = tmp_path / "cpus.yaml"
     path.write_text(re.sub(r", nvidia.com/gpu: \d+|nvidia.com/gpu: \d+", "", FAILURES.read_text()))
-    _, story = told(read_given(str(path)), model("volcano-compatible"))
-    assert story.lanes.unit == "CPU"
-    assert story.lanes.milli == (96_000,) * 3
-    assert Counter(len(s.lanes) for s in story.stays) == {1: len(story.stays)}
+    _, timeline = told(read_given(str(path)), model("volcano-compatible"))
+    assert timeline.lanes.unit == "CPU"
+    assert timeline.lanes.milli == (96_000,) * 3
+    assert Counter(len(s.lanes) for s in timeline.stays) == {1: len(timeline.stays)}
 
 
 def test_parts_of_shared_gpus_are_played_and_told() -> None:
     path = FAILURES.parents[1] / "examples" / "gpus.yaml"
-    result, story = told(read_given(str(path)), model(str(path.with_name("gpus-model.yaml"))))
-    held = sum(s.milli * len(s.lanes) * (s.to_ms - s.from_ms) for s in story.stays)
-    assert story.stays
+    result, timeline = told(read_given(str(path)), model(str(path.with_name("gpus-model.yaml"))))
+    held = sum(s.milli * len(s.lanes) * (s.to_ms - s.from_ms) for s in timeline.stays)
+    assert timeline.stays
     assert held == result["gpu_hours"]["total"]["held_gpu_us"]
