@@ -1,9 +1,9 @@
-"""Which devices pods hold: what was bound, never what their annotations say later.
+"""Which devices pods hold: those that were bound, whatever their annotations say later.
 
-A user with the role `edit` may write annotations of pods wherever no webhook looks at them. What a
-pod holds is therefore fixed when it is bound: by the binder of this process, or as the pod is first
-seen on its node. Pods that come with a node were bound by no scheduler, and schedulers that are not
-known to give devices give none.
+A user with the role `edit` may change annotations of pods where no webhook guards them. The devices
+of a pod are therefore fixed when it is bound: by the binder of this process, or as the pod is first
+seen on its node. A pod that is created with a node was bound by no scheduler and holds no device;
+neither does a pod of a scheduler that is not known to allocate devices.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _SHOWN: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class BoundDevices:
-    """What one pod holds on its node.
+    """The devices of one pod on its node.
 
-    distrust: why it holds nothing whatever it says; empty where a scheduler may have bound it.
+    distrust: why its annotations do not count; empty if a scheduler may have bound it.
     """
 
     uid: str
@@ -37,20 +37,20 @@ class BoundDevices:
     distrust: str = ""
 
     def agrees_with(self, task: Task) -> bool:
-        """Whether the annotations of a task say the same, in whatever order."""
+        """Whether the annotations of a task name the same devices, in any order."""
         return _count_gpus(self.cards) == _count_gpus(task.cards) and _count_numa(
             self.numa
         ) == _count_numa(task.numa)
 
 
 class BoundDeviceStore:
-    """What pods hold, by key; no I/O."""
+    """The devices of pods by key; no I/O."""
 
     def __init__(self) -> None:
         self._records: dict[str, BoundDevices] = {}
 
     def record_bind(self, key: str, holding: BoundDevices) -> None:
-        """Note what a pod is being bound with."""
+        """Record the devices with which a pod is being bound."""
         self._records[key] = holding
 
     def forget(self, key: str) -> None:
@@ -58,19 +58,19 @@ class BoundDeviceStore:
         self._records.pop(key, None)
 
     def is_distrusted(self, key: str) -> bool:
-        """Whether no scheduler that is known to give devices has bound a pod."""
+        """Whether no scheduler that is known to allocate devices has bound a pod."""
         held = self._records.get(key)
         return held is not None and bool(held.distrust)
 
     def reconcile(self, task: Task, distrust: str = "") -> tuple[Task, str]:
-        """Return the task with what it holds, and a sentence about what does not count.
+        """Return the task with its devices, and a message about annotations that do not count.
 
         Parameters
         ----------
         task
-            As its annotations have it.
+            With the devices that its annotations name.
         distrust
-            Why nobody who may has written them; empty where a binder may have.
+            Why the annotations do not count; empty if a binder may have written them.
 
         """
         if not task.node:
@@ -90,7 +90,7 @@ class BoundDeviceStore:
 
 
 def _count_gpus(uses: tuple[CardUse, ...]) -> Counter[tuple[str, int, int, str, str]]:
-    # Of GPUs with numbers annotations say nothing else: the request of the pod does.
+    # Annotations hold only the index of a whole GPU: its memory comes from the pod's request.
     memory = {use.key: 0 if use.key.isdecimal() else use.memory for use in uses}
     return Counter((use.key, memory[use.key], use.cores, use.instance, use.npu) for use in uses)
 

@@ -1,4 +1,4 @@
-"""ResourceClaims, DeviceClasses and ResourceSlices as watches tell of them, in several versions."""
+"""ResourceClaims, DeviceClasses and ResourceSlices from watches, in several API versions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ V = TypeVar("V")
 
 
 class DeviceStore:
-    """What there is to be claimed; devices that are about to be allocated count as taken."""
+    """Devices and claims; devices that are about to be allocated count as allocated."""
 
     def __init__(self) -> None:
         self._claims: dict[Kind, dict[str, DeviceClaim]] = {k: {} for k in kinds.RESOURCE_CLAIMS}
@@ -40,7 +40,7 @@ class DeviceStore:
         self._are_slices_stale = False
 
     def apply_object(self, kind: Kind, key: str, obj: Raw | None) -> None:
-        """Take a state of an object; None for one that does not exist any more."""
+        """Apply a state of an object; None for a deleted one."""
         self._is_stale = True
         if kind in self._claims:
             claim = None if obj is None else parse_device_claim(obj)[0]
@@ -56,28 +56,27 @@ class DeviceStore:
             store_or_drop(self._slices[kind], key, None if obj is None else parse_slice(obj)[0])
 
     def claim(self, key: str) -> DeviceClaim | None:
-        """A claim as the server has it, in the newest version that it tells of."""
+        """Return a claim in the newest API version that is served; None if there is none."""
         known = (claims.get(key) for claims in self._claims.values())
         return next((claim for claim in known if claim is not None), None)
 
     def claim_kind(self, key: str) -> Kind | None:
-        """The version of a claim."""
+        """Return the API version in which a claim is watched; None if there is none."""
         return next((kind for kind, claims in self._claims.items() if key in claims), None)
 
     def assume(self, task: str, node: str, grant: DeviceGrant) -> None:
-        """Count devices as allocated to a claim until a watch says so, or the task is forgotten."""
+        """Count devices as allocated to a claim until a watch confirms it, or `forget`."""
         self._is_stale = True
         self._assumed[grant.claim] = (task, DeviceAllocation.on_node(node, grant.devices))
 
     def forget(self, task: str) -> None:
-        """Do not assume any more what was assumed for a task."""
-        gone = [claim for claim, (owner, _) in self._assumed.items() if owner == task]
-        for claim in gone:
+        """Drop what was assumed for a task."""
+        for claim in [c for c, (owner, _) in self._assumed.items() if owner == task]:
             del self._assumed[claim]
             self._is_stale = True
 
     def devices(self) -> Devices:
-        """All of it; the very same as before where nothing has changed."""
+        """Return all devices and claims; the very same object until one changes."""
         if not self._is_stale:
             return self._shown
         claims = _newest(list(self._claims.values()))
@@ -95,7 +94,7 @@ class DeviceStore:
 
 
 def _newest(versions: Sequence[Mapping[str, V]]) -> dict[str, V]:
-    """By key, in order; of several versions the first counts."""
+    """Return values by key, in order; the first of several versions counts."""
     found: dict[str, V] = {}
     for each in reversed(versions):
         found.update(each)

@@ -1,4 +1,4 @@
-"""Keeps a cache up to date: a list and a watch for each kind that snapshots are made of."""
+"""Keeps a cache up to date: one reflector for each kind that snapshots need."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Follower:
-    """Carries what watches tell into a cache; `run` has to be running."""
+    """Applies watch events to a cache while `run` runs."""
 
     def __init__(
         self,
@@ -51,13 +51,13 @@ class Follower:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether all that `refresh` asked for has been listed since."""
+        """Whether every kind has been listed since the last `refresh`."""
         return not self._stale
 
     def refresh(self) -> None:
-        """List every kind again that is there, whatever its watch has told.
+        """List every known kind again.
 
-        A watch may have been silent for a while, and nothing in it says so.
+        A watch may have been silent for a while without an error.
         """
         self._stale = set(READ_KINDS) - self._absent
         self._restarts.set()
@@ -90,7 +90,7 @@ class Follower:
             if self._cache.version != version:
                 self._on_change()
             if isinstance(event, Listed):
-                # A long list is read page by page; others get their turn in between.
+                # Let other tasks run between the pages of a long list.
                 await asyncio.sleep(0)
 
     def _record_success(self, kind: Kind) -> None:
@@ -107,9 +107,9 @@ class Follower:
         self._watch_log.record_failure(kind, kind, error)
 
     def _mark_absent(self, kind: Kind, error: KubeError) -> None:
-        """Go on as if a kind that can not be had had no objects; it is asked for again.
+        """Treat an optional kind as empty; its list is retried.
 
-        Rights are looked at before kinds: who has none is not told whether a kind is installed.
+        The API server checks rights before kinds: Forbidden may mean that it is not installed.
         """
         self._stale.discard(kind)
         self._outage.record_success(kind)

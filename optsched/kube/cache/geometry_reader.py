@@ -1,4 +1,4 @@
-"""Reads now and then how GPUs and NPUs may be cut, from the ConfigMap that a policy names."""
+"""Reads from a ConfigMap how GPUs and NPUs may be partitioned."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ log = logging.getLogger(__name__)
 
 
 class GeometryReader:
-    """Keeps the tables of a cache up to date; `run` has to be running.
+    """Keeps the partition table of a cache up to date while `run` runs.
 
-    `where` says namespace and name of the ConfigMap, or None where nobody asks for it;
-    `on_change` is called when devices may be cut in other ways than before.
+    `where` returns namespace and name of the ConfigMap, or None if the policy names none;
+    `on_change` is called when the table changes.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class GeometryReader:
             await self._timing.sleep(EVERY_S)
 
     async def step(self) -> None:
-        """Read once; what can not be read now leaves everything as it is."""
+        """Reload the ConfigMap; on error keep the last valid table."""
         where = self._where()
         if where is None:
             return

@@ -1,4 +1,4 @@
-"""The pods of a cluster as tasks, filed by gang and by node."""
+"""The pods of a cluster as tasks, indexed by gang and by node."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ _QUEUES: Final = (wellknown.QUEUE_NAME, wellknown.ADMITTED_QUEUE)
 
 @dataclass(frozen=True, slots=True)
 class AssumedBind:
-    """A pending task is about to be bound to a node, and to parts of it."""
+    """A pending task is about to be bound to a node, with these GPU shares and NUMA cells."""
 
     node: str
     cards: tuple[CardUse, ...] = ()
     numa: tuple[NumaPart, ...] = ()
 
     def apply_to(self, reported: Task) -> Task:
-        """The task as it counts."""
+        """Return the task as it counts under this assumption."""
         shape = reported.shape
         if reported.device_claims:
             shape = replace(shape, device_claims=(), devices=())
@@ -57,18 +57,18 @@ class AssumedBind:
         return replace(bound, cards=self.cards, numa=self.numa, gate=QueueGate.NONE)
 
     def is_unconfirmed(self, reported: Task) -> bool:
-        """Whether the server has yet to say how it ends."""
+        """Whether the server has neither confirmed nor contradicted the assumption."""
         return reported.status is TaskStatus.PENDING
 
 
 @dataclass(frozen=True, slots=True)
 class AssumedEviction:
-    """A task that runs, or that is about to be bound, is about to be evicted.
+    """A task that runs, or is about to be bound, is about to be evicted.
 
     Attributes
     ----------
     bound
-        The bind that the server had not told of when the eviction was planned; None for none.
+        The bind that was not confirmed when the eviction was planned; None for none.
 
     """
 
@@ -76,10 +76,9 @@ class AssumedEviction:
 
     def apply_to(self, reported: Task) -> Task:
         """See `AssumedBind`."""
-        stands = reported
         if self.bound is not None and self.bound.is_unconfirmed(reported):
-            stands = self.bound.apply_to(reported)
-        return replace(stands, status=TaskStatus.RELEASING)
+            reported = self.bound.apply_to(reported)
+        return replace(reported, status=TaskStatus.RELEASING)
 
     def is_unconfirmed(self, reported: Task) -> bool:
         """See `AssumedBind`."""
@@ -89,7 +88,7 @@ class AssumedEviction:
 
 @dataclass(frozen=True, slots=True)
 class AssumedNomination:
-    """A pending task is about to be told which node it waits for."""
+    """A pending task is about to be nominated to a node; an empty name takes that back."""
 
     node: str
 
@@ -114,15 +113,15 @@ class Pod:
     told
         The task as the server has it.
     task
-        The task as it counts: bound already where that is assumed, else the very same.
+        The task as it counts: with the assumption applied, else the very same object.
     assumed
-        What is about to become true of it; None for nothing.
+        The change that is under way; None for none.
     annotations
-        Those that its gang takes from it.
+        Those that its gang reads.
     spec
-        The part of its specification that priorities are read from.
+        The fields that its priority is read from.
     raw
-        The whole pod where priority classes decide on its priority, else None.
+        The whole pod if its priority depends on priority classes, else None.
 
     """
 
@@ -134,7 +133,7 @@ class Pod:
     assumed: Assumption | None = None
 
     def has_same_gang_inputs(self, other: Pod) -> bool:
-        """Whether its gang would be the same with the other."""
+        """Whether the gang would be the same with the other state of the pod."""
         return (
             self.task is other.task
             and self.annotations == other.annotations
@@ -142,7 +141,7 @@ class Pod:
         )
 
     def outline(self) -> Raw:
-        """What is left of the pod, as a pod."""
+        """Return the kept fields as a Pod object."""
         named = {"name": self.reported.name, "namespace": self.reported.namespace}
         spec = {**self.spec, "nodeName": self.reported.node}
         return {"metadata": {**named, "annotations": self.annotations}, "spec": spec}
@@ -154,7 +153,7 @@ class PodStore:
     Attributes
     ----------
     touched_gangs, touched_nodes
-        Keys and names whose tasks have changed; emptied by whoever acts on them.
+        Gangs and nodes whose tasks have changed; their readers clear them.
     flaws
         What objects claim that does not count, by kind and key.
 
@@ -176,22 +175,22 @@ class PodStore:
         self._by_node: dict[str, dict[str, Task]] = {}
 
     def find_pod(self, key: str) -> Pod | None:
-        """A pod; None where there is none that matters."""
+        """Return a pod; None if the scheduler has no such pod."""
         return self._pods.get(key)
 
     def __getitem__(self, key: str) -> Pod:
         return self._pods[key]
 
     def gang_tasks(self, key: str) -> Iterable[Task]:
-        """The tasks of a gang."""
+        """Return the tasks of a gang."""
         return self._by_gang.get(key, _NONE).values()
 
     def node_tasks(self, name: str) -> Iterable[Task]:
-        """The tasks that hold resources on a node."""
+        """Return the tasks that hold resources on a node."""
         return self._by_node.get(name, _NONE).values()
 
     def has_only_foreign_pods(self, gang: str) -> bool:
-        """Whether all pods of a PodGroup that has pods are those of other schedulers."""
+        """Whether a PodGroup has pods, all of them of other schedulers."""
         return gang in self._foreign_pods and gang not in self._by_gang
 
     @property
@@ -200,7 +199,7 @@ class PodStore:
         return self._by_gang.keys()
 
     def apply_pod(self, raw: Raw, *, is_created: bool = False) -> None:
-        """Take a state of a pod; is_created: whether it is known to be its first."""
+        """Apply a state of a pod; is_created: whether it is known to be its first."""
         is_over = is_gone(raw)
         others = self._record_claims(raw, is_over=is_over)
         self._decode(raw, is_over=is_over, is_created=is_created)
@@ -217,15 +216,14 @@ class PodStore:
         assumed = None
         if before is not None:
             reported, assumed = _reconcile(before, reported)
-        task = (
-            before.task
-            if before is not None and before.reported is reported
-            else _apply_assumption(reported, assumed)
-        )
+        if before is not None and before.reported is reported:
+            task = before.task
+        else:
+            task = reported if assumed is None else assumed.apply_to(reported)
         self._index(before, replace(self._pod(reported, task, raw), assumed=assumed))
 
     def _decode_with_devices(self, raw: Raw, *, is_created: bool) -> Task:
-        """Return the task with the devices that it holds; other ones in annotations are a flaw."""
+        """Return the task with its allocated devices; others in its annotations are a flaw."""
         task, problems = self._decoder.read(raw)
         distrust = _CAME_WITH_NODE if is_created else ""
         scheduler, known = scheduler_of(raw), self._options.device_schedulers
@@ -244,15 +242,17 @@ class PodStore:
         return task
 
     def delete_pod(self, key: str) -> None:
-        """The pod does not exist any more."""
+        """Remove a pod that was deleted."""
         self._bound_devices.forget(key)
         self.flaws.pop((kinds.POD, key), None)
         self._record_foreign(key, "")
         self._remove(key)
-        self._forget_claims(key)
+        if self._claiming.pop(key, None) is not None:
+            for other in sorted(self._decoder.book.note(key, "", ()) & self._claiming.keys()):
+                self._decode(self._claiming[other], is_over=False)
 
     def apply_claim(self, key: str, claim: DeviceClaim | None) -> None:
-        """Take a state of a ResourceClaim; None for one that does not exist."""
+        """Apply a state of a ResourceClaim; None for a deleted one."""
         book = self._decoder.book
         if claim is None:
             book.claims.pop(key, None)
@@ -262,7 +262,7 @@ class PodStore:
             self._decode(self._claiming[pod], is_over=False)
 
     def _record_claims(self, raw: Raw, *, is_over: bool) -> list[str]:
-        """Take note of the claims of a pod; other pods that have to be read again."""
+        """Record the claims of a pod; returns other pods that have to be decoded again."""
         meta = _mapping_at(raw, "metadata")
         key = f"{meta.get('namespace')}/{meta.get('name')}"
         claims = () if is_over else claims_of(raw)
@@ -274,11 +274,6 @@ class PodStore:
         changed = self._decoder.book.note(key, str(meta.get("uid") or ""), claims)
         return sorted(changed & self._claiming.keys())
 
-    def _forget_claims(self, key: str) -> None:
-        if self._claiming.pop(key, None) is not None:
-            for other in sorted(self._decoder.book.note(key, "", ()) & self._claiming.keys()):
-                self._decode(self._claiming[other], is_over=False)
-
     def _remove(self, key: str) -> None:
         before = self._pods.pop(key, None)
         if before is None:
@@ -287,7 +282,7 @@ class PodStore:
         self._unindex(before.task)
 
     def assume(self, key: str, assumption: Assumption) -> str:
-        """Count a task as what it is about to be; its uid."""
+        """Count a task as what it is about to be; returns its UID."""
         pod = self._pods[key]
         if isinstance(assumption, AssumedBind):
             held = BoundDevices(
@@ -306,14 +301,14 @@ class PodStore:
             self._index(pod, replace(pod, task=pod.reported, assumed=None))
 
     def assume_evicted(self, key: str) -> str:
-        """Count a task that stands as on its way out; its uid."""
+        """Count a task as terminating; returns its UID."""
         assumed = self._pods[key].assumed
         return self.assume(
             key, AssumedEviction(assumed if isinstance(assumed, AssumedBind) else None)
         )
 
     def forget_eviction(self, key: str) -> None:
-        """Count a task as not on its way out after all."""
+        """Drop the assumption that a task is terminating."""
         pod = self._pods.get(key)
         if pod is None or not isinstance(pod.assumed, AssumedEviction):
             return
@@ -324,13 +319,13 @@ class PodStore:
             self.forget(key)
 
     def awaits_bind(self, key: str) -> bool:
-        """Whether a task is on its way out of which the server has not told that it is bound."""
+        """Whether a task is to be evicted before the server has confirmed its bind."""
         pod = self._pods.get(key)
         is_leaving = pod is not None and isinstance(pod.assumed, AssumedEviction)
         return is_leaving and self._pods[key].reported.status is TaskStatus.PENDING
 
     def set_priorities(self, table: Priorities) -> None:
-        """Read again what priority classes decide on."""
+        """Set the priority classes; decodes pods again whose priority depends on them."""
         self._decoder.priorities = table
         for key in tuple(self._unsettled):
             raw = self._pods[key].raw
@@ -338,26 +333,26 @@ class PodStore:
                 self.apply_pod(raw)
 
     def queue_of(self, pod: Pod, namespace: Mapping[str, str]) -> str:
-        """The queue that a pod names; namespace: the annotations of its namespace."""
+        """Return the queue that a pod names; namespace: the annotations of its namespace."""
         return self._decoder.queue(pod.outline(), namespace)
 
     def priority_of(self, pod: Pod) -> int:
-        """The priority of a pod among others."""
+        """Return the priority of a pod among all pods."""
         number = pod.spec.get("priority")
         if type(number) is int and abs(number) <= MAX_INT32:
             return number
         return self._decoder.gang_priority(pod.outline())
 
     def least_priority(self, tasks: Iterable[Task]) -> int | None:
-        """The lowest priority of pods that have not ended; None where there are none.
+        """Return the lowest priority of pods that have not ended; None if there are none.
 
-        What `volcano.sh/task-priority` says counts among the pods of one gang alone.
+        `volcano.sh/task-priority` counts only among the pods of one gang.
         """
         standing = (self._pods[task.key] for task in tasks if task.status not in AT_THEIR_END)
         return min(map(self.priority_of, standing), default=None)
 
     def _record_foreign(self, key: str, gang: str) -> None:
-        """Note the PodGroup that a pod of another scheduler names; empty for none."""
+        """Record the PodGroup that a pod of another scheduler names; empty for none."""
         before = self._foreign_group_by_pod.get(key, "")
         if gang == before:
             return
@@ -409,20 +404,16 @@ class PodStore:
 
 
 def _reconcile(before: Pod, reported: Task) -> tuple[Task, Assumption | None]:
-    """What the server tells, and what is still assumed; what was known before stays the same."""
+    """Return the reported task and the assumption that still holds; equal tasks stay the same."""
     if reported == before.reported:
         return before.reported, before.assumed
     if before.assumed is None:
         return reported, None
     if reported == before.task:
         return before.task, None
-    # Nothing but its end, or another pod of that name, contradicts what is under way.
+    # Only the end of the pod, or another pod of that name, contradicts an assumption.
     is_same = reported.uid == before.reported.uid
     return reported, before.assumed if is_same and before.assumed.is_unconfirmed(reported) else None
-
-
-def _apply_assumption(reported: Task, assumed: Assumption | None) -> Task:
-    return reported if assumed is None else assumed.apply_to(reported)
 
 
 def _remove_entry(files: dict[str, dict[str, Task]], name: str, key: str) -> None:

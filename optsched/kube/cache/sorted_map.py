@@ -1,4 +1,4 @@
-"""Values in the order of their names, as snapshots hold them."""
+"""A map whose values are kept in the order of their keys, as snapshots need them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ V = TypeVar("V")
 
 
 class SortedMap(Generic[V]):
-    """Values by name; what is equal to what it replaces is left as it is."""
+    """Values by name; an equal value does not replace the old object."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, V] = {}
@@ -17,11 +17,11 @@ class SortedMap(Generic[V]):
         self._values: tuple[V, ...] | None = ()
 
     def lookup(self, name: str) -> V | None:
-        """The value of a name; None where there is none."""
+        """Return the value of a name; None if there is none."""
         return self._by_name.get(name)
 
     def store(self, name: str, value: V) -> None:
-        """Put a value in its place."""
+        """Store a value under its name."""
         known = self._by_name.get(name)
         if known is None:
             insort(self._names, name)
@@ -31,7 +31,7 @@ class SortedMap(Generic[V]):
         self._values = None
 
     def remove(self, name: str) -> None:
-        """Forget a name; nothing happens if it is not there."""
+        """Remove a name, if it is there."""
         if self._by_name.pop(name, None) is None:
             return
         del self._names[bisect_left(self._names, name)]
@@ -39,7 +39,7 @@ class SortedMap(Generic[V]):
 
     @property
     def values(self) -> tuple[V, ...]:
-        """All values; the very same tuple as long as nothing changes."""
+        """All values; the very same tuple until one changes."""
         if self._values is None:
             self._values = tuple(map(self._by_name.__getitem__, self._names))
         return self._values

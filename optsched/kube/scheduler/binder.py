@@ -1,12 +1,11 @@
-"""Carries plans out: binds tasks to nodes, in the order of the plan, many at a time.
+"""Binds the tasks of a plan to their nodes, in its order, many at a time.
 
-A bind is assumed from the moment it is planned, so that no later session gives its room away. What
-the server answers decides: bound, or not bound and back to pending. Where there was no answer
-nobody knows, so the same bind is asked for again: a conflict then says who holds the pod, and if it
-is bound where it should be, all is well. The server itself never binds a pod twice.
+A bind is assumed from the moment it is planned, so that no later session allocates its resources.
+The answer of the server confirms it, or returns the task to pending. A request without an answer is
+repeated: a conflict then shows where the pod is bound, because a server never binds a pod twice.
 
-Where claims of a gang have yet to get their volumes, none of its pods is bound before all have; no
-other gang waits for that.
+Where claims of a gang have no volume yet, none of its pods is bound before all claims are; no other
+gang waits for that.
 """
 
 from __future__ import annotations
@@ -52,12 +51,12 @@ if TYPE_CHECKING:
 AT_ONCE: Final = 64
 RETRIES: Final = BackoffSteps(first_s=0.1, most_s=2.0)
 FAULTS: Final = 5
-"""Answers of the kind "something broke" after which a bind is given up."""
+"""Server faults (5xx) after which a bind is given up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """A task that is to be bound to a node, what its pod is told and what its claims get."""
+    """A task that is to be bound, with annotations for its pod and devices for its claims."""
 
     task: str
     uid: str
@@ -66,11 +65,11 @@ class Bind:
     annotations: Mapping[str, str] = field(default_factory=dict)
     devices: tuple[DeviceGrant, ...] = ()
     locks: bool = False
-    """Whether no other pod may get vGPUs of the node meanwhile."""
+    """Whether the node is locked meanwhile, so that no other pod gets its vGPUs."""
     is_gated: bool = False
-    """Whether the pod has a gate that has to go first."""
+    """Whether the pod has a queue gate that has to be removed first."""
     is_closed: bool = False
-    """Whether the node was closed to most pods when this was planned."""
+    """Whether the node was cordoned or not ready when this was planned."""
 
     @property
     def ref(self) -> Ref:
@@ -80,43 +79,35 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a task was not bound: a word for metrics, a sentence for people."""
+    """Why a task was not bound: a word for metrics and a message."""
 
     word: str
     message: str
 
 
-def _never() -> bool:
-    return False
-
-
-def _ten_minutes() -> float:
-    return 600.0
-
-
 class BindListener(Protocol):
-    """Is told how binds end."""
+    """Receives the outcomes of binds."""
 
     def bound(self, bind: Bind, seconds: float) -> None:
-        """A task is bound, so many seconds after it was planned."""
+        """Handle a bind that took so many seconds from its plan."""
 
     def failed(self, bind: Bind, failure: Failure) -> None:
-        """A task is not bound and pending again."""
+        """Handle a failed bind: the task is pending again."""
 
 
 @dataclass(frozen=True, slots=True)
 class BinderContext:
-    """What a binder works with.
+    """Dependencies of a binder.
 
     Attributes
     ----------
     may_bind
-        Whether this process still leads; asked before every request.
+        Whether this process still leads; checked before every request.
     locks_nodes
         Whether pods with vGPUs are bound one after the other (`deviceshare.NodeLockEnable`).
     patience_s
-        How long pods wait for their volumes (`volumebinding.bindTimeoutSeconds`); None where nobody
-        looks after volumes.
+        How long pods wait for their volumes (`volumebinding.bindTimeoutSeconds`); None if the
+        policy has no volume plugin.
 
     """
 
@@ -124,8 +115,8 @@ class BinderContext:
     listener: BindListener
     may_bind: Callable[[], bool]
     timing: Timing
-    locks_nodes: Callable[[], bool] = _never
-    patience_s: Callable[[], float | None] = _ten_minutes
+    locks_nodes: Callable[[], bool] = lambda: False
+    patience_s: Callable[[], float | None] = lambda: 600.0
 
 
 @dataclass(slots=True)
@@ -145,7 +136,7 @@ class _Job:
 
 
 class LiveBinder:
-    """Binds tasks on a cluster; `run` has to be running for anything to happen."""
+    """Binds tasks on a cluster while `run` runs."""
 
     def __init__(self, api: Api, cache: ClusterCache, context: BinderContext) -> None:
         self._api = api
@@ -170,12 +161,12 @@ class LiveBinder:
         self._num_provided = 0
         self.gang_backoff = GangBackoff(cache, context.clock)
 
-    # --- what others see -------------------------------------------------------------------------
+    # --- public ----------------------------------------------------------------------------------
 
     def carry_out(self, plan: Plan) -> None:
-        """Begin to bind what a plan allocates, gang by gang in its order; see `ports.Binder`.
+        """Start to bind the allocations of a plan, gang by gang in its order; see `ports.Binder`.
 
-        A gang that is not as the plan knew it any more is left to the next session as a whole.
+        A gang that has changed since the plan was made is left to the next session as a whole.
         """
         by_gang: dict[str, list[Allocate]] = {}
         for action in plan.actions:
@@ -187,20 +178,20 @@ class LiveBinder:
 
     @property
     def num_waiting(self) -> int:
-        """Binds that have not been answered."""
+        """Number of binds without an answer."""
         unprovided = sum(len(jobs) for jobs, _ in self._unprovided.values())
         return len(self._queue) + self._num_under_way + unprovided
 
     async def until_idle(self) -> None:
-        """Wait until every bind has been answered that waits for no volume."""
+        """Wait until every bind has an answer, except those that wait for volumes."""
         await self._idle.wait()
 
     def release_due(self) -> None:
-        """Let gangs be scheduled again whose time has come."""
+        """Release gangs whose backoff has ended."""
         self.gang_backoff.release_due()
 
     def withdraw(self) -> None:
-        """Give up every bind that has not been asked for yet."""
+        """Give up every bind that has not been requested yet."""
         while self._queue:
             self._abandon(self._queue.popleft())
         for number in tuple(self._unprovided):
@@ -212,7 +203,7 @@ class LiveBinder:
         async with asyncio.TaskGroup() as workers:
             for _ in range(AT_ONCE):
                 workers.create_task(self._serve())
-            await self._provision_all(workers)
+            await self._start_provisioning(workers)
 
     # --- gangs -----------------------------------------------------------------------------------
 
@@ -252,7 +243,8 @@ class LiveBinder:
 
     # --- volumes ---------------------------------------------------------------------------------
 
-    async def _provision_all(self, workers: asyncio.TaskGroup) -> None:
+    async def _start_provisioning(self, workers: asyncio.TaskGroup) -> None:
+        """Provision volumes for each gang that waits for them."""
         begun = 0
         while True:
             await self._provides.wait()
@@ -262,7 +254,7 @@ class LiveBinder:
                 workers.create_task(self._provision(number))
 
     async def _provision(self, number: int) -> None:
-        """Bind the pods of a gang once their claims have got volumes."""
+        """Bind the pods of a gang once their claims are bound to volumes."""
         if number not in self._unprovided:
             return
         jobs, wanted = self._unprovided[number]
@@ -284,7 +276,7 @@ class LiveBinder:
             self._abandon(job)
 
     def _abandon_gang(self, number: int) -> None:
-        """Bind the pods of a gang not after all that waits for volumes."""
+        """Give up the binds of a gang that waits for volumes."""
         jobs, wanted = self._unprovided.pop(number, ((), None))
         for job in jobs:
             self._abandon(job)
@@ -311,7 +303,7 @@ class LiveBinder:
             self._idle.set()
 
     async def _run_job(self, job: _Job) -> None:
-        # Where one task of a gang can not be bound, the others do not take room for nothing.
+        # If one task of a gang can not be bound, the others need not be.
         if job.attempt.failure is not None:
             self._abandon(job)
             return
@@ -348,7 +340,7 @@ class LiveBinder:
         self.gang_backoff.fail(job.bind.gang, ReasonCode.NOT_BOUND, message)
 
     async def _bind_locked(self, bind: Bind) -> Failure | None:
-        """Bind a task while nobody else gets vGPUs of its node, where that is asked for."""
+        """Bind a task, with its node locked if the bind requires that."""
         if not bind.locks:
             return await self._bind(bind)
         try:
@@ -361,7 +353,7 @@ class LiveBinder:
         return failure
 
     async def _bind(self, bind: Bind) -> Failure | None:
-        """Bind a task, however often that has to be tried; None once it is bound."""
+        """Bind a task, with retries; returns None once it is bound."""
         backoff = Backoff(RETRIES, self._context.timing.chance)
         while self._context.may_bind():
             if not bind.is_closed and self._cache.is_closed(bind.node):
@@ -393,7 +385,7 @@ class LiveBinder:
         return None
 
     async def _read_outcome(self, bind: Bind, refusal: ApiError) -> _Outcome | None:
-        """What became of a bind, from the pod itself; None where that can not be read now."""
+        """Return the outcome of a bind as the pod shows it; None if it can not be read now."""
         try:
             pod = await self._api.read(bind.ref)
         except NotFound as e:
@@ -416,7 +408,7 @@ class _Outcome:
 
 
 class _NoLongerLeading(Exception):
-    """Somebody else may lead by now."""
+    """Another process may lead by now."""
 
 
 def _failure(error: KubeError) -> Failure:

@@ -1,8 +1,8 @@
-"""Gives claims their devices, and pods their claims, before pods are bound.
+"""Allocates devices to ResourceClaims and reserves the claims for pods, before pods are bound.
 
-The allocation and the reservation are written as kube-scheduler writes them (KEP-4381): a finalizer
-first, so that nobody deletes a claim that is in use, then both in the status, each on top of the
-version that was read. Whatever is done already is not done again, so every step may be repeated.
+Allocation and reservation are written as kube-scheduler writes them (KEP-4381): first a finalizer,
+so that a claim in use can not be deleted, then both in the status, each with the resource version
+that was read. Completed steps are skipped, so every step may be repeated.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from optsched.kube.client.interfaces import Api, Raw
 
 TRIES: Final = 8
-"""How often a claim is read again that others write at the same time."""
+"""How often a claim is read again after a conflict."""
 
 
 class ClaimReserver:
     """Reserves claims for pods.
 
-    `kind_of` says in which version a claim is followed, `class_of` what a class of devices is.
+    `kind_of` returns the API version in which a claim is watched, `class_of` a DeviceClass.
     """
 
     def __init__(
@@ -43,9 +43,9 @@ class ClaimReserver:
         self._class_of = class_of
 
     async def reserve(self, grant: DeviceGrant, pod: Ref, uid: str, node: str) -> str:
-        """Reserve a claim for a pod, with its devices on a node; why not, or empty.
+        """Reserve a claim and its devices for a pod; returns why not, or an empty string.
 
-        Raises KubeError where nobody knows.
+        Raises KubeError where the outcome is unknown.
         """
         for _ in range(TRIES):
             ref = self._ref(grant.claim)
@@ -63,14 +63,15 @@ class ClaimReserver:
             except Conflict:
                 continue
             except Rejected as e:
-                if _has_parameters(claim):
+                devices = (claim.get("spec") or {}).get("devices") or {}
+                if devices.get("config"):
                     return f"resource claim {grant.claim} {_NOT_COMPACT}: {e.message}"
                 raise
             return ""
         return f"resource claim {grant.claim} is being changed by others all the time"
 
     async def release(self, grant: DeviceGrant, uid: str) -> None:
-        """Take back what `reserve` did for a pod that is not bound after all, if possible."""
+        """Undo `reserve` for a pod that was not bound, if possible."""
         ref = self._ref(grant.claim)
         if ref is None or not grant.devices:
             return
@@ -110,11 +111,7 @@ _NOT_COMPACT: Final = (
     "can not be changed by whoever writes JSON: its parameters for drivers stand with spaces "
     "between them; create it again without these"
 )
-"""The server writes parameters again without spaces, and then takes them for changed."""
-
-
-def _has_parameters(claim: Raw) -> bool:
-    return bool(((claim.get("spec") or {}).get("devices") or {}).get("config"))
+"""The server stores parameters without spaces, and then treats them as changed."""
 
 
 def _status(claim: Raw) -> dict[str, Any]:
@@ -131,7 +128,7 @@ def _is_reserved(claim: Raw, uid: str) -> bool:
 
 
 def _refusal(claim: Raw, grant: DeviceGrant) -> str:
-    """Why a claim as it stands is not as the plan knew it; empty when it is."""
+    """Return how a claim differs from what the plan assumed; empty if it does not."""
     allocation = _status(claim).get("allocation")
     if not allocation:
         return "" if grant.devices else f"resource claim {grant.claim} has lost its devices"

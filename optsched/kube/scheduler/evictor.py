@@ -1,14 +1,13 @@
-"""Carries out what a plan takes away: evicts victims, and says whose room it will be.
+"""Evicts the victims of a plan, and nominates the tasks that get their resources.
 
-What only moves is recorded with the gang that it moves for (see `cluster.moves`), before it goes.
-Victims count as leaving, and the tasks that wait for their room as nominated, from the moment they
-are planned. Nominations are written first: a scheduler that is started in between finds them in
+A relocation is recorded on the gang that it helps (see `cluster.relocation`) before the eviction.
+Victims count as terminating, and the tasks that wait for them as nominated, from the moment they
+are planned. Nominations are written first: a scheduler that starts in between finds them in
 `status.nominatedNodeName` of the pods. Pods are evicted through the eviction API, so that the
-server itself has the last word on disruption budgets.
+server enforces disruption budgets.
 
-An eviction goes out only for the pod that was planned, as it is known to stand: its uid and its
-resource version are preconditions, so that a pod that has ended meanwhile keeps its logs. A later
-plan that does not need it any more takes it back.
+UID and resource version are preconditions of an eviction, so that a pod that has ended meanwhile
+keeps its logs. A later plan that does not need an eviction any more withdraws it.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from optsched.cluster.decisions import Plan
     from optsched.cluster.snapshot import Gang, Snapshot
     from optsched.kube.cache.cluster_cache import ClusterCache
-    from optsched.kube.client.interfaces import Api, Raw
+    from optsched.kube.client.interfaces import Api
     from optsched.kube.runtime.timing import Timing
     from optsched.kube.scheduler.gang_backoff import GangBackoff
     from optsched.kube.scheduler.status_writer import Write
@@ -47,27 +46,27 @@ if TYPE_CHECKING:
 AT_ONCE: Final = 16
 
 LOOK_S: Final = 0.02
-"""How often it is looked whether what an eviction waits for has come about."""
+"""How often the conditions of waiting evictions are checked."""
 
 REPORT_S: Final = 2.0
 """After this the log says what an eviction waits for."""
 
 PATIENCE_S: Final = 10.0
-"""How long an eviction waits for the writes of its plan; it goes out without them after that.
+"""How long an eviction waits for the writes of its plan; after that it is sent without them.
 
-The room is assumed for its gang all the same; only a scheduler that starts in between does not find
-the nomination.
+The resources are nominated to their gang all the same; only a scheduler that starts in between does
+not see it.
 """
 
 CONFLICTS: Final = 5
-"""Changes of a pod that an eviction meets in a row before it is given up."""
+"""Conflicts in a row after which an eviction is given up."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A pod that is to go, and for whom; its gang, for the pod may be gone when that is asked."""
+    """A pod to evict, with its UID and gang, which are needed after it is deleted."""
 
     eviction: Evict
     uid: str
@@ -80,29 +79,29 @@ class Victim:
 
 
 class EvictionListener(Protocol):
-    """Is told how evictions end."""
+    """Receives the outcomes of evictions."""
 
     def evicted(self, victim: Victim) -> None:
-        """A pod has been told to go."""
+        """Handle an accepted eviction."""
 
     def not_evicted(self, victim: Victim, error: KubeError) -> None:
-        """A pod stays."""
+        """Handle a refused eviction: the pod stays."""
 
     def spared(self, victim: Victim, why: str) -> None:
-        """No eviction was needed; why: `ended`, `unwanted` or `stood-down`."""
+        """Handle an eviction that was not sent; why: `ended`, `unwanted` or `stood-down`."""
 
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    """Victims that go together or not at all.
+    """Victims that are evicted together or not at all.
 
     Attributes
     ----------
     preemptor, nodes
-        The gang that gets the room, and those nodes of its nominations that the room is for; no
-        nodes where the plan nominated none of its tasks.
+        The gang that gets the resources, and the nodes to which its tasks are nominated; no nodes
+        if the plan nominated none of its tasks.
     is_begun
-        Whether one of them has been asked to go.
+        Whether an eviction of the batch has been sent.
 
     """
 
@@ -111,22 +110,22 @@ class _Batch:
     is_begun: bool = False
 
     def serves_nominations(self, nominated: Mapping[str, set[str]]) -> bool:
-        """Whether a plan still needs the room; nominated: its nodes by gang."""
+        """Whether a plan still needs the resources; nominated: its nodes by gang."""
         return not self.nodes or not self.nodes.isdisjoint(nominated.get(self.preemptor, ()))
 
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    """An eviction that has not been answered.
+    """An eviction without an answer.
 
     Attributes
     ----------
     after
-        Writes that go first, as keys of the outbox.
-    num_looks
-        How often it was looked whether it may go.
+        Keys of the writes that have to be done first.
+    num_polls
+        How often its conditions were checked.
     is_sent, was_asked
-        Whether a request is under way; whether one was sent of which no answer came.
+        Whether a request is under way; whether one was sent without an answer.
 
     """
 
@@ -139,20 +138,20 @@ class _Pending:
 
     @property
     def waited_s(self) -> float:
-        """How long it has waited, at least."""
+        """Seconds that it has waited, at least."""
         return self.num_polls * LOOK_S
 
 
 @dataclass(frozen=True, slots=True)
 class EvictorContext:
-    """What an evictor works with.
+    """Dependencies of an evictor.
 
     Attributes
     ----------
     gang_backoff
-        Gangs that are left alone for a while; shared with the binder.
+        Gangs that are held after failures; shared with the binder.
     may_evict
-        Whether this process still leads; asked before every request.
+        Whether this process still leads; checked before every request.
 
     """
 
@@ -163,7 +162,7 @@ class EvictorContext:
 
 
 class Evictor:
-    """Evicts on a cluster; `run` has to be running for anything to happen."""
+    """Evicts pods on a cluster while `run` runs."""
 
     def __init__(
         self,
@@ -172,21 +171,21 @@ class Evictor:
         writes: WriteQueue[Ref, Write],
         context: EvictorContext,
     ) -> None:
-        """writes: carries nominations and records; one that nothing else waits in is best."""
+        """writes: for nominations and annotations; a queue of its own keeps them fast."""
         self._api = api
         self._cache = cache
         self._writes = writes
         self._context = context
         self._pending: dict[str, _Pending] = {}
         self._waits: dict[str, _Pending] = {}
-        """Those of them that have not been handed to the outbox."""
+        """Those of them that wait for their conditions."""
         self._reported: set[str] = set()
-        """Gangs for which the log has said that evictions wait."""
+        """Gangs whose waiting evictions have been logged."""
         self._has_waits = asyncio.Event()
         self._has_none = asyncio.Event()
         self._has_none.set()
         self._marks: dict[str, dict[str, str]] = {}
-        """UIDs of pods that were evicted, by name, by gang; as long as the gangs are there."""
+        """UIDs of evicted pods by name, by gang, as long as the gangs exist."""
         self._outbox: WriteQueue[str, _Pending] = WriteQueue(
             lambda _, pending: self._evict(pending),
             context.timing,
@@ -195,23 +194,26 @@ class Evictor:
         )
 
     def carry_out(self, plan: Plan, snapshot: Snapshot) -> None:
-        """Begin to do what a plan says beside binding; snapshot: what it was made from."""
+        """Start the evictions and nominations of a plan; snapshot: the one it was made from."""
         nominated = _nominated_nodes(plan)
         self._spare_unneeded(nominated)
-        self._record_moves(plan, snapshot)
-        seated = {a.gang for a in plan.actions if isinstance(a, Allocate | Nominate)}
+        for key, text in records(snapshot, plan.actions).items():
+            self._record(snapshot.gang_by_key[key], text)
+        for key, plugin in self._shuffled(plan):
+            self._write_shuffle(snapshot.gang_by_key[key], plugin, snapshot.taken_ms)
+        placed = {a.gang for a in plan.actions if isinstance(a, Allocate | Nominate)}
         for action in plan.actions:
             if isinstance(action, Nominate):
                 self._nominate(action.task, action.node)
         for gang in snapshot.gangs:
-            if gang.key not in seated:
+            if gang.key not in placed:
                 for task in gang.tasks:
                     if task.nominated_node:
                         self._nominate(task.key, "")
         self._begin_all(plan, snapshot, nominated)
 
     def withdraw(self) -> None:
-        """Give up every eviction that has not been asked for yet."""
+        """Give up every eviction that has not been sent yet."""
         self._outbox.clear()
         self._waits.clear()
         self._has_none.set()
@@ -227,22 +229,15 @@ class Evictor:
             await self._release_all()
 
     async def until_idle(self) -> None:
-        """Wait until every eviction has been answered."""
+        """Wait until every eviction has an answer."""
         await self._has_none.wait()
         await self._outbox.until_idle()
 
     def count_waiting(self) -> Mapping[str, int]:
-        """How many evictions wait, by what for: `nomination`, `bind` or `answer`."""
+        """Return how many evictions wait for each of `nomination`, `bind` and `answer`."""
         found = Counter(self._waits_for(each) or "answer" for each in self._waits.values())
         found["answer"] += len(self._pending) - len(self._waits)
         return found
-
-    def _record_moves(self, plan: Plan, snapshot: Snapshot) -> None:
-        """What a scheduler that starts again has to know of the evictions of a plan."""
-        for key, text in records(snapshot, plan.actions).items():
-            self._record(snapshot.gang_by_key[key], text)
-        for key, plugin in self._shuffled(plan):
-            self._note_shuffle(snapshot.gang_by_key[key], plugin, snapshot.taken_ms)
 
     # --- one pod ---------------------------------------------------------------------------------
 
@@ -253,12 +248,12 @@ class Evictor:
             self._writes.enqueue(ref, StatusPatch(ref, body, "status"))
 
     def _annotate_evicted(self, victims: Iterable[Victim], snapshot: Snapshot) -> None:
-        """Note on gangs which of their pods go, so that it is no failure of theirs.
+        """Record evicted pods on the PodGroups of their gangs, so that they count as no failures.
 
-        A job's controller reads it there even if it looks only when the pods are gone.
+        A job's controller reads the annotation even after the pods are deleted.
         """
-        for gone in [key for key in self._marks if key not in snapshot.gang_by_key]:
-            del self._marks[gone]
+        for key in [key for key in self._marks if key not in snapshot.gang_by_key]:
+            del self._marks[key]
         marked: dict[str, Gang] = {}
         for victim in victims:
             gang = snapshot.gang_by_key.get(victim.gang)
@@ -270,7 +265,7 @@ class Evictor:
                 self._write_mark(gang)
 
     def _unannotate_evicted(self, victim: Victim) -> None:
-        """Note that a pod stays, or has ended by itself."""
+        """Remove a pod that stays, or has ended by itself, from the record of evicted pods."""
         marks, group = self._marks.get(victim.gang, {}), self._cache.group(victim.gang)
         if marks.get(victim.ref.name) != victim.uid:
             return
@@ -291,24 +286,24 @@ class Evictor:
         self._writes.enqueue(_mark_key(ref), StatusPatch(ref, body, ""))
 
     def _record(self, gang: Gang, text: str) -> None:
-        """Note what has been moved for a gang, where a scheduler that starts again will find it."""
+        """Record on a gang what has been moved for it, for a scheduler that starts again."""
         self._cache.assume_moves(gang.key, text)
         body = {"metadata": {"annotations": {MOVES: text or None}}}
         if is_upstream(gang):
-            return  # PodGroups of Kubernetes itself are not ours to write
+            return  # this scheduler does not write PodGroups of Kubernetes itself
         ref, part = Ref(POD_GROUP, gang.namespace, gang.name), ""
         if gang.is_implicit:
             ref, part = pod_ref(gang.tasks[0].key), "status"
         self._writes.enqueue(_moves_key(ref), StatusPatch(ref, body, part))
 
     def _shuffled(self, plan: Plan) -> Iterator[tuple[str, str]]:
-        """Gangs of which plugins want pods elsewhere, and the plugins, each pair once."""
+        """Yield gangs whose pods a plugin moves, with the plugin; each pair once."""
         moved = (a for a in plan.actions if isinstance(a, Evict) and a.plugin)
         pairs = ((self._cache.task(a.task), a.plugin) for a in moved)
         yield from dict.fromkeys((task.gang, plugin) for task, plugin in pairs if task is not None)
 
-    def _note_shuffle(self, gang: Gang, plugin: str, now_ms: int) -> None:
-        """Note when it was, where a scheduler that starts again will find it."""
+    def _write_shuffle(self, gang: Gang, plugin: str, now_ms: int) -> None:
+        """Record on a gang when a plugin moved its pods, for a scheduler that starts again."""
         if is_upstream(gang) or gang.is_implicit:
             return
         ref = Ref(POD_GROUP, gang.namespace, gang.name)
@@ -349,14 +344,14 @@ class Evictor:
         return Victim(eviction, uid, "" if task is None else task.gang)
 
     def _spare_unneeded(self, nominated: Mapping[str, set[str]]) -> None:
-        """Spare victims whose room the newest plan does not need; nominated: its nodes by gang."""
+        """Spare victims that the newest plan does not need; nominated: its nodes by gang."""
         for pending in tuple(self._pending.values()):
             batch = pending.batch
             if not (pending.is_sent or batch.is_begun or batch.serves_nominations(nominated)):
                 self._spare(pending, "unwanted")
 
     async def _release_all(self) -> None:
-        """Hand on evictions whose time has come."""
+        """Send evictions whose conditions hold."""
         while True:
             await self._has_waits.wait()
             for task, pending in tuple(self._waits.items()):
@@ -398,9 +393,9 @@ class Evictor:
         return False
 
     def _waits_for(self, pending: _Pending) -> str:
-        """What an eviction waits for; empty for nothing.
+        """Return what an eviction waits for; empty for nothing.
 
-        A pod that is evicted before it is bound would be lost.
+        A pod that is evicted before its bind is confirmed would be lost.
         """
         if not all(map(self._writes.is_written, pending.after)):
             return "nomination"
@@ -409,7 +404,7 @@ class Evictor:
     async def _evict(self, pending: _Pending) -> None:
         victim, task = pending.victim, pending.victim.eviction.task
         if self._pending.get(task) is not pending:
-            return  # taken back
+            return  # withdrawn
         if not self._context.may_evict():
             self._spare(pending, "stood-down")
             return
@@ -425,7 +420,7 @@ class Evictor:
             pending.is_sent = False
 
     async def _send_eviction(self, pending: _Pending, version: str) -> None:
-        """Evict a pod as it is known to stand, and again where only something else changed."""
+        """Evict a pod at a known version; retried if it changed but still runs."""
         victim = pending.victim
         ref, num_conflicts = victim.ref, 0
         while True:
@@ -446,20 +441,18 @@ class Evictor:
                 self._pending.pop(victim.eviction.task, None)
                 self._context.listener.evicted(victim)
                 return
-            pod = await self._read(ref)
-            if pod is None or pod["metadata"].get("uid") != victim.uid or not is_standing(pod):
+            try:
+                pod = await self._api.read(ref)
+            except NotFound:
+                self._end(pending)
+                return
+            if pod["metadata"].get("uid") != victim.uid or not is_standing(pod):
                 self._end(pending)
                 return
             if not self._context.may_evict():
                 self._spare(pending, "stood-down")
                 return
             version = str(pod["metadata"].get("resourceVersion") or "")
-
-    async def _read(self, ref: Ref) -> Raw | None:
-        try:
-            return await self._api.read(ref)
-        except NotFound:
-            return None
 
     def _handle_failure(self, task: str, error: KubeError) -> None:
         pending = self._pending.pop(task, None)
@@ -474,7 +467,7 @@ class Evictor:
         self._context.listener.not_evicted(victim, error)
 
     def _end(self, pending: _Pending) -> None:
-        """A victim is gone or has ended: because of an answer that was lost, or by itself."""
+        """Handle a victim that has ended: by an eviction whose answer was lost, or by itself."""
         if pending.was_asked:
             self._pending.pop(pending.victim.eviction.task, None)
             self._context.listener.evicted(pending.victim)
@@ -493,7 +486,7 @@ class Evictor:
 
 
 def _nominated_nodes(plan: Plan) -> dict[str, set[str]]:
-    """The nodes that a plan nominates, by gang."""
+    """Return the nodes to which a plan nominates tasks, by gang."""
     found: dict[str, set[str]] = {}
     for action in plan.actions:
         if isinstance(action, Nominate):
@@ -504,7 +497,7 @@ def _nominated_nodes(plan: Plan) -> dict[str, set[str]]:
 def _batches(
     victims: Iterable[Victim], snapshot: Snapshot, nominated: Mapping[str, set[str]]
 ) -> dict[str, _Batch]:
-    """The batch of each victim: its gang where that can not live on without it, else itself."""
+    """Return the batch of each victim: all of its gang if too few would remain, else itself."""
     by_gang: dict[tuple[str, str], list[Victim]] = {}
     for victim in victims:
         by_gang.setdefault((victim.gang, victim.eviction.preemptor), []).append(victim)
@@ -521,7 +514,7 @@ def _batches(
 
 
 def _record_ref(gang: Gang) -> Ref:
-    """The object that keeps the record of a gang."""
+    """Return the object that carries the annotations of a gang: its PodGroup, or a bare pod."""
     is_bare = gang.is_implicit and gang.tasks
     return pod_ref(gang.tasks[0].key) if is_bare else Ref(POD_GROUP, gang.namespace, gang.name)
 

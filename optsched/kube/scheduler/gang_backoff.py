@@ -1,4 +1,4 @@
-"""Gangs that are left alone for a while, because something that was done for them failed."""
+"""Backoff of gangs after a failed bind or eviction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from optsched.session.ports import Clock
 
 HOLDS: Final = BackoffSteps(first_s=1.0, most_s=60.0)
-"""How long a gang is left alone after a failure, and after one more."""
+"""How long a gang is held after its failures in a row."""
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class _Hold:
 
 
 class GangBackoff:
-    """Which gangs are held, and until when."""
+    """Which gangs are held, and until when; the cache keeps held gangs from being scheduled."""
 
     def __init__(self, cache: ClusterCache, clock: Clock) -> None:
         self._cache = cache
@@ -40,12 +40,12 @@ class GangBackoff:
         self._cache.hold_gang(gang, Reason(code, f"{message}; tried again in {pause_s:.0f} s"))
 
     def reset(self, gang: str) -> None:
-        """All went well with a gang: forget what failed before."""
+        """Forget the failures of a gang after a success."""
         if self._held.pop(gang, None) is not None:
             self._cache.release_gang(gang)
 
     def release_due(self) -> None:
-        """Let gangs be scheduled again whose time has come."""
+        """Release gangs whose backoff has ended."""
         now = self._clock.monotonic()
         for gang, hold in tuple(self._held.items()):
             if hold.until_s <= now:

@@ -1,4 +1,4 @@
-"""What people are told about gangs: events on PodGroups and pods, and lines in the log."""
+"""Events about gangs, on PodGroups and pods, and the log lines that go with them."""
 
 from __future__ import annotations
 
@@ -36,42 +36,42 @@ _WAITS: Final = frozenset({TaskStatus.PENDING, TaskStatus.GATED})
 _AGAIN_MS: Final = round(REPEATS_S[0] * 1000)
 
 YOUNG_MS: Final = 2_000
-"""Pods that are younger may wait unremarked: most are placed by then, and need no event."""
+"""Age below which a pending pod gets no event: most are placed by then."""
 
 MADE_WITHIN_MS: Final = 5_000
-"""How long controllers may take to make a PodGroup, or the next pod of a gang, unremarked."""
+"""How long controllers may take to create a PodGroup, or the next pod of a gang."""
 
 
 TOGETHER_MS: Final = 1_000
-"""How long binds of a gang are kept for one event."""
+"""How long binds of a gang are collected for one event."""
 
 
 def scheduled(bind: Bind) -> Note:
-    """A pod was bound."""
+    """Return the event of a bound pod."""
     message = f"Successfully assigned {bind.task} to {bind.node}"
     return Note(bind.ref, bind.uid, EventType.NORMAL, "Scheduled", message)
 
 
 class GangBindEvents:
-    """Binds of gangs, kept for a moment: pods that are bound together are one event."""
+    """Collects binds of gangs: pods that are bound together get one event."""
 
     def __init__(self, group_of: Callable[[str], PodGroup | None]) -> None:
-        """group_of: the PodGroup of a gang as the server has it; None where it has none."""
+        """group_of: returns the PodGroup of a gang; None if it has none."""
         self._group_of = group_of
         self._binds: dict[str, list[Bind]] = {}
         self._since_ms: dict[str, int] = {}
         self._at_ms: dict[str, int] = {}
 
     def add(self, bind: Bind, now_ms: int) -> None:
-        """Keep a bind."""
+        """Add a bind."""
         self._binds.setdefault(bind.gang, []).append(bind)
         self._since_ms.setdefault(bind.gang, now_ms)
         self._at_ms[bind.gang] = now_ms
 
     def collect_due(self, before_ms: int) -> list[Note]:
-        """The notes of gangs of which a bind was kept first by then.
+        """Return the events of gangs whose first bind is at least so old.
 
-        One on the PodGroup for several pods, and one on a pod that was bound alone.
+        Several pods get one event on their PodGroup; a single pod gets its own.
         """
         found: list[Note] = []
         for gang in [gang for gang, at_ms in self._since_ms.items() if at_ms <= before_ms]:
@@ -94,13 +94,13 @@ def _scheduled_together(group: PodGroup, binds: Sequence[Bind], at_ms: int) -> N
 
 
 def not_bound(bind: Bind, failure: Failure) -> Note:
-    """A pod could not be bound."""
+    """Return the event of a failed bind."""
     message = f"binding to {bind.node} failed: {failure.message}"
     return Note(bind.ref, bind.uid, EventType.WARNING, "FailedScheduling", message, failure.word)
 
 
 def evicted(victim: Victim) -> Note:
-    """A pod has to go for others."""
+    """Return the event of an evicted pod."""
     eviction, word = victim.eviction, "Evict"
     message = f"evicted by {eviction.action}: its room is for {eviction.preemptor}"
     if eviction.plugin:
@@ -112,7 +112,7 @@ def evicted(victim: Victim) -> Note:
 
 
 def not_evicted(victim: Victim, error: KubeError) -> Note:
-    """A pod should have gone and stays."""
+    """Return the event of a failed eviction."""
     eviction = victim.eviction
     whose = eviction.preemptor or f"plugin {eviction.plugin}"
     message = f"{eviction.action} for {whose} failed: {error}"
@@ -120,7 +120,7 @@ def not_evicted(victim: Victim, error: KubeError) -> Note:
 
 
 def overuse_reclaimed(victim: Victim, cache: ClusterCache) -> Note | None:
-    """A queue whose overuse has a limit gives something back; None where that is not why."""
+    """Return the event of a queue above its overuse tolerance that is reclaimed; None otherwise."""
     eviction = victim.eviction
     group = cache.group(victim.gang)
     queue = None if group is None else cache.queues.get(group.queue)
@@ -136,18 +136,18 @@ def overuse_reclaimed(victim: Victim, cache: ClusterCache) -> Note | None:
 
 
 def flawed(flaw: Flaw, uid: str) -> Note:
-    """An object contradicts itself or others."""
+    """Return the event of an object that contradicts itself or others."""
     namespace, _, name = flaw.key.rpartition("/")
     about = Ref(flaw.kind, namespace, name)
-    # The sentence tells flaws of one object apart, so that each is an event.
+    # The message as code makes each flaw of an object an event of its own.
     kind, code = EventType.WARNING, flaw.message
     return Note(about, uid, kind, flaw.code.value, flaw.message, code)
 
 
 def unschedulable(gang: Gang, reason: Reason, born_ms: int) -> Iterator[Note]:
-    """A gang waits: a note on its PodGroup and one on each pod that waits with it.
+    """Yield the events of a pending gang: one on its PodGroup and one on each pending pod.
 
-    born_ms: those that were created after it are told nothing yet.
+    born_ms: objects created after it get no event yet.
     """
     if not gang.is_implicit and gang.uid and gang.created_ms <= born_ms:
         kind = SCHEDULING_POD_GROUPS[0] if is_upstream(gang) else POD_GROUP
@@ -164,7 +164,7 @@ def _unschedulable_note(about: Ref, uid: str, reason: Reason) -> Note:
 
 
 def _soonest_ms(gang: Gang, reason: Reason) -> int:
-    """Before this, controllers may be only about to make the PodGroup or the missing pods."""
+    """Return when the PodGroup and all pods should exist, if the reason is that they do not."""
     if reason.code is ReasonCode.POD_GROUP_NOT_FOUND:
         is_made = gang.name.startswith(MADE_GROUP_PREFIX)
         return gang.created_ms + MADE_WITHIN_MS if is_made else 0
@@ -175,14 +175,14 @@ def _soonest_ms(gang: Gang, reason: Reason) -> int:
 
 
 def _grown_ms(gang: Gang) -> int:
-    """When every pod of a gang that waits is old enough to be told about."""
+    """Return when every pending pod of a gang is old enough for an event."""
     born = (task.created_ms for task in gang.tasks if task.status in _WAITS)
     return max(born, default=gang.created_ms) + YOUNG_MS
 
 
 @dataclass(frozen=True, slots=True)
 class _Reported:
-    """What was told about a gang; young_ms: until when some of its pods were too young."""
+    """The last report on a gang; young_ms: until when some of its pods were too young."""
 
     gang: Gang
     reason: Reason
@@ -191,51 +191,51 @@ class _Reported:
 
 
 class GangReporter:
-    """Remembers what was told about each gang, so that only news are looked at.
+    """Reports why gangs are pending, when that changes and from time to time.
 
     Attributes
     ----------
     due_ms
-        When more is to be told, although nothing may change until then; None for nothing.
+        When the next report is due, even if nothing changes until then; None for never.
 
     """
 
     def __init__(self, note: Callable[[Note], None]) -> None:
         self.due_ms: int | None = None
         self._note = note
-        self._told: dict[str, _Reported] = {}
+        self._reported: dict[str, _Reported] = {}
         self._flaws: frozenset[Flaw] = frozenset()
 
     def report_pending(self, outcome: Outcome) -> None:
-        """Tell why gangs wait, where that is new or has not been said for a while."""
+        """Report why gangs are pending, if that is new or was not reported for a while."""
         now_ms, gangs = outcome.snapshot.taken_ms, outcome.snapshot.gang_by_key
         self.due_ms = None
         for key, reason in outcome.reasons.items():
             gang = gangs.get(key)
             if gang is None or self._defer(_soonest_ms(gang, reason), now_ms):
                 continue
-            told, grown_ms = self._told.get(key), _grown_ms(gang)
+            last, grown_ms = self._reported.get(key), _grown_ms(gang)
             is_young = self._defer(grown_ms, now_ms)
-            if told is None or told.reason.code is not reason.code:
+            if last is None or last.reason.code is not reason.code:
                 log.info("%s waits: %s", key, reason)
-            elif told.gang is gang and now_ms < min(told.at_ms + _AGAIN_MS, told.young_ms):
+            elif last.gang is gang and now_ms < min(last.at_ms + _AGAIN_MS, last.young_ms):
                 continue
             again_ms = grown_ms if is_young else now_ms + _AGAIN_MS
-            self._told[key] = _Reported(gang, reason, now_ms, again_ms)
+            self._reported[key] = _Reported(gang, reason, now_ms, again_ms)
             for note in unschedulable(gang, reason, now_ms - YOUNG_MS):
                 self._note(note)
-        for key in self._told.keys() - outcome.reasons.keys():
-            del self._told[key]
+        for key in self._reported.keys() - outcome.reasons.keys():
+            del self._reported[key]
 
     def _defer(self, due_ms: int, now_ms: int) -> bool:
-        """Whether something is to be told later; it is noted when."""
+        """Return whether a report is due later, and record when."""
         if due_ms <= now_ms:
             return False
         self.due_ms = due_ms if self.due_ms is None else min(self.due_ms, due_ms)
         return True
 
     def report_flaws(self, flaws: Iterable[Flaw], uid_of: Callable[[Kind, str], str]) -> None:
-        """Tell objects what is wrong with them; the recorder knows when it is time to again."""
+        """Report flaws of objects; the event recorder limits repetitions."""
         now = frozenset(flaws)
         for flaw in sorted(now - self._flaws, key=str):
             log.warning("%s", flaw)

@@ -1,9 +1,9 @@
-"""The lock by which one pod at a time gets vGPUs of a node.
+"""A lock on a node, under which one pod at a time gets vGPUs.
 
-The kubelet asks device plugins without a word about which pod it is for; they take the one whose
-annotations say `allocating`. With the lock there is only one: whoever binds sets an annotation on
-the node, and the device plugin takes it away once it has handed the vGPUs out. Volcano:
-`pkg/scheduler/plugins/util/nodelock`; there a locked node fails the bind, here the next waits.
+The kubelet does not tell a device plugin for which pod it allocates; the plugin takes the pod whose
+annotations say `allocating`. The lock leaves only one such pod: the binder sets an annotation on
+the node, and the device plugin removes it once it has allocated. Volcano:
+`pkg/scheduler/plugins/util/nodelock`; there a locked node fails the bind, here the bind waits.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from optsched.kube.client.interfaces import Ref
 from optsched.units import TimestampError, format_time, parse_time_ms
 
 if TYPE_CHECKING:
-    from optsched.kube.client.interfaces import Api, Raw
+    from optsched.kube.client.interfaces import Api
     from optsched.kube.runtime.timing import Timing
     from optsched.session.ports import Clock
 
 LOCK: Final = "hamivgpu"
 """The annotation, as the device plugin knows it (`DeviceName`)."""
 EXPIRES_MS: Final = 5 * 60 * 1000
-"""After that, whoever set it counts as gone."""
+"""After this a lock counts as abandoned."""
 PATIENCE_S: Final = 30.0
-"""How long a bind waits for a lock that somebody else holds."""
+"""How long a bind waits for a lock that another scheduler holds."""
 LOOKS_EVERY_S: Final = 0.5
 
 
 class NodeLocks:
-    """Locks nodes one after the other."""
+    """Locks nodes; binds to one node take turns."""
 
     def __init__(self, api: Api, clock: Clock, timing: Timing) -> None:
         self._api = api
@@ -41,9 +41,9 @@ class NodeLocks:
         self._turns: dict[str, asyncio.Lock] = {}
 
     async def acquire(self, node: str) -> str:
-        """Lock a node, once it is free; why not, or empty.
+        """Lock a node once it is free; returns why not, or an empty string.
 
-        Raises KubeError where nobody knows.
+        Raises KubeError where the outcome is unknown.
         """
         async with self._turns.setdefault(node, asyncio.Lock()):
             until_s = self._clock.monotonic() + PATIENCE_S
@@ -56,16 +56,17 @@ class NodeLocks:
                 await self._timing.sleep(LOOKS_EVERY_S)
 
     async def release(self, node: str) -> None:
-        """Unlock a node after a bind that came to nothing, if possible."""
+        """Unlock a node after a failed bind, if possible."""
         with suppress(KubeError):
             await self._api.patch(Ref(NODE, "", node), {"metadata": {"annotations": {LOCK: None}}})
 
     async def _try_acquire(self, node: str) -> str | None:
-        """Since when somebody else has the lock; None once it is ours."""
+        """Return since when another process holds the lock; None once this one does."""
         ref = Ref(NODE, "", node)
         obj = await self._api.read(ref)
         now_ms = self._clock.now_ms()
-        held = _lock_time(obj)
+        annotations = obj["metadata"].get("annotations")
+        held = str(annotations.get(LOCK) or "") if isinstance(annotations, dict) else ""
         if held and not _has_expired(held, now_ms):
             return held
         version = obj["metadata"].get("resourceVersion")
@@ -78,13 +79,8 @@ class NodeLocks:
         return None
 
 
-def _lock_time(node: Raw) -> str:
-    annotations = node["metadata"].get("annotations")
-    return str(annotations.get(LOCK) or "") if isinstance(annotations, dict) else ""
-
-
 def _has_expired(since: str, now_ms: int) -> bool:
-    """Whether a lock has expired; one that nobody can read never does any good."""
+    """Whether a lock has expired; an unreadable one has."""
     try:
         return now_ms - parse_time_ms(since) > EXPIRES_MS
     except TimestampError:

@@ -1,4 +1,4 @@
-"""The policy in force, read again when its file changes."""
+"""The policy in force, reloaded when its file changes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ log = logging.getLogger(__name__)
 
 
 class PolicyFile:
-    """The last good policy, with what the command line says on top.
+    """The last valid policy, with the overrides of the command line.
 
-    `on_verdict` is told what is wrong with a file that has changed, nothing once it is good again.
+    `on_verdict` is called with the problems of a changed file; empty once it is valid again.
     """
 
     def __init__(
@@ -42,18 +42,18 @@ class PolicyFile:
         self._solver = solver
         self._period_s = period_s
         self._read_s = clock.monotonic()
-        self._policy = self._adapted(watch.policy)
-        self._greet()
+        self._policy = with_solver(watch.policy, solver)
+        self._log_policy()
 
     @property
     def period_s(self) -> float:
-        """From the start of a session to the start of the next."""
+        """Seconds from the start of a session to the start of the next."""
         if self._period_s is not None:
             return self._period_s
         return self._policy.budgets.period_ms / 1000
 
     def current(self) -> Policy:
-        """The policy in force; the very same object until it changes."""
+        """Return the policy in force; the very same object until it changes."""
         now_s = self._clock.monotonic()
         if now_s - self._read_s >= min(READ_S, self.period_s):
             self._read_s = now_s
@@ -63,9 +63,9 @@ class PolicyFile:
     def _poll(self) -> None:
         match self._watch.poll():
             case Reloaded(policy):
-                self._policy = self._adapted(policy)
+                self._policy = with_solver(policy, self._solver)
                 log.info("policy %s read again", policy.source)
-                self._greet()
+                self._log_policy()
                 self._on_verdict("")
             case Rejected(problems):
                 text = "\n".join(map(str, problems))
@@ -74,10 +74,7 @@ class PolicyFile:
             case _:
                 pass
 
-    def _adapted(self, policy: Policy) -> Policy:
-        return with_solver(policy, self._solver)
-
-    def _greet(self) -> None:
+    def _log_policy(self) -> None:
         log.info("policy %s: %s", self._policy.source, ", ".join(self._policy.actions))
         for warning in self._policy.warnings:
             log.warning("%s", warning)

@@ -1,4 +1,4 @@
-"""Opens the scheduling gates of pods that have asked for one until their queue has room."""
+"""Removes the scheduling gates of pods once their queue has capacity."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCHEDULED = "PodScheduled"
 
 @dataclass(frozen=True, slots=True)
 class GateOpening:
-    """A gate that is to open although no node has room for its pod, and since when and why not."""
+    """A gate to remove from a pod that fits on no node; message: why it fits on none."""
 
     ref: Ref
     uid: str
@@ -27,19 +27,22 @@ class GateOpening:
 
 
 async def open_gate(api: Api, ref: Ref, uid: str) -> Raw:
-    """Take the gates off a pod, if it is that very one; returns it as it is kept.
+    """Remove the gates of the pod with this UID; returns the pod as stored.
 
-    Nobody can put another one on: an API server lets gates only go.
+    No gate can come back: an API server only allows their removal.
     """
     return await api.patch(ref, {"metadata": {"uid": uid}, "spec": {"schedulingGates": None}})
 
 
 async def open_gate_unplaced(api: Api, opening: GateOpening) -> None:
-    """Take the gates off a pod, and tell who adds nodes that it finds none (PodScheduled)."""
+    """Remove the gates of a pod, and report in PodScheduled that it fits on no node.
+
+    Cluster autoscalers read that condition.
+    """
     pod = await open_gate(api, opening.ref, opening.uid)
     if (pod.get("spec") or {}).get("nodeName"):
         return
-    told = (pod.get("status") or {}).get("conditions") or ()
+    conditions = (pod.get("status") or {}).get("conditions") or ()
     fact = {
         "type": SCHEDULED,
         "status": "False",
@@ -47,9 +50,9 @@ async def open_gate_unplaced(api: Api, opening: GateOpening) -> None:
         "message": opening.message,
         "lastTransitionTime": format_time(opening.now_ms),
     }
-    others = [each for each in told if each.get("type") != SCHEDULED]
+    others = [each for each in conditions if each.get("type") != SCHEDULED]
     meta = {"uid": opening.uid, "resourceVersion": pod["metadata"].get("resourceVersion")}
-    # Somebody else has a newer word on it: bound, or being changed.
+    # A conflict means a newer state: the pod was bound, or is being changed.
     with suppress(Conflict):
         await api.patch(
             opening.ref, {"metadata": meta, "status": {"conditions": [*others, fact]}}, "status"

@@ -1,7 +1,7 @@
-"""What the shard of this scheduler is told: the nodes in use, as other schedulers rely on them.
+"""The status of this scheduler's NodeShard: the nodes in use, on which other schedulers rely.
 
-Written once a session on those nodes is over, so that a node is never given away while somebody
-still decides on it (Volcano: `pkg/scheduler/cache/shard_coordinator.go`).
+It is written after a session on those nodes, so that no node changes hands while a session decides
+on it (Volcano: `pkg/scheduler/cache/shard_coordinator.go`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def shard_patch(
     sharding: Sharding, shards: Mapping[str, NodeShard], now_ms: int
 ) -> StatusPatch | None:
-    """The patch that the status of our shard needs; None if it says the same already.
+    """Return the patch for the status of this scheduler's shard; None if it is up to date.
 
     sharding: as the last session saw it. shards: objects as the server has them.
     """

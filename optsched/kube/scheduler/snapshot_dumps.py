@@ -1,4 +1,4 @@
-"""Snapshots in files, for whoever looks into what went wrong."""
+"""Snapshots in files, for debugging."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from optsched.plugins.extension_points import Violation
 
 KEPT: Final = 20
-"""Dumps of each sort that are kept; the oldest go first."""
+"""Number of dumps of each sort that are kept; the oldest are deleted."""
 
 log = logging.getLogger(__name__)
 
 
 class SnapshotDumps:
-    """Writes snapshots into a folder that its owner alone reads; see `session.ports.Incidents`.
+    """Writes snapshots into a folder that only its owner can read; see `session.ports.Incidents`.
 
     Snapshots hold what all tenants have submitted.
     """
@@ -33,7 +33,7 @@ class SnapshotDumps:
         self._folder = folder
 
     def violated(self, snapshot: Snapshot, plan: Plan, violations: list[Violation]) -> str:
-        """Keep a snapshot and the plan that broke rules; returns where it was put."""
+        """Dump a snapshot with the plan that broke rules; returns the path."""
         for violation in violations:
             log.error("plan not carried out: %s", violation)
         path = self.dump(snapshot, "violation")
@@ -47,25 +47,22 @@ class SnapshotDumps:
         return str(path)
 
     def dump(self, snapshot: Snapshot, sort: str) -> Path | None:
-        """Write a snapshot, to be read by `optsched solve`; None if that fails."""
+        """Write a snapshot for `optsched solve`; returns its path, None if that fails."""
         time = format_micro_time(snapshot.taken_ms).replace(":", "")
         path = self._folder / f"optsched-{sort}-{time}.json"
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_bundle(encode(snapshot), path, _private)
-            self._thin_out(sort)
+            for old in sorted(self._folder.glob(f"optsched-{sort}-*.json"))[:-KEPT]:
+                old.unlink()
+                old.with_suffix(".plan").unlink(missing_ok=True)
         except (OSError, ValueError) as e:
             log.error("snapshot not dumped: %s", e)
             return None
         log.info("snapshot dumped to %s", path)
         return path
 
-    def _thin_out(self, sort: str) -> None:
-        for old in sorted(self._folder.glob(f"optsched-{sort}-*.json"))[:-KEPT]:
-            old.unlink()
-            old.with_suffix(".plan").unlink(missing_ok=True)
-
 
 def _private(path: str, flags: int) -> int:
-    """Open a file that no other user reads, and that was not there under a link before."""
+    """Open a file that only its owner can read; a symbolic link is refused."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)

@@ -1,4 +1,4 @@
-"""The solver's process: started once it is wanted, again when it died, never waited for."""
+"""The solver process: started on demand, restarted when it dies, never waited for."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class SolverProcess(Solver, Protocol):
     """A solver that has to load before it can solve."""
 
     def wait_until_ready(self) -> bool:
-        """Start it if need be, and wait; False when it does not come up."""
+        """Start it if necessary, and wait; returns False if it does not start."""
 
     @property
     def pid(self) -> int | None:
-        """Its process while there is one."""
+        """Its process id; None while there is no process."""
 
 
 class SolverSupervisor:
-    """Keeps a solver ready; `run` has to be running.
+    """Keeps a solver process ready while `run` runs.
 
-    A process that is still loading would run over its time in its first solve and be killed for
-    it, so it is not used before it has said that it is ready.
+    A process that is still loading would exceed the time limit of its first solve and be killed, so
+    it is not used before it reports that it is ready.
     """
 
     def __init__(self, solver: SolverProcess, timing: Timing) -> None:
@@ -42,12 +42,12 @@ class SolverSupervisor:
         self._lost = asyncio.Event()
 
     def request_start(self) -> None:
-        """Have it started."""
+        """Have the process started."""
         self._wanted.set()
 
     @property
     def available(self) -> Solver | None:
-        """The solver, if it can solve now; from now on it is wanted."""
+        """The solver if it can solve now, else None; also requests its start."""
         self.request_start()
         if self._is_ready and self._solver.pid is None:
             self._is_ready = False
@@ -55,7 +55,7 @@ class SolverSupervisor:
         return self._solver if self._is_ready else None
 
     async def run(self) -> None:
-        """Have it ready until cancelled."""
+        """Keep the process ready until cancelled."""
         try:
             await self._wanted.wait()
             while True:

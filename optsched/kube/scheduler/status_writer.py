@@ -1,4 +1,4 @@
-"""Small writes beside binds: status patches, and objects that have to exist."""
+"""Writes other than binds and evictions: status patches, queues, removal of gates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Creation:
-    """An object that is to exist."""
+    """An object to create unless it exists."""
 
     ref: Ref
     body: Raw
@@ -34,22 +34,19 @@ Write: TypeAlias = StatusPatch | Creation | GateOpening
 def make_writer(
     api: Api, may_write: Callable[[], bool], cache: ClusterCache | None = None
 ) -> Callable[[Ref, Write], Awaitable[None]]:
-    """Carries out writes; what is there already, or gone by now, is as good as done.
+    """Return a function that carries out writes; AlreadyExists and NotFound count as done.
 
-    may_write: whether this process still leads; what others would write by now is left to them.
-    cache: what is known of objects, where it is known; nothing is asked for of one that is gone,
-    nor of a pod that is bound.
+    may_write: whether this process still leads; other writes are dropped. cache: known objects;
+    patches of deleted objects and of bound pods are dropped.
     """
 
-    def is_needed(what: Write) -> bool:
+    def is_obsolete(what: Write) -> bool:
         if cache is None or not isinstance(what, StatusPatch):
-            return True
-        if what.ref.kind == POD:
-            return cache.awaits_node(what.ref)
-        return cache.exists(what.ref)
+            return False
+        return not (cache.awaits_node if what.ref.kind == POD else cache.exists)(what.ref)
 
     async def write(_: Ref, what: Write) -> None:
-        if not (may_write() and is_needed(what)):
+        if not may_write() or is_obsolete(what):
             return
         with suppress(AlreadyExists, NotFound):
             if isinstance(what, Creation):
@@ -63,7 +60,7 @@ def make_writer(
 
 
 def write_key(ref: Ref, what: str) -> Ref:
-    """A key for writes to an object that do not take the place of those of its status."""
+    """Return a key for writes to an object that must not replace pending writes of its status."""
     return Ref(ref.kind, ref.namespace, f"{ref.name}/{what}")
 
 

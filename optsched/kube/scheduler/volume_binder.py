@@ -1,10 +1,10 @@
-"""Gets claims their volumes once it is known where the pods go that use them.
+"""Binds PersistentVolumeClaims once the nodes of the pods that use them are known.
 
-A volume that is there is kept for its claim (`spec.claimRef`); where one has to be made, the claim
-is told for which node (`volume.kubernetes.io/selected-node`): without that no provisioner begins.
-The rest is up to the controllers of volumes; a gang is bound once all its claims are. Upstream:
-kube-scheduler, VolumeBinding (`bindAPIUpdate`, `checkBindings`). What has been done already is not
-done again, so that whoever comes after a restart goes on from there.
+An existing volume is reserved for its claim (`spec.claimRef`). For a volume to be provisioned the
+claim is annotated with the node (`volume.kubernetes.io/selected-node`), for which provisioners
+wait. Volume controllers do the rest; a gang is bound once all its claims are. Upstream:
+kube-scheduler, VolumeBinding (`bindAPIUpdate`, `checkBindings`). Completed steps are skipped, so a
+scheduler that restarts continues from there.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ if TYPE_CHECKING:
 
 AT_ONCE: Final = 16
 TRIES: Final = 60
-"""How often an object is asked for while others write it or the server is away."""
+"""Attempts per claim after conflicts and while the server is unavailable."""
 LOOKS_EVERY_S: Final = 0.5
 _PASSING: Final = (Conflict, ServerFault, TooMany, Unreachable)
 
 
 @dataclass(frozen=True, slots=True)
 class PendingVolumes:
-    """What the pods of a gang wait for before they are bound.
+    """The claims that have to be bound before the pods of a gang are.
 
     Attributes
     ----------
     grants
-        What is to be done for claims for which nobody does it yet.
+        Volumes or nodes for claims that nothing provides yet.
     used_on
-        The nodes from which each claim has to be reached that is not bound yet.
+        By unbound claim, the nodes that have to reach its volume.
     task_of
-        By claim, a task that uses it.
+        By claim, one of the tasks that use it.
 
     """
 
@@ -66,7 +66,7 @@ class PendingVolumes:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A claim that did not get its volume, and why."""
+    """A claim that was not bound, and why."""
 
     claim: str
     message: str
@@ -74,14 +74,14 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class VolumeBinderContext:
-    """What claims are bound with.
+    """Dependencies of a volume binder.
 
     Attributes
     ----------
     goes_on
-        Whether to go on; asked before every request.
+        Whether to continue; checked before every request.
     patience_s
-        How long pods may wait for their volumes; None where that is none of our business.
+        How long pods may wait for their volumes; None if the policy has no volume plugin.
 
     """
 
@@ -92,11 +92,11 @@ class VolumeBinderContext:
 
 
 class Stopped(Exception):
-    """Somebody else goes on from here."""
+    """Another process continues from here."""
 
 
 class VolumeBinder:
-    """Gets claims their volumes."""
+    """Binds claims to volumes, for one gang after another."""
 
     def __init__(self, api: Api, cache: ClusterCache, context: VolumeBinderContext) -> None:
         self._api = api
@@ -105,10 +105,10 @@ class VolumeBinder:
         self._under_way: dict[str, VolumeGrant] = {}
         self._turns = asyncio.Semaphore(AT_ONCE)
 
-    # --- before anything is done -----------------------------------------------------------------
+    # --- planning --------------------------------------------------------------------------------
 
     def find_pending(self, allocated: Sequence[Allocate]) -> PendingVolumes | None:
-        """What tasks on their nodes have to wait for; None where that can not be had by now."""
+        """Return what tasks on their nodes wait for; None if it can not be provided any more."""
         used_on, task_of = self._find_unbound_claims(allocated)
         if not used_on:
             return PendingVolumes((), {}, {})
@@ -136,7 +136,7 @@ class VolumeBinder:
     def _find_unbound_claims(
         self, allocated: Sequence[Allocate]
     ) -> tuple[dict[str, dict[str, None]], dict[str, str]]:
-        """The nodes and a task of each claim that waits for them."""
+        """Return the nodes and a task of each unbound claim."""
         used_on: dict[str, dict[str, None]] = {}
         task_of: dict[str, str] = {}
         if self._context.patience_s() is None:
@@ -151,7 +151,7 @@ class VolumeBinder:
         return used_on, task_of
 
     def _open_claim(self, key: str) -> Claim | None:
-        """A claim with the volumes that it could still get; None where it can get none at all."""
+        """Return a claim with its remaining candidate volumes; None if it can get none."""
         claim = self._cache.claim(key)
         if claim is None or (claim.problem and key not in self._under_way):
             return None
@@ -159,7 +159,7 @@ class VolumeBinder:
         return replace(claim, volumes=tuple(v for v in claim.volumes if v.name not in taken))
 
     def _serves_nodes(self, key: str, nodes: Mapping[str, None]) -> bool:
-        """Whether what is being done for a claim does for further nodes, as far as one can tell."""
+        """Whether the volume reserved for a claim can be reached from further nodes, if known."""
         grant = self._under_way.get(key)
         claim = self._cache.claim(key)
         if grant is None or not grant.volume or claim is None:
@@ -169,12 +169,12 @@ class VolumeBinder:
             return True
         return all(self._cache.selects(volume.nodes, node) for node in nodes)
 
-    # --- doing it --------------------------------------------------------------------------------
+    # --- requests --------------------------------------------------------------------------------
 
     async def provision(self, wanted: PendingVolumes) -> Refusal | None:
-        """Get claims their volumes and wait until all are bound; why not, or None.
+        """Provide volumes and wait until all claims are bound; returns why not, or None.
 
-        Raises Stopped where somebody else is to go on.
+        Raises Stopped where another process continues.
         """
         try:
             asked = await asyncio.gather(*(self._request_volume(grant) for grant in wanted.grants))
@@ -187,13 +187,13 @@ class VolumeBinder:
             self.cancel(wanted)
 
     def cancel(self, wanted: PendingVolumes) -> None:
-        """Take note that nothing is done after all."""
+        """Forget the grants of a gang that is not bound."""
         for grant in wanted.grants:
             if self._under_way.get(grant.claim) is grant:
                 del self._under_way[grant.claim]
 
     async def _request_volume(self, grant: VolumeGrant) -> Refusal | None:
-        """Do for a claim what controllers wait for; why not, or None."""
+        """Reserve a volume or select a node for a claim; returns why not, or None."""
         async with self._turns:
             for _ in range(TRIES):
                 if not self._context.may_continue():
@@ -229,7 +229,7 @@ class VolumeBinder:
         return ""
 
     async def _reserve_volume(self, grant: VolumeGrant, claim: Raw) -> str:
-        """Keep a volume for a claim (`GetBindVolumeToClaim`)."""
+        """Reserve a volume for a claim (`GetBindVolumeToClaim`)."""
         ref = Ref(PERSISTENT_VOLUME, "", grant.volume)
         volume = await self._api.read(ref)
         meta = claim["metadata"]
@@ -250,7 +250,7 @@ class VolumeBinder:
         return ""
 
     async def _release_nodes(self, grants: Sequence[VolumeGrant]) -> None:
-        """Let claims be provided for other nodes that are not bound yet, if possible."""
+        """Remove the selected node from unbound claims, if possible."""
         for grant in grants:
             if grant.volume or not self._context.may_continue():
                 continue
@@ -285,7 +285,7 @@ class VolumeBinder:
         return None
 
     def _check_claim(self, key: str, wanted: PendingVolumes, seen: set[str]) -> str | None:
-        """Why a claim will not be bound; empty while it may be, None once it is."""
+        """Return why a claim will not be bound; empty while it may be, None once it is."""
         claim = self._cache.claim(key)
         if claim is None or claim.problem == LOST:
             return f"claim {key} {LOST if claim else 'does not exist any more'}"
@@ -296,7 +296,7 @@ class VolumeBinder:
         return "" if claim.problem else self._find_unreachable(claim, wanted.used_on[key])
 
     def _find_unreachable(self, claim: Claim, nodes: Sequence[str]) -> str | None:
-        """A node, in words, from which a volume can not be reached that a claim has got."""
+        """Return a message about a node that can not reach the volume of a claim; else None."""
         for node in nodes:
             labels = self._cache.node_labels(node)
             if labels is None or not claim.is_reachable(node, labels):
@@ -310,7 +310,7 @@ class VolumeBinder:
         if claim.selected_node == grant.node:
             seen.add(claim.key)
             return ""
-        # Provisioners take the mark away where they can make none for the node.
+        # Provisioners remove the annotation if they can provide no volume for the node.
         return f"no volume for claim {claim.key} on {grant.node}" if claim.key in seen else ""
 
 
