@@ -345,7 +345,7 @@ def test_votes_without_an_answer(ignorable) -> None:
     with Service(**dict.fromkeys(verbs, (500, {}))).running() as service:
         report = decide(snapshot, policy_for(service.url, *verbs, ignorable=ignorable))
     assert bool(report.plan.actions) is ignorable
-    assert {f.face for f in report.trace.faults} >= {"jobEnqueueable", "queueOverused"}
+    assert {f.point for f in report.trace.faults} >= {"jobEnqueueable", "queueOverused"}
 
 
 @ignorable
