@@ -15,6 +15,7 @@ from typing import (
 import numpy as np
 
 from optsched.plugins.deprecated import adopt_old_names
+from optsched.problem.gang_nodes import GangNodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -147,6 +148,19 @@ class NodeModel:
         """Return the node-by-node part of an aggregated model, without evictions."""
         return cls(form.problem, form.problem, form.model, supplied, form=form)
 
+    def split_gangs(self, gangs: Bool) -> GangNodes:
+        """Return variables for the tasks of some gangs (G,) on each node.
+
+        The rule names these gangs in `distinguish_gangs`, and their classes in `ties_nodes`. There
+        are none without `form`.
+        """
+        if self.form is None:
+            raise ValueError("gangs are split by node in the model of a session alone")
+        if self.form.gang_nodes is None:
+            self.form.gang_nodes = GangNodes(self.form, self.supplied)
+        self.form.gang_nodes.add(gangs)
+        return self.form.gang_nodes
+
 
 class Level(Protocol):
     """One level of the objective: an integer to be made large or small."""
@@ -271,6 +285,13 @@ class Greedy:
 
     def live_mask(self, task_class: int) -> Bool | None:
         """(N,) nodes that a class may use as things stand; None when that excludes none."""
+        raise NotImplementedError
+
+    def open_nodes(self, gang: int, task_class: int) -> Bool | None:
+        """(N,) nodes that one more task of a gang may use now; None when that excludes none.
+
+        In addition to `live_mask`, for rules that look at the tasks of single gangs.
+        """
         raise NotImplementedError
 
     def later_mask(self, task_class: int) -> Bool | None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from optsched.problem.arrays import I64, Bool
+    from optsched.problem.gang_nodes import GangNodes
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
 
@@ -159,6 +160,8 @@ class Formulation:
         (C,) row of each task class: Σ placed − Σ supplied ≤ 0. An engine adds what nodes supply.
     choices
         Where in the network gangs go, as far as rules have something to say about it.
+    gang_nodes
+        Tasks of single gangs on single nodes; None where no rule looks at them.
     victims
         Running tasks whose eviction lowers what queues hold; None where nothing is evicted.
 
@@ -180,6 +183,7 @@ class Formulation:
         self.is_flexible: Bool = flexible
         self.choices = Choices(self)
         self.victims: Victims | None = None
+        self.gang_nodes: GangNodes | None = None
         num_classes = len(problem.classes.shapes)
         self.supply = self.model.add_rows(
             gangs.class_of,

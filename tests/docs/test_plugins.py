@@ -22,14 +22,15 @@ EXAMPLES = ROOT / "instances" / "examples"
 
 def test_the_plugin_and_the_policy_are_those_of_the_files() -> None:
     assert fences(PAGE, "python")[0] == (EXAMPLES / "plugins" / "maintenance.py").read_text()
-    assert fences(PAGE, "python")[2] == (EXAMPLES / "plugins" / "stage.py").read_text()
+    assert fences(PAGE, "python")[2] == (EXAMPLES / "plugins" / "per_node.py").read_text()
+    assert fences(PAGE, "python")[3] == (EXAMPLES / "plugins" / "stage.py").read_text()
     confs = [(EXAMPLES / f"{name}.conf").read_text() for name in ("maintenance", "stage")]
     assert fences(PAGE, "yaml") == confs
 
 
 def test_its_tests_run_and_pass(tmp_path: Path) -> None:
     (tmp_path / "maintenance.py").write_text(fences(PAGE, "python")[0])
-    (tmp_path / "test_maintenance.py").write_text(fences(PAGE, "python")[3])
+    (tmp_path / "test_maintenance.py").write_text(fences(PAGE, "python")[4])
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout

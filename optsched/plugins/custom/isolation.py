@@ -438,6 +438,7 @@ _CHECKS: dict[
     "enqueue_vote": (lambda _, v: _vote(v), lambda *_: 0),
     "enqueued": (lambda _, v: None, lambda *_: None),
     "live_mask": (lambda w, v: w.live_mask(v), lambda w, _: w.no_node()),
+    "open_nodes": (lambda w, v: w.live_mask(v), lambda w, _: w.no_node()),
     "later_mask": (lambda w, v: w.live_mask(v), lambda w, _: w.no_node()),
     "leaves": (lambda _, v: None, lambda *_: None),
     "task_runs": (lambda _, v: v, lambda *_: None),

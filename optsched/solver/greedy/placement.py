@@ -228,7 +228,7 @@ class PlacementState:
         if not self._is_tied(task_class):
             placed = self._place_on(gang, entry, (at, one * number), where) if number > 0 else 0
         while self._is_tied(task_class) and placed < number:
-            if not self._is_allowed(task_class, node, where[0]):
+            if not self._is_allowed(gang, task_class, node, where[0]):
                 break
             placed += self._place_on(gang, entry, (at, one), where)
         _subtract_placed(cursor.runs, entry, placed)
@@ -251,12 +251,11 @@ class PlacementState:
         """Keep room on a node for one task of an entry."""
         return bool(self._place_on_node(gang, (entry, node, 1), (self.future, self.nominated)))
 
-    def _mask(self, task_class: int, book: NodeTable) -> Bool | None:
-        faces = self.faces
-        return (faces.later_mask if book is self.later else faces.live_mask)(task_class)
+    def _mask(self, gang: int, task_class: int, book: NodeTable) -> Bool | None:
+        return self.faces.open_nodes(gang, task_class, later=book is self.later)
 
-    def _is_allowed(self, task_class: int, node: int, book: NodeTable) -> bool:
-        allowed = self._mask(task_class, book)
+    def _is_allowed(self, gang: int, task_class: int, node: int, book: NodeTable) -> bool:
+        allowed = self._mask(gang, task_class, book)
         return allowed is None or bool(allowed[node])
 
     def commit_nominations(self, later: NodeTable) -> None:
@@ -382,7 +381,7 @@ class PlacementState:
         """The one best node for an entry whose nodes depend on what stands where."""
         task_class = self.class_of(gang, entry)
         score = lens.apply_to(book.scores(task_class))
-        allowed = self._mask(task_class, book)
+        allowed = self._mask(gang, task_class, book)
         if allowed is not None:
             score = np.where(allowed, score, NOWHERE)
         open_nodes = score > NOWHERE

@@ -30,6 +30,7 @@ _SWITCH = {
     "holds": Face.JOB_READY,
     "enqueue_vote": Face.JOB_ENQUEUED,
     "live_mask": Face.PREDICATE,
+    "open_nodes": Face.PREDICATE,
     "may_reclaim": Face.PREEMPTIVE,
     "movable": Face.VICTIM,
     "live_scorer": Face.NODE_ORDER,
@@ -55,6 +56,11 @@ class GreedyPlugins:
         self._later_masks: list[Callable[[int], Bool | None]] = [
             self._ahead[mask.__self__].live_mask if mask.__self__ in self._ahead else mask
             for mask in self._having("later_mask", "live_mask")
+        ]
+        self._gang_masks: list[Callable[[int, int], Bool | None]] = self._having("open_nodes")
+        self._later_gang_masks: list[Callable[[int, int], Bool | None]] = [
+            self._ahead[mask.__self__].open_nodes if mask.__self__ in self._ahead else mask
+            for mask in self._having("open_nodes")
         ]
         self._leaving: list[Callable[[int, int], None]] = self._having("leaves")
         self._scorers: list[Callable[[int, int], LiveScorer | None]] = self._having("live_scorer")
@@ -108,11 +114,8 @@ class GreedyPlugins:
         """
         found: dict[Greedy, Greedy] = {}
         for active, greedy in self._open:
-            if (
-                active.origin
-                and _overrides(greedy, "live_mask")
-                and not _overrides(greedy, "later_mask")
-            ):
+            looks = _overrides(greedy, "live_mask") or _overrides(greedy, "open_nodes")
+            if active.origin and looks and not _overrides(greedy, "later_mask"):
                 gone = once_gone(problem, ())
                 ahead = None if gone is problem else active.rule.open(gone, ledger)
                 if ahead is not None:
@@ -222,6 +225,15 @@ class GreedyPlugins:
     def later_mask(self, task_class: int) -> Bool | None:
         """(N,) the same once everything that is leaving has left."""
         return _intersect_masks(mask(task_class) for mask in self._later_masks)
+
+    def open_nodes(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
+        """(N,) nodes open to one more task of a gang now, or once all victims have left."""
+        allowed = self.later_mask(task_class) if later else self.live_mask(task_class)
+        for mask in self._later_gang_masks if later else self._gang_masks:
+            nodes = mask(gang, task_class)
+            if nodes is not None:
+                allowed = nodes if allowed is None else allowed & nodes
+        return allowed
 
     def record_eviction(self, victim: int, sign: int) -> None:
         """Tell every rule that a running task is to leave, or stays after all."""

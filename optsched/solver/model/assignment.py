@@ -61,10 +61,14 @@ class _TaskGroup:
     tasks: I64
     forest: Forest | None = None
     domain: int = CLUSTER
+    nodes: I64 | None = None
+    """Nodes of the tasks, where the solution names them; None where any of the domain will do."""
 
     @property
     def tier(self) -> float:
-        """Tasks that may go anywhere come last."""
+        """Tasks with nodes of their own come first, tasks that may go anywhere last."""
+        if self.nodes is not None:
+            return -np.inf
         return np.inf if self.forest is None else float(self.forest.tier[self.domain])
 
 
@@ -80,6 +84,9 @@ class _NodeStock:
     def take_nodes(self, group: _TaskGroup) -> I64:
         """Nodes for the tasks of a group."""
         number, c = len(group.tasks), group.task_class
+        if group.nodes is not None:
+            self._count_slots(c)[:] -= np.bincount(group.nodes, minlength=self._num_nodes)
+            return group.nodes
         if group.forest is not None:
             return self._take_near(c, number, group.forest, group.domain)
         if c in self._left:
@@ -88,12 +95,16 @@ class _NodeStock:
         self._used[c] = first + number
         return self._slots[c][first : first + number]
 
-    def _take_near(self, task_class: int, number: int, forest: Forest, domain: int) -> I64:
-        """Nodes in a domain, those that are near to each other."""
+    def _count_slots(self, task_class: int) -> I64:
+        """(N,) slots of a class that are left."""
         if task_class not in self._left:
             counts = np.bincount(self._slots[task_class], minlength=self._num_nodes)
             self._left[task_class] = counts
-        left = self._left[task_class]
+        return self._left[task_class]
+
+    def _take_near(self, task_class: int, number: int, forest: Forest, domain: int) -> I64:
+        """Nodes in a domain, those that are near to each other."""
+        left = self._count_slots(task_class)
         nodes = np.flatnonzero((left > 0) & forest.inside(domain))
         nodes = nodes[np.argsort(forest.leaf_of[nodes], kind="stable")]
         before = np.cumsum(left[nodes]) - left[nodes]
@@ -126,6 +137,10 @@ class _GangAssignment:
         goes_to = self._domains(h, number)
         turn = {NOWHERE: 0}
         for f in range(int(gangs.start[h]), int(gangs.start[h + 1])):
+            split = self._form.gang_nodes
+            if split is not None and split.gang_of[f] >= 0:
+                self._assign_to_nodes(f, split.variables[f])
+                continue
             demand = self._demand.get(f)
             if demand is None:
                 self._assign_entry(f, members, self._placed[f], turn)
@@ -159,6 +174,16 @@ class _GangAssignment:
         else:
             forest = problem.topology.forest(where[0].bound)
             self.groups.append(_TaskGroup(task_class, tasks, forest, where[1]))
+
+    def _assign_to_nodes(self, f: int, variables: I64) -> None:
+        """Give the tasks of an entry of a single gang to the nodes (N,) that the solution names."""
+        problem, gangs = self._form.problem, self._form.gangs
+        there = np.flatnonzero(variables >= 0)
+        nodes = np.repeat(there, self._solution[variables[there]])
+        gang = int(gangs.members[gangs.member_start[gangs.gang_class_of[f]]])
+        begin = int(problem.task_start[gang] + problem.shapes.offset[gangs.entry_of[f]])
+        tasks = np.arange(begin, begin + len(nodes))
+        self.groups.append(_TaskGroup(int(gangs.class_of[f]), tasks, nodes=nodes))
 
     def _domains(self, h: int, number: int) -> dict[int, I64]:
         """By part, the domain (number,) of each gang that starts; NOWHERE where it has none."""

@@ -133,10 +133,16 @@ def encode_direct(problem: Problem, rules: RuleSet, goal: Goal, incumbent: Decis
     nodes = NodeModel.of(form, supplied)
     for rule in rules.hard:
         rule.constrain_nodes(nodes)
+    choices, split = form.choices, form.gang_nodes
+    if split is not None:
+        split.add_supply_rows()
+        split.add_domain_rows(choices)
     num_rules = form.model.num_rows
     objectives = [
         goal.objective(i, _expression(level, form, supplied)) for i, level in enumerate(goal.levels)
     ]
+    if split is not None and form.choices is not choices:
+        split.add_domain_rows(form.choices)
     hint = incumbent_values(form, incumbent)
     hint[variables] = on_node[task_class, node]
     model = _finish(form, objectives, hint)
@@ -343,6 +349,9 @@ def incumbent_values(form: Formulation, incumbent: Decisions) -> I64:
         hint[form.placed_variable[f]] = int((incumbent.node_of[tasks] >= 0).sum())
     for variables, numbers in count_domains_taken(form, incumbent):
         hint[variables] = numbers
+    if form.gang_nodes is not None:
+        variables, numbers = form.gang_nodes.values(incumbent.node_of)
+        hint[variables] = numbers
     return hint
 
 
@@ -375,4 +384,7 @@ def _kin(form: Formulation) -> I64:
         h = choice.gang_class
         kin[form.placed_variable[gangs.start[h] : gangs.start[h + 1]]] = -1
         kin[form.start[h : h + 1][starts[h : h + 1]]] = -1
+    if form.gang_nodes is not None:
+        split = form.gang_nodes.gang_of >= 0
+        kin[form.placed_variable[split]] = -1
     return kin
