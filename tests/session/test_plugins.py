@@ -243,7 +243,7 @@ def test_rows_that_raise_leave_the_greedy_plan(face) -> None:
     snapshot = three(gang("a", ("w", 2, shape(3))), gang("b", ("w", 9, shape(3))))
     report = decide(snapshot, raising(face), SolverKind.CPSAT)
     assert len(report.plan.binds) == 2
-    assert {f.face for f in report.trace.faults} <= {face}
+    assert {f.point for f in report.trace.faults} <= {face}
     if face == "encode":
         assert report.plan.certificate.stopped == "plugin mine failed"
 
@@ -262,7 +262,7 @@ def test_greedy_faces_that_raise_lose_only_themselves(solver, face) -> None:
 
     snapshot = three(gang("a", ("w", 2, shape(3))), gang("b", ("w", 9, shape(3))))
     report, without = (decide(snapshot, r, solver) for r in (Opened(), Mine()))
-    assert {f.face for f in report.trace.faults} <= {face}
+    assert {f.point for f in report.trace.faults} <= {face}
     if solver is SolverKind.NONE and face in GATES:
         assert report.plan.binds == {}
     else:
@@ -286,7 +286,7 @@ def test_answers_without_a_meaning_count_as_failures(face) -> None:
     if face == "refusal":
         rule = type("Odd", (type(rule),), {"mask": lambda *_: np.zeros(3, np.bool_)})()
     report = decide(three(gang("a", ("w", 1, shape(3)))), rule, SolverKind.CPSAT)
-    assert [f.face for f in report.trace.faults if message in f.error] in ([face], [])
+    assert [f.point for f in report.trace.faults if message in f.error] in ([face], [])
     assert report.trace.faults or face == "spares"
 
 
