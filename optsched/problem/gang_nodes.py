@@ -4,7 +4,7 @@ For an entry f of a gang that stands alone in its gang class, w[f, n] counts its
 
     Σ_n w[f, n] = x[f]            Σ_{f ∈ F(c)} w[f, n] ≤ u[c, n]
 
-Without w a solution says only how many tasks of a class are on a node, not whose they are.
+Without w a solution holds only the number of tasks of a class on a node, not their gangs.
 """
 
 from __future__ import annotations
