@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.api.kinds import EVENT, JOB, NODE, POD, POD_GROUP, PRIORITY_CLASS, QUEUE, Ref
 from optsched.controllers.job.reconcile import Options as JobOptions
 from optsched.controllers.registry import Options, all_controllers
-from optsched.formats.codec.pods.reader import DecodeOptions, Loners
+from optsched.formats.codec.pods.reader import BarePodRules, DecodeOptions
 from optsched.kube.client.errors import AlreadyExists, Conflict, NotFound
 from optsched.kube.client.interfaces import Page
 from optsched.kube.client.selection import EVERYTHING
@@ -419,7 +419,7 @@ class Processes:
         policy = folder / "policy.conf"
         policy.write_text(POLICY)
         watch = PolicyWatch(model or str(policy), Path.read_text, Shelf(folder, lambda _: ()))
-        pods = DecodeOptions(loners=Loners.WAIT)
+        pods = DecodeOptions(loners=BarePodRules.WAIT)
         settings = scheduler_process.Settings(watch, pods=pods, period_s=0.05, dump_dir=folder)
         client: Any = cluster
         self._scheduler = scheduler_process.SchedulerProcess(settings, client)

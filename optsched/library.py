@@ -16,7 +16,7 @@ from optsched import __version__
 from optsched.api.wellknown import HOSTNAME
 from optsched.cluster.decisions import Allocate, Plan
 from optsched.cluster.search_progress import Progress
-from optsched.cluster.snapshot import DEFAULT_QUEUE, Gang, Node, Queue, Snapshot, alike_gang
+from optsched.cluster.snapshot import DEFAULT_QUEUE, Gang, Node, Queue, Snapshot, uniform_gang
 from optsched.cluster.task import TaskShape
 from optsched.cluster.trace import Arrival, Trace, sound_trace
 from optsched.controllers.job.preview import preview_jobs
@@ -196,7 +196,7 @@ def gang(  # noqa: PLR0913  what a gang is, by name
         )
     key = name if "/" in name else f"{DEFAULT_NAMESPACE}/{name}"
     return replace(
-        alike_gang(key, TaskShape(_amounts(request)), tasks, priority=priority),
+        uniform_gang(key, TaskShape(_amounts(request)), tasks, priority=priority),
         queue=queue,
         min_member=minimum,
         annotations=annotations or {},

@@ -47,7 +47,7 @@ class CelError(ValueError):
     """An expression that fails on a device."""
 
 
-class Seen(Protocol):
+class CelDevice(Protocol):
     """What an expression sees of a device: attributes and capacity by domain and name."""
 
     @property
@@ -63,7 +63,7 @@ class Seen(Protocol):
         """What it has of anything that can be counted."""
 
 
-Term: TypeAlias = "Callable[[Seen], Value]"
+Term: TypeAlias = "Callable[[CelDevice], Value]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Selector:
     term: Term
     cost: int
 
-    def selects(self, device: Seen) -> bool:
+    def selects(self, device: CelDevice) -> bool:
         """Whether a device is meant; CelError where that has no answer."""
         return _truth(self.term(device))
 
@@ -97,7 +97,7 @@ def _compiled(text: str) -> Selector | str:
     """The selector, or why there is none: what is refused is not read again and again."""
     try:
         tokens = _tokens(text)
-        return Selector(text, _Parser(tokens).whole(), len(tokens))
+        return Selector(text, _Parser(tokens).parse_expression(), len(tokens))
     except Unsupported as e:
         return str(e)
 
@@ -126,130 +126,134 @@ class _Parser:
         self._at = 0
         self._depth = 0
 
-    def whole(self) -> Term:
-        term = self._either()
+    def parse_expression(self) -> Term:
+        term = self._disjunction()
         if self._at < len(self._tokens):
-            raise self._strange()
+            raise self._syntax_error()
         return term
 
     # --- tokens ----------------------------------------------------------------------------------
 
-    def _next(self) -> tuple[str, str]:
+    def _peek(self) -> tuple[str, str]:
         return self._tokens[self._at] if self._at < len(self._tokens) else ("end", "its end")
 
-    def _takes(self, *signs: str) -> str:
-        kind, text = self._next()
+    def _accept(self, *signs: str) -> str:
+        kind, text = self._peek()
         if text in signs and kind in ("sign", "name"):
             self._at += 1
             return text
         return ""
 
-    def _expects(self, sign: str) -> None:
-        if not self._takes(sign):
-            raise self._strange()
+    def _expect(self, sign: str) -> None:
+        if not self._accept(sign):
+            raise self._syntax_error()
 
-    def _take(self, kind: str) -> str:
-        found, text = self._next()
+    def _read_token(self, kind: str) -> str:
+        found, text = self._peek()
         if found != kind:
-            raise self._strange()
+            raise self._syntax_error()
         self._at += 1
         return text
 
-    def _strange(self) -> Unsupported:
-        return Unsupported(f"uses {self._next()[1]} in a way that is not evaluated here")
+    def _syntax_error(self) -> Unsupported:
+        return Unsupported(f"uses {self._peek()[1]} in a way that is not evaluated here")
 
     # --- operators -------------------------------------------------------------------------------
 
-    def _either(self) -> Term:
+    def _disjunction(self) -> Term:
         self._depth += 1
         if self._depth > _DEEPEST:
             raise Unsupported("is nested too deeply")
-        terms = [self._both()]
-        while self._takes("||"):
-            terms.append(self._both())
+        terms = [self._conjunction()]
+        while self._accept("||"):
+            terms.append(self._conjunction())
         self._depth -= 1
-        return terms[0] if len(terms) == 1 else lambda d: _any(terms, d)
+        return terms[0] if len(terms) == 1 else lambda d: _any_is_true(terms, d)
 
-    def _both(self) -> Term:
-        terms = [self._compared()]
-        while self._takes("&&"):
-            terms.append(self._compared())
-        return terms[0] if len(terms) == 1 else lambda d: not _any([_not(t) for t in terms], d)
+    def _conjunction(self) -> Term:
+        terms = [self._comparison()]
+        while self._accept("&&"):
+            terms.append(self._comparison())
+        return (
+            terms[0]
+            if len(terms) == 1
+            else lambda d: not _any_is_true([_negate(t) for t in terms], d)
+        )
 
-    def _compared(self) -> Term:
-        left = self._negated()
-        sign = self._takes("==", "!=", "<=", ">=", "<", ">", "in")
+    def _comparison(self) -> Term:
+        left = self._negation()
+        sign = self._accept("==", "!=", "<=", ">=", "<", ">", "in")
         if not sign:
             return left
-        right, compare = self._negated(), _COMPARE[sign]
+        right, compare = self._negation(), _COMPARE[sign]
         return lambda d: compare(left(d), right(d))
 
-    def _negated(self) -> Term:
+    def _negation(self) -> Term:
         count = 0
-        while self._takes("!"):
+        while self._accept("!"):
             count += 1
         term = self._member()
         if not count:
             return term
-        return _not(term) if count % 2 else _not(_not(term))
+        return _negate(term) if count % 2 else _negate(_negate(term))
 
     # --- values ----------------------------------------------------------------------------------
 
     def _member(self) -> Term:
         term = self._atom()
-        while sign := self._takes(".", "["):
+        while sign := self._accept(".", "["):
             if sign == "[":
-                term = _element(term, self._either())
-                self._expects("]")
+                term = _element(term, self._disjunction())
+                self._expect("]")
             else:
-                term = self._selected(term, self._take("name"))
+                term = self._selected(term, self._read_token("name"))
         return term
 
     def _selected(self, term: Term, name: str) -> Term:
-        if not self._takes("("):
+        if not self._accept("("):
             return _element(term, lambda _: name)
         if name not in _METHODS:
             raise Unsupported(f"uses {name}(), which is not evaluated here")
-        argument, method = self._either(), _METHODS[name]
-        self._expects(")")
+        argument, method = self._disjunction(), _METHODS[name]
+        self._expect(")")
         return lambda d: method(term(d), argument(d))
 
     def _atom(self) -> Term:
-        kind, text = self._next()
+        kind, text = self._peek()
         self._at += 1
         if kind == "number":
             return _whole_number(text)
         if kind == "text":
             return lambda _: text[1:-1]
         if text == "(":
-            inner = self._either()
-            self._expects(")")
+            inner = self._disjunction()
+            self._expect(")")
             return inner
         if text == "[":
             return self._list()
         if kind == "name":
             return self._named(text)
         self._at -= 1
-        raise self._strange()
+        raise self._syntax_error()
 
     def _list(self) -> Term:
         items: list[Term] = []
-        while not self._takes("]"):
-            items.append(self._either())
-            if self._next()[1] != "]":
-                self._expects(",")
+        while not self._accept("]"):
+            items.append(self._disjunction())
+            if self._peek()[1] != "]":
+                self._expect(",")
         return lambda d: tuple(item(d) for item in items)
 
     def _named(self, name: str) -> Term:
         if name in _CONSTANTS:
             return lambda _: _CONSTANTS[name]
         if name == "device":
-            self._expects(".")
-            return _part_of_device(self._take("name"))
-        if name in ("quantity", "has") and self._takes("("):
-            inner = self._either()
-            self._expects(")")
-            return _quantity(inner) if name == "quantity" else _has(inner)
+            self._expect(".")
+            return _part_of_device(self._read_token("name"))
+        if name in ("quantity", "key_exists") and self._accept("("):
+            inner = self._disjunction()
+            self._expect(")")
+            return _quantity(inner) if name == "quantity" else _key_exists(inner)
         raise Unsupported(f"uses {name}, which is not evaluated here")
 
 
@@ -287,11 +291,11 @@ def _truth(value: Value) -> bool:
     raise CelError("is neither true nor false")
 
 
-def _not(term: Term) -> Term:
+def _negate(term: Term) -> Term:
     return lambda d: not _truth(term(d))
 
 
-def _any(terms: list[Term], device: Seen) -> bool:
+def _any_is_true(terms: list[Term], device: CelDevice) -> bool:
     """Whether any term is true; one that fails does not matter where another is (CEL, `||`)."""
     failed: CelError | None = None
     for term in terms:
@@ -306,7 +310,7 @@ def _any(terms: list[Term], device: Seen) -> bool:
 
 
 def _element(term: Term, key: Term) -> Term:
-    def element(device: Seen) -> Value:
+    def element(device: CelDevice) -> Value:
         holder, name = term(device), key(device)
         if isinstance(holder, dict) and isinstance(name, str):
             try:
@@ -319,19 +323,19 @@ def _element(term: Term, key: Term) -> Term:
     return element
 
 
-def _has(term: Term) -> Term:
-    def has(device: Seen) -> Value:
+def _key_exists(term: Term) -> Term:
+    def key_exists(device: CelDevice) -> Value:
         try:
             term(device)
         except CelError:
             return False
         return True
 
-    return has
+    return key_exists
 
 
 def _quantity(term: Term) -> Term:
-    def quantity(device: Seen) -> Value:
+    def quantity(device: CelDevice) -> Value:
         text = term(device)
         try:
             return parse_quantity(text if isinstance(text, str) else "")
@@ -341,7 +345,7 @@ def _quantity(term: Term) -> Term:
     return quantity
 
 
-def _same(a: Value, b: Value) -> bool:
+def _is_equal(a: Value, b: Value) -> bool:
     return type(a) is type(b) and a == b
 
 
@@ -354,7 +358,7 @@ def _order(a: Value, b: Value) -> int:
     raise CelError("compares values that have no order")
 
 
-def _among(a: Value, b: Value) -> bool:
+def _contains_value(a: Value, b: Value) -> bool:
     if isinstance(b, dict) and isinstance(a, str):
         return a in b
     if isinstance(b, tuple):
@@ -363,13 +367,13 @@ def _among(a: Value, b: Value) -> bool:
 
 
 _COMPARE: dict[str, Callable[[Value, Value], bool]] = {
-    "==": _same,
-    "!=": lambda a, b: not _same(a, b),
+    "==": _is_equal,
+    "!=": lambda a, b: not _is_equal(a, b),
     "<": lambda a, b: _order(a, b) < 0,
     "<=": lambda a, b: _order(a, b) <= 0,
     ">": lambda a, b: _order(a, b) > 0,
     ">=": lambda a, b: _order(a, b) >= 0,
-    "in": _among,
+    "in": _contains_value,
 }
 
 
@@ -380,18 +384,18 @@ def _texts(a: Value, b: Value) -> tuple[str, str]:
 
 
 def _starts(a: Value, b: Value) -> bool:
-    whole, part = _texts(a, b)
-    return whole.startswith(part)
+    parse_expression, part = _texts(a, b)
+    return parse_expression.startswith(part)
 
 
 def _ends(a: Value, b: Value) -> bool:
-    whole, part = _texts(a, b)
-    return whole.endswith(part)
+    parse_expression, part = _texts(a, b)
+    return parse_expression.endswith(part)
 
 
 def _contains(a: Value, b: Value) -> bool:
-    whole, part = _texts(a, b)
-    return part in whole
+    parse_expression, part = _texts(a, b)
+    return part in parse_expression
 
 
 _METHODS: dict[str, Callable[[Value, Value], Value]] = {

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from optsched.cluster.dra_devices import DeviceGrant
-    from optsched.cluster.gpu_shares import CardUse
+    from optsched.cluster.gpu_shares import GpuShare
     from optsched.cluster.numa import NumaPart
     from optsched.cluster.reasons import Reason
 
@@ -29,7 +29,7 @@ class Allocate:
     task: str
     node: str
     gang: str
-    cards: tuple[CardUse, ...] = ()
+    shared_gpus: tuple[GpuShare, ...] = ()
     devices: tuple[DeviceGrant, ...] = ()
     numa: tuple[NumaPart, ...] = ()
 

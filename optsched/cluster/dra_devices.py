@@ -95,18 +95,18 @@ class PooledDevice:
 
     @property
     def driver(self) -> str:
-        """See `cel.Seen`."""
+        """See `cel.CelDevice`."""
         return self.id.driver
 
     @cached_property
     def attributes_by_domain(self) -> Mapping[str, Mapping[str, Value]]:
-        """See `cel.Seen`; versions are left out."""
+        """See `cel.CelDevice`; versions are left out."""
         plain = ((n, v) for n, v in self.attributes if not isinstance(v, Version))
         return _by_domain(list(plain))
 
     @cached_property
     def capacity_by_domain(self) -> Mapping[str, Mapping[str, Value]]:
-        """See `cel.Seen`."""
+        """See `cel.CelDevice`."""
         return _by_domain([(name, parse_quantity(text)) for name, text in self.capacity])
 
     @cached_property
@@ -210,7 +210,7 @@ class DeviceConstraint(NamedTuple):
         return not self.requests or bool({request, request.partition("/")[0]} & {*self.requests})
 
 
-class DeviceAsk(NamedTuple):
+class DeviceClaimRequest(NamedTuple):
     """What a claim asks for."""
 
     needs: tuple[DeviceNeed, ...]
@@ -260,14 +260,14 @@ class DeviceClaim:
     needs: tuple[DeviceNeed, ...] = ()
     allocation: DeviceAllocation | None = None
     reserved_for: tuple[str, ...] = ()
-    is_own: bool = False
+    is_trace_file: bool = False
     problem: str = ""
     constraints: tuple[DeviceConstraint, ...] = ()
 
     @property
-    def ask(self) -> DeviceAsk:
+    def ask(self) -> DeviceClaimRequest:
         """What it asks for."""
-        return DeviceAsk(self.needs, self.constraints)
+        return DeviceClaimRequest(self.needs, self.constraints)
 
     @property
     def counted(self) -> Mapping[str, int]:
@@ -401,7 +401,7 @@ class Devices:
         """Whether a device is of the kind that a need asks for; CelError as selectors say."""
         texts = (*self.classes[need.device_class].selectors, *need.selectors)
         return all(device.meets(text) for text in texts) and all(
-            _has(device, name, text) for name, text in need.capacity
+            _has_capacity(device, name, text) for name, text in need.capacity
         )
 
     def withheld(self, need: DeviceNeed) -> Counter[str]:
@@ -444,7 +444,7 @@ def _withheld(device: PooledDevice, need: DeviceNeed) -> str:
     return device.problem
 
 
-def _has(device: PooledDevice, name: str, least: str) -> bool:
+def _has_capacity(device: PooledDevice, name: str, least: str) -> bool:
     full = name if "/" in name else f"{device.driver}/{name}"
     have = device.amounts.get(full)
     return have is not None and have >= _amount(least)
@@ -460,7 +460,7 @@ def _amount(text: str) -> Quantity:
 _POSTPONED = "are evaluated in a later session: too many or too long ones wait at one time"
 
 
-def too_many_choices(ask: DeviceAsk) -> str:
+def too_many_choices(ask: DeviceClaimRequest) -> str:
     """Why a claim leaves too many choices; empty when it does not."""
     num_choices = prod(len(need.variants) for need in ask.needs) * len(ask.needs)
     if num_choices <= MOST_CHOICES:
@@ -486,7 +486,7 @@ def evaluate_selectors(
     looked_at: set[str] = set()
     num_characters = 0
     postponed: set[DeviceNeed] = set()
-    for need in _in_turn(devices, needs) if everything else ():
+    for need in _interleave_namespaces(devices, needs) if everything else ():
         texts = dict.fromkeys(devices.selectors_of(need))
         new = [text for text in texts if text not in looked_at]
         length = sum(map(len, new))
@@ -509,7 +509,9 @@ def evaluate_selectors(
     return replace(devices, postponed=frozenset(postponed)) if postponed else devices
 
 
-def _in_turn(devices: Devices, needs: Iterable[tuple[str, DeviceNeed]]) -> list[DeviceNeed]:
+def _interleave_namespaces(
+    devices: Devices, needs: Iterable[tuple[str, DeviceNeed]]
+) -> list[DeviceNeed]:
     """Requests with selectors, those with the shortest of every namespace first."""
     costs: dict[str, dict[DeviceNeed, int]] = {}
     for namespace, need in needs:

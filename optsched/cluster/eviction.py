@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from optsched.cluster.task import Task
 
 
-def leaving(snapshot: Snapshot, tasks: Collection[str], *, still_request: bool = True) -> Snapshot:
+def with_terminating(
+    snapshot: Snapshot, tasks: Collection[str], *, still_request: bool = True
+) -> Snapshot:
     """Return the snapshot in which some tasks, by key, terminate; the rest is shared.
 
     Their queues still request what they hold (`Task.is_victim`), unless other tasks request it.
@@ -23,27 +25,27 @@ def leaving(snapshot: Snapshot, tasks: Collection[str], *, still_request: bool =
         return snapshot
     known: dict[int, Task] = {}
 
-    def gone(task: Task) -> Task:
+    def mark_task(task: Task) -> Task:
         return replace(task, status=TaskStatus.RELEASING, is_victim=still_request)
 
-    def each(task: Task) -> Task:
+    def mark_if_evicted(task: Task) -> Task:
         if task.key not in tasks:
             return task
         # A task is the same object in its gang and on its node, and stays so.
         new = known.get(id(task))
         if new is None:
-            new = known[id(task)] = gone(task)
+            new = known[id(task)] = mark_task(task)
         return new
 
-    def all_of(old: tuple[Task, ...]) -> tuple[Task, ...] | None:
-        return tuple(map(each, old)) if any(t.key in tasks for t in old) else None
+    def mark_tasks(old: tuple[Task, ...]) -> tuple[Task, ...] | None:
+        return tuple(map(mark_if_evicted, old)) if any(t.key in tasks for t in old) else None
 
     nodes = tuple(
-        node if (new := all_of(node.residents)) is None else replace(node, residents=new)
+        node if (new := mark_tasks(node.residents)) is None else replace(node, residents=new)
         for node in snapshot.nodes
     )
     gangs = tuple(
-        gang if (new := all_of(gang.tasks)) is None else replace(gang, tasks=new)
+        gang if (new := mark_tasks(gang.tasks)) is None else replace(gang, tasks=new)
         for gang in snapshot.gangs
     )
     return replace(snapshot, nodes=nodes, gangs=gangs)

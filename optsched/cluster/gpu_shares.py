@@ -84,7 +84,7 @@ class Chip:
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class SharedGpu:
     """One GPU or NPU that may be shared.
 
     Attributes
@@ -134,7 +134,7 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True)
-class CardRequest:
+class GpuShareRequest:
     """The vGPUs, or the NPUs of one chip, that one container asks for.
 
     Attributes
@@ -159,7 +159,7 @@ class CardRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class CardUse:
+class GpuShare:
     """What a task holds of one card, and which of the containers that ask for such has it.
 
     instance: `geometry-position` of a slice that MIG has cut, or the template of an NPU; empty for

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Wants:
+class RequiredData:
     """What a pod needs.
 
     Attributes
@@ -39,5 +39,5 @@ class Store:
         return dict(self.images)
 
 
-NO_WANTS: Final = Wants()
-EMPTY_STORE: Final = Store()
+NO_REQUIRED_DATA: Final = RequiredData()
+NO_LOCAL_DATA: Final = Store()

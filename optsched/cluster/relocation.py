@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from optsched.cluster.amounts import amounts
 from optsched.cluster.decisions import Evict
-from optsched.cluster.eviction import leaving
+from optsched.cluster.eviction import with_terminating
 from optsched.cluster.snapshot import Gang, GangPhase
 from optsched.cluster.task import Task, TaskShape, TaskStatus
 
@@ -80,7 +80,7 @@ def successor_of(task: Task, to: str) -> Task:
         nominated_node=to,
         is_victim=False,
         started_ms=0,
-        cards=(),
+        shared_gpus=(),
         gpus=(),
         device_claims=(),
         numa=(),
@@ -97,7 +97,7 @@ def predecessor(key: str) -> str:
     return key.removesuffix(_MARK)
 
 
-def moved(snapshot: Snapshot, places: Mapping[str, str]) -> Snapshot:
+def relocate(snapshot: Snapshot, places: Mapping[str, str]) -> Snapshot:
     """Return the snapshot in which tasks, by key, leave and start again, nominated to nodes."""
 
     def each(gang: Gang) -> Gang:
@@ -105,7 +105,7 @@ def moved(snapshot: Snapshot, places: Mapping[str, str]) -> Snapshot:
         return _with_tasks(gang, (*left[gang.key].tasks, *fresh)) if fresh else left[gang.key]
 
     # Successors request what their predecessors hold.
-    away = leaving(snapshot, places, still_request=False)
+    away = with_terminating(snapshot, places, still_request=False)
     left = away.gang_by_key
     return replace(away, gangs=tuple(each(gang) for gang in snapshot.gangs))
 
@@ -237,7 +237,7 @@ class _Arrivals:
         for gang in snapshot.gangs:
             for task in gang.tasks:
                 if task.status is TaskStatus.PENDING and not task.nominated_node:
-                    whose = _whose(gang.key, task.owner, task.key)
+                    whose = _recreator(gang.key, task.owner, task.key)
                     self._waiting.setdefault(whose, []).append(task)
 
     def is_open(self, move: Move) -> bool:
@@ -259,20 +259,20 @@ class _Arrivals:
         ended: set[Move] = set()
         by_owner: dict[str, list[Move]] = {}
         for move in moves:
-            by_owner.setdefault(_whose(move.gang, move.owner, move.task), []).append(move)
+            by_owner.setdefault(_recreator(move.gang, move.owner, move.task), []).append(move)
         for whose, theirs in by_owner.items():
             waiting = self._waiting.get(whose, [])
-            if not self._may_come(theirs[0].gang, len(waiting), len(theirs)):
+            if not self._is_startable(theirs[0].gang, len(waiting), len(theirs)):
                 continue
             for move in theirs:
-                task = next((t for t in waiting if _takes(t) == dict(move.request)), None)
+                task = next((t for t in waiting if _request_of(t) == dict(move.request)), None)
                 if task is not None:
                     waiting.remove(task)
                     places[task.key] = move.to
                     ended.add(move)
         return places, ended
 
-    def _may_come(self, key: str, num_waiting: int, num_expected: int) -> bool:
+    def _is_startable(self, key: str, num_waiting: int, num_expected: int) -> bool:
         """Whether a gang that has to start whole is there; its places are kept until it is."""
         gang = self._snapshot.gang_by_key.get(key)
         if gang is None or _is_alone(key):
@@ -281,7 +281,7 @@ class _Arrivals:
         return ready >= gang.min_member or num_waiting >= num_expected
 
 
-def _whose(gang: str, owner: str, task: str) -> str:
+def _recreator(gang: str, owner: str, task: str) -> str:
     """Who has pods made again: the gang, or else the owner, or else the pod under its own name."""
     return (owner or task) if _is_alone(gang) else gang
 
@@ -291,7 +291,7 @@ def _is_alone(gang: str) -> bool:
     return gang.partition("/")[2].startswith(_ALONE)
 
 
-def _takes(task: Task) -> dict[str, int]:
+def _request_of(task: Task) -> dict[str, int]:
     return dict(task.shape.request)
 
 

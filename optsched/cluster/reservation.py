@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Booking:
+class CapacityReservation:
     """What must be free from an instant on, so that a gang can start then.
 
     Attributes
@@ -52,12 +52,12 @@ class Booking:
     queues: tuple[tuple[str, Amounts], ...] = ()
 
     @property
-    def keeps_something(self) -> bool:
+    def reserves_capacity(self) -> bool:
         """Whether anybody has to keep out of its way; if not, it is a place in line alone."""
         return bool(self.nodes or self.queues)
 
     @property
-    def as_place_in_line(self) -> Booking:
+    def without_capacity(self) -> CapacityReservation:
         """The same without what must be free: its gang comes before later ones by other means."""
         return replace(self, nodes=(), queues=())
 
@@ -105,7 +105,9 @@ def gang_end_ms(gang: Gang, now_ms: int) -> int | None:
     return None if 0 in lengths else now_ms + max(lengths)
 
 
-def bookings_that_bind(gang: Gang, bookings: Sequence[Booking], now_ms: int) -> tuple[int, ...]:
+def binding_reservations(
+    gang: Gang, bookings: Sequence[CapacityReservation], now_ms: int
+) -> tuple[int, ...]:
     """Numbers of the bookings that tasks of a gang may not get in the way of if they start now.
 
     Those before its own one, where it has one, and of gangs that are not less important; not those
@@ -123,7 +125,7 @@ def bookings_that_bind(gang: Gang, bookings: Sequence[Booking], now_ms: int) -> 
     return tuple(
         i
         for i, booking in enumerate(bookings[:own])
-        if booking.keeps_something
+        if booking.reserves_capacity
         and gang.priority <= booking.priority
         and (end is None or end > booking.start_ms)
     )

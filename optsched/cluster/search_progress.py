@@ -39,7 +39,7 @@ class Progress:
     turn: int = 1
 
 
-def is_news(progress: Progress, history: Sequence[Progress]) -> bool:
+def changes_level(progress: Progress, history: Sequence[Progress]) -> bool:
     """Whether it says something else of its level than what was said last in its search."""
     alike = (p for p in reversed(history) if (p.turn, p.level) == (progress.turn, progress.level))
     last = next(alike, None)
@@ -67,7 +67,7 @@ class Incumbent:
     levels: tuple[LevelResult, ...] = ()
 
 
-class Ending(StrEnum):
+class SolveStatus(StrEnum):
     """Why a solve ended.
 
     COMPLETE: every level is at its optimum or within the gap asked for. LIMIT: time, work or the

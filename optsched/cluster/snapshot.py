@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from optsched.api.wellknown import ALLOCATED_HYPERNODE
 from optsched.cluster.amounts import amount_of
 from optsched.cluster.dra_devices import NO_DEVICES, is_class_quota
-from optsched.cluster.local_data import EMPTY_STORE, Store
+from optsched.cluster.local_data import NO_LOCAL_DATA, Store
 from optsched.cluster.node_shards import NO_SHARDING
 from optsched.cluster.task import Taint, TaintEffect, Task, TaskStatus
 from optsched.cluster.topology import NO_TOPOLOGY
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
     from optsched.cluster.amounts import Amounts
     from optsched.cluster.dra_devices import Devices
-    from optsched.cluster.gpu_shares import Card
+    from optsched.cluster.gpu_shares import SharedGpu
     from optsched.cluster.node_shards import Sharding
     from optsched.cluster.numa import Numa
     from optsched.cluster.reasons import Reason
-    from optsched.cluster.reservation import Booking
+    from optsched.cluster.reservation import CapacityReservation
     from optsched.cluster.selectors import LabelSelector, NodeSelector
     from optsched.cluster.task import TaskShape
     from optsched.cluster.topology import SubGroupRule, Topology, TopologyRequest
@@ -109,10 +109,10 @@ class Node:
     gpu_model: str = ""
     residents: tuple[Task, ...] = ()
     load: Load | None = None
-    cards: tuple[Card, ...] = ()
+    shared_gpus: tuple[SharedGpu, ...] = ()
     card_problem: str = ""
     numa: Numa | None = None
-    store: Store = EMPTY_STORE
+    store: Store = NO_LOCAL_DATA
     attach_limits: Amounts = ()
     _derived: dict[object, object] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -513,7 +513,7 @@ def derived_of(gangs: Iterable[Gang], compute: Callable[[Gang], Derived]) -> lis
     ]
 
 
-def alike_gang(
+def uniform_gang(
     key: str, shape: TaskShape, number: int, *, priority: int = 0, created_ms: int = 0
 ) -> Gang:
     """A gang of so many pending tasks of one shape, all of which are its minimum."""
@@ -589,11 +589,11 @@ class Snapshot:
     quotas: tuple[Quota, ...] = ()
     sharding: Sharding = NO_SHARDING
     answers: tuple[tuple[str, str], ...] = ()
-    bookings: tuple[Booking, ...] = ()
+    bookings: tuple[CapacityReservation, ...] = ()
     entitlements: tuple[Entitlement, ...] = ()
     devices: Devices = NO_DEVICES
     priority_classes: Mapping[str, int] = field(default_factory=dict, compare=False)
-    shuffled_ms: Mapping[str, int] = field(default_factory=dict)
+    last_shuffle_ms: Mapping[str, int] = field(default_factory=dict)
     usage: Mapping[str, Usage] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

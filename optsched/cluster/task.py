@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from optsched.cluster.local_data import NO_WANTS, Wants
+from optsched.cluster.local_data import NO_REQUIRED_DATA, RequiredData
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from optsched.cluster.amounts import Amounts
-    from optsched.cluster.dra_devices import DeviceAsk
-    from optsched.cluster.gpu_shares import CardRequest, CardUse
+    from optsched.cluster.dra_devices import DeviceClaimRequest
+    from optsched.cluster.gpu_shares import GpuShare, GpuShareRequest
     from optsched.cluster.numa import NumaNeed, NumaPart
     from optsched.cluster.reasons import Reason
     from optsched.cluster.selectors import LabelSelector, NodeSelector, NodeTerm
@@ -196,14 +196,14 @@ class TaskShape:
     host_ports: tuple[HostPort, ...] = ()
     claims: tuple[str, ...] = ()
     device: DeviceRequest | None = None
-    cards: tuple[CardRequest, ...] = ()
+    shared_gpus: tuple[GpuShareRequest, ...] = ()
     device_claims: tuple[str, ...] = ()
-    devices: tuple[DeviceAsk, ...] = ()
+    devices: tuple[DeviceClaimRequest, ...] = ()
     numa: tuple[NumaNeed, ...] = ()
     notes: tuple[tuple[str, str], ...] = ()
     preempts: bool = True
     burst: Amounts = ()
-    wants: Wants = NO_WANTS
+    wants: RequiredData = NO_REQUIRED_DATA
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
@@ -220,7 +220,7 @@ class TaskShape:
             self.host_ports,
             self.claims,
             self.device,
-            self.cards,
+            self.shared_gpus,
             self.device_claims,
             self.devices,
             self.numa,
@@ -374,11 +374,11 @@ class Task:
     owner: str = ""
     is_movable: bool = False
     estimate_ms: int = 0
-    cards: tuple[CardUse, ...] = ()
+    shared_gpus: tuple[GpuShare, ...] = ()
     gpus: tuple[int, ...] = ()
     device_claims: tuple[str, ...] = ()
     numa: tuple[NumaPart, ...] = ()
-    wants: Wants = NO_WANTS
+    wants: RequiredData = NO_REQUIRED_DATA
     gate: QueueGate = QueueGate.NONE
     is_victim: bool = False
     problem: Reason | None = None

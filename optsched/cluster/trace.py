@@ -151,19 +151,25 @@ def sound_trace(trace: Trace) -> Found:
     up: where they ask for a resource more than all nodes have, or more tasks than can sit at once.
     """
     problems: list[TraceProblem] = []
-    nodes = _once(trace.nodes, "Node", lambda n: n.name, problems)
-    queues = _once(trace.queues, "Queue", lambda q: q.name, problems)
-    room = _Room(nodes)
-    names = _Names({q.name for q in queues})
+    nodes = _drop_duplicates(trace.nodes, "Node", lambda n: n.name, problems)
+    queues = _drop_duplicates(trace.queues, "Queue", lambda q: q.name, problems)
+    room = _ClusterCapacity(nodes)
+    names = _UsedNames({q.name for q in queues})
     fit: list[Arrival] = []
-    for arrival in _forward(trace.arrivals, _of_arrival, problems):
-        found = _wrong(arrival) or room.lacks(arrival) or names.clashes(arrival)
+    for arrival in _drop_out_of_order(trace.arrivals, _of_arrival, problems):
+        found = (
+            _arrival_problem(arrival)
+            or room.why_unstartable(arrival)
+            or names.name_problem(arrival)
+        )
         if found is None:
             names.add(arrival)
             fit.append(arrival)
         else:
             problems.append(found)
-    events = _played(_forward(trace.node_events, _of_event, problems), nodes, problems)
+    events = _effective_events(
+        _drop_out_of_order(trace.node_events, _of_event, problems), nodes, problems
+    )
     sound = replace(trace, nodes=nodes, queues=queues, arrivals=tuple(fit), node_events=events)
     return sound, tuple(problems)
 
@@ -174,7 +180,7 @@ def sound_trace(trace: Trace) -> Found:
 _Named = TypeVar("_Named")
 
 
-def _once(
+def _drop_duplicates(
     parts: Iterable[_Named],
     kind: str,
     name_of: Callable[[_Named], str],
@@ -198,7 +204,7 @@ def _of_event(event: NodeEvent) -> tuple[str, str]:
     return "Node", event.node
 
 
-def _forward(
+def _drop_out_of_order(
     events: Sequence[_Event],
     name_of: Callable[[_Event], tuple[str, str]],
     problems: list[TraceProblem],
@@ -245,7 +251,7 @@ def _never_falling(times: Sequence[int]) -> set[int]:
 # --- arrivals ------------------------------------------------------------------------------------
 
 
-def _wrong(arrival: Arrival) -> TraceProblem | None:
+def _arrival_problem(arrival: Arrival) -> TraceProblem | None:
     """What is wrong with an arrival by itself."""
     gang = arrival.gang
     if arrival.duration_ms is not None and arrival.duration_ms < 0:
@@ -266,7 +272,7 @@ def _problem(arrival: Arrival, path: str, value: object, message: str) -> TraceP
     return TraceProblem("Gang", arrival.gang.key, path, value, message, arrival.where)
 
 
-class _Names:
+class _UsedNames:
     """Names that are taken."""
 
     def __init__(self, queues: set[str]) -> None:
@@ -274,7 +280,7 @@ class _Names:
         self._gangs: set[str] = set()
         self._tasks: set[str] = set()
 
-    def clashes(self, arrival: Arrival) -> TraceProblem | None:
+    def name_problem(self, arrival: Arrival) -> TraceProblem | None:
         gang = arrival.gang
         if gang.queue not in self._queues:
             return _problem(arrival, "queue", gang.queue, "is no queue of this trace")
@@ -292,7 +298,7 @@ class _Names:
         self._tasks.update(t.key for t in arrival.gang.tasks)
 
 
-class _Room:
+class _ClusterCapacity:
     """How many tasks of a shape the empty cluster holds."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
@@ -303,7 +309,7 @@ class _Room:
         for kind, number in self._kinds.items():
             self._total.update({resource: amount * number for resource, amount in kind})
 
-    def lacks(self, arrival: Arrival) -> TraceProblem | None:
+    def why_unstartable(self, arrival: Arrival) -> TraceProblem | None:
         """Why a gang can never start; None where nothing shows that."""
         gang = arrival.gang
         strange = next((t.node for t in gang.tasks if t.node and t.node not in self._names), None)
@@ -311,38 +317,38 @@ class _Room:
             return _problem(arrival, "node", strange, "is no node of this trace")
         least = gang.min_member or 1
         shapes = Counter(t.shape for t in gang.tasks)
-        seated = sum(min(n, self._num_fit(shape)) for shape, n in shapes.items())
-        if seated < least:
-            return _problem(arrival, "min_member", least, self._too_large(seated))
+        num_fitting = sum(min(n, self._count_fitting(shape)) for shape, n in shapes.items())
+        if num_fitting < least:
+            return _problem(arrival, "min_member", least, self._too_large(num_fitting))
         for resource in sorted({name for shape in shapes for name, _ in shape.request}):
-            asked = _least_of(shapes, resource, least)
+            asked = _minimum_demand(shapes, resource, least)
             if asked > (total := self._total[resource]) and resource in self._total:
                 message = f"is more than the {total} of the whole cluster"
                 return _problem(arrival, resource, asked, message)
         return None
 
     @staticmethod
-    def _too_large(seated: int) -> str:
-        sits = f"{seated} of its tasks fit" if seated else "none of its tasks fits"
+    def _too_large(num_fitting: int) -> str:
+        sits = f"{num_fitting} of its tasks fit" if num_fitting else "none of its tasks fits"
         return f"can never start: {sits} into the whole cluster, empty"
 
-    def _num_fit(self, shape: TaskShape) -> int:
+    def _count_fitting(self, shape: TaskShape) -> int:
         if shape not in self._fits:
             request = dict(shape.request)
             self._fits[shape] = sum(
-                n * _num_on(dict(kind), request) for kind, n in self._kinds.items()
+                n * _count_on_node(dict(kind), request) for kind, n in self._kinds.items()
             )
         return self._fits[shape]
 
 
-def _num_on(offers: Mapping[str, int], request: Mapping[str, int]) -> int:
+def _count_on_node(offers: Mapping[str, int], request: Mapping[str, int]) -> int:
     """How many tasks that ask for so much sit on an empty node."""
     one = {PODS: 1, **{r: amount for r, amount in request.items() if amount > 0}}
     limits = {PODS: NO_POD_LIMIT, **offers}
     return min(limits.get(resource, 0) // amount for resource, amount in one.items())
 
 
-def _least_of(shapes: Mapping[TaskShape, int], resource: str, least: int) -> int:
+def _minimum_demand(shapes: Mapping[TaskShape, int], resource: str, least: int) -> int:
     """What so many tasks take of a resource at least, whichever they are."""
     each = sorted((_amount(shape.request, resource), n) for shape, n in shapes.items())
     asked = 0
@@ -359,7 +365,7 @@ def _amount(request: Amounts, resource: str) -> int:
 # --- nodes ---------------------------------------------------------------------------------------
 
 
-def _played(
+def _effective_events(
     events: Iterable[NodeEvent], nodes: Iterable[Node], problems: list[TraceProblem]
 ) -> tuple[NodeEvent, ...]:
     """Events that change something: of nodes that are there, down when up and up when down."""

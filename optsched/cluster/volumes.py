@@ -41,7 +41,7 @@ class Volume:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class VolumeRequest:
     """What a claim could get, given the nodes where it is used.
 
     Attributes
@@ -67,7 +67,7 @@ class VolumeGrant:
     volume: str = ""
 
 
-def ask_of(claim: Claim, nodes: Collection[str], selects: Selects) -> Ask:
+def volume_request(claim: Claim, nodes: Collection[str], selects: Selects) -> VolumeRequest:
     """What a claim that waits could get, used on some nodes.
 
     selects: whether a selector selects a node.
@@ -77,10 +77,10 @@ def ask_of(claim: Claim, nodes: Collection[str], selects: Selects) -> Ask:
         for volume in claim.volumes
         if volume.nodes is None or all(selects(volume.nodes, node) for node in nodes)
     )
-    return Ask(claim.key, tuple(fitting), can_be_made(claim, nodes, selects))
+    return VolumeRequest(claim.key, tuple(fitting), can_provision(claim, nodes, selects))
 
 
-def can_be_made(claim: Claim, nodes: Collection[str], selects: Selects) -> bool:
+def can_provision(claim: Claim, nodes: Collection[str], selects: Selects) -> bool:
     """Whether a volume for a claim can be made that is meant for some nodes."""
     if not claim.provisions or (claim.selected_node and set(nodes) - {claim.selected_node}):
         return False
@@ -88,7 +88,7 @@ def can_be_made(claim: Claim, nodes: Collection[str], selects: Selects) -> bool:
     return allowed is None or all(selects(allowed, node) for node in nodes)
 
 
-class Holders:
+class VolumeAssignment:
     """Which claims have which volumes; every claim that can have none made holds one.
 
     Attributes
@@ -101,24 +101,24 @@ class Holders:
     """
 
     def __init__(self) -> None:
-        self.of_volume: dict[str, str] = {}
+        self.claim_by_volume: dict[str, str] = {}
         self.short: set[str] = set()
-        self._asks: dict[str, Ask] = {}
+        self._asks: dict[str, VolumeRequest] = {}
         self._volume_of: dict[str, str] = {}
 
     def volume_of(self, claim: str) -> str:
         """The volume that a claim holds; empty for none."""
         return self._volume_of.get(claim, "")
 
-    def put(self, ask: Ask) -> bool:
+    def put(self, ask: VolumeRequest) -> bool:
         """Let a claim have what it asks for, or what it asks for now; whether that can be."""
         self._asks[ask.claim] = ask
         self.short.discard(ask.claim)
         held = self._volume_of.get(ask.claim)
         if held is not None and (ask.is_made or held not in ask.volumes):
-            self._let_go(ask.claim)
+            self._release_volume(ask.claim)
             held = None
-        if ask.is_made or held is not None or self._seat(ask.claim):
+        if ask.is_made or held is not None or self._find_volume(ask.claim):
             return True
         self.short.add(ask.claim)
         return False
@@ -128,21 +128,21 @@ class Holders:
         self._asks.pop(claim, None)
         self.short.discard(claim)
         if claim in self._volume_of:
-            self._let_go(claim)
+            self._release_volume(claim)
         for other in sorted(self.short):
             self.put(self._asks[other])
 
-    def open_to(self, claim: str, volumes: Iterable[str]) -> list[str]:
+    def usable_volumes(self, claim: str, volumes: Iterable[str]) -> list[str]:
         """Of some volumes those that a claim may have with all others content."""
         movable = self._movable(claim)
-        return [v for v in volumes if self.of_volume.get(v, claim) == claim or v in movable]
+        return [v for v in volumes if self.claim_by_volume.get(v, claim) == claim or v in movable]
 
     def spread(self) -> None:
         """Give claims that could have one made what volumes are left, the smallest that do."""
         for claim, ask in self._asks.items():
-            left = (v for v in ask.volumes if v not in self.of_volume)
+            left = (v for v in ask.volumes if v not in self.claim_by_volume)
             if claim not in self._volume_of and (volume := next(left, None)) is not None:
-                self._volume_of[claim], self.of_volume[volume] = volume, claim
+                self._volume_of[claim], self.claim_by_volume[volume] = volume, claim
 
     def _movable(self, claim: str) -> set[str]:
         """Volumes of other claims that could move to others."""
@@ -150,16 +150,16 @@ class Holders:
         grows = True
         while grows:
             grows = False
-            for volume, holder in self.of_volume.items():
+            for volume, holder in self.claim_by_volume.items():
                 if volume in found or holder == claim:
                     continue
                 others = (v for v in self._asks[holder].volumes if v != volume)
-                if any(self.of_volume.get(v, claim) == claim or v in found for v in others):
+                if any(self.claim_by_volume.get(v, claim) == claim or v in found for v in others):
                     found.add(volume)
                     grows = True
         return found
 
-    def _seat(self, claim: str) -> bool:
+    def _find_volume(self, claim: str) -> bool:
         """Find a volume for a claim; holders of volumes move on where they can (Kuhn)."""
         came: dict[str, str] = {}
         queue = deque([claim])
@@ -169,7 +169,7 @@ class Holders:
                 if volume in came:
                     continue
                 came[volume] = seeker
-                holder = self.of_volume.get(volume)
+                holder = self.claim_by_volume.get(volume)
                 if holder is None:
                     self._move_on(volume, came)
                     return True
@@ -182,23 +182,23 @@ class Holders:
         while left is not None:
             claim = came[left]
             before = self._volume_of.get(claim)
-            self._volume_of[claim], self.of_volume[left] = left, claim
+            self._volume_of[claim], self.claim_by_volume[left] = left, claim
             left = before
 
-    def _let_go(self, claim: str) -> None:
-        del self.of_volume[self._volume_of.pop(claim)]
+    def _release_volume(self, claim: str) -> None:
+        del self.claim_by_volume[self._volume_of.pop(claim)]
 
 
-def deal(
+def assign_volumes(
     claims: Mapping[str, Claim], used_on: Mapping[str, Collection[str]], selects: Selects
-) -> Holders:
-    """Volumes for claims that wait and are used on some nodes; see `Holders.short`.
+) -> VolumeAssignment:
+    """Volumes for claims that wait and are used on some nodes; see `VolumeAssignment.short`.
 
     Small claims choose first, as upstream, and those that can have none made before all others.
     """
-    asks = [ask_of(claims[key], nodes, selects) for key, nodes in used_on.items()]
+    asks = [volume_request(claims[key], nodes, selects) for key, nodes in used_on.items()]
     asks.sort(key=lambda ask: (ask.is_made, claims[ask.claim].size_bytes, ask.claim))
-    holders = Holders()
+    holders = VolumeAssignment()
     for ask in asks:
         holders.put(ask)
     holders.spread()

@@ -15,7 +15,7 @@ from optsched.controllers.json_fields import (
     group_of,
     name_of,
     namespace_of,
-    part,
+    subobject,
     uid_of,
     version_of,
 )
@@ -34,7 +34,7 @@ UNSEEN_MS: Final = 60_000
 
 
 def _words(command: Manifest) -> Iterable[str]:
-    target = part(command, "target")
+    target = subobject(command, "target")
     group = group_of(str(target.get("apiVersion") or ""))
     yield _word(group, str(target.get("kind")), namespace_of(command), str(target.get("name")))
 
@@ -52,15 +52,15 @@ COMMANDS_OF: Final = Index(COMMAND, "target", _words)
 def commands_for(ref: Ref, world: World) -> Sequence[Manifest]:
     """The Commands for an object, in the order in which they were given."""
     word = _word(ref.kind.group, ref.kind.kind, ref.namespace, ref.name)
-    return sorted(world.by(COMMANDS_OF, word), key=_order)
+    return sorted(world.list_indexed(COMMANDS_OF, word), key=_order)
 
 
-def forgotten(ref: Ref, world: World) -> Effects:
+def delete_orphaned_commands(ref: Ref, world: World) -> Effects:
     """Deletes Commands for an object that is not there, unless it may only not be seen yet."""
     commands = commands_for(ref, world)
     old = [c for c in commands if world.now_ms - created_ms(c) >= UNSEEN_MS]
     rest = () if len(old) == len(commands) else (Again(UNSEEN_MS / 1000),)
-    return (*map(done, old), *rest)
+    return (*map(delete_command, old), *rest)
 
 
 def _order(command: Manifest) -> tuple[int, int, str]:
@@ -73,12 +73,12 @@ def action_of(command: Manifest) -> str:
     return str(command.get("action") or "")
 
 
-def is_for(command: Manifest, obj: Manifest) -> bool:
+def is_addressed_to(command: Manifest, obj: Manifest) -> bool:
     """Whether a Command means this very object and not one that had its name before."""
-    return part(command, "target").get("uid") in (None, "", uid_of(obj))
+    return subobject(command, "target").get("uid") in (None, "", uid_of(obj))
 
 
-def done(command: Manifest) -> Delete:
+def delete_command(command: Manifest) -> Delete:
     """Deletes a Command whose effect is there."""
     return Delete(COMMAND, namespace_of(command), name_of(command), uid_of(command))
 
@@ -87,7 +87,7 @@ def command_wakes(kind: Kind) -> Wakes:
     """Wakes what a Command is for, if it is of this kind."""
 
     def wakes(command: Manifest, _: World) -> Iterable[Ref]:
-        target = part(command, "target")
+        target = subobject(command, "target")
         group = group_of(str(target.get("apiVersion") or ""))
         if (group, target.get("kind")) != (kind.group, kind.kind):
             return ()

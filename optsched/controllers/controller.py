@@ -43,7 +43,7 @@ class Scope:
     name: str = ""
     label: str = ""
 
-    def holds(self, obj: Manifest) -> bool:
+    def includes(self, obj: Manifest) -> bool:
         """Whether an object is one of them."""
         return (
             self.namespace in ("", namespace_of(obj))
@@ -72,7 +72,7 @@ class Controller:
         By kind, which of them have to be looked at when an object is created, changed (asked about
         the object before and after) or gone (as it was last). Its own kind wakes itself.
     indexes
-        Those that it asks `World.by` for.
+        Those that it asks `World.list_indexed` for.
     reads
         Further kinds that it looks at, and that wake nothing.
     facets

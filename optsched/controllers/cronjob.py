@@ -24,12 +24,12 @@ from optsched.controllers.json_fields import (
     acting_for,
     controller_of,
     created_ms,
-    is_leaving,
+    is_terminating,
     name_of,
     namespace_of,
     owner_reference,
-    part,
     status_of,
+    subobject,
     time_ms,
     uid_of,
     version_of,
@@ -116,7 +116,7 @@ class CronJobs:
 
     def reconcile(self, manifest: Manifest, world: World) -> Effects:
         """Make the job that is due, clear away those that are too many, and say how it stands."""
-        if is_leaving(manifest):
+        if is_terminating(manifest):
             return ()
         cron, _ = parse_cronjob(manifest)
         if cron is None:
@@ -125,8 +125,12 @@ class CronJobs:
         case = _Case(cron, manifest, jobs, world.now_ms)
         clock = self._clock(case)
         if isinstance(clock, Emit):
-            return (*_kept(case, cron.last_schedule_ms), clock)
-        return _kept(case, cron.last_schedule_ms) if cron.suspended else _act(case, clock, world)
+            return (*_update_status(case, cron.last_schedule_ms), clock)
+        return (
+            _update_status(case, cron.last_schedule_ms)
+            if cron.suspended
+            else _act(case, clock, world)
+        )
 
     def _clock(self, case: _Case) -> _Clock | Emit:
         """The timetable of a CronJob, or what is wrong with it."""
@@ -153,7 +157,7 @@ def _split(cron: CronJob) -> tuple[str, str]:
 
 
 def _phase(job: Manifest) -> str:
-    return str(part(status_of(job), "state").get("phase") or "")
+    return str(subobject(status_of(job), "state").get("phase") or "")
 
 
 def _age(job: Manifest) -> tuple[int, str]:
@@ -164,14 +168,14 @@ def _act(case: _Case, clock: _Clock, world: World) -> Effects:
     """Make the job that is due, unless it is there already."""
     cron = case.cron
     due_ms, missed = _due(case, clock)
-    again = tuple(_again(case, clock))
+    again = tuple(_recheck_at_next_run(case, clock))
     if due_ms is None:
-        return (*_kept(case, cron.last_schedule_ms), *again)
+        return (*_update_status(case, cron.last_schedule_ms), *again)
     known = world.get(JOB, cron.meta.namespace, _job_name(cron, due_ms))
-    if known is not None and _is_of(cron, known):
-        return (*_kept(case, due_ms), *missed, *again)
-    begun = _begin(case, due_ms, clock, known)
-    return (*_kept(case, cron.last_schedule_ms), *missed, *begun, *again)
+    if known is not None and _is_controlled_by(cron, known):
+        return (*_update_status(case, due_ms), *missed, *again)
+    begun = _create_job(case, due_ms, clock, known)
+    return (*_update_status(case, cron.last_schedule_ms), *missed, *begun, *again)
 
 
 # --- what is due ---------------------------------------------------------------------------------
@@ -186,7 +190,7 @@ def _due(case: _Case, clock: _Clock) -> tuple[int | None, tuple[Emit, ...]]:
     if cron.starting_deadline_s is not None:
         since_ms = max(since_ms, now_ms - cron.starting_deadline_s * 1000)
     due_ms = last_due_ms(clock.table, since_ms, now_ms, clock.zone)
-    if due_ms is None or not _are_many(clock, since_ms, now_ms):
+    if due_ms is None or not _is_backlog_too_long(clock, since_ms, now_ms):
         return due_ms, ()
     message = (
         f"more than {MANY} times were missed since {format_time(since_ms)}: only the last is made "
@@ -195,7 +199,7 @@ def _due(case: _Case, clock: _Clock) -> tuple[int | None, tuple[Emit, ...]]:
     return due_ms, (case.emit(EventType.WARNING, "TooManyMissedTimes", message),)
 
 
-def _are_many(clock: _Clock, since_ms: int, now_ms: int) -> bool:
+def _is_backlog_too_long(clock: _Clock, since_ms: int, now_ms: int) -> bool:
     at: int | None = since_ms
     for _ in range(MANY + 1):
         at = next_due_ms(clock.table, at, clock.zone) if at is not None else None
@@ -204,7 +208,7 @@ def _are_many(clock: _Clock, since_ms: int, now_ms: int) -> bool:
     return True
 
 
-def _again(case: _Case, clock: _Clock) -> Iterator[Again]:
+def _recheck_at_next_run(case: _Case, clock: _Clock) -> Iterator[Again]:
     due_ms = next_due_ms(clock.table, case.now_ms, clock.zone)
     if due_ms is not None:
         yield Again((due_ms - case.now_ms) / 1000 + LATE_S)
@@ -217,12 +221,14 @@ def _job_name(cron: CronJob, due_ms: int) -> str:
     return f"{cron.meta.name}-{due_ms // 60_000}"
 
 
-def _is_of(cron: CronJob, job: Manifest) -> bool:
+def _is_controlled_by(cron: CronJob, job: Manifest) -> bool:
     owner = controller_of(job)
     return owner is not None and owner.get("uid") == cron.meta.uid
 
 
-def _begin(case: _Case, due_ms: int, clock: _Clock, known: Manifest | None) -> tuple[Effect, ...]:
+def _create_job(
+    case: _Case, due_ms: int, clock: _Clock, known: Manifest | None
+) -> tuple[Effect, ...]:
     """Make the job that is due, as far as others let it; known: who has its name."""
     cron = case.cron
     name = _job_name(cron, due_ms)
@@ -236,7 +242,7 @@ def _begin(case: _Case, due_ms: int, clock: _Clock, known: Manifest | None) -> t
     replaced = active if cron.concurrency is ConcurrencyPolicy.REPLACE else []
     told = case.emit(EventType.NORMAL, "SuccessfulCreate", f"Created job {name}", name)
     made = Then((Create(JOB, _job(case, name, due_ms, clock)), told))
-    return (*_removed(case, replaced, "ReplaceConcurrent"), made)
+    return (*_delete_jobs(case, replaced, "ReplaceConcurrent"), made)
 
 
 def _job(case: _Case, name: str, due_ms: int, clock: _Clock) -> dict[str, Any]:
@@ -260,29 +266,29 @@ def _job(case: _Case, name: str, due_ms: int, clock: _Clock) -> dict[str, Any]:
     }
 
 
-def _removed(case: _Case, jobs: Sequence[Manifest], reason: str) -> Iterator[Effect]:
+def _delete_jobs(case: _Case, jobs: Sequence[Manifest], reason: str) -> Iterator[Effect]:
     for job in jobs:
         name = name_of(job)
         told = case.emit(EventType.NORMAL, reason, f"Deleted job {name}", name)
-        if not is_leaving(job):
+        if not is_terminating(job):
             yield Then((Delete(JOB, namespace_of(job), name, uid_of(job)), told))
 
 
 # --- the jobs that there are ---------------------------------------------------------------------
 
 
-def _kept(case: _Case, last_schedule_ms: int | None) -> tuple[Effect, ...]:
+def _update_status(case: _Case, last_schedule_ms: int | None) -> tuple[Effect, ...]:
     """The status, and after it that old jobs go: what they tell has to be written first."""
     patch = _status(case, last_schedule_ms)
-    old = tuple(_removed(case, _too_many(case), "SuccessfulDelete"))
+    old = tuple(_delete_jobs(case, _jobs_over_limit(case), "SuccessfulDelete"))
     if patch is None:
         return old
-    seen = tuple(_seen(case))
+    seen = tuple(_completion_events(case))
     steps = (patch, *seen, *(step for each in old if isinstance(each, Then) for step in each.steps))
     return (Then(steps),)
 
 
-def _too_many(case: _Case) -> list[Manifest]:
+def _jobs_over_limit(case: _Case) -> list[Manifest]:
     cron = case.cron
     limits = ((True, cron.num_successful_kept), (False, cron.num_failed_kept))
     found: list[Manifest] = []
@@ -292,7 +298,7 @@ def _too_many(case: _Case) -> list[Manifest]:
     return found
 
 
-def _seen(case: _Case) -> Iterator[Emit]:
+def _completion_events(case: _Case) -> Iterator[Emit]:
     """Jobs that were under way when the status was written last, and have ended."""
     before = {active.uid for active in case.cron.active}
     for job in case.jobs:
@@ -304,7 +310,10 @@ def _seen(case: _Case) -> Iterator[Emit]:
 def _status(case: _Case, last_schedule_ms: int | None) -> PatchStatus | None:
     """The patch that the status needs; None if it says the same already."""
     cron = case.cron
-    ends = [time_ms(part(status_of(job), "state").get("lastTransitionTime")) for job in _well(case)]
+    ends = [
+        time_ms(subobject(status_of(job), "state").get("lastTransitionTime"))
+        for job in _succeeded_jobs(case)
+    ]
     last_success_ms = max((t for t in (*ends, cron.last_success_ms) if t is not None), default=None)
     wanted: dict[str, Any] = {
         "active": [_reference(job) for job in sorted(case.active, key=name_of)] or None,
@@ -312,7 +321,7 @@ def _status(case: _Case, last_schedule_ms: int | None) -> PatchStatus | None:
         "lastSuccessfulTime": _text(last_success_ms),
     }
     have = status_of(case.manifest)
-    changed = {n: v for n, v in wanted.items() if not _is_same(n, have.get(n) or None, v)}
+    changed = {n: v for n, v in wanted.items() if not _is_unchanged(n, have.get(n) or None, v)}
     if not changed:
         return None
     meta = cron.meta
@@ -326,11 +335,11 @@ def _status(case: _Case, last_schedule_ms: int | None) -> PatchStatus | None:
     )
 
 
-def _well(case: _Case) -> list[Manifest]:
+def _succeeded_jobs(case: _Case) -> list[Manifest]:
     return [job for job in case.jobs if _ENDED.get(_phase(job)) is True]
 
 
-def _is_same(name: str, have: object, wanted: object) -> bool:
+def _is_unchanged(name: str, have: object, wanted: object) -> bool:
     if name != "active" or not isinstance(have, list) or not isinstance(wanted, list):
         return have == wanted
     return [each.get("uid") for each in have] == [each["uid"] for each in wanted]

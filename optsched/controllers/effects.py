@@ -171,7 +171,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class AskQuestion:
     """Ask a question; `World.is_answered` then says whether somebody has answered."""
 
     question: Question
@@ -218,5 +218,7 @@ class Then:
     steps: tuple[Create | Patch | PatchStatus | Delete | Emit, ...]
 
 
-Effect: TypeAlias = Create | Patch | PatchStatus | Delete | Emit | Ask | AskFabric | Again | Then
+Effect: TypeAlias = (
+    Create | Patch | PatchStatus | Delete | Emit | AskQuestion | AskFabric | Again | Then
+)
 Effects: TypeAlias = tuple[Effect, ...]

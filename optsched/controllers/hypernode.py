@@ -33,13 +33,13 @@ from optsched.controllers.effects import (
     PatchStatus,
 )
 from optsched.controllers.json_fields import (
-    is_leaving,
+    is_terminating,
     labels_of,
     name_of,
-    part,
     records,
     spec_of,
     status_of,
+    subobject,
     uid_of,
 )
 from optsched.controllers.ufm import BY_UFM, fabric_hypernodes, strange_hosts
@@ -69,7 +69,7 @@ RETRY_MS: Final = 60_000
 LEAST_MS: Final = 10_000
 """No fabric is asked more often."""
 
-_ALL: Final = Ref(HYPER_NODE, "", "")
+_ALL_HYPERNODES: Final = Ref(HYPER_NODE, "", "")
 """All HyperNodes together; no object has no name."""
 
 
@@ -107,10 +107,10 @@ def read_sources(text: str, namespace: str = CONFIG[0]) -> Sources:
     """
     found = Sources()
     for source in _enabled(text):
-        config = part(source, "config")
+        config = subobject(source, "config")
         match source.get("source"):
             case "label":
-                types = part(config, "networkTopologyTypes")
+                types = subobject(config, "networkTopologyTypes")
                 found = replace(found, types={n: _labels(n, levels) for n, levels in types.items()})
             case "ufm":
                 fabric, interval_ms = _fabric(source, config, namespace), _interval_ms(source)
@@ -142,7 +142,7 @@ def _fabric(source: Mapping[str, Any], config: Mapping[str, Any], namespace: str
     scheme, has_scheme, _ = url.partition("://")
     if has_scheme and scheme not in ("http", "https"):
         raise ConfigError(f"ufm: config.endpoint {where!r} is neither https nor http")
-    secret = part(part(source, "credentials"), "secretRef")
+    secret = subobject(subobject(source, "credentials"), "secretRef")
     name = secret.get("name")
     if not isinstance(name, str) or not name:
         raise ConfigError(
@@ -208,7 +208,7 @@ def _name(group: _Group, known: Mapping[tuple[str, str], Sequence[str]]) -> str:
     return f"{start}-{hashlib.sha256(told.encode()).hexdigest()[:8]}"
 
 
-def wanted_hypernodes(
+def hypernodes_by_labels(
     types: Mapping[str, Sequence[str]], nodes: Iterable[Manifest], known: Iterable[Manifest]
 ) -> dict[str, dict[str, Any]]:
     """The HyperNodes that the labels of nodes make, by name; known: those that there are."""
@@ -220,11 +220,11 @@ def wanted_hypernodes(
     groups: dict[str, _Group] = {}
     for node in nodes:
         for type_, labels in types.items():
-            _take(node, type_, labels, groups, names)
+            _add_to_groups(node, type_, labels, groups, names)
     return {name: _hypernode(name, group) for name, group in sorted(groups.items())}
 
 
-def _take(
+def _add_to_groups(
     node: Manifest,
     type_: str,
     labels: Sequence[str],
@@ -274,7 +274,7 @@ class Discovery:
             kind=CONFIG_MAP,
             decide=self.decide,
             wakes={NODE: self._wakes, HYPER_NODE: self._wakes},
-            facets={NODE: labels_of, HYPER_NODE: _of_others},
+            facets={NODE: labels_of, HYPER_NODE: _user_editable_fields},
             scopes={CONFIG_MAP: Scope(self._ref.namespace, self._ref.name)},
         )
 
@@ -284,10 +284,10 @@ class Discovery:
         if config is None:
             return ()
         try:
-            text = str(part(config, "data").get(CONFIG_FILE) or "")
+            text = str(subobject(config, "data").get(CONFIG_FILE) or "")
             sources = read_sources(text, ref.namespace)
         except ConfigError as e:
-            return (self._told(config, "InvalidTopologyDiscovery", str(e)),)
+            return (self._warn(config, "InvalidTopologyDiscovery", str(e)),)
         return (
             *_by_labels(sources.types, world),
             *self._by_fabric(config, sources, world),
@@ -298,43 +298,45 @@ class Discovery:
         fabric = sources.fabric
         if fabric is None:
             return
-        heard = world.heard(fabric)
-        if heard is None:
+        fabric_answer = world.fabric_answer(fabric)
+        if fabric_answer is None:
             yield AskFabric(fabric)
             yield Again(0.0)
             return
-        pause_ms = min(sources.interval_ms, RETRY_MS) if heard.problem else sources.interval_ms
-        left_ms = heard.at_ms + pause_ms - world.now_ms
+        pause_ms = (
+            min(sources.interval_ms, RETRY_MS) if fabric_answer.problem else sources.interval_ms
+        )
+        left_ms = fabric_answer.at_ms + pause_ms - world.now_ms
         if left_ms <= 0:
             yield AskFabric(fabric)
         yield Again(max(left_ms, 0) / 1000)
-        yield from self._by_links(config, fabric, heard, world)
+        yield from self._by_links(config, fabric, fabric_answer, world)
 
     def _by_links(
-        self, config: Manifest, fabric: Fabric, heard: FabricAnswer, world: World
+        self, config: Manifest, fabric: Fabric, fabric_answer: FabricAnswer, world: World
     ) -> Iterator[Effect]:
         """What is heard becomes HyperNodes; where it makes no sense those that are there stay."""
-        known = _made_by(BY_UFM, world)
-        wanted = fabric_hypernodes(heard.links, known)
+        known = _hypernodes_from(BY_UFM, world)
+        wanted = fabric_hypernodes(fabric_answer.links, known)
         others = {name_of(h) for h in world.listed(HYPER_NODE)} - {name_of(h) for h in known}
         taken = sorted(wanted.keys() & others)
-        problem = heard.problem
+        problem = fabric_answer.problem
         if not problem and not wanted:
             problem = f"{fabric.url} names no host with a port at a switch"
         if not problem and taken:
             problem = f"there is a HyperNode {taken[0]} already that UFM did not make: rename it"
         if problem:
-            yield self._told(config, "TopologyNotDiscovered", problem)
+            yield self._warn(config, "TopologyNotDiscovered", problem)
             return
-        if strange := strange_hosts(heard.links):
+        if strange := strange_hosts(fabric_answer.links):
             told = f"{fabric.url}: {len(strange)} hosts, such as {strange[0]!r}, can be no nodes"
-            yield self._told(config, "HostsPassedOver", told)
+            yield self._warn(config, "HostsPassedOver", told)
         yield from _changes(wanted, known)
 
     def _wakes(self, _: Manifest, __: World) -> tuple[Ref]:
         return (self._ref,)
 
-    def _told(self, config: Manifest, reason: str, message: str) -> Emit:
+    def _warn(self, config: Manifest, reason: str, message: str) -> Emit:
         ref = self._ref
         return Emit(
             CONFIG_MAP,
@@ -351,16 +353,16 @@ class Discovery:
 def _by_labels(types: Mapping[str, Sequence[str]] | None, world: World) -> Iterator[Effect]:
     if types is None:
         return
-    known = _made_by(BY_LABEL, world)
-    nodes = (node for node in world.listed(NODE) if not is_leaving(node))
-    yield from _changes(wanted_hypernodes(types, nodes, known), known)
+    known = _hypernodes_from(BY_LABEL, world)
+    nodes = (node for node in world.listed(NODE) if not is_terminating(node))
+    yield from _changes(hypernodes_by_labels(types, nodes, known), known)
 
 
-def _made_by(source: str, world: World) -> list[Manifest]:
+def _hypernodes_from(source: str, world: World) -> list[Manifest]:
     return [h for h in world.listed(HYPER_NODE) if labels_of(h).get(SOURCE) == source]
 
 
-def _of_others(hypernode: Manifest) -> object:
+def _user_editable_fields(hypernode: Manifest) -> object:
     """What of a HyperNode others may change that is to be put right."""
     return labels_of(hypernode), spec_of(hypernode)
 
@@ -374,7 +376,7 @@ def _changes(wanted: Mapping[str, Manifest], known: Iterable[Manifest]) -> Itera
             uid = uid_of(there[name])
             yield Patch(HYPER_NODE, "", name, {"spec": hypernode["spec"]}, uid)
     for name in there.keys() - wanted.keys():
-        if not is_leaving(there[name]):
+        if not is_terminating(there[name]):
             yield Delete(HYPER_NODE, "", name, uid_of(there[name]))
 
 
@@ -383,7 +385,7 @@ def _changes(wanted: Mapping[str, Manifest], known: Iterable[Manifest]) -> Itera
 
 def count_nodes(ref: Ref, world: World) -> Effects:
     """Say of each HyperNode how many nodes it has."""
-    if ref != _ALL:
+    if ref != _ALL_HYPERNODES:
         return ()
     index = TopologyIndex()
     for node in world.listed(NODE):
@@ -392,7 +394,7 @@ def count_nodes(ref: Ref, world: World) -> Effects:
     for obj in hypernodes:
         parsed, _ = parse_hypernode(obj)
         if parsed is not None:
-            index.put(parsed)
+            index.put_hypernode(parsed)
     counts = _counts(index)
     return tuple(
         PatchStatus(
@@ -418,14 +420,14 @@ def _counts(index: TopologyIndex) -> Counter[str]:
     return counts
 
 
-def _all(_: Manifest, __: World) -> tuple[Ref]:
-    return (_ALL,)
+def _wake_node_counts(_: Manifest, __: World) -> tuple[Ref]:
+    return (_ALL_HYPERNODES,)
 
 
 NODE_COUNTS: Final = Controller(
     name="hypernode",
     kind=HYPER_NODE,
     decide=count_nodes,
-    wakes={NODE: _all, HYPER_NODE: _all},
+    wakes={NODE: _wake_node_counts, HYPER_NODE: _wake_node_counts},
     facets={NODE: labels_of, HYPER_NODE: spec_of},
 )

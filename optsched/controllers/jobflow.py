@@ -20,7 +20,7 @@ from optsched.api.wellknown import TASK_SPEC
 from optsched.controllers.controller import Controller, existing, owner_wakes
 from optsched.controllers.effects import (
     Again,
-    Ask,
+    AskQuestion,
     Create,
     Delete,
     Emit,
@@ -32,15 +32,15 @@ from optsched.controllers.json_fields import (
     acting_for,
     annotations_of,
     controller_of,
-    is_leaving,
+    is_terminating,
     labels_of,
     meta_of,
     name_of,
     namespace_of,
     owner_reference,
-    part,
     spec_of,
     status_of,
+    subobject,
     uid_of,
     version_of,
 )
@@ -89,13 +89,13 @@ class _Case:
     manifest: Manifest
     jobs: Mapping[str, Manifest]
     foreign: tuple[str, ...]
-    gone: frozenset[str]
+    deleted_jobs: frozenset[str]
 
-    def is_done(self, template: str) -> bool:
+    def is_completed_before(self, template: str) -> bool:
         """Whether the job of a template is completed, or was."""
         job = self.jobs.get(template)
         is_completed = job is not None and _phase_of(job) == JobPhase.COMPLETED
-        return is_completed or template in self.gone
+        return is_completed or template in self.deleted_jobs
 
     def emit(self, type_: EventType, reason: str, message: str) -> Emit:
         """An event about the flow."""
@@ -108,44 +108,44 @@ class _Case:
 def reconcile(manifest: Manifest, world: World) -> Effects:
     """Make the jobs whose turn it is, and say how far the flow is."""
     flow, _ = parse_jobflow(manifest)
-    if flow is None or is_leaving(manifest):
+    if flow is None or is_terminating(manifest):
         return ()
     if flow.status.phase in _OVER and not flow.status.is_new:
-        return tuple(_cleared(flow, world))
-    case = _look(flow, manifest, world)
+        return tuple(_delete_jobs(flow, world))
+    case = _observe_flow(flow, manifest, world)
     phase = _phase(case)
     steps = () if phase is FlowPhase.FAILED else tuple(_advance(case, world))
     return (*_status(case, phase), *steps)
 
 
-def _cleared(flow: JobFlow, world: World) -> Iterator[Delete]:
+def _delete_jobs(flow: JobFlow, world: World) -> Iterator[Delete]:
     """The jobs of a flow that has succeeded and does not keep them."""
     if flow.status.phase is FlowPhase.SUCCEED and flow.retain is RetainPolicy.DELETE:
         for job in world.owned_by(JOB, flow.meta.uid):
-            if not is_leaving(job):
+            if not is_terminating(job):
                 yield Delete(JOB, namespace_of(job), name_of(job), uid_of(job))
 
 
-def _look(flow: JobFlow, manifest: Manifest, world: World) -> _Case:
+def _observe_flow(flow: JobFlow, manifest: Manifest, world: World) -> _Case:
     jobs: dict[str, Manifest] = {}
     foreign: list[str] = []
-    gone: set[str] = set()
+    deleted_jobs: set[str] = set()
     for template in dict.fromkeys(each.name for each in flow.flows):
         name = job_name(flow.meta.name, template)
         job = world.get(JOB, flow.meta.namespace, name)
         if job is None:
-            gone |= {template} if name in flow.status.completed else set()
+            deleted_jobs |= {template} if name in flow.status.completed else set()
             continue
         owner = controller_of(job)
         if owner is not None and owner.get("uid") == flow.meta.uid:
             jobs[template] = job
         else:
             foreign.append(name)
-    return _Case(flow, manifest, jobs, tuple(foreign), frozenset(gone))
+    return _Case(flow, manifest, jobs, tuple(foreign), frozenset(deleted_jobs))
 
 
 def _phase_of(job: Manifest) -> str:
-    return str(part(status_of(job), "state").get("phase") or "")
+    return str(subobject(status_of(job), "state").get("phase") or "")
 
 
 def _phase(case: _Case) -> FlowPhase:
@@ -153,7 +153,7 @@ def _phase(case: _Case) -> FlowPhase:
     if any(phase in _LOST for phase in phases):
         return FlowPhase.FAILED
     names = {flow.name for flow in case.flow.flows}
-    done = sum(case.is_done(name) for name in names)
+    done = sum(case.is_completed_before(name) for name in names)
     if names and done == len(names):
         return FlowPhase.SUCCEED
     if done or JobPhase.RUNNING in phases:
@@ -171,7 +171,7 @@ def _advance(case: _Case, world: World) -> Iterator[Effect]:
     begun: set[str] = set()
     for flow in case.flow.flows:
         name = job_name(case.flow.meta.name, flow.name)
-        is_there = flow.name in case.jobs or flow.name in case.gone or flow.name in begun
+        is_there = flow.name in case.jobs or flow.name in case.deleted_jobs or flow.name in begun
         if is_there or name in case.foreign:
             continue
         wait = _wait(case, flow, world)
@@ -184,7 +184,7 @@ def _advance(case: _Case, world: World) -> Iterator[Effect]:
 
 def _wait(case: _Case, flow: Flow, world: World) -> tuple[Effect, ...] | None:
     """What a job that has to wait asks meanwhile; None for one whose turn it is."""
-    targets = [target for target in flow.targets if not case.is_done(target)]
+    targets = [target for target in flow.targets if not case.is_completed_before(target)]
     waited = [case.jobs[target] for target in targets if target in case.jobs]
     if not targets:
         return None
@@ -216,7 +216,7 @@ def _probe(probes: Probes, targets: Sequence[Manifest], world: World) -> _Verdic
         return _Verdict(holds=True)
     if not (probes.http or probes.tcp):
         return _Verdict(holds=True)
-    asks = tuple(Ask(q) for q in questions if q is not None and not world.is_answered(q))
+    asks = tuple(AskQuestion(q) for q in questions if q is not None and not world.is_answered(q))
     return _Verdict(holds=False, effects=(*asks, Again(ASK_EVERY_S)))
 
 
@@ -316,16 +316,16 @@ def _status(case: _Case, phase: FlowPhase) -> tuple[PatchStatus, ...]:
     known = {p for phases in _LISTS.values() for p in phases}
     for field, phases in _LISTS.items():
         wanted[field] = [name_of(job) for job in jobs if _phase_of(job) in phases]
-    gone = sorted(job_name(case.flow.meta.name, template) for template in case.gone)
-    wanted["completedJobs"] = sorted((*wanted["completedJobs"], *gone))
+    deleted_jobs = sorted(job_name(case.flow.meta.name, template) for template in case.deleted_jobs)
+    wanted["completedJobs"] = sorted((*wanted["completedJobs"], *deleted_jobs))
     wanted["unKnowJobs"] = [name_of(job) for job in jobs if _phase_of(job) not in known]
     before = {each.get("name"): each for each in have.get("jobStatusList") or ()}
     told = {name_of(job): _job_status(job, before.get(name_of(job), {})) for job in jobs}
-    kept = {name: before[name] for name in gone if name in before}
+    kept = {name: before[name] for name in deleted_jobs if name in before}
     wanted["jobStatusList"] = [each for _, each in sorted({**kept, **told}.items())]
-    known_conditions = part(have, "conditions")
+    known_conditions = subobject(have, "conditions")
     wanted["conditions"] = {
-        **{name: known_conditions[name] for name in gone if name in known_conditions},
+        **{name: known_conditions[name] for name in deleted_jobs if name in known_conditions},
         **{name_of(job): _condition(job) for job in jobs},
     }
     changed = {n: v for n, v in wanted.items() if (have.get(n) or _empty(v)) != v}
@@ -348,7 +348,7 @@ def _empty(value: object) -> object:
 
 def _job_status(job: Manifest, before: Mapping[str, Any]) -> dict[str, Any]:
     status, state = status_of(job), _phase_of(job)
-    since = part(status, "state").get("lastTransitionTime")
+    since = subobject(status, "state").get("lastTransitionTime")
     begun = str(meta_of(job).get("creationTimestamp") or "")
     found = {
         "name": name_of(job),
@@ -400,7 +400,7 @@ def _flows_of_template(flow: Manifest) -> Iterator[str]:
 
 def _flows_that_probe(flow: Manifest) -> Iterator[str]:
     for each in spec_of(flow).get("flows") or ():
-        if isinstance(each, dict) and part(part(each, "dependsOn"), "probe"):
+        if isinstance(each, dict) and subobject(subobject(each, "dependsOn"), "probe"):
             yield namespace_of(flow)
 
 
@@ -410,13 +410,13 @@ _PROBING: Final = Index(JOB_FLOW, "probes", _flows_that_probe)
 
 def _template_wakes(template: Manifest, world: World) -> Iterator[Ref]:
     key = f"{namespace_of(template)}/{name_of(template)}"
-    for flow in world.by(_BY_TEMPLATE, key):
+    for flow in world.list_indexed(_BY_TEMPLATE, key):
         yield Ref(JOB_FLOW, namespace_of(flow), name_of(flow))
 
 
 def _pod_wakes(pod: Manifest, world: World) -> Iterator[Ref]:
     """Pods matter to flows that wait for the states of tasks."""
-    if not world.by(_PROBING, namespace_of(pod)):
+    if not world.list_indexed(_PROBING, namespace_of(pod)):
         return
     owner = controller_of(pod)
     if owner is None:
@@ -445,8 +445,8 @@ _JOBS_OF: Final = Index(
 def reconcile_template(template: Manifest, world: World) -> Effects:
     """Say which jobs were made of a template."""
     word = f"{namespace_of(template)}.{name_of(template)}"
-    jobs = sorted(name_of(job) for job in world.by(_JOBS_OF, word))
-    if is_leaving(template) or (status_of(template).get("jobDependsOnList") or []) == jobs:
+    jobs = sorted(name_of(job) for job in world.list_indexed(_JOBS_OF, word))
+    if is_terminating(template) or (status_of(template).get("jobDependsOnList") or []) == jobs:
         return ()
     body = {"status": {"jobDependsOnList": jobs}}
     ref = (namespace_of(template), name_of(template))

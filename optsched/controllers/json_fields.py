@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 
-def part(obj: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def subobject(obj: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """An object inside of an object; empty where there is none."""
     found = obj.get(name)
     return found if isinstance(found, dict) else _NOTHING
@@ -32,17 +32,17 @@ def records(obj: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
 
 def meta_of(obj: Manifest) -> Mapping[str, Any]:
     """`metadata`."""
-    return part(obj, "metadata")
+    return subobject(obj, "metadata")
 
 
 def spec_of(obj: Manifest) -> Mapping[str, Any]:
     """`spec`."""
-    return part(obj, "spec")
+    return subobject(obj, "spec")
 
 
 def status_of(obj: Manifest) -> Mapping[str, Any]:
     """`status`."""
-    return part(obj, "status")
+    return subobject(obj, "status")
 
 
 def name_of(obj: Manifest) -> str:
@@ -67,12 +67,12 @@ def version_of(obj: Manifest) -> str:
 
 def labels_of(obj: Manifest) -> Mapping[str, str]:
     """`metadata.labels`."""
-    return part(meta_of(obj), "labels")
+    return subobject(meta_of(obj), "labels")
 
 
 def annotations_of(obj: Manifest) -> Mapping[str, str]:
     """`metadata.annotations`."""
-    return part(meta_of(obj), "annotations")
+    return subobject(meta_of(obj), "annotations")
 
 
 def acting_for(*manifests: Manifest) -> dict[str, str]:
@@ -92,7 +92,7 @@ def without_record(annotations: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in annotations.items() if name != SUBMITTER}
 
 
-def is_leaving(obj: Manifest) -> bool:
+def is_terminating(obj: Manifest) -> bool:
     """Whether somebody has asked the object to go."""
     return bool(meta_of(obj).get("deletionTimestamp"))
 

@@ -49,7 +49,7 @@ from optsched.controllers.json_fields import (
     annotations_of,
     controller_of,
     created_ms,
-    is_leaving,
+    is_terminating,
     labels_of,
     meta_of,
     name_of,
@@ -133,15 +133,15 @@ class PodGroups:
         if not ref.name.startswith(MADE_GROUP_PREFIX):
             return ()
         group = world.get(POD_GROUP, ref.namespace, ref.name)
-        if group is not None and is_leaving(group):
+        if group is not None and is_terminating(group):
             return ()
-        pods = sorted(world.by(self._members_of, f"{ref.namespace}/{ref.name}"), key=_age)
+        pods = sorted(world.list_indexed(self._members_of, f"{ref.namespace}/{ref.name}"), key=_age)
         owner = _owner(pods[-1] if pods else group, world)
         if owner is not None and _is_scaled_away(owner):
             return () if group is None else (_delete(group),)
         if not pods:
             return ()
-        wanted = self._wanted(ref, pods[-1], owner, world)
+        wanted = self._desired_group(ref, pods[-1], owner, world)
         if group is None:
             return self._create(wanted, pods, world)
         return (*_sync(group, wanted), *_annotate(ref.name, pods))
@@ -156,7 +156,11 @@ class PodGroups:
         spec = spec_of(pod)
         if spec.get("schedulerName") not in self._options.scheduler_names:
             return
-        if is_leaving(pod) or status_of(pod).get("phase") in _ENDED or spec.get("schedulingGroup"):
+        if (
+            is_terminating(pod)
+            or status_of(pod).get("phase") in _ENDED
+            or spec.get("schedulingGroup")
+        ):
             return
         made = group_name_of(pod)
         if named in ("", made):
@@ -177,7 +181,7 @@ class PodGroups:
     def _queue_wakes(self, queue: Manifest, world: World) -> Iterator[Ref]:
         """Pods that wait for the queue; those whose namespace names it are looked at, too."""
         name = name_of(queue)
-        for pod in world.by(self._pods_of_queue, name):
+        for pod in world.list_indexed(self._pods_of_queue, name):
             yield from self._pod_wakes(pod, world)
         for namespace in world.listed(NAMESPACE):
             if annotations_of(namespace).get(QUEUE_NAME) == name:
@@ -187,7 +191,7 @@ class PodGroups:
 
     # --- what a PodGroup should be ---------------------------------------------------------------
 
-    def _wanted(
+    def _desired_group(
         self, ref: Ref, pod: Manifest, owner: Manifest | None, world: World
     ) -> dict[str, Any]:
         """The PodGroup as it should be; pod: the newest that is in it."""
@@ -314,11 +318,11 @@ def _sync(group: Manifest, wanted: Mapping[str, Any]) -> Iterator[Patch]:
     changed = {name: spec.get(name) for name in fields if known.get(name) != spec.get(name)}
     if changed:
         body["spec"] = {n: _replaced(known.get(n), value) for n, value in changed.items()}
-    for part, there in (("annotations", annotations_of(group)), ("labels", labels_of(group))):
-        texts = wanted["metadata"].get(part, {})
+    for subobject, there in (("annotations", annotations_of(group)), ("labels", labels_of(group))):
+        texts = wanted["metadata"].get(subobject, {})
         fresh = {name: text for name, text in texts.items() if there.get(name) != text}
         if fresh:
-            body.setdefault("metadata", {})[part] = fresh
+            body.setdefault("metadata", {})[subobject] = fresh
     if body:
         yield Patch(POD_GROUP, namespace_of(group), name_of(group), body, uid_of(group))
 

@@ -24,15 +24,15 @@ from optsched.controllers.bus_commands import (
     action_of,
     command_wakes,
     commands_for,
-    done,
-    forgotten,
-    is_for,
+    delete_command,
+    delete_orphaned_commands,
+    is_addressed_to,
 )
 from optsched.controllers.controller import Controller
 from optsched.controllers.effects import Emit, Patch, PatchStatus, Then
 from optsched.controllers.json_fields import (
     annotations_of,
-    is_leaving,
+    is_terminating,
     name_of,
     spec_of,
     status_of,
@@ -72,7 +72,7 @@ CHILDREN_OF: Final = Index(QUEUE, "parent", lambda queue: (parent_of(queue),))
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
+class _DesiredState:
     """What a queue should be: open or not, and if not, whether only because its parent is not."""
 
     is_open: bool
@@ -80,10 +80,10 @@ class _Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class _Heard:
+class _CommandOutcome:
     """What Commands have made of a wish, and what to say to those who gave them."""
 
-    wish: _Wish
+    desired: _DesiredState
     answers: tuple[Emit, ...] = ()
 
 
@@ -93,53 +93,55 @@ def reconcile(queue: Manifest, world: World) -> Effects:
     What is written decides what is written next, in an order that a crash cannot harm: the mark of
     a queue that its parent closes comes before the state, and goes after it. A Command goes last.
     """
-    if is_leaving(queue):
+    if is_terminating(queue):
         return ()
     commands = commands_for(Ref(QUEUE, "", name_of(queue)), world)
-    heard = _hear(queue, commands, world)
-    wish = _under_parent(heard.wish, queue, world)
-    state = _state(queue, wish, world)
-    marks = _marks(queue, wish)
-    if state != status_of(queue).get("state") and (wish.is_open or not marks):
+    outcome = _apply_commands(queue, commands, world)
+    desired = _under_parent(outcome.desired, queue, world)
+    state = _state(queue, desired, world)
+    marks = _marks(queue, desired)
+    if state != status_of(queue).get("state") and (desired.is_open or not marks):
         body = {"status": {"state": state.value}}
         patch = PatchStatus(
             QUEUE, "", name_of(queue), body, uid_of(queue), resource_version=version_of(queue)
         )
-        return (Then((patch, *_told(queue, state))), *heard.answers)
+        return (Then((patch, *_state_events(queue, state))), *outcome.answers)
     if marks:
-        return (Patch(QUEUE, "", name_of(queue), marks, uid_of(queue)), *heard.answers)
-    return (*heard.answers, *(done(command) for command in commands))
+        return (Patch(QUEUE, "", name_of(queue), marks, uid_of(queue)), *outcome.answers)
+    return (*outcome.answers, *(delete_command(command) for command in commands))
 
 
 def decide(ref: Ref, world: World) -> Effects:
     """The effects for a queue; Commands for one that is not there are cleared away."""
     queue = world.get(QUEUE, "", ref.name)
-    return forgotten(ref, world) if queue is None else reconcile(queue, world)
+    return delete_orphaned_commands(ref, world) if queue is None else reconcile(queue, world)
 
 
 # --- what is wished ------------------------------------------------------------------------------
 
 
-def _wish_of(queue: Manifest) -> _Wish:
+def _desired_state(queue: Manifest) -> _DesiredState:
     by_parent = annotations_of(queue).get(CLOSED_BY_PARENT) == _TRUE
-    return _Wish(status_of(queue).get("state") not in _SHUT, by_parent)
+    return _DesiredState(status_of(queue).get("state") not in _SHUT, by_parent)
 
 
-def _hear(queue: Manifest, commands: Iterable[Manifest], world: World) -> _Heard:
-    heard = _Heard(_wish_of(queue))
+def _apply_commands(queue: Manifest, commands: Iterable[Manifest], world: World) -> _CommandOutcome:
+    outcome = _CommandOutcome(_desired_state(queue))
     for command in commands:
-        if is_for(command, queue):
-            heard = _obey(heard, action_of(command), queue, world)
-    return heard
+        if is_addressed_to(command, queue):
+            outcome = _apply_command(outcome, action_of(command), queue, world)
+    return outcome
 
 
-def _obey(heard: _Heard, action: str, queue: Manifest, world: World) -> _Heard:
+def _apply_command(
+    outcome: _CommandOutcome, action: str, queue: Manifest, world: World
+) -> _CommandOutcome:
     refusal = _refusal(action, queue, world)
     if refusal:
-        return replace(heard, answers=(*heard.answers, _emit(queue, action, refusal)))
+        return replace(outcome, answers=(*outcome.answers, _emit(queue, action, refusal)))
     if action == SYNC_QUEUE:
-        return heard
-    return replace(heard, wish=_Wish(action == OPEN_QUEUE))
+        return outcome
+    return replace(outcome, desired=_DesiredState(action == OPEN_QUEUE))
 
 
 def _refusal(action: str, queue: Manifest, world: World) -> str:
@@ -158,43 +160,43 @@ def _is_shut(name: str, world: World) -> bool:
     return queue is not None and status_of(queue).get("state") in _SHUT
 
 
-def _under_parent(wish: _Wish, queue: Manifest, world: World) -> _Wish:
+def _under_parent(desired: _DesiredState, queue: Manifest, world: World) -> _DesiredState:
     """The wish as the parent of a queue lets it be."""
     if _is_shut(parent_of(queue), world):
-        return _Wish(is_open=False, by_parent=True) if wish.is_open else wish
-    return _Wish(is_open=True) if wish.by_parent else wish
+        return _DesiredState(is_open=False, by_parent=True) if desired.is_open else desired
+    return _DesiredState(is_open=True) if desired.by_parent else desired
 
 
 # --- what is written -----------------------------------------------------------------------------
 
 
-def _state(queue: Manifest, wish: _Wish, world: World) -> QueueState:
-    if wish.is_open:
+def _state(queue: Manifest, desired: _DesiredState, world: World) -> QueueState:
+    if desired.is_open:
         return QueueState.OPEN
-    is_empty = not any(_what_is_left(name_of(queue), world))
+    is_empty = not any(_open_dependents(name_of(queue), world))
     return QueueState.CLOSED if is_empty else QueueState.CLOSING
 
 
-def _what_is_left(name: str, world: World) -> Iterator[bool]:
+def _open_dependents(name: str, world: World) -> Iterator[bool]:
     """True for each PodGroup of a queue that has not completed, and each child not yet Closed."""
-    for group in world.by(GROUPS_OF, name):
+    for group in world.list_indexed(GROUPS_OF, name):
         yield status_of(group).get("phase") != PodGroupPhase.COMPLETED
-    for child in world.by(CHILDREN_OF, name):
+    for child in world.list_indexed(CHILDREN_OF, name):
         yield status_of(child).get("state") != QueueState.CLOSED
 
 
-def _marks(queue: Manifest, wish: _Wish) -> dict[str, object]:
+def _marks(queue: Manifest, desired: _DesiredState) -> dict[str, object]:
     """The patch of what a queue says about its parent; empty if all is as it should be."""
     patch: dict[str, object] = {}
-    if (annotations_of(queue).get(CLOSED_BY_PARENT) == _TRUE) != wish.by_parent:
-        value = _TRUE if wish.by_parent else None
+    if (annotations_of(queue).get(CLOSED_BY_PARENT) == _TRUE) != desired.by_parent:
+        value = _TRUE if desired.by_parent else None
         patch["metadata"] = {"annotations": {CLOSED_BY_PARENT: value}}
     if name_of(queue) != ROOT_QUEUE and not spec_of(queue).get("parent"):
         patch["spec"] = {"parent": ROOT_QUEUE}
     return patch
 
 
-def _told(queue: Manifest, state: QueueState) -> Iterator[Emit]:
+def _state_events(queue: Manifest, state: QueueState) -> Iterator[Emit]:
     before = str(status_of(queue).get("state") or "")
     if before and state is QueueState.OPEN:
         known = before in _SHUT
@@ -222,7 +224,7 @@ def _queue_wakes(queue: Manifest, world: World) -> Iterable[Ref]:
     parent = parent_of(queue)
     if parent and _is_shut(parent, world):
         yield Ref(QUEUE, "", parent)
-    for child in world.by(CHILDREN_OF, name_of(queue)):
+    for child in world.list_indexed(CHILDREN_OF, name_of(queue)):
         yield Ref(QUEUE, "", name_of(child))
 
 

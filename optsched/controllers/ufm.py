@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from optsched.api.hypernode import MemberType
 from optsched.api.kinds import HYPER_NODE
 from optsched.api.schema import NAME_PATTERN
-from optsched.controllers.json_fields import name_of, part, records, spec_of
+from optsched.controllers.json_fields import name_of, records, spec_of, subobject
 from optsched.units.unreadable import why_unreadable
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _named(
 
 def _nodes(hypernode: Manifest) -> set[str]:
     members = records(spec_of(hypernode), "members")
-    return {str(part(part(m, "selector"), "exactMatch").get("name")) for m in members}
+    return {str(subobject(subobject(m, "selector"), "exactMatch").get("name")) for m in members}
 
 
 def _hypernode(name: str, tier: int, kind: MemberType, names: Iterable[str]) -> dict[str, Any]:

@@ -44,10 +44,10 @@ class World(Protocol):
     def owned_by(self, kind: Kind, uid: str) -> Collection[Manifest]:
         """The objects of a kind whose controlling owner has this UID."""
 
-    def by(self, index: Index, value: str) -> Collection[Manifest]:
+    def list_indexed(self, index: Index, value: str) -> Collection[Manifest]:
         """The objects that an index has under a word; the controller has to name the index."""
 
-    def stranger(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+    def unfollowed_metadata(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
         """The metadata of an object outside of what is followed, whose name somebody wanted.
 
         It was there when an object of that name was to be created a few seconds ago.
@@ -56,5 +56,5 @@ class World(Protocol):
     def is_answered(self, question: Question) -> bool:
         """Whether somebody has answered a question since it was first asked."""
 
-    def heard(self, fabric: Fabric) -> FabricAnswer | None:
+    def fabric_answer(self, fabric: Fabric) -> FabricAnswer | None:
         """What was last heard of a fabric; None where it has not been asked."""

@@ -9,7 +9,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Recent(Generic[K, V]):
+class RecentCache(Generic[K, V]):
     """Values by key; what is not asked for while `size` others come is forgotten."""
 
     def __init__(self, size: int) -> None:

@@ -26,7 +26,7 @@ from optsched.cluster.decisions import (
     Sense,
 )
 from optsched.cluster.dra_devices import DeviceGrant, DeviceId
-from optsched.cluster.gpu_shares import CardUse
+from optsched.cluster.gpu_shares import GpuShare
 from optsched.cluster.numa import NumaPart
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.formats.codec.snapshot_annotations import API_VERSION
@@ -209,7 +209,7 @@ class PlanDocument:
     enqueued: tuple[str, ...] = ()
     pending: Mapping[str, Reason] = field(default_factory=dict)
     pending_pods: Mapping[str, Reason] = field(default_factory=dict)
-    cards: Mapping[str, tuple[CardUse, ...]] = field(default_factory=dict)
+    shared_gpus: Mapping[str, tuple[GpuShare, ...]] = field(default_factory=dict)
     devices: Mapping[str, tuple[DeviceGrant, ...]] = field(default_factory=dict)
     numa: Mapping[str, tuple[NumaPart, ...]] = field(default_factory=dict)
 
@@ -230,13 +230,13 @@ def plan_document(plan: Plan) -> PlanDocument:
         enqueued=tuple(sorted(a.gang for a in plan.actions if isinstance(a, Enqueue))),
         pending=plan.pending,
         pending_pods=plan.pending_tasks,
-        cards={a.task: a.cards for a in bound if a.cards},
-        devices={a.task: grants for a in bound if (grants := _given(a.devices))},
+        shared_gpus={a.task: a.shared_gpus for a in bound if a.shared_gpus},
+        devices={a.task: grants for a in bound if (grants := _with_devices(a.devices))},
         numa={a.task: a.numa for a in bound if a.numa},
     )
 
 
-def _given(grants: tuple[DeviceGrant, ...]) -> tuple[DeviceGrant, ...]:
+def _with_devices(grants: tuple[DeviceGrant, ...]) -> tuple[DeviceGrant, ...]:
     """Without claims that have all they need."""
     return tuple(grant for grant in grants if grant.devices)
 
@@ -253,7 +253,7 @@ def encode_plan(document: PlanDocument) -> dict[str, Any]:
         "pending": _encode_reasons(document.pending),
         "pendingPods": _encode_reasons(document.pending_pods),
         "certificate": _encode_certificate(document.certificate),
-        **_encode_parts("cards", document.cards, _encode_card),
+        **_encode_parts("cards", document.shared_gpus, _encode_gpu_share),
         **_encode_parts("devices", document.devices, _encode_grant),
         **_encode_parts("numa", document.numa, _encode_cell),
     }
@@ -273,7 +273,7 @@ def _encode_parts(
     return {name: found} if found else {}
 
 
-def _encode_card(use: CardUse) -> list[Any]:
+def _encode_gpu_share(use: GpuShare) -> list[Any]:
     fields = {"gpu": use.key, "memory": use.memory, "cores": use.cores}
     cut = {"instance": use.instance} if use.instance else {}
     npu = {"npu": use.npu} if use.npu else {}
@@ -357,9 +357,11 @@ def parse_plan(obj: object) -> tuple[PlanDocument | None, tuple[FieldError, ...]
         enqueued=tuple(_checked(whole, "enqueued", whole.texts("enqueued"))),
         pending=dict(_reasons(whole, "pending")),
         pending_pods=dict(_reasons(whole, "pendingPods")),
-        cards={key: tuple(map(_card, parts)) for key, parts in _parts(whole, "cards")},
-        devices={key: _grants(parts) for key, parts in _parts(whole, "devices")},
-        numa={key: tuple(map(_cell, parts)) for key, parts in _parts(whole, "numa")},
+        shared_gpus={
+            key: tuple(map(_gpu_share, parts)) for key, parts in _read_shares(whole, "cards")
+        },
+        devices={key: _grants(parts) for key, parts in _read_shares(whole, "devices")},
+        numa={key: tuple(map(_cell, parts)) for key, parts in _read_shares(whole, "numa")},
     )
     return None if errors else document, tuple(errors)
 
@@ -377,7 +379,7 @@ def _nodes(fields: Fields, name: str) -> dict[str, str]:
     return {key: found[key] for key in _checked(fields, name, sorted(found))}
 
 
-def _parts(whole: Fields, name: str) -> Iterator[tuple[str, Iterator[Fields]]]:
+def _read_shares(whole: Fields, name: str) -> Iterator[tuple[str, Iterator[Fields]]]:
     """Lists of parts by key of a pod."""
     obj = whole.raw(name)
     listed = obj if isinstance(obj, dict) else {}
@@ -389,10 +391,10 @@ def _parts(whole: Fields, name: str) -> Iterator[tuple[str, Iterator[Fields]]]:
         yield key, whole.part(f"{name}[{key}]", each, inner).records("parts")
 
 
-def _card(fields: Fields) -> CardUse:
+def _gpu_share(fields: Fields) -> GpuShare:
     memory, cores, container = (fields.integer(n) for n in ("memory", "cores", "container"))
     instance, npu = fields.text("instance"), fields.text("npu")
-    return CardUse(fields.text("gpu"), memory, cores, container, instance, npu)
+    return GpuShare(fields.text("gpu"), memory, cores, container, instance, npu)
 
 
 def _cell(fields: Fields) -> NumaPart:
@@ -507,17 +509,17 @@ def restore_plan(document: PlanDocument, snapshot: Snapshot) -> tuple[Plan, tupl
         ("nominations", document.nominations, Nominate),
     ):
         actions += _placements(kind, name, nodes, waiting, errors)
-    actions = [_with_parts(action, document) for action in actions]
+    actions = [_with_allocations(action, document) for action in actions]
     plan = Plan(tuple(actions), document.certificate, document.pending, document.pending_pods)
     return plan, tuple(errors)
 
 
-def _with_parts(action: Action, document: PlanDocument) -> Action:
+def _with_allocations(action: Action, document: PlanDocument) -> Action:
     if not isinstance(action, Allocate):
         return action
     return replace(
         action,
-        cards=document.cards.get(action.task, ()),
+        shared_gpus=document.shared_gpus.get(action.task, ()),
         devices=document.devices.get(action.task, ()),
         numa=document.numa.get(action.task, ()),
     )

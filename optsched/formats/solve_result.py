@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.fields import Fields
 from optsched.api.schema import boolean, listing, mapping, record, text, texts
-from optsched.cluster.search_progress import Ending, Incumbent, Progress, relative_gap
+from optsched.cluster.search_progress import Incumbent, Progress, SolveStatus, relative_gap
 from optsched.formats.codec.snapshot_annotations import API_VERSION
 from optsched.formats.plan import (
     LEVEL,
@@ -166,7 +166,7 @@ class SolveResult:
 
     """
 
-    ended: Ending
+    ended: SolveStatus
     versions: Mapping[str, str]
     command: tuple[str, ...]
     instance: InstanceIdentity
@@ -179,7 +179,7 @@ class SolveResult:
     @property
     def is_partial(self) -> bool:
         """Whether more could have been found or proved."""
-        return self.ended is not Ending.COMPLETE
+        return self.ended is not SolveStatus.COMPLETE
 
     @property
     def plan_sha256(self) -> str | None:
@@ -248,7 +248,7 @@ SCHEMA: Final = record(
     ("apiVersion", "kind", "ended", "partial", "versions", "instance", "model", "parameters"),
     apiVersion=text("Version of this format.", enum=[API_VERSION]),
     kind=text("Name of this format.", enum=[KIND]),
-    ended=text("Why it ended.", enum=[each.value for each in Ending]),
+    ended=text("Why it ended.", enum=[each.value for each in SolveStatus]),
     partial=boolean("Whether more could have been found or proved: not ended complete."),
     versions=mapping("By name of the software.", text("A version.")),
     command=texts("Words that do it again."),
@@ -389,7 +389,7 @@ def parse_result(obj: object) -> tuple[SolveResult | None, tuple[FieldError, ...
     for name in ("apiVersion", "kind"):
         whole.text(name)
     result = SolveResult(
-        ended=Ending(whole.text("ended") or Ending.RUNNING),
+        ended=SolveStatus(whole.text("ended") or SolveStatus.RUNNING),
         versions=whole.texts_by_name("versions"),
         command=whole.texts("command"),
         instance=_instance(whole.record("instance")),

@@ -12,7 +12,7 @@ import numpy as np
 
 from optsched.cluster.dra_devices import is_class_quota
 from optsched.cluster.reasons import Reason, ReasonCode
-from optsched.cluster.reservation import bookings_that_bind
+from optsched.cluster.reservation import binding_reservations
 from optsched.cluster.snapshot import NO_POD_LIMIT
 from optsched.cluster.task import TaskStatus
 from optsched.problem.arrays import LARGEST, ranges, sparse_table
@@ -108,7 +108,7 @@ def _plain_rows(snapshot: Snapshot, previous: Problem | None) -> tuple[GangRow, 
 
     def row(gang: Gang) -> GangRow:
         queue = gang.queue if gang.queue in narrow else ""
-        bound = bookings_that_bind(gang, bookings, snapshot.taken_ms) if bookings else ()
+        bound = binding_reservations(gang, bookings, snapshot.taken_ms) if bookings else ()
         # Identity is safe as a key: the previous problem keeps its gangs alive.
         same = known.get(id(gang))
         if same is not None and same.queue == queue and same.bound == bound:

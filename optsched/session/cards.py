@@ -14,7 +14,7 @@ from optsched.plugins.verification.world import World
 if TYPE_CHECKING:
     from optsched.cluster.decisions import Action
     from optsched.cluster.dra_devices import DeviceGrant
-    from optsched.cluster.gpu_shares import CardUse
+    from optsched.cluster.gpu_shares import GpuShare
     from optsched.cluster.numa import NumaPart
     from optsched.cluster.snapshot import Snapshot
     from optsched.plugins.ruleset import RuleSet
@@ -25,22 +25,22 @@ def with_cards(
 ) -> tuple[Action, ...]:
     """The actions with the parts of their nodes that tasks get, as far as rules deal them."""
     world = World(snapshot, actions)
-    cards: dict[str, tuple[CardUse, ...]] = {}
+    shared_gpus: dict[str, tuple[GpuShare, ...]] = {}
     devices: dict[str, tuple[DeviceGrant, ...]] = {}
     numa: dict[str, tuple[NumaPart, ...]] = {}
     for active in rules.active:
         if isinstance(active.rule, DeviceShare):
-            cards = active.rule.allocate_devices(world)
+            shared_gpus = active.rule.allocate_devices(world)
         elif isinstance(active.rule, DeviceClaims):
             devices = active.rule.grant_devices(world)
         elif isinstance(active.rule, NumaAware):
             numa = active.rule.plan_cells(world)
-    if not cards and not devices and not numa:
+    if not shared_gpus and not devices and not numa:
         return actions
     return tuple(
         replace(
             a,
-            cards=cards.get(a.task, ()),
+            shared_gpus=shared_gpus.get(a.task, ()),
             devices=devices.get(a.task, ()),
             numa=numa.get(a.task, ()),
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.decisions import LevelResult, LevelStatus
-from optsched.cluster.search_progress import Incumbent, Progress, is_news
+from optsched.cluster.search_progress import Incumbent, Progress, changes_level
 from optsched.plugins.outcome import Outcome
 from optsched.problem.arrays import UNPLACED
 from optsched.solver.portfolio import NO_SOLVER, evaluate_greedy, is_no_worse
@@ -79,7 +79,7 @@ class History:
 
     def note(self, progress: Progress) -> None:
         """Keep progress and tell of it, unless nothing is new."""
-        if not is_news(progress, self.progress):
+        if not changes_level(progress, self.progress):
             return
         self.progress.append(progress)
         if self._watch is not None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from optsched.api.wellknown import DATASETS
-from optsched.cluster.local_data import NO_WANTS, Wants
+from optsched.cluster.local_data import NO_REQUIRED_DATA, RequiredData
 from optsched.cluster.task import TaskStatus
 from optsched.formats.codec.local_data import datasets_in
 from optsched.plugins.scores.nodeorder import NodeOrder
@@ -46,7 +46,7 @@ def with_wants(snapshot: Snapshot, scoring: Iterable[Rule]) -> Snapshot:
     changed: dict[str, dict[str, Task]] = {}
     for gang, task in pending:
         wants = _kept(task, gang.annotations, known)
-        if wants != NO_WANTS:
+        if wants != NO_REQUIRED_DATA:
             fresh = replace(task, shape=replace(task.shape, wants=wants))
             changed.setdefault(gang.key, {})[task.key] = fresh
     if not changed:
@@ -68,10 +68,10 @@ class _Known(NamedTuple):
         return cls(frozenset(counts), telling)
 
 
-def _kept(task: Task, of_gang: Mapping[str, str], known: tuple[_Known, _Known]) -> Wants:
+def _kept(task: Task, of_gang: Mapping[str, str], known: tuple[_Known, _Known]) -> RequiredData:
     images = tuple(name if name in known[0].held else "" for name in task.wants.images)
     datasets = task.wants.datasets or datasets_in(of_gang.get(DATASETS, ""))
-    return Wants(
+    return RequiredData(
         images if known[0].telling.intersection(images) else (),
         datasets if known[1].telling.intersection(datasets) else (),
     )

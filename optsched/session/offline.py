@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from optsched.cluster.search_progress import Ending, is_news
+from optsched.cluster.search_progress import SolveStatus, changes_level
 from optsched.formats.plan import plan_document
 from optsched.formats.solve_result import (
     FileSum,
@@ -119,19 +119,19 @@ def solve_offline(
     report = run_session(snapshot, policy, around)
     plan = report.plan
     if means.is_stopped():
-        ended = Ending.INTERRUPTED
+        ended = SolveStatus.INTERRUPTED
     else:
         ended = ending_of(plan.certificate, means.limits, optimises=means.solver is not None)
     result = recorder.result(ended, report.trace.incumbents)
     return report, replace(result, plan=plan_document(plan))
 
 
-def ending_of(certificate: Certificate, limits: Limits, *, optimises: bool) -> Ending:
+def ending_of(certificate: Certificate, limits: Limits, *, optimises: bool) -> SolveStatus:
     """Why a solve ended, by what its certificate says."""
     is_close = all(limits.suffices(each.value, each.bound) for each in certificate.levels)
     if not optimises or (is_close and not certificate.relaxed):
-        return Ending.COMPLETE
-    return Ending.LIMIT
+        return SolveStatus.COMPLETE
+    return SolveStatus.LIMIT
 
 
 def check_resumable(earlier: SolveResult, assignment: Assignment) -> None:
@@ -180,7 +180,7 @@ class Recorder:
     def progressed(self, progress: Progress) -> None:
         """See `Watch`."""
         later = replace(progress, at_s=round(self._begun_s + progress.at_s, 6))
-        if not is_news(later, self.progress):
+        if not changes_level(later, self.progress):
             return
         self.progress.append(later)
         self.means.show(later)
@@ -202,12 +202,12 @@ class Recorder:
         self._known |= {turn: find() for turn, find in self._found.items()}
         self._found.clear()
         known = tuple(self._known[turn] for turn in sorted(self._known))
-        self.means.keep(self.result(Ending.RUNNING, known))
+        self.means.keep(self.result(SolveStatus.RUNNING, known))
         if clock is not None:
             now_s = clock.monotonic()
             self._next_s = now_s + _PAUSE * (now_s - begun_s)
 
-    def result(self, ended: Ending, incumbents: tuple[Incumbent, ...]) -> SolveResult:
+    def result(self, ended: SolveStatus, incumbents: tuple[Incumbent, ...]) -> SolveResult:
         """What there is so far, without a plan."""
         given = self.assignment
         return SolveResult(

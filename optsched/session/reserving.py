@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from optsched.cluster.reasons import Reason
-    from optsched.cluster.reservation import Booking
+    from optsched.cluster.reservation import CapacityReservation
     from optsched.cluster.snapshot import Gang, Snapshot
     from optsched.policy.policy import Policy
     from optsched.problem.problem import Problem
@@ -50,7 +50,7 @@ class Reserved:
     """
 
     snapshot: Snapshot
-    bookings: tuple[Booking, ...] = ()
+    bookings: tuple[CapacityReservation, ...] = ()
     problem: Problem | None = None
     outside: tuple[str, ...] = ()
 
@@ -77,7 +77,7 @@ class Reserved:
             and self._is_ahead(b)
         }
 
-    def _is_ahead(self, booking: Booking) -> bool:
+    def _is_ahead(self, booking: CapacityReservation) -> bool:
         return booking.is_open or booking.start_ms > self.snapshot.taken_ms
 
 
@@ -108,15 +108,17 @@ def reserve(
     wishes = _wishes(problem, policy, waiting)
     bookings = make_reservations(problem, policy.rules, wishes) if wishes.gangs else ()
     kept = tuple(
-        b if not is_ordered or b.is_open or b.start_ms > snapshot.taken_ms else b.as_place_in_line
+        b if not is_ordered or b.is_open or b.start_ms > snapshot.taken_ms else b.without_capacity
         for b in bookings
     )
-    kept = kept if any(b.keeps_something for b in kept) else ()
+    kept = kept if any(b.reserves_capacity for b in kept) else ()
     snapshot = replace(snapshot, bookings=kept) if kept != before else problem.snapshot
     return Reserved(snapshot, bookings, problem, outside)
 
 
-def expected(snapshot: Snapshot, policy: Policy, keys: Collection[str]) -> dict[str, Booking]:
+def expected(
+    snapshot: Snapshot, policy: Policy, keys: Collection[str]
+) -> dict[str, CapacityReservation]:
     """The bookings that gangs would get if they had waited for too long, by key.
 
     Those that have done so in truth come before them, as far as they do not matter less. A gang

@@ -23,7 +23,7 @@ from optsched.cluster.decisions import (
     Plan,
     Sense,
 )
-from optsched.cluster.eviction import leaving
+from optsched.cluster.eviction import with_terminating
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.relocation import is_successor, kept_places
 from optsched.cluster.snapshot import GangPhase
@@ -99,7 +99,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from optsched.cluster.decisions import Action
-    from optsched.cluster.reservation import Booking
+    from optsched.cluster.reservation import CapacityReservation
     from optsched.cluster.search_progress import Incumbent, Progress
     from optsched.cluster.snapshot import Gang, Snapshot
     from optsched.plugins.extension_points import AnyLevel, Violation
@@ -249,7 +249,7 @@ def run_session(
 
 def expected_starts(
     snapshot: Snapshot, policy: Policy, keys: Collection[str]
-) -> dict[str, Booking]:
+) -> dict[str, CapacityReservation]:
     """When gangs that wait could start if no others came, by key; see `reserving.expected`.
 
     As far as running pods say when they end: `is_open` where some that are in the way do not.
@@ -507,7 +507,7 @@ class _Session:
     ) -> Candidate:
         """A candidate of some actions on the snapshot of the first round."""
         evictions = tuple(a for a in actions if isinstance(a, Evict) and a not in self._moved)
-        snapshot = leaving(self._start, {e.task for e in evictions})
+        snapshot = with_terminating(self._start, {e.task for e in evictions})
         problem = compile_problem(snapshot, first.problem)
         tiers = find_tiers(problem, self._policy, self._reserved.heads(problem))
         levels = build_levels(problem, self._policy.rules, tiers, self._policy.levels)
@@ -551,7 +551,7 @@ class _Session:
         self._reserved = reserve(self._start, self._policy, None, is_ordered=self._optimises)
         before = self._reserved.snapshot
         victims = {a.task for a in actions if isinstance(a, Evict)}
-        problem = compile_problem(leaving(before, victims), None)
+        problem = compile_problem(with_terminating(before, victims), None)
         tiers = find_tiers(problem, self._policy, self._reserved.heads(problem))
         levels = build_levels(problem, self._policy.rules, tiers, self._policy.levels)
         decisions = decisions_of(problem, actions)

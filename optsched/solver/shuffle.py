@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.decisions import Evict
-from optsched.cluster.eviction import leaving
+from optsched.cluster.eviction import with_terminating
 from optsched.cluster.snapshot import Gang, GangPhase
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.eviction.moves import SHUFFLE, Mover, is_due, left_broken
@@ -61,7 +61,7 @@ def apply_moves(snapshot: Snapshot, evictions: Sequence[Evict]) -> Snapshot:
     budgets = tuple(
         replace(b, allowed=b.allowed - sum(covers(b, t) for t in tasks)) for b in snapshot.budgets
     )
-    return replace(leaving(snapshot, gone), budgets=budgets)
+    return replace(with_terminating(snapshot, gone), budgets=budgets)
 
 
 class _Shuffle:
@@ -195,7 +195,7 @@ def _copy_key(task: Task) -> str:
 
 def _copy_as_pending(task: Task, gang: Gang) -> Gang:
     key = _copy_key(task)
-    waits = replace(task, key=key, gang=key, status=TaskStatus.PENDING, node="", cards=())
+    waits = replace(task, key=key, gang=key, status=TaskStatus.PENDING, node="", shared_gpus=())
     return Gang(
         key,
         queue=gang.queue,

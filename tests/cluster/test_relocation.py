@@ -15,9 +15,9 @@ from optsched.cluster.relocation import (
     Move,
     is_successor,
     kept_places,
-    moved,
     read_moves,
     records,
+    relocate,
     successor_of,
     write_moves,
 )
@@ -157,6 +157,6 @@ def test_a_plan_adds_to_the_records_what_it_moves() -> None:
 
 def test_what_moves_leaves_and_waits() -> None:
     snapshot = world(pod("c", TaskStatus.RUNNING, "n0"), text="")
-    after = moved(snapshot, {"ns/c": "n1"})
+    after = relocate(snapshot, {"ns/c": "n1"})
     assert status_of(after) == {"ns/c": ("Releasing", "n0"), "ns/c~": ("Pending", "n1")}
     assert successor_of(snapshot.gangs[-1].tasks[0], "n1") in after.gangs[-1].tasks

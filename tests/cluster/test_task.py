@@ -8,8 +8,8 @@ from itertools import permutations
 import pytest
 
 from optsched.cluster.dra_devices import DeviceNeed
-from optsched.cluster.gpu_shares import CardRequest
-from optsched.cluster.local_data import Wants
+from optsched.cluster.gpu_shares import GpuShareRequest
+from optsched.cluster.local_data import RequiredData
 from optsched.cluster.numa import NumaNeed
 from optsched.cluster.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
 from optsched.cluster.task import (
@@ -96,14 +96,14 @@ OTHER_VALUE = {
     "host_ports": (HostPort("TCP", "0.0.0.0", 80),),
     "claims": ("ns/data",),
     "device": DeviceRequest(1, 500),
-    "cards": (CardRequest(1, 3000),),
+    "shared_gpus": (GpuShareRequest(1, 3000),),
     "device_claims": ("ns/c",),
     "devices": (DeviceNeed("r", "gpu"),),
     "notes": (("volcano.sh/revocable-zone", "*"),),
     "preempts": False,
     "burst": (("cpu", 500),),
     "numa": (NumaNeed(1),),
-    "wants": Wants(datasets=("x",)),
+    "wants": RequiredData(datasets=("x",)),
 }
 PLAIN = TaskShape((("cpu", 1000),))
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from optsched.cluster.selectors import NodeSelector, NodeTerm, Operator, Requirement
 from optsched.cluster.snapshot import Claim
-from optsched.cluster.volumes import Ask, Holders, Volume, deal
+from optsched.cluster.volumes import Volume, VolumeAssignment, VolumeRequest, assign_volumes
 
 NAMES = ("a", "b", "c", "d")
 
@@ -31,8 +31,8 @@ SMALL, LARGE = Volume("small", capacity_bytes=1), Volume("large", capacity_bytes
 
 def given_out(*claims: Claim, **used_on: str) -> tuple[dict[str, str], set[str]]:
     nodes = {c.key: (used_on.get(c.key, "n"),) for c in claims}
-    holders = deal({c.key: c for c in claims}, nodes, selects)
-    return {claim: volume for volume, claim in holders.of_volume.items()}, holders.short
+    holders = assign_volumes({c.key: c for c in claims}, nodes, selects)
+    return {claim: volume for volume, claim in holders.claim_by_volume.items()}, holders.short
 
 
 def test_the_smallest_volume_that_does_is_chosen_by_small_claims_first():
@@ -55,14 +55,14 @@ def test_a_volume_has_to_be_in_reach_of_all_nodes():
     far = Volume("far", nodes=on("m"))
     assert given_out(waits("x", far)) == ({}, {"x"})
     assert given_out(waits("x", far), x="m") == ({"x": "far"}, set())
-    both = deal({"x": waits("x", far)}, {"x": ("m", "n")}, selects)
+    both = assign_volumes({"x": waits("x", far)}, {"x": ("m", "n")}, selects)
     assert both.short == {"x"}
 
 
 def test_who_leaves_makes_room_for_who_was_short():
-    holders = Holders()
-    assert holders.put(Ask("x", ("v",), is_made=False))
-    assert not holders.put(Ask("y", ("v",), is_made=False))
+    holders = VolumeAssignment()
+    assert holders.put(VolumeRequest("x", ("v",), is_made=False))
+    assert not holders.put(VolumeRequest("y", ("v",), is_made=False))
     assert holders.short == {"y"}
     holders.remove("x")
     assert (holders.short, holders.volume_of("y")) == (set(), "v")
@@ -79,11 +79,11 @@ def fits(asks: list[list[str]]) -> bool:
 
 @given(ASKS)
 def test_all_get_one_wherever_that_can_be(asks: list[list[str]]):
-    holders = Holders()
+    holders = VolumeAssignment()
     for number, ask in enumerate(asks):
-        holders.put(Ask(str(number), tuple(ask), is_made=False))
+        holders.put(VolumeRequest(str(number), tuple(ask), is_made=False))
     assert (not holders.short) == fits(asks)
-    assert all(v in asks[int(claim)] for v, claim in holders.of_volume.items())
+    assert all(v in asks[int(claim)] for v, claim in holders.claim_by_volume.items())
 
 
 @given(ASKS.filter(bool))
@@ -91,8 +91,8 @@ def test_what_is_open_to_a_claim_is_what_leaves_all_others_content(asks: list[li
     *others, mine = asks
     if not fits(others):
         return
-    holders = Holders()
+    holders = VolumeAssignment()
     for number, ask in enumerate(others):
-        holders.put(Ask(str(number), tuple(ask), is_made=False))
+        holders.put(VolumeRequest(str(number), tuple(ask), is_made=False))
     open_to_me = [v for v in mine if fits([*others, [v]])]
-    assert holders.open_to("me", mine) == open_to_me
+    assert holders.usable_volumes("me", mine) == open_to_me

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from optsched.cli.offline.solve_command import solve
-from optsched.cluster.search_progress import Ending
+from optsched.cluster.search_progress import SolveStatus
 from optsched.formats.solve_result import SCHEMA
 from tests.support.pages import ROOT
 
@@ -25,6 +25,6 @@ def test_every_field_of_a_result_is_told(name: str) -> None:
     assert name in ("apiVersion", "kind") or f"`{name}`" in table
 
 
-@pytest.mark.parametrize("ending", Ending)
-def test_every_ending_is_told(ending: Ending) -> None:
+@pytest.mark.parametrize("ending", SolveStatus)
+def test_every_ending_is_told(ending: SolveStatus) -> None:
     assert f"`{ending.value}`" in PAGE

@@ -88,7 +88,7 @@ async def watch_a_job_that_finds_its_names_taken(site: Site) -> None:
         await until(lambda: store.get(CONFIG_MAP, site.name, "j-svc"), "what is free is made")
         assert secrets(shell, site) == []
         assert FOREIGN not in json.dumps(list(store.listed(SECRET)))
-        met = store.stranger(SECRET, site.name, "j-ssh")
+        met = store.unfollowed_metadata(SECRET, site.name, "j-ssh")
         assert met is None or met.keys() == {"apiVersion", "kind", "metadata"}
         # What is made is followed; without its label it is found again, and gets it back.
         body = job(task("a"), name="k", plugins={"ssh": []})

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from optsched.cluster.task import TaskShape
-from optsched.formats.bounded_cache import Interned, Recent
+from optsched.formats.bounded_cache import Interned, RecentCache
 from optsched.formats.codec.pods.reader import PodDecoder
 from tests.formats.objects import pod
 
 
 def test_what_is_not_asked_for_is_forgotten() -> None:
-    recent: Recent[int, int] = Recent(2)
+    recent: RecentCache[int, int] = RecentCache(2)
     for number in range(10):
         recent.add(number, number)
         assert recent.get(0) == 0

@@ -24,7 +24,7 @@ from optsched.cluster.decisions import (
     Sense,
 )
 from optsched.cluster.dra_devices import DeviceGrant, DeviceId
-from optsched.cluster.gpu_shares import CardUse
+from optsched.cluster.gpu_shares import GpuShare
 from optsched.cluster.numa import NumaPart
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.formats.plan import (
@@ -142,7 +142,7 @@ actions = st.lists(
         keys,
         texts,
         keys,
-        st.lists(st.builds(CardUse, texts, numbers, numbers, numbers), max_size=2).map(tuple),
+        st.lists(st.builds(GpuShare, texts, numbers, numbers, numbers), max_size=2).map(tuple),
         st.lists(grants, max_size=2, unique_by=lambda grant: grant.claim).map(tuple),
     )
     | st.builds(Nominate, keys, texts, keys)
@@ -168,7 +168,7 @@ def test_every_plan_survives(plan: Plan):
     assert check(json.loads(write_plan(plan)), SCHEMA) == []
 
 
-CARDS = (CardUse("GPU-a", 8000, 50, 1), CardUse("0", 16384))
+CARDS = (GpuShare("GPU-a", 8000, 50, 1), GpuShare("0", 16384))
 GRANTS = (
     DeviceGrant("ns/c", (("gpu", DeviceId("d", "p", "0")), ("nic", DeviceId("d", "p", "1")))),
     DeviceGrant("ns/d"),
@@ -197,7 +197,11 @@ def test_parts_of_nodes_come_back_with_their_pod():
         ("cards", [], "cards"),
         ("cards", {"g": []}, "cards[g]"),
         ("cards", {"a/b": 3}, "cards[a/b].parts"),
-        ("cards", {"a/b": [{"gpu": "x", "memory": "1", "cores": 0, "container": 0}]}, "memory"),
+        (
+            "cards",
+            {"a/b": [{"gpu": "x", "memory": "1", "cores": 0, "container": 0}]},
+            "memory",
+        ),
         ("devices", {"a/b": [{"claim": "c"}]}, "devices[a/b].parts[0].claim"),
         ("numa", {"a/b": [{"node": 0, "cpus": "4", "gpus": 0}]}, "numa[a/b].parts[0].cpus"),
         ("devices", {"a/b": [{"claim": "n/c"}]}, "devices[a/b].parts[0].driver"),

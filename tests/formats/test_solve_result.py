@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optsched.cluster.decisions import Plan
-from optsched.cluster.search_progress import Ending, Incumbent, Progress, relative_gap
+from optsched.cluster.search_progress import Incumbent, Progress, SolveStatus, relative_gap
 from optsched.formats.plan import plan_document, write_plan
 from optsched.formats.solve_result import (
     SCHEMA,
@@ -33,7 +33,7 @@ from tests.formats.test_plan import ROOT, actions, certificates, check, keys, le
 
 PUBLISHED = ROOT / "deploy" / "schemas" / "solveresult.v1alpha1.json"
 EXAMPLE = SolveResult(
-    ended=Ending.LIMIT,
+    ended=SolveStatus.LIMIT,
     versions={"optsched": "1", "python": "3"},
     command=("optsched", "solve", "c.yaml"),
     instance=InstanceIdentity("c.yaml", (FileSum("c.yaml", checksum(b"nodes")),)),
@@ -63,7 +63,7 @@ files = st.lists(sums, max_size=2).map(tuple)
 seconds = st.floats(0, 1e6)
 results = st.builds(
     SolveResult,
-    st.sampled_from(Ending),
+    st.sampled_from(SolveStatus),
     st.dictionaries(texts, texts, max_size=2),
     st.lists(texts, max_size=3).map(tuple),
     st.builds(InstanceIdentity, texts, files),

@@ -65,7 +65,7 @@ def test_marks_of_dumps_do_not_count_outside_of_a_dump(source: Any) -> None:
     assert gang.waiting_since_ms == gang.created_ms
     assert (gang.problem, task.problem) == (None, None)
     assert all(queue.problem is None for queue in snapshot.queues)
-    assert (task.shape.device, task.shape.cards, task.owner) == (None, (), "")
+    assert (task.shape.device, task.shape.shared_gpus, task.owner) == (None, (), "")
     assert task.shape.numa == ()
 
 
@@ -94,6 +94,6 @@ def test_devices_that_a_pod_did_not_request_are_not_its_own(
 ) -> None:
     found = assemble([node(), vgpus(limits, ids)], taken_ms=7)
     ((task,),) = (gang.tasks for gang in found.snapshot.gangs)
-    assert len(task.cards) == num_held
+    assert len(task.shared_gpus) == num_held
     reported = [p for p in found.problems if "names more devices than the pod" in str(p)]
     assert bool(reported) == (num_held == 0)

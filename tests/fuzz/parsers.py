@@ -58,7 +58,7 @@ from optsched.formats.traces.jobs import GPU, equal_nodes
 from optsched.formats.traces.openb import read_openb_trace
 from optsched.formats.traces.pai import read_pai
 from optsched.formats.traces.philly import read_philly
-from optsched.formats.traces.trace_file import read_own
+from optsched.formats.traces.trace_file import read_trace_file
 from optsched.policy import parse_policy
 from optsched.policy.problem import PolicyError
 from optsched.study.instances.instance_catalogue import read_catalogue
@@ -510,7 +510,7 @@ PARSERS: Final = (
     ),
     Parser(
         "own trace object",
-        as_json(of_file(read_own, "t.yaml")),
+        as_json(of_file(read_trace_file, "t.yaml")),
         _FILES,
         parts_of("instances/traces/*.yaml"),
     ),
@@ -546,7 +546,9 @@ PARSERS: Final = (
             )
         ],
     ),
-    Parser("own trace", of_file(read_own, "t.yaml"), _FILES, files("instances/traces/*.yaml")),
+    Parser(
+        "own trace", of_file(read_trace_file, "t.yaml"), _FILES, files("instances/traces/*.yaml")
+    ),
     Parser("helios", helios, _FILES, texts("\n".join([test_helios.HEAD, *test_helios.JOBS]))),
     Parser(
         "acme",

@@ -10,8 +10,8 @@ import pytest
 
 from optsched.cluster.decisions import Allocate
 from optsched.cluster.dra_devices import (
-    DeviceAsk,
     DeviceClaim,
+    DeviceClaimRequest,
     DeviceClass,
     DeviceConstraint,
     DeviceId,
@@ -339,17 +339,19 @@ def random_claims(rng: np.random.Generator) -> Snapshot:
     ties = [(), (), (DeviceConstraint((), MODEL),), (DeviceConstraint((), MODEL, True),)]
     claims, gangs = {}, []
     for g in range(3):
-        asked = DeviceAsk(random_asks(rng), ties[int(rng.integers(4))])
-        is_own = g < 2
-        what = TaskShape((("cpu", 100),), devices=(asked,) if is_own else ())
-        if not is_own:
+        asked = DeviceClaimRequest(random_asks(rng), ties[int(rng.integers(4))])
+        is_trace_file = g < 2
+        what = TaskShape((("cpu", 100),), devices=(asked,) if is_trace_file else ())
+        if not is_trace_file:
             what = replace(what, device_claims=("ns/shared",))
         made = gang(f"g{g}", ("w", int(rng.integers(1, 3)), what), least=1)
         tasks = []
         for task in made.tasks:
-            key = f"{task.key}-own" if is_own else "ns/shared"
+            key = f"{task.key}-own" if is_trace_file else "ns/shared"
             needs, constraints = asked
-            claims[key] = DeviceClaim(key, needs=needs, is_own=is_own, constraints=constraints)
+            claims[key] = DeviceClaim(
+                key, needs=needs, is_trace_file=is_trace_file, constraints=constraints
+            )
             tasks.append(replace(task, device_claims=(key,)))
         gangs.append(replace(made, tasks=tuple(tasks)))
     snapshot = cluster([small_node(name, 64) for name in on_node], gangs)

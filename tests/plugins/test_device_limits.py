@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from optsched.cluster.cel import Selector
-    from optsched.cluster.dra_devices import DeviceAsk
+    from optsched.cluster.dra_devices import DeviceClaimRequest
 
 NUM_NODES, OF_NODE = 10, 8
 MODEL = f"device.attributes['{DRIVER}'].model"
@@ -185,7 +185,7 @@ def test_a_constraint_costs_as_many_steps_as_it_has_requests(
 def test_nodes_with_the_same_devices_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[str] = []
 
-    def noted(devices: Devices, node: str, ask: DeviceAsk) -> tuple[Option, ...]:
+    def noted(devices: Devices, node: str, ask: DeviceClaimRequest) -> tuple[Option, ...]:
         looked.append(node)
         return options_of(devices, node, ask)
 

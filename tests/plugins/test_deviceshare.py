@@ -11,7 +11,7 @@ import pytest
 
 from optsched.api.wellknown import VGPU_PODGROUP_POLICY
 from optsched.cluster.decisions import Allocate
-from optsched.cluster.gpu_shares import Card, CardRequest, CardUse, Geometry, Instance
+from optsched.cluster.gpu_shares import Geometry, GpuShare, GpuShareRequest, Instance, SharedGpu
 from optsched.cluster.task import TaskShape
 from optsched.plugins.devices.deviceshare import EXCLUSIVE, DeviceShare, Prefers
 from optsched.plugins.gangs.gang import Gang
@@ -33,15 +33,19 @@ BY_NUMBER = RuleSet.of(Gang(), DeviceShare(by_number=True))
 
 
 def vgpu(number: int = 1, memory: int = 0, percent: int = 0, cores: int = 0) -> TaskShape:
-    return TaskShape((("cpu", 100),), cards=(CardRequest(number, memory, percent, cores),))
+    return TaskShape(
+        (("cpu", 100),), shared_gpus=(GpuShareRequest(number, memory, percent, cores),)
+    )
 
 
-def cards(*memory: int, sharers: int = 4, **fields: Any) -> tuple[Card, ...]:
-    return tuple(Card(f"GPU-{i}", m, sharers, "hami-core", **fields) for i, m in enumerate(memory))
+def shared_gpus(*memory: int, sharers: int = 4, **fields: Any) -> tuple[SharedGpu, ...]:
+    return tuple(
+        SharedGpu(f"GPU-{i}", m, sharers, "hami-core", **fields) for i, m in enumerate(memory)
+    )
 
 
-def numbered(memory: int, number: int) -> tuple[Card, ...]:
-    return tuple(Card(str(i), memory) for i in range(number))
+def numbered(memory: int, number: int) -> tuple[SharedGpu, ...]:
+    return tuple(SharedGpu(str(i), memory) for i in range(number))
 
 
 def placed(snapshot: Snapshot, rules: RuleSet = RULES) -> int:
@@ -55,8 +59,8 @@ def placed(snapshot: Snapshot, rules: RuleSet = RULES) -> int:
     return found
 
 
-def host(name: str = "n", *made: Card) -> Node:
-    return node(name, 64, cards=made)
+def host(name: str = "n", *made: SharedGpu) -> Node:
+    return node(name, 64, shared_gpus=made)
 
 
 def many(what: TaskShape, number: int = 9) -> Any:
@@ -69,24 +73,24 @@ def many(what: TaskShape, number: int = 9) -> Any:
 @pytest.mark.parametrize(
     ("what", "made", "number"),
     [
-        (vgpu(memory=300), cards(1000), 3),
-        (vgpu(memory=100), cards(1000), 4),
-        (vgpu(percent=50), cards(1000, 500), 4),
-        (vgpu(memory=100, cores=40), cards(1000), 2),
-        (vgpu(memory=100, cores=100), cards(1000, 1000), 2),
-        (vgpu(2, memory=400), cards(1000, 1000), 2),
-        (vgpu(2, memory=400), cards(1000, 1000, 1000), 3),
-        (vgpu(percent=100), cards(1000, sharers=9), 1),
+        (vgpu(memory=300), shared_gpus(1000), 3),
+        (vgpu(memory=100), shared_gpus(1000), 4),
+        (vgpu(percent=50), shared_gpus(1000, 500), 4),
+        (vgpu(memory=100, cores=40), shared_gpus(1000), 2),
+        (vgpu(memory=100, cores=100), shared_gpus(1000, 1000), 2),
+        (vgpu(2, memory=400), shared_gpus(1000, 1000), 2),
+        (vgpu(2, memory=400), shared_gpus(1000, 1000, 1000), 3),
+        (vgpu(percent=100), shared_gpus(1000, sharers=9), 1),
         (vgpu(memory=10), (), 0),
-        (vgpu(memory=10), cards(1000, is_healthy=False), 0),
-        (vgpu(memory=10), (replace(cards(1000)[0], mode="mig"),), 0),
+        (vgpu(memory=10), shared_gpus(1000, is_healthy=False), 0),
+        (vgpu(memory=10), (replace(shared_gpus(1000)[0], mode="mig"),), 0),
         (vgpu(memory=10), numbered(1000, 2), 0),
     ],
 )
 def test_as_many_as_cards_have_room_for(
-    what: TaskShape, made: tuple[Card, ...], number: int
+    what: TaskShape, made: tuple[SharedGpu, ...], number: int
 ) -> None:
-    if what.cards[0].number == 2 and len(made) == 3:
+    if what.shared_gpus[0].number == 2 and len(made) == 3:
         # One by one from the last card on, two cards each: 2 on cards 2 and 1, then none is left.
         bench = Bench.of(cluster([host("n", *made)], [many(what)]), RULES, ("admission", "tasks"))
         assert int((bench.improved().decisions.node_of >= 0).sum()) == number
@@ -108,7 +112,9 @@ def test_whole_gpus_by_number_share_with_nobody() -> None:
     two = TaskShape((("cpu", 100), ("volcano.sh/gpu-number", 2)))
     offers = (("cpu", 64000), ("pods", 10), ("volcano.sh/gpu-number", 4))
     made = replace(host("n", *numbered(16000, 4)), allocatable=offers)
-    resident = replace(gang("r", ("w", 1, two)).tasks[0], cards=(CardUse("1", 0), CardUse("2", 0)))
+    resident = replace(
+        gang("r", ("w", 1, two)).tasks[0], shared_gpus=(GpuShare("1", 0), GpuShare("2", 0))
+    )
     there = replace(made, residents=(running(resident, "n"),))
     assert placed(cluster([there], [many(two)]), BY_NUMBER) == 1
 
@@ -126,9 +132,9 @@ def test_whole_gpus_by_number_share_with_nobody() -> None:
 )
 def test_models_and_modes_that_a_pod_names(notes: tuple[tuple[str, str], ...], number: int) -> None:
     made = (
-        replace(cards(1000)[0], model="NVIDIA-Tesla T4"),
-        replace(cards(1000)[0], key="GPU-x", model="NVIDIA-V100"),
-        replace(cards(1000)[0], key="GPU-y", model="NVIDIA-V100"),
+        replace(shared_gpus(1000)[0], model="NVIDIA-Tesla T4"),
+        replace(shared_gpus(1000)[0], key="GPU-x", model="NVIDIA-V100"),
+        replace(shared_gpus(1000)[0], key="GPU-y", model="NVIDIA-V100"),
     )
     what = replace(vgpu(percent=100), notes=notes)
     assert placed(cluster([host("n", *made)], [many(what)])) == number
@@ -139,32 +145,34 @@ def test_models_and_modes_that_a_pod_names(notes: tuple[tuple[str, str], ...], n
 
 def test_residents_keep_what_they_were_told() -> None:
     task = gang("r", ("w", 1, vgpu(memory=600))).tasks[0]
-    told = replace(running(task, "n"), cards=(CardUse("GPU-0", 600, 100),))
+    told = replace(running(task, "n"), shared_gpus=(GpuShare("GPU-0", 600, 100),))
     untold = replace(running(task, "n"), key="ns/untold")
-    used = VGPU.resident_use(replace(host("n", *cards(1000, 1000)), residents=(told, untold)))
+    used = VGPU.resident_use(replace(host("n", *shared_gpus(1000, 1000)), residents=(told, untold)))
     assert [(u.memory, u.cores, u.number) for u in used] == [(600, 100, 1), (600, 0, 1)]
 
 
 def test_nobody_joins_a_card_whose_cores_are_all_taken() -> None:
     task = running(gang("r", ("w", 1, vgpu(memory=1, cores=60))).tasks[0], "n")
     pair = [
-        replace(task, key=f"ns/{i}", cards=(CardUse("GPU-0", 1, cores),))
+        replace(task, key=f"ns/{i}", shared_gpus=(GpuShare("GPU-0", 1, cores),))
         for i, cores in enumerate((60, 40))
     ]
-    made = replace(host("n", *cards(1000)), residents=tuple(pair))
+    made = replace(host("n", *shared_gpus(1000)), residents=tuple(pair))
     assert placed(cluster([made], [many(vgpu(memory=1))])) == 0
 
 
 def test_pods_of_a_group_that_spread_share_no_card() -> None:
     apart = replace(vgpu(memory=100), notes=((VGPU_PODGROUP_POLICY, "ns/g"),))
-    assert placed(cluster([host("n", *cards(1000, 1000, 1000))], [many(apart)])) == 3
-    there = replace(running(gang("r", ("w", 1, apart)).tasks[0], "n"), cards=(CardUse("GPU-1", 9),))
-    made = replace(host("n", *cards(1000, 1000)), residents=(there,))
+    assert placed(cluster([host("n", *shared_gpus(1000, 1000, 1000))], [many(apart)])) == 3
+    there = replace(
+        running(gang("r", ("w", 1, apart)).tasks[0], "n"), shared_gpus=(GpuShare("GPU-1", 9),)
+    )
+    made = replace(host("n", *shared_gpus(1000, 1000)), residents=(there,))
     assert placed(cluster([made], [many(apart)])) == 1
     others = replace(vgpu(memory=100), notes=((VGPU_PODGROUP_POLICY, "ns/h"),))
     assert placed(cluster([made], [many(others)])) == 2
     assert placed(cluster([made], [many(vgpu(memory=100))])) == 7
-    full = cluster([host("n", *cards(1000))], [many(apart, 2)])
+    full = cluster([host("n", *shared_gpus(1000))], [many(apart, 2)])
     said = reason(replace(full, gangs=(replace(full.gangs[0], min_member=2),)), RULES, "g")
     assert "room for 1 only: refused by deviceshare" in said
 
@@ -172,7 +180,7 @@ def test_pods_of_a_group_that_spread_share_no_card() -> None:
 # --- engines against the verifier ----------------------------------------------------------------
 
 
-def cut(card: Card) -> Card:
+def cut(card: SharedGpu) -> SharedGpu:
     """The same card, to be cut into quarters, a half and two quarters, or not at all."""
     unit = card.memory // 4
     quarters = Geometry("g1", (Instance("1g", unit, 4),))
@@ -185,7 +193,7 @@ def random_cards(rng: np.random.Generator) -> Snapshot:
     nodes = []
     for n in range(2):
         memory = [int(rng.choice([400, 800])) for _ in range(int(rng.integers(0, 4)))]
-        made = cards(*memory, sharers=int(rng.integers(1, 4)))
+        made = shared_gpus(*memory, sharers=int(rng.integers(1, 4)))
         nodes.append(host(f"n{n}", *(cut(c) if rng.random() < 0.4 else c for c in made)))
     shapes = [
         vgpu(
@@ -197,9 +205,9 @@ def random_cards(rng: np.random.Generator) -> Snapshot:
         for _ in range(3)
     ]
     shapes = [
-        replace(s, cards=(replace(r, percent=0 if r.memory else r.percent),))
+        replace(s, shared_gpus=(replace(r, percent=0 if r.memory else r.percent),))
         for s in shapes
-        for r in s.cards
+        for r in s.shared_gpus
     ]
     if rng.random() < 0.4:
         group = str(rng.choice(["ns/a", "ns/b"]))
@@ -233,7 +241,7 @@ def test_rows_allow_just_what_the_verifier_accepts(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(40 * EFFORT))
 def test_slices_of_a_gpu_are_those_of_one_geometry(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    card = cut(cards(400, sharers=9)[0])
+    card = cut(shared_gpus(400, sharers=9)[0])
     memory = [int(m) for m in rng.choice([50, 100, 150, 200, 350, 500], int(rng.integers(1, 5)))]
     gangs = [gang(f"g{i}", ("w", 1, vgpu(memory=m))) for i, m in enumerate(memory)]
     bench = Bench.of(cluster([host("n", card)], gangs), RULES, ("admission",))
@@ -264,14 +272,14 @@ def test_slices_of_a_gpu_are_those_of_one_geometry(seed: int) -> None:
     ],
 )
 def test_a_gpu_is_cut_as_pods_need_it(what: TaskShape, number: int) -> None:
-    made = cut(cards(400, sharers=9)[0])
+    made = cut(shared_gpus(400, sharers=9)[0])
     assert placed(cluster([host("n", made)], [many(what)])) == number
 
 
 def test_slices_that_run_decide_how_the_rest_is_cut() -> None:
-    made = cut(cards(400, sharers=9)[0])
+    made = cut(shared_gpus(400, sharers=9)[0])
     task = gang("r", ("w", 1, vgpu(memory=150))).tasks[0]
-    there = replace(running(task, "n"), cards=(CardUse("GPU-0", 200, instance="g2-0"),))
+    there = replace(running(task, "n"), shared_gpus=(GpuShare("GPU-0", 200, instance="g2-0"),))
     (used,) = VGPU.resident_use(replace(host("n", made), residents=(there,)))
     assert used.slices == (((1, 0), 1),)
     snapshot = cluster([replace(host("n", made), residents=(there,))], [many(vgpu(memory=100))])
@@ -279,15 +287,15 @@ def test_slices_that_run_decide_how_the_rest_is_cut() -> None:
     actions = with_cards(
         snapshot, Bench.of(snapshot, RULES).actions(Bench.of(snapshot, RULES).greedy()), RULES
     )
-    got = sorted(u.instance for a in actions if isinstance(a, Allocate) for u in a.cards)
+    got = sorted(u.instance for a in actions if isinstance(a, Allocate) for u in a.shared_gpus)
     assert got == ["g2-1", "g2-2"]
-    strange = replace(there, cards=(CardUse("GPU-0", 200, instance="old-7"),))
+    strange = replace(there, shared_gpus=(GpuShare("GPU-0", 200, instance="old-7"),))
     full = cluster([replace(host("n", made), residents=(strange,))], [many(vgpu(memory=100))])
     assert placed(full) == 0
 
 
 def test_configurations_leave_them_to_the_greedy_plan() -> None:
-    bench = Bench.of(cluster([host("n", *cards(1000))], [many(vgpu(memory=300))]), RULES)
+    bench = Bench.of(cluster([host("n", *shared_gpus(1000))], [many(vgpu(memory=300))]), RULES)
     assert bench.tied_by() == ("deviceshare",)
 
 
@@ -299,15 +307,15 @@ def test_configurations_leave_them_to_the_greedy_plan() -> None:
 )
 def test_nodes_with_cards_in_use_or_idle_come_first(prefers: Prefers, node_of: str) -> None:
     task = gang("r", ("w", 1, vgpu(memory=300))).tasks[0]
-    used = replace(host("used", *cards(1000)), residents=(running(task, "used"),))
+    used = replace(host("used", *shared_gpus(1000)), residents=(running(task, "used"),))
     rule = DeviceShare(by_vgpu=True, prefers=prefers, weight=10)
-    snapshot = cluster([host("empty", *cards(1000)), used], [many(vgpu(memory=300), 1)])
+    snapshot = cluster([host("empty", *shared_gpus(1000)), used], [many(vgpu(memory=300), 1)])
     bench = Bench.of(snapshot, RuleSet.of(Gang(), rule))
     assert snapshot.nodes[int(bench.greedy().node_of[0])].name == node_of
 
 
 def test_who_waits_is_told_what_no_card_had() -> None:
-    snapshot = cluster([host("n", *cards(1000))], [many(vgpu(2, memory=300, cores=20), 1)])
+    snapshot = cluster([host("n", *shared_gpus(1000))], [many(vgpu(2, memory=300, cores=20), 1)])
     said = reason(snapshot, RULES, "g")
     assert "1 node had fewer than 2 vGPUs with 300 memory and 20% cores free" in said
 

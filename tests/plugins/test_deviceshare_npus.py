@@ -11,14 +11,14 @@ import pytest
 
 from optsched.api.wellknown import NPU_MODE
 from optsched.cluster.decisions import Allocate
-from optsched.cluster.gpu_shares import Card, CardRequest, CardUse, Chip, Template
+from optsched.cluster.gpu_shares import Chip, GpuShare, GpuShareRequest, SharedGpu, Template
 from optsched.cluster.task import TaskShape
 from optsched.plugins.devices.deviceshare import DeviceShare, Prefers
 from optsched.plugins.gangs.gang import Gang
 from optsched.plugins.ruleset import RuleSet
 from optsched.policy import PolicyError, parse_policy
 from optsched.session.cards import with_cards
-from tests.plugins.test_deviceshare import cards, host, many, placed, vgpu
+from tests.plugins.test_deviceshare import host, many, placed, shared_gpus, vgpu
 from tests.support.effort import EFFORT
 from tests.support.engines import Bench, assert_optimum, assert_rows_as_verified, reason
 from tests.support.small import cluster, gang, running
@@ -35,17 +35,19 @@ CHIP = Chip("Ascend310P", 100, 110, (Template("vir01", 15), Template("vir02", 30
 WIRED = replace(CHIP, name="Ascend910B3")
 
 
-def npu(number: int = 1, memory: int = 0, chip: Chip = CHIP) -> CardRequest:
-    return CardRequest(number, memory, 0 if memory else 100, npu=chip.name)
+def npu(number: int = 1, memory: int = 0, chip: Chip = CHIP) -> GpuShareRequest:
+    return GpuShareRequest(number, memory, 0 if memory else 100, npu=chip.name)
 
 
-def asks(*requests: CardRequest, mode: str = "") -> TaskShape:
+def asks(*requests: GpuShareRequest, mode: str = "") -> TaskShape:
     notes = ((NPU_MODE, mode),) if mode else ()
-    return TaskShape((("cpu", 100),), cards=requests, notes=notes)
+    return TaskShape((("cpu", 100),), shared_gpus=requests, notes=notes)
 
 
-def npus(number: int, chip: Chip = CHIP, sharers: int = 7, **fields: object) -> tuple[Card, ...]:
-    made = Card("", chip.memory, sharers, npu=chip.name, chip=chip)
+def npus(
+    number: int, chip: Chip = CHIP, sharers: int = 7, **fields: object
+) -> tuple[SharedGpu, ...]:
+    made = SharedGpu("", chip.memory, sharers, npu=chip.name, chip=chip)
     return tuple(replace(made, key=f"npu-{i}", **fields) for i in range(number))
 
 
@@ -70,13 +72,13 @@ def npus(number: int, chip: Chip = CHIP, sharers: int = 7, **fields: object) -> 
         (asks(npu(memory=10)), npus(2, is_healthy=False), 0),
         (asks(npu(memory=10)), npus(2, chip=WIRED), 0),
         (asks(npu(memory=10)), tuple(replace(c, chip=None) for c in npus(2)), 0),
-        (asks(npu(memory=10)), cards(1000), 0),
+        (asks(npu(memory=10)), shared_gpus(1000), 0),
         (asks(npu(memory=10), mode="hami-core"), npus(2), 0),
         (asks(npu(memory=10), mode="template"), npus(1), 6),
     ],
 )
 def test_as_many_as_chips_have_parts_for(
-    what: TaskShape, made: tuple[Card, ...], number: int
+    what: TaskShape, made: tuple[SharedGpu, ...], number: int
 ) -> None:
     assert placed(cluster([host("n", *made)], [many(what)]), RULES) == number
 
@@ -89,21 +91,21 @@ def test_switched_off_they_count_by_number_alone() -> None:
 
 def test_a_pod_may_have_gpus_and_npus_at_once() -> None:
     rules = RuleSet.of(Gang(), DeviceShare(by_vgpu=True, by_npu=True))
-    both = TaskShape((("cpu", 100),), cards=(npu(memory=20), *vgpu(memory=300).cards))
-    snapshot = cluster([host("n", *cards(1000), *npus(1))], [gang("g", ("w", 1, both))])
-    assert placed(cluster([host("n", *cards(1000), *npus(1))], [many(both)]), rules) == 3
+    both = TaskShape((("cpu", 100),), shared_gpus=(npu(memory=20), *vgpu(memory=300).shared_gpus))
+    snapshot = cluster([host("n", *shared_gpus(1000), *npus(1))], [gang("g", ("w", 1, both))])
+    assert placed(cluster([host("n", *shared_gpus(1000), *npus(1))], [many(both)]), rules) == 3
     bench = Bench.of(snapshot, rules)
     (made,) = with_cards(snapshot, bench.actions(bench.greedy()), rules)
     assert isinstance(made, Allocate)
-    assert made.cards == (
-        CardUse("npu-0", 30, 0, 0, "vir02", "Ascend310P"),
-        CardUse("GPU-0", 300),
+    assert made.shared_gpus == (
+        GpuShare("npu-0", 30, 0, 0, "vir02", "Ascend310P"),
+        GpuShare("GPU-0", 300),
     )
 
 
 def test_residents_keep_what_they_were_told() -> None:
     task = gang("r", ("w", 1, asks(npu(memory=16)))).tasks[0]
-    told = replace(running(task, "n"), cards=(CardUse("npu-1", 30, npu="Ascend310P"),))
+    told = replace(running(task, "n"), shared_gpus=(GpuShare("npu-1", 30, npu="Ascend310P"),))
     untold = replace(running(task, "n"), key="ns/untold")
     used = NPU.resident_use(replace(host("n", *npus(2)), residents=(told, untold)))
     assert [(u.memory, u.number) for u in used] == [(30, 1), (30, 1)]
@@ -184,10 +186,10 @@ def test_parts_fit_just_where_some_way_of_dealing_them_does(seed: int) -> None:
 # --- order, scores and words ---------------------------------------------------------------------
 
 
-def used_first(rule: DeviceShare, *made: Card) -> list[str]:
+def used_first(rule: DeviceShare, *made: SharedGpu) -> list[str]:
     """The NPUs that a task with two gets where one of them is in use by a part."""
     resident = gang("r", ("w", 1, asks(npu(memory=10, chip=WIRED)))).tasks[0]
-    there = replace(running(resident, "n"), cards=(CardUse("npu-1", 15, npu=WIRED.name),))
+    there = replace(running(resident, "n"), shared_gpus=(GpuShare("npu-1", 15, npu=WIRED.name),))
     snapshot = cluster(
         [replace(host("n", *made), residents=(there,))],
         [gang("g", ("w", 1, asks(npu(memory=10, chip=WIRED), npu(memory=10, chip=WIRED))))],
@@ -196,7 +198,7 @@ def used_first(rule: DeviceShare, *made: Card) -> list[str]:
     bench = Bench.of(snapshot, rules)
     (action,) = with_cards(snapshot, bench.actions(bench.greedy()), rules)
     assert isinstance(action, Allocate)
-    return [use.key for use in action.cards]
+    return [use.key for use in action.shared_gpus]
 
 
 def test_policies_say_which_npus_are_taken_and_networks_which_go_together() -> None:

@@ -10,7 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optsched.cluster.reservation import Booking, bookings_that_bind, end_ms, gang_end_ms
+from optsched.cluster.reservation import (
+    CapacityReservation,
+    binding_reservations,
+    end_ms,
+    gang_end_ms,
+)
 from optsched.cluster.snapshot import Queue
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.gangs.gang import Gang as GangRule
@@ -60,10 +65,10 @@ def booked(draw: DrawFn) -> Bench:
 
 
 @st.composite
-def bookings(draw: DrawFn, snapshot: Snapshot) -> Booking:
+def bookings(draw: DrawFn, snapshot: Snapshot) -> CapacityReservation:
     kept = st.sampled_from([(), ((CPU, 500),), ((CPU, 1000), ("pods", 1)), (("pods", 2),)])
     ceilings = [q.name for q in snapshot.queues if q.capability]
-    return Booking(
+    return CapacityReservation(
         gang=draw(st.sampled_from([*(g.key for g in snapshot.gangs), "a/other"])),
         priority=draw(st.sampled_from([0, 1])),
         start_ms=draw(st.sampled_from([NOW, NOW + 300, NOW + 600])),
@@ -127,10 +132,12 @@ def test_any_plan_is_judged_as_mathematics_says(data: DataObject) -> None:
 # --- planted faults ------------------------------------------------------------------------------
 
 OLD = gang("old", ("w", 1, shape(2)), annotations={ESTIMATE: "99s"})
-BOOKING = Booking("ns/big", 0, 100_000, nodes=(("n0", ((CPU, 4000), ("pods", 1))),))
+BOOKING = CapacityReservation("ns/big", 0, 100_000, nodes=(("n0", ((CPU, 4000), ("pods", 1))),))
 
 
-def stage(*gangs: Gang, booking: Booking = BOOKING, queues: Sequence[Queue] = ()) -> Snapshot:
+def stage(
+    *gangs: Gang, booking: CapacityReservation = BOOKING, queues: Sequence[Queue] = ()
+) -> Snapshot:
     """Two nodes of 4 CPU; `old` holds 2 of n0 until the booking begins."""
     old = replace(OLD, tasks=(replace(running(OLD.tasks[0], "n0"), started_ms=1),))
     big = gang("big", ("w", 1, shape(4)))
@@ -208,18 +215,18 @@ def test_the_shortest_estimate_counts_and_without_one_there_is_no_end():
 def test_a_gang_without_its_minimum_is_completed_first():
     two = gang("two", ("w", 2, shape(1)))
     broken_one = replace(two, tasks=(running(two.tasks[0], "n1"), two.tasks[1]))
-    assert bookings_that_bind(two, [BOOKING], 0) == (0,)
-    assert bookings_that_bind(broken_one, [BOOKING], 0) == ()
+    assert binding_reservations(two, [BOOKING], 0) == (0,)
+    assert binding_reservations(broken_one, [BOOKING], 0) == ()
 
 
 def test_gangs_before_in_the_line_are_not_bound_by_bookings_after_theirs():
     kept = (("n0", (("cpu", 1000),)),)
-    bookings = [Booking(f"ns/{name}", 0, 50, nodes=kept) for name in ("a", "b", "c")]
-    assert bookings_that_bind(one("b"), bookings, 0) == (0,)
-    assert bookings_that_bind(one("x"), bookings, 0) == (0, 1, 2)
-    bookings[0] = bookings[0].as_place_in_line
-    assert bookings_that_bind(one("a"), bookings, 0) == ()
-    assert bookings_that_bind(one("x"), bookings, 0) == (1, 2)
+    bookings = [CapacityReservation(f"ns/{name}", 0, 50, nodes=kept) for name in ("a", "b", "c")]
+    assert binding_reservations(one("b"), bookings, 0) == (0,)
+    assert binding_reservations(one("x"), bookings, 0) == (0, 1, 2)
+    bookings[0] = bookings[0].without_capacity
+    assert binding_reservations(one("a"), bookings, 0) == ()
+    assert binding_reservations(one("x"), bookings, 0) == (1, 2)
 
 
 def test_tasks_that_leave_are_out_of_the_way():

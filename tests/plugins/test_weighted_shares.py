@@ -8,8 +8,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from optsched.cluster.eviction import leaving
-from optsched.cluster.relocation import moved
+from optsched.cluster.eviction import with_terminating
+from optsched.cluster.relocation import relocate
 from optsched.cluster.snapshot import Gang, Queue, Snapshot
 from optsched.cluster.task import Task, TaskStatus
 from optsched.plugins.shares.proportion import deserved_shares, own_shares
@@ -121,7 +121,9 @@ def test_victims_of_the_session_still_count_as_demand() -> None:
     gangs = [gpus("a", 4, held=4), gpus("b", 4)]
     snapshot = cluster([node("n", gpu=4)], gangs, [Queue("a"), Queue("b")])
     gone = {t.key for t in gangs[0].tasks[:3]}
-    assert shares(leaving(snapshot, gone), GPU) == shares(snapshot, GPU) == {"a": 2, "b": 2}
+    assert (
+        shares(with_terminating(snapshot, gone), GPU) == shares(snapshot, GPU) == {"a": 2, "b": 2}
+    )
 
 
 def test_pods_that_terminate_already_do_not() -> None:
@@ -138,7 +140,7 @@ def test_a_pod_that_moves_counts_once() -> None:
         [gpus("a", 1, held=1), gpus("b", 4)],
         [Queue("a"), Queue("b")],
     )
-    after = moved(leaving(snapshot, {"ns/in-a-w-0"}), {"ns/in-a-w-0": "m"})
+    after = relocate(with_terminating(snapshot, {"ns/in-a-w-0"}), {"ns/in-a-w-0": "m"})
     assert shares(after, GPU) == shares(snapshot, GPU) == {"a": 1, "b": 3}
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from optsched.cluster.decisions import Allocate, Evict, Nominate
-from optsched.cluster.gpu_shares import CardRequest, CardUse
+from optsched.cluster.gpu_shares import GpuShare, GpuShareRequest
 from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.task import TaskShape
-from optsched.formats.codec.gpu_shares import bind_marks, card_uses
+from optsched.formats.codec.gpu_shares import gpu_bind_annotations, read_gpu_shares
 from optsched.plugins.devices.deviceshare import DeviceShare
 from optsched.plugins.gangs.gang import Gang
 from optsched.plugins.ruleset import RuleSet
@@ -20,7 +20,7 @@ from optsched.policy import parse_policy
 from optsched.session.cards import with_cards
 from optsched.session.session import run_session
 from tests.conformance.play import alone, solving
-from tests.plugins.test_deviceshare import RULES, cards, host, random_cards, vgpu
+from tests.plugins.test_deviceshare import RULES, host, random_cards, shared_gpus, vgpu
 from tests.support.effort import EFFORT
 from tests.support.engines import Bench
 from tests.support.small import cluster, gang, node, running
@@ -37,20 +37,24 @@ def test_what_is_dealt_is_what_was_asked_for_and_no_card_gives_more_than_it_has(
     actions = with_cards(snapshot, bench.actions(bench.improved().decisions), RULES)
     held = {
         n.name: dict(
-            zip((c.key for c in n.cards), DeviceShare(by_vgpu=True).resident_use(n), strict=True)
+            zip(
+                (c.key for c in n.shared_gpus),
+                DeviceShare(by_vgpu=True).resident_use(n),
+                strict=True,
+            )
         )
         for n in snapshot.nodes
     }
     task_of = {t.key: t for g in snapshot.gangs for t in g.tasks}
-    used: dict[tuple[str, str], list[CardUse]] = {}
+    used: dict[tuple[str, str], list[GpuShare]] = {}
     for action in (a for a in actions if isinstance(a, Allocate)):
-        (asked,) = task_of[action.task].shape.cards
-        assert len({u.key for u in action.cards}) == len(action.cards) == asked.number
-        assert {u.cores for u in action.cards} == {asked.cores}
-        for use in action.cards:
+        (asked,) = task_of[action.task].shape.shared_gpus
+        assert len({u.key for u in action.shared_gpus}) == len(action.shared_gpus) == asked.number
+        assert {u.cores for u in action.shared_gpus} == {asked.cores}
+        for use in action.shared_gpus:
             used.setdefault((action.node, use.key), []).append(use)
     for (name, key), uses in used.items():
-        (card,) = (c for c in snapshot.node_by_name[name].cards if c.key == key)
+        (card,) = (c for c in snapshot.node_by_name[name].shared_gpus if c.key == key)
         before = held[name][key]
         assert before.memory + sum(u.memory for u in uses) <= card.memory
         assert before.cores + sum(u.cores for u in uses) <= 100
@@ -58,37 +62,41 @@ def test_what_is_dealt_is_what_was_asked_for_and_no_card_gives_more_than_it_has(
 
 
 def test_every_container_gets_its_own() -> None:
-    both = TaskShape((("cpu", 100),), cards=(CardRequest(2, 100), CardRequest(1, 50, 0, 30)))
-    bench = Bench.of(cluster([host("n", *cards(500, 500))], [gang("g", ("w", 1, both))]), RULES)
+    both = TaskShape(
+        (("cpu", 100),), shared_gpus=(GpuShareRequest(2, 100), GpuShareRequest(1, 50, 0, 30))
+    )
+    bench = Bench.of(
+        cluster([host("n", *shared_gpus(500, 500))], [gang("g", ("w", 1, both))]), RULES
+    )
     actions = bench.actions(bench.greedy())
     (made,) = with_cards(bench.problem.snapshot, actions, RULES)
     assert isinstance(made, Allocate)
-    assert made.cards == (
-        CardUse("GPU-1", 100),
-        CardUse("GPU-0", 100),
-        CardUse("GPU-1", 50, 30, container=1),
+    assert made.shared_gpus == (
+        GpuShare("GPU-1", 100),
+        GpuShare("GPU-0", 100),
+        GpuShare("GPU-1", 50, 30, container=1),
     )
-    told = bind_marks(made.cards, "n", 5_000)
+    told = gpu_bind_annotations(made.shared_gpus, "n", 5_000)
     assert told["volcano.sh/vgpu-ids-new"] == (
         "GPU-1,NVIDIA,100,0:GPU-0,NVIDIA,100,0:;GPU-1,NVIDIA,50,30:"
     )
     assert told["volcano.sh/devices-to-allocate"] == told["volcano.sh/vgpu-ids-new"]
     assert (told["volcano.sh/vgpu-node"], told["volcano.sh/bind-phase"]) == ("n", "allocating")
     assert told["volcano.sh/vgpu-time"] == told["volcano.sh/bind-time"] == "5"
-    assert card_uses(told, (), []) == made.cards
+    assert read_gpu_shares(told, (), []) == made.shared_gpus
 
 
 def test_numbered_cards_are_told_by_number() -> None:
-    assert bind_marks((CardUse("0", 512), CardUse("2", 512)), "n", 7) == {
+    assert gpu_bind_annotations((GpuShare("0", 512), GpuShare("2", 512)), "n", 7) == {
         "volcano.sh/gpu-index": "0,2",
         "volcano.sh/predicate-time": "7000000",
     }
-    assert bind_marks((), "n", 7) == {}
+    assert gpu_bind_annotations((), "n", 7) == {}
 
 
 def test_without_the_plugin_actions_stay_as_they_are() -> None:
     rules = RuleSet.of(Gang())
-    bench = Bench.of(cluster([host("n", *cards(500))], [gang("g", ("w", 1, vgpu()))]), rules)
+    bench = Bench.of(cluster([host("n", *shared_gpus(500))], [gang("g", ("w", 1, vgpu()))]), rules)
     actions = bench.actions(bench.greedy())
     assert with_cards(bench.problem.snapshot, actions, rules) is actions
 
@@ -111,18 +119,19 @@ MEMORY = "volcano.sh/vgpu-memory"
 
 def asking(memory: int) -> TaskShape:
     request = (("cpu", 100), (MEMORY, memory))
-    return TaskShape(request, cards=(CardRequest(1, memory),))
+    return TaskShape(request, shared_gpus=(GpuShareRequest(1, memory),))
 
 
 def crowded() -> Snapshot:
     """Two cards, each with a task of little importance, and one of more that needs a whole card."""
     low = gang("low", ("w", 2, asking(600)), least=1, priority=1)
     tasks = tuple(
-        replace(running(t, "n"), cards=(CardUse(f"GPU-{i}", 600),)) for i, t in enumerate(low.tasks)
+        replace(running(t, "n"), shared_gpus=(GpuShare(f"GPU-{i}", 600),))
+        for i, t in enumerate(low.tasks)
     )
     low = replace(low, tasks=tasks, phase=GangPhase.RUNNING)
     high = gang("high", ("w", 1, asking(900)), priority=5)
-    made = node("n", 64, cards=cards(1000, 1000))
+    made = node("n", 64, shared_gpus=shared_gpus(1000, 1000))
     offered = (("cpu", 64000), ("pods", 110), (MEMORY, 2000))
     return cluster([replace(made, allocatable=offered)], [low, high])
 
@@ -131,7 +140,7 @@ def crowded() -> Snapshot:
 def test_victims_give_back_their_cards_in_the_session_that_evicts_them(
     around: Surroundings,
 ) -> None:
-    report = run_session(crowded(), parse_policy(CARDS_POLICY, "cards.conf"), around)
+    report = run_session(crowded(), parse_policy(CARDS_POLICY, "shared_gpus.conf"), around)
     assert report.trace.violations == ()
     evicted = [a.task for a in report.plan.actions if isinstance(a, Evict)]
     assert len(evicted) == 1
@@ -139,7 +148,7 @@ def test_victims_give_back_their_cards_in_the_session_that_evicts_them(
         ("ns/high-w-0", "n")
     ]
     (leaves,) = evicted
-    (card,) = next(t for g in crowded().gangs for t in g.tasks if t.key == leaves).cards
+    (card,) = next(t for g in crowded().gangs for t in g.tasks if t.key == leaves).shared_gpus
     assert card.memory == 600
 
 
@@ -148,10 +157,15 @@ def test_what_is_promised_of_cards_is_given_to_nobody_else() -> None:
     late = gang("late", ("w", 1, asking(400)), priority=0)
     gangs = tuple(sorted((*snapshot.gangs, late), key=lambda g: g.key))
     for around in (alone(), solving()):
-        policy = parse_policy(CARDS_POLICY, "cards.conf")
+        policy = parse_policy(CARDS_POLICY, "shared_gpus.conf")
         report = run_session(replace(snapshot, gangs=gangs), policy, around)
         assert report.trace.violations == ()
         binds = [a for a in report.plan.actions if isinstance(a, Allocate)]
         gone = {a.task for a in report.plan.actions if isinstance(a, Evict)}
-        kept = next(t.cards[0].key for g in gangs for t in g.tasks if t.cards and t.key not in gone)
-        assert all(use.key == kept for a in binds for use in a.cards)
+        kept = next(
+            t.shared_gpus[0].key
+            for g in gangs
+            for t in g.tasks
+            if t.shared_gpus and t.key not in gone
+        )
+        assert all(use.key == kept for a in binds for use in a.shared_gpus)

@@ -74,9 +74,9 @@ def test_the_checker_sees_what_is_wrong() -> None:
     for seed in range(12):
         snapshot = random_cards(np.random.default_rng(seed))
         for action in run_session(snapshot, SHARING, Surroundings()).plan.actions:
-            if isinstance(action, Allocate) and action.cards:
-                more = tuple(replace(c, memory=10**6) for c in action.cards)
+            if isinstance(action, Allocate) and action.shared_gpus:
+                more = tuple(replace(c, memory=10**6) for c in action.shared_gpus)
                 told += 1
-                assert wrong_with_devices(snapshot, [replace(action, cards=more)])
-                assert wrong_with_devices(snapshot, [replace(action, cards=())])
+                assert wrong_with_devices(snapshot, [replace(action, shared_gpus=more)])
+                assert wrong_with_devices(snapshot, [replace(action, shared_gpus=())])
     assert told > 3

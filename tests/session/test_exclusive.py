@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.cluster.gpu_shares import Card, CardRequest, CardUse
+from optsched.cluster.gpu_shares import GpuShare, GpuShareRequest, SharedGpu
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.task import TaskShape
 from optsched.policy import PolicyError, parse_policy
@@ -31,7 +31,7 @@ tiers:
 """
 RULES = "[{app: inference, optsched.io/tier: gold}, {team: a}]"
 GOLD = {"app": "inference", "optsched.io/tier": "gold"}
-SHAPE = TaskShape((("cpu", 100),), cards=(CardRequest(1, 10),))
+SHAPE = TaskShape((("cpu", 100),), shared_gpus=(GpuShareRequest(1, 10),))
 both = pytest.mark.parametrize("solver", ["", "solver: none\n"], ids=["cpsat", "none"])
 
 
@@ -46,8 +46,8 @@ def pods(name: str, *labels: dict[str, str]) -> Gang:
 
 
 def host(*modes: str, residents: tuple[Task, ...] = ()) -> Node:
-    cards = tuple(Card(f"GPU-{i}", 100, 9, mode) for i, mode in enumerate(modes))
-    return node("n", 8, cards=cards, residents=residents)
+    shared_gpus = tuple(SharedGpu(f"GPU-{i}", 100, 9, mode) for i, mode in enumerate(modes))
+    return node("n", 8, shared_gpus=shared_gpus, residents=residents)
 
 
 def placed(made: Node, *gangs: Gang, solver: str) -> set[str]:
@@ -73,7 +73,7 @@ def test_others_may_join_them_and_those_of_another_entry_too(solver: str) -> Non
 @both
 def test_those_that_run_count_by_their_labels(solver: str) -> None:
     (there,) = pods("r", GOLD).tasks
-    there = replace(running(there, "n"), cards=(CardUse("GPU-0", 10),))
+    there = replace(running(there, "n"), shared_gpus=(GpuShare("GPU-0", 10),))
     made = host("hami-core", "hami-core", residents=(there,))
     assert len(placed(made, pods("g", GOLD, GOLD), solver=solver)) == 1
 

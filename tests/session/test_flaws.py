@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.cluster.gpu_shares import Card
+from optsched.cluster.gpu_shares import SharedGpu
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.selectors import LabelSelector
 from optsched.cluster.snapshot import Budget, Queue, Snapshot
@@ -59,7 +59,7 @@ def amounts(**cpus: int) -> dict[str, object]:
 
 @both_engines
 def test_nodes_whose_device_plugins_say_what_nobody_understands(solver: str) -> None:
-    strange = node("n0", cards=(Card("npu-0", 1, npu="Ascend999X"),))
+    strange = node("n0", shared_gpus=(SharedGpu("npu-0", 1, npu="Ascend999X"),))
     bad = replace(node("n1"), card_problem="is no list of devices")
     report = decide(cluster([strange, bad], [INNOCENT]), solver)
     assert flaws(report) == [

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from optsched.cluster.decisions import Allocate, Evict, LevelStatus, Nominate, Plan
-from optsched.cluster.eviction import leaving
+from optsched.cluster.eviction import with_terminating
 from optsched.cluster.selectors import LabelSelector, Operator, Requirement
 from optsched.cluster.snapshot import Budget, Gang, GangPhase, Queue, Snapshot
 from optsched.cluster.task import TaskStatus
@@ -249,7 +249,7 @@ def test_an_entitled_gang_reclaims_what_was_lent_and_it_is_not_lent_again(solver
     assert [a.gang for a in plan.actions if isinstance(a, Nominate)] == ["ns/claim"]
     assert started(plan) == []
     # While the victim terminates, its gang waits again and gets nothing of what is promised.
-    waiting = leaving(arrived, {f"ns/{gone}"})
+    waiting = with_terminating(arrived, {f"ns/{gone}"})
     later = decide(waiting, solver=solver)
     assert started(later) == []
     assert [a.gang for a in later.actions if isinstance(a, Nominate)] in ([], ["ns/claim"])

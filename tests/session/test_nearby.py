@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.cluster.local_data import Store, Wants
+from optsched.cluster.local_data import RequiredData, Store
 from optsched.plugins.scores.nodeorder import NodeOrder
 from optsched.plugins.storage.data_locality import DataLocality
 from optsched.policy.load import parse_policy
@@ -34,7 +34,7 @@ def holding(name: str, cpu: int = 4, *datasets: str, **images: int) -> Node:
     return replace(node(name, cpu), store=Store(sized, datasets))
 
 
-def wanting(name: str, number: int, wants: Wants, **fields: object) -> Gang:
+def wanting(name: str, number: int, wants: RequiredData, **fields: object) -> Gang:
     made = gang(name, ("w", number, shape(1)), **fields)
     return replace(made, tasks=tuple(replace(t, wants=wants) for t in made.tasks))
 
@@ -65,7 +65,7 @@ def test_images_count_as_in_kubernetes(
     images: tuple[str, ...], held: list[dict[str, int]], expected: list[float] | None
 ) -> None:
     nodes = [holding(f"n{i}", **images_) for i, images_ in enumerate(held)]
-    snapshot = cluster(nodes, [wanting("g", 1, Wants(images))])
+    snapshot = cluster(nodes, [wanting("g", 1, RequiredData(images))])
     plain = NodeOrder(*[0] * 7)
     assert scores(plain, snapshot) == expected
     if expected is not None:
@@ -88,14 +88,14 @@ def test_nodes_count_by_the_part_of_the_data_sets_that_they_hold(
     wanted: tuple[str, ...], expected: list[float] | None
 ) -> None:
     nodes = [holding("n0", 4, "maps"), node("n1"), holding("n2", 4, "atlas", "maps")]
-    snapshot = cluster(nodes, [wanting("g", 1, Wants((), wanted))])
+    snapshot = cluster(nodes, [wanting("g", 1, RequiredData((), wanted))])
     assert scores(DataLocality(), snapshot) == expected
     assert scores(DataLocality(0), snapshot) is None
 
 
 def test_a_podgroup_may_name_the_data_sets_of_its_pods() -> None:
     nodes = [holding("n0", 4, "maps"), node("n1")]
-    made = wanting("g", 1, Wants(), annotations={"optsched.io/datasets": "maps"})
+    made = wanting("g", 1, RequiredData(), annotations={"optsched.io/datasets": "maps"})
     assert scores(DataLocality(), cluster(nodes, [made])) == [100, 0]
 
 
@@ -103,18 +103,18 @@ def test_a_podgroup_may_name_the_data_sets_of_its_pods() -> None:
 
 
 def test_tasks_stay_alike_where_nodes_do_not_differ() -> None:
-    gangs = [wanting(name, 1, Wants((f"{name}:1",), (name,))) for name in ("a", "b", "c")]
+    gangs = [wanting(name, 1, RequiredData((f"{name}:1",), (name,))) for name in ("a", "b", "c")]
     held = cluster([holding("n0", 4, "a", a=500, c=500), holding("n1", c=500)], gangs)
     assert with_wants(held, []) is held
     assert with_wants(held, [NodeOrder(image_locality=0), DataLocality(0)]) is held
     assert with_wants(cluster([node("n0"), node("n1")], gangs), BOTH).gangs == tuple(gangs)
     classes = compile_problem(with_wants(held, BOTH)).classes
-    assert {s.wants for s in classes.shapes} == {Wants(("a:1",), ("a",)), Wants()}
+    assert {s.wants for s in classes.shapes} == {RequiredData(("a:1",), ("a",)), RequiredData()}
     assert len(compile_problem(with_wants(held, BOTH)).classes.shapes) == 2
 
 
 def test_what_runs_is_left_as_it_is() -> None:
-    made = wanting("g", 2, Wants(("a:1",)))
+    made = wanting("g", 2, RequiredData(("a:1",)))
     first, second = made.tasks
     held = cluster(
         [holding("n0", a=500), node("n1")], [replace(made, tasks=(running(first, "n0"), second))]
@@ -136,13 +136,15 @@ solver: {solver}
 
 
 @both_engines
-@pytest.mark.parametrize("wants", [Wants(("a:1",)), Wants((), ("maps",))], ids=["image", "data"])
-def test_pods_go_where_what_they_need_is(solver: str, wants: Wants) -> None:
+@pytest.mark.parametrize(
+    "wants", [RequiredData(("a:1",)), RequiredData((), ("maps",))], ids=["image", "data"]
+)
+def test_pods_go_where_what_they_need_is(solver: str, wants: RequiredData) -> None:
     # The second node is the freer one: nodeorder alone would take it.
     nodes = [holding("n0", 4, "maps", a=4000), node("n1", 6)]
     policy = parse_policy(POLICY.format(solver=solver), "test.conf")
-    for asked, where in ((wants, {"n0"}), (Wants(), {"n1"})):
-        snapshot = cluster(nodes, [wanting("g", 1, asked), wanting("waits", 20, Wants())])
+    for asked, where in ((wants, {"n0"}), (RequiredData(), {"n1"})):
+        snapshot = cluster(nodes, [wanting("g", 1, asked), wanting("waits", 20, RequiredData())])
         report = run_session(snapshot, policy, SOLVING)
         assert report.trace.violations == ()
         assert set(report.plan.binds.values()) == where

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.cluster.decisions import Certificate, Evict, LevelResult, LevelStatus, Sense
-from optsched.cluster.search_progress import Ending, Incumbent, Progress
+from optsched.cluster.search_progress import Incumbent, Progress, SolveStatus
 from optsched.formats.snapshots.instance_files import read_instance
 from optsched.formats.snapshots.provenance import instance_identity, versions
 from optsched.formats.solve_result import SolveResult, read_result, write_result
@@ -108,13 +108,13 @@ def test_nobody_watches_a_live_session_and_nothing_is_kept() -> None:
 def test_a_proved_plan_is_complete() -> None:
     report, result = solved()
     assert report.plan.certificate.is_proved
-    assert (result.ended, result.is_partial) == (Ending.COMPLETE, False)
+    assert (result.ended, result.is_partial) == (SolveStatus.COMPLETE, False)
 
 
 def test_who_stops_it_gets_the_pipelines_plan_and_a_partial_result() -> None:
     stopped = WorkerProcess(lambda: True)
     report, result = solved(Means(None, stopped, EXACT, is_stopped=lambda: True))
-    assert result.ended is Ending.INTERRUPTED
+    assert result.ended is SolveStatus.INTERRUPTED
     assert report.plan.certificate.stopped == "interrupted"
     assert len(report.plan.binds) == 3
     assert result.incumbents[0].binds == report.plan.binds
@@ -128,19 +128,19 @@ def certificate(value: int, bound: int) -> Certificate:
 @pytest.mark.parametrize(
     ("value", "bound", "gap", "ended"),
     [
-        (100, 101, None, Ending.LIMIT),
-        (100, 101, 0.01, Ending.COMPLETE),
-        (100, 102, 0.01, Ending.LIMIT),
-        (100, 100, None, Ending.COMPLETE),
-        (0, 1, 0.5, Ending.LIMIT),
+        (100, 101, None, SolveStatus.LIMIT),
+        (100, 101, 0.01, SolveStatus.COMPLETE),
+        (100, 102, 0.01, SolveStatus.LIMIT),
+        (100, 100, None, SolveStatus.COMPLETE),
+        (0, 1, 0.5, SolveStatus.LIMIT),
     ],
 )
 def test_a_level_within_the_gap_needs_no_more(
-    value: int, bound: int, gap: float | None, ended: Ending
+    value: int, bound: int, gap: float | None, ended: SolveStatus
 ) -> None:
     limits = replace(EXACT, gap=gap)
     assert ending_of(certificate(value, bound), limits, optimises=True) is ended
-    assert ending_of(certificate(value, bound), limits, optimises=False) is Ending.COMPLETE
+    assert ending_of(certificate(value, bound), limits, optimises=False) is SolveStatus.COMPLETE
 
 
 def test_a_wide_gap_ends_at_the_first_plan_and_the_certificate_says_so() -> None:
@@ -148,7 +148,7 @@ def test_a_wide_gap_ends_at_the_first_plan_and_the_certificate_says_so() -> None
     report, result = solved(Means(None, InProcess(), wide))
     stopped = report.plan.certificate.stopped
     assert stopped == "every level within 99 % of its bound"
-    assert result.ended is Ending.COMPLETE
+    assert result.ended is SolveStatus.COMPLETE
     for level in report.plan.certificate.levels:
         assert wide.suffices(level.value, level.bound)
 
@@ -159,12 +159,12 @@ def test_a_wide_gap_ends_at_the_first_plan_and_the_certificate_says_so() -> None
 def test_what_is_kept_on_the_way_is_enough_to_go_on_from() -> None:
     kept: list[SolveResult] = []
     _, whole = solved(Means(None, InProcess(), EXACT, keep=kept.append))
-    assert all(each.ended is Ending.RUNNING and each.plan is None for each in kept)
+    assert all(each.ended is SolveStatus.RUNNING and each.plan is None for each in kept)
     assert [read_result(write_result(each))[0] for each in kept] == kept
     report, resumed = solved(Means(None, InProcess(), EXACT, earlier=kept[-1]))
     assert report.plan.binds.keys() == {k for i in whole.incumbents for k in i.binds}
     assert resumed.progress[: len(kept[-1].progress)] == kept[-1].progress
-    assert resumed.ended is Ending.COMPLETE
+    assert resumed.ended is SolveStatus.COMPLETE
 
 
 def test_a_finished_result_needs_no_search_at_all() -> None:

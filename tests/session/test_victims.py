@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.cluster.decisions import Allocate, Evict, LevelStatus, Nominate
-from optsched.cluster.eviction import leaving
-from optsched.cluster.gpu_shares import Card, CardRequest, CardUse
+from optsched.cluster.eviction import with_terminating
+from optsched.cluster.gpu_shares import GpuShare, GpuShareRequest, SharedGpu
 from optsched.cluster.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
 from optsched.cluster.snapshot import Budget, Claim, GangPhase, Queue
 from optsched.cluster.task import DeviceRequest, HostPort, PodTerm, SpreadTerm
@@ -176,9 +176,9 @@ def test_a_queue_takes_back_what_is_due_to_it_and_no_more():
 
 
 @pytest.mark.parametrize("engine", ["cpsat", "none"])
-@pytest.mark.parametrize(("lender", "leaving"), [("a", False), ("guest", True)])
+@pytest.mark.parametrize(("lender", "with_terminating"), [("a", False), ("guest", True)])
 def test_siblings_evict_each_other_only_for_what_is_due_to_one_of_them(
-    engine: str, lender: str, leaving: bool
+    engine: str, lender: str, with_terminating: bool
 ):
     """What is due to the parent of both entitles neither against the other: they would go on."""
     queues = [Queue("org", deserved=((GPU, 12),))]
@@ -190,7 +190,7 @@ def test_siblings_evict_each_other_only_for_what_is_due_to_one_of_them(
     around = Surroundings(solver=InProcess(), limits=LIMITS)
     snapshot = cluster(nodes(1), [held, claim], queues)
     report = run_session(snapshot, parse_policy(model, "test.yaml"), around)
-    assert bool(evicted(report.plan)) is leaving
+    assert bool(evicted(report.plan)) is with_terminating
     assert report.trace.repairs == ()
 
 
@@ -220,7 +220,7 @@ def test_nothing_is_evicted_twice_for_the_same_room():
     high = gang("high", ("w", 1, shape(1, 8)), priority=2)
     before = cluster(nodes(1), [low, high])
     plan = decide(before)
-    waiting = leaving(before, {"ns/low-w-0"})
+    waiting = with_terminating(before, {"ns/low-w-0"})
     named = tuple(replace(t, nominated_node="n0") for t in high.tasks)
     gangs = tuple(replace(g, tasks=named) if g.key == high.key else g for g in waiting.gangs)
     again = decide(replace(waiting, gangs=gangs))
@@ -272,7 +272,7 @@ def test_who_is_in_the_way_leaves_though_there_is_room(fields: dict[str, object]
     assert evicted(plan) == ["low-w-0"]
     assert nominated(plan) == {"high-w-0": "n0"}
     named = tuple(replace(t, nominated_node="n0") for t in high.tasks)
-    waiting = leaving(before, {"ns/low-w-0"})
+    waiting = with_terminating(before, {"ns/low-w-0"})
     gangs = tuple(replace(g, tasks=named) if g.key == high.key else g for g in waiting.gangs)
     again = decide(replace(waiting, gangs=gangs))
     assert (evicted(again), nominated(again)) == ([], {"high-w-0": "n0"})
@@ -427,17 +427,17 @@ def test_a_queue_that_keeps_what_it_lends_is_named():
 
 
 def test_a_card_is_cleared_although_the_node_has_as_much_free_in_sum():
-    cards = tuple(Card(f"GPU-{i}", 1000, 4, "hami-core") for i in range(2))
-    there = replace(node("n0", cpu=64), cards=cards)
+    shared_gpus = tuple(SharedGpu(f"GPU-{i}", 1000, 4, "hami-core") for i in range(2))
+    there = replace(node("n0", cpu=64), shared_gpus=shared_gpus)
 
     def holding(name: str, at: int, priority: int) -> Gang:
-        half = shape(1, cards=(CardRequest(1, 500),))
+        half = shape(1, shared_gpus=(GpuShareRequest(1, 500),))
         made = runs(gang(name, ("w", 1, half), priority=priority), "n0")
-        use = (CardUse(f"GPU-{at}", 500),)
-        return replace(made, tasks=tuple(replace(t, cards=use) for t in made.tasks))
+        use = (GpuShare(f"GPU-{at}", 500),)
+        return replace(made, tasks=tuple(replace(t, shared_gpus=use) for t in made.tasks))
 
     lows = [holding("first", 0, 2), holding("second", 1, 1)]
-    high = gang("high", ("w", 1, shape(1, cards=(CardRequest(1, 1000),))), priority=5)
+    high = gang("high", ("w", 1, shape(1, shared_gpus=(GpuShareRequest(1, 1000),))), priority=5)
     plan = decide(cluster([there], [*lows, high]), vgpu=True)
     assert (evicted(plan), nominated(plan)) == (["second-w-0"], {"high-w-0": "n0"})
     level = next(r for r in plan.certificate.levels if r.name == "victims")
@@ -470,7 +470,7 @@ def test_parts_of_gpus_are_freed_and_kept_for_whom_they_were_freed():
     assert evicted(plan) == ["low-w-0"]
     assert nominated(plan) == {"high-w-0": "n0", "high-w-1": "n0"}
     named = tuple(replace(t, nominated_node="n0") for t in high.tasks)
-    waiting = leaving(before, {"ns/low-w-0"})
+    waiting = with_terminating(before, {"ns/low-w-0"})
     gangs = tuple(replace(g, tasks=named) if g.key == high.key else g for g in waiting.gangs)
     again = decide(replace(waiting, gangs=gangs))
     assert (evicted(again), nominated(again)) == ([], nominated(plan))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from optsched.cluster.decisions import Allocate, Evict, LevelStatus, Nominate
-from optsched.cluster.eviction import leaving
+from optsched.cluster.eviction import with_terminating
 from optsched.cluster.snapshot import GangPhase
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
@@ -127,7 +127,7 @@ def test_the_room_is_kept_until_it_is_used() -> None:
     plan = decide(before)
     assert (evicted(plan), seats(plan)) == (["low-w-0"], ["n0"])
     named = tuple(replace(t, nominated_node="n0") for t in high.tasks)
-    waiting = leaving(before, {"ns/low-w-0"})
+    waiting = with_terminating(before, {"ns/low-w-0"})
     gangs = tuple(replace(g, tasks=named) if g.key == high.key else g for g in waiting.gangs)
     again = decide(replace(waiting, gangs=gangs))
     assert (evicted(again), seats(again)) == ([], ["n0"])

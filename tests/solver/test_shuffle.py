@@ -144,7 +144,7 @@ def test_a_gang_that_can_spare_nobody_leaves_whole_or_not_at_all() -> None:
 def test_the_period_is_kept() -> None:
     snapshot = at_noon([lent("n0", "night")], [runs("a", "n0", 3)])
     for ago_ms, number in ((599_999, 0), (600_000, 1)):
-        again = replace(snapshot, shuffled_ms={"tdm": NOW_MS - ago_ms})
+        again = replace(snapshot, last_shuffle_ms={"tdm": NOW_MS - ago_ms})
         assert len(moved(again, tdm())) == number
 
 
@@ -237,7 +237,7 @@ def test_what_was_moved_does_not_come_back() -> None:
     """The pod that is made anew goes to the other node, although that holds more requests."""
     nodes = [busy("n0", 10, 80), busy("n1", 10, 10)]
     anew = gang("a", ("w", 1, shape(1)))
-    snapshot = at_noon(nodes, [anew, runs("b", "n1", 4)], shuffled_ms={"rescheduling": NOW_MS})
+    snapshot = at_noon(nodes, [anew, runs("b", "n1", 4)], last_shuffle_ms={"rescheduling": NOW_MS})
     report = run_session(snapshot, rescheduling(), Surroundings())
     assert report.plan.binds == {"ns/a-w-0": "n1"}
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from optsched.cluster.decisions import Allocate
     from optsched.cluster.dra_devices import DeviceConstraint, DeviceId, DeviceNeed, PooledDevice
-    from optsched.cluster.reservation import Booking
+    from optsched.cluster.reservation import CapacityReservation
     from optsched.cluster.selectors import NodeSelector
     from optsched.cluster.snapshot import Claim, Gang, Node, Queue, Snapshot
     from optsched.cluster.task import HostPort, PodTerm, SpreadTerm, Task, TaskShape
@@ -266,10 +266,10 @@ class Checker:
         )
 
     @property
-    def bookings(self) -> tuple[Booking, ...]:
+    def bookings(self) -> tuple[CapacityReservation, ...]:
         return self.snapshot.bookings
 
-    def _takes_from(self, number: int, booking: Booking) -> bool:
+    def _takes_from(self, number: int, booking: CapacityReservation) -> bool:
         """Whether tasks of gangs that it binds hold what must be free when it begins."""
         come = [p for p in self.new if self._binds(number, self.gang_of[p.task.key])]
         for name, kept in booking.nodes:
@@ -311,7 +311,7 @@ class Checker:
             said = 0
         return min((ms for ms in (task.estimate_ms, said) if ms > 0), default=0)
 
-    def _still_runs(self, task: Task, booking: Booking) -> bool:
+    def _still_runs(self, task: Task, booking: CapacityReservation) -> bool:
         if task.status is TaskStatus.RELEASING:
             return False
         gang = next((g for g in self.snapshot.gangs if g.key == task.gang), None)

@@ -24,8 +24,8 @@ from optsched.cluster.amounts import amounts, total
 from optsched.cluster.dra_devices import (
     NO_DEVICES,
     DeviceAllocation,
-    DeviceAsk,
     DeviceClaim,
+    DeviceClaimRequest,
     DeviceClass,
     DeviceConstraint,
     DeviceId,
@@ -33,7 +33,14 @@ from optsched.cluster.dra_devices import (
     Devices,
     PooledDevice,
 )
-from optsched.cluster.gpu_shares import Card, CardRequest, Chip, Geometry, Instance, Template
+from optsched.cluster.gpu_shares import (
+    Chip,
+    Geometry,
+    GpuShareRequest,
+    Instance,
+    SharedGpu,
+    Template,
+)
 from optsched.cluster.node_shards import NO_SHARDING, Shard, Sharding, ShardMode
 from optsched.cluster.numa import Alignment, Numa, NumaCell, NumaHold, NumaNeed, NumaPart
 from optsched.cluster.selectors import LabelSelector, Operator, Requirement
@@ -164,17 +171,17 @@ def _shapes(namespace: str, about: frozenset[str]) -> SearchStrategy[list[TaskSh
 
 
 _CHIP = Chip("Ascend310P", 100, 110, (Template("vir01", 15), Template("vir02", 30)))
-_NO_CARDS: tuple[tuple[CardRequest, ...], ...] = ((), ())
+_NO_CARDS: tuple[tuple[GpuShareRequest, ...], ...] = ((), ())
 _CARDS = (
-    (CardRequest(1, 40),),
-    (CardRequest(1, 60, 0, 50),),
-    (CardRequest(2, 0, 50),),
-    (CardRequest(1, 0, 100, 100),),
-    (CardRequest(1, 40), CardRequest(1, 60)),
-    (CardRequest(1, 20, npu="Ascend310P"),),
-    (CardRequest(2, 0, 100, npu="Ascend310P"),),
-    (CardRequest(1, 10, npu="Ascend310P"), CardRequest(1, 0, 100, npu="Ascend310P")),
-    (CardRequest(1, 40), CardRequest(1, 20, npu="Ascend310P")),
+    (GpuShareRequest(1, 40),),
+    (GpuShareRequest(1, 60, 0, 50),),
+    (GpuShareRequest(2, 0, 50),),
+    (GpuShareRequest(1, 0, 100, 100),),
+    (GpuShareRequest(1, 40), GpuShareRequest(1, 60)),
+    (GpuShareRequest(1, 20, npu="Ascend310P"),),
+    (GpuShareRequest(2, 0, 100, npu="Ascend310P"),),
+    (GpuShareRequest(1, 10, npu="Ascend310P"), GpuShareRequest(1, 0, 100, npu="Ascend310P")),
+    (GpuShareRequest(1, 40), GpuShareRequest(1, 20, npu="Ascend310P")),
 )
 _GROUPS = ("", "", "", "a/g")
 _CUTS = (
@@ -183,10 +190,10 @@ _CUTS = (
 )
 
 
-def _sharing(shape: TaskShape, cards: tuple[CardRequest, ...], group: str) -> TaskShape:
+def _sharing(shape: TaskShape, shared_gpus: tuple[GpuShareRequest, ...], group: str) -> TaskShape:
     """The shape of a pod that asks for parts of GPUs and NPUs, maybe apart from its group."""
-    notes = ((VGPU_PODGROUP_POLICY, group),) if group and cards else ()
-    return replace(shape, cards=cards, notes=notes)
+    notes = ((VGPU_PODGROUP_POLICY, group),) if group and shared_gpus else ()
+    return replace(shape, shared_gpus=shared_gpus, notes=notes)
 
 
 def _alone(shape: TaskShape, policy: str, is_guaranteed: bool) -> TaskShape:
@@ -241,7 +248,7 @@ CLASSES = {
 }
 
 
-def _asks(*number: int) -> SearchStrategy[DeviceAsk]:
+def _asks(*number: int) -> SearchStrategy[DeviceClaimRequest]:
     """What one claim asks for, in so many requests, mostly plain ones."""
     kinds = _one_of(("any", "any", "any", "a", "a", "a", "odd", "gone"))
     plain = st.builds(
@@ -272,12 +279,14 @@ _CONSTRAINTS = _one_of(
 )
 
 
-def _named(needs: list[DeviceNeed], constraints: tuple[DeviceConstraint, ...]) -> DeviceAsk:
+def _named(
+    needs: list[DeviceNeed], constraints: tuple[DeviceConstraint, ...]
+) -> DeviceClaimRequest:
     found = []
     for i, need in enumerate(needs):
         others = tuple(replace(each, name=f"r{i}/v{j}") for j, each in enumerate(need.alternatives))
         found.append(replace(need, name=f"r{i}", alternatives=others))
-    return DeviceAsk(tuple(found), constraints if found else ())
+    return DeviceClaimRequest(tuple(found), constraints if found else ())
 
 
 def _with_devices(namespace: str) -> SearchStrategy[dict[str, Any]]:
@@ -362,7 +371,9 @@ class _Contest:
         for task in self._tasks:
             for key in task.device_claims[len(task.shape.device_claims) :]:
                 ((needs, constraints),) = task.shape.devices
-                claims[key] = DeviceClaim(key, needs=needs, is_own=True, constraints=constraints)
+                claims[key] = DeviceClaim(
+                    key, needs=needs, is_trace_file=True, constraints=constraints
+                )
         for name, here in on_node.items():
             if here and self._from(0, 0, 1):
                 held = DeviceAllocation(None, (("r", here[0].id),))
@@ -508,7 +519,7 @@ class _Contest:
             residents=tuple(sorted(here, key=lambda task: task.key)),
             numa=numa,
             attach_limits=self._attach_limits() if "claims" in self._about else (),
-            cards=self._cards() if "cards" in self._about else (),
+            shared_gpus=self._cards() if "cards" in self._about else (),
         )
 
     def _attach_limits(self) -> Amounts:
@@ -516,16 +527,16 @@ class _Contest:
         found = {driver: self._from(None, 0, 1, 1, 2) for driver in _CSI}
         return amounts({driver: most for driver, most in found.items() if most is not None})
 
-    def _cards(self) -> tuple[Card, ...]:
+    def _cards(self) -> tuple[SharedGpu, ...]:
         """vGPUs, some of which MIG cuts, and NPUs."""
         made = []
         for i in range(self._from(0, 1, 2, 2)):
             mode, sharers = self._from("hami-core", "hami-core", "mig"), self._from(1, 2, 3)
             cuts = _CUTS if mode == "mig" else ()
             ill = self._from(*[0] * 9, 1)
-            card = Card(f"GPU-{i}", 100, sharers, mode, is_healthy=not ill, geometries=cuts)
+            card = SharedGpu(f"GPU-{i}", 100, sharers, mode, is_healthy=not ill, geometries=cuts)
             made.append(card)
-        npu = Card("", 100, self._from(2, 7), npu=_CHIP.name, chip=_CHIP)
+        npu = SharedGpu("", 100, self._from(2, 7), npu=_CHIP.name, chip=_CHIP)
         made += (replace(npu, key=f"npu-{i}") for i in range(self._from(0, 0, 1, 2)))
         return tuple(made)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from optsched.cluster.gpu_shares import Card, CardUse
+    from optsched.cluster.gpu_shares import GpuShare, SharedGpu
     from optsched.cluster.snapshot import Node, Snapshot
     from optsched.cluster.task import Task, TaskShape
 
@@ -74,17 +74,17 @@ def _fit(parts: list[int], free: list[int]) -> bool:
 
 
 def _cards(node: Node, here: Sequence[tuple[Task, Allocate]]) -> Iterator[str]:
-    cards = {(c.npu, c.key): c for c in node.cards}
-    uses: dict[tuple[str, str], list[CardUse]] = defaultdict(list)
+    shared_gpus = {(c.npu, c.key): c for c in node.shared_gpus}
+    uses: dict[tuple[str, str], list[GpuShare]] = defaultdict(list)
     alone: Counter[tuple[str, str]] = Counter()
     for task, use in _told(node, here):
         uses[use.npu, use.key].append(use)
         alone[use.npu, use.key] += _wants_it_alone(task)
     for task, action in here:
-        yield from _deserved(node, task, action, cards)
-    fresh = {(u.npu, u.key) for _, a in here for u in a.cards}
-    for at in sorted(fresh & set(cards)):
-        card, mine = cards[at], uses[at]
+        yield from _deserved(node, task, action, shared_gpus)
+    fresh = {(u.npu, u.key) for _, a in here for u in a.shared_gpus}
+    for at in sorted(fresh & set(shared_gpus)):
+        card, mine = shared_gpus[at], uses[at]
         where = f"{node.name}, card {card.key}"
         if sum(u.memory for u in mine) > card.memory:
             yield f"{where}: {sum(u.memory for u in mine)} of {card.memory} memory"
@@ -95,38 +95,38 @@ def _cards(node: Node, here: Sequence[tuple[Task, Allocate]]) -> Iterator[str]:
         yield from _slices(where, card, mine)
 
 
-def _told(node: Node, here: Sequence[tuple[Task, Allocate]]) -> Iterator[tuple[Task, CardUse]]:
+def _told(node: Node, here: Sequence[tuple[Task, Allocate]]) -> Iterator[tuple[Task, GpuShare]]:
     for task in node.residents:
-        yield from ((task, use) for use in task.cards)
+        yield from ((task, use) for use in task.shared_gpus)
     for task, action in here:
-        yield from ((task, use) for use in action.cards)
+        yield from ((task, use) for use in action.shared_gpus)
 
 
 def _wants_it_alone(task: Task) -> bool:
-    whole = any(r.cores >= 100 for r in task.shape.cards if not r.npu)
+    whole = any(r.cores >= 100 for r in task.shape.shared_gpus if not r.npu)
     return whole or dict(task.shape.request).get(NUMBER, 0) > 0
 
 
 def _deserved(
-    node: Node, task: Task, action: Allocate, cards: Mapping[tuple[str, str], Card]
+    node: Node, task: Task, action: Allocate, shared_gpus: Mapping[tuple[str, str], SharedGpu]
 ) -> Iterator[str]:
     """A task gets all cards that it asks for, different ones for each container."""
-    asked = [(r.number, r.memory, r.percent, r.cores, r.npu) for r in task.shape.cards]
+    asked = [(r.number, r.memory, r.percent, r.cores, r.npu) for r in task.shape.shared_gpus]
     request = dict(task.shape.request)
-    if request.get(MEMORY) and node.cards:
+    if request.get(MEMORY) and node.shared_gpus:
         asked.append((1, request[MEMORY], 0, 0, ""))
-    if request.get(NUMBER) and node.cards:
+    if request.get(NUMBER) and node.shared_gpus:
         asked.append((request[NUMBER], 0, 100, 0, ""))
-    if len(action.cards) != sum(number for number, *_ in asked):
-        yield f"{task.key}: {len(action.cards)} cards for {asked}"
+    if len(action.shared_gpus) != sum(number for number, *_ in asked):
+        yield f"{task.key}: {len(action.shared_gpus)} cards for {asked}"
         return
-    left = list(action.cards)
+    left = list(action.shared_gpus)
     for number, memory, percent, cores, npu in asked:
         mine, left = left[:number], left[number:]
         if len({u.key for u in mine}) != number:
             yield f"{task.key}: one card twice among {[u.key for u in mine]}"
         for use in mine:
-            card = cards.get((use.npu, use.key))
+            card = shared_gpus.get((use.npu, use.key))
             if card is None or not card.is_healthy or use.npu != npu:
                 yield f"{task.key}: card {use.key} can not be used"
                 continue
@@ -135,7 +135,7 @@ def _deserved(
                 yield f"{task.key}: {use} for {memory or percent} of memory, {cores} % of cores"
 
 
-def _slices(where: str, card: Card, uses: Iterable[CardUse]) -> Iterator[str]:
+def _slices(where: str, card: SharedGpu, uses: Iterable[GpuShare]) -> Iterator[str]:
     """Slices are those of one geometry, each given out once."""
     cut = [u.instance for u in uses if u.instance and not u.npu]
     if not cut:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from optsched.api.kinds import POD, Kind, Ref
 from optsched.controllers.effects import (
     Again,
-    Ask,
     AskFabric,
+    AskQuestion,
     Create,
     Delete,
     Effect,
@@ -90,7 +90,7 @@ class MemoryWorld:
             if (owner := controller_of(obj)) is not None and owner.get("uid") == uid
         ]
 
-    def by(self, index: Index, value: str) -> list[Mapping[str, Any]]:
+    def list_indexed(self, index: Index, value: str) -> list[Mapping[str, Any]]:
         return [obj for obj in self.listed(index.kind) if value in index.values(obj)]
 
     def objects(self) -> dict[Ref, dict[str, Any]]:
@@ -102,10 +102,12 @@ class MemoryWorld:
         """How often something has changed."""
         return self._version
 
-    def stranger(self, kind: Kind, namespace: str, name: str) -> Mapping[str, Any] | None:
+    def unfollowed_metadata(
+        self, kind: Kind, namespace: str, name: str
+    ) -> Mapping[str, Any] | None:
         return self.strangers.get(Ref(kind, namespace, name))
 
-    def heard(self, fabric: Fabric) -> FabricAnswer | None:
+    def fabric_answer(self, fabric: Fabric) -> FabricAnswer | None:
         return self.fabrics.get(fabric)
 
     def is_answered(self, question: Question) -> bool:
@@ -170,7 +172,7 @@ class MemoryWorld:
             case Again():
                 self.agains.append(effect)
                 return True
-            case Ask() | AskFabric():
+            case AskQuestion() | AskFabric():
                 self._ask(effect)
                 return True
         reason = self._refusal(effect)
@@ -183,8 +185,8 @@ class MemoryWorld:
             self.writes.append(effect)
         return True
 
-    def _ask(self, effect: Ask | AskFabric) -> None:
-        if isinstance(effect, Ask):
+    def _ask(self, effect: AskQuestion | AskFabric) -> None:
+        if isinstance(effect, AskQuestion):
             self.asked.append(effect.question)
         else:
             self.asked_fabrics.append(effect.fabric)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import strategies as st
 
 from optsched.cluster.amounts import amounts, total
-from optsched.cluster.local_data import Store, Wants
+from optsched.cluster.local_data import RequiredData, Store
 from optsched.cluster.node_shards import Shard, Sharding, ShardMode
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
@@ -51,7 +51,7 @@ from optsched.cluster.topology import (
 )
 from optsched.cluster.volumes import Volume
 from optsched.formats.codec.nodes import GPU_MODEL_LABEL
-from optsched.formats.codec.pod_groups import Loner, implicit_gang, missing_gang
+from optsched.formats.codec.pod_groups import BarePod, gang_without_group, implicit_gang
 from optsched.formats.codec.pods.reader import IMPLICIT_PREFIX
 from optsched.formats.snapshots.object_index import NAMESPACE_LABEL
 
@@ -73,7 +73,12 @@ _VALUES = st.sampled_from(["x", "y", "3"])
 _PENDING = (TaskStatus.PENDING, TaskStatus.GATED)
 _PLACED = (TaskStatus.BOUND, TaskStatus.RUNNING, TaskStatus.RELEASING)
 _STORES = (Store(), Store(), Store((("r/a:1", 7), ("r/b:latest", 9)), ("atlas", "maps")))
-_WANTS = (Wants(), Wants(), Wants(("r/a:1", ""), ("maps",)), Wants((), ("atlas", "maps")))
+_WANTS = (
+    RequiredData(),
+    RequiredData(),
+    RequiredData(("r/a:1", ""), ("maps",)),
+    RequiredData((), ("atlas", "maps")),
+)
 _FINISHED = (TaskStatus.SUCCEEDED, TaskStatus.FAILED)
 
 
@@ -492,7 +497,7 @@ class _Cluster:
         members = [self._task(f"{key}-{i}", key) for i in range(count)]
         queue = self._draw(st.sampled_from([*self._queue_names, "nowhere"]))
         if kind == "missing":
-            return missing_gang(key, members, queue)
+            return gang_without_group(key, members, queue)
         return self._draw(_groups(key, queue, tuple(members)))
 
     def _single(self, namespace: str, number: int) -> Gang:
@@ -500,7 +505,7 @@ class _Cluster:
         task = self._task(f"{namespace}/{name}", f"{namespace}/{IMPLICIT_PREFIX}{name}")
         queue = self._draw(st.sampled_from(self._queue_names))
         priority = task.priority + self._draw(st.sampled_from([0, 0, 1]))
-        gang = implicit_gang(Loner(task, queue, priority, self._draw(labels("sla", "note"))))
+        gang = implicit_gang(BarePod(task, queue, priority, self._draw(labels("sla", "note"))))
         waits = self._draw(st.just(gang.created_ms) | times_ms())
         return replace(gang, waiting_since_ms=waits)
 

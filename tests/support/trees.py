@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.amounts import amounts
-from optsched.cluster.eviction import leaving
+from optsched.cluster.eviction import with_terminating
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import Gang, GangPhase, Node, Queue, QueueState, Snapshot
 from optsched.cluster.task import Task, TaskShape, TaskStatus
@@ -185,7 +185,7 @@ def shares_of(problem: Problem) -> dict[str, list[int]]:
 def changed_by_victims(tree: Tree, snapshot: Snapshot) -> list[str]:
     """Queues whose shares an eviction would change."""
     before = compile_problem(snapshot)
-    after = compile_problem(leaving(snapshot, tree.victims(snapshot)), before)
+    after = compile_problem(with_terminating(snapshot, tree.victims(snapshot)), before)
     kept = kept_amounts(before, deserved_shares(before))
     again = kept_amounts(after, deserved_shares(after))
     one, other = shares_of(before), shares_of(after)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from optsched.cluster.decisions import Plan
-    from optsched.cluster.reservation import Booking
+    from optsched.cluster.reservation import CapacityReservation
     from optsched.cluster.snapshot import Node, Queue, Snapshot
     from optsched.policy.policy import Policy
 
@@ -48,7 +48,7 @@ class Virtual:
     now_ms: int = 0
     gangs: dict[str, Gang] = field(default_factory=dict)
     started_ms: dict[str, int] = field(default_factory=dict)
-    bookings: tuple[Booking, ...] = ()
+    bookings: tuple[CapacityReservation, ...] = ()
     _last: object = None
 
     def arrive(self, gang: Gang, at_ms: int | None = None) -> None:
@@ -76,7 +76,7 @@ class Virtual:
         assert report.trace.violations == ()
         self._last = report.problem
         found = report.problem.snapshot.bookings
-        self.bookings = tuple(b for b in found if b.keeps_something)
+        self.bookings = tuple(b for b in found if b.reserves_capacity)
         self._carry_out(report.plan)
         return report.plan
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from optsched.cli.base.console import echo, print_text
 from optsched.cli.base.path_arguments import is_standard
-from optsched.formats.files.atomic_write import write_whole
+from optsched.formats.files.atomic_write import write_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,7 @@ def keep_text(path: Path, text: str) -> None:
         echo(text, nl=False)
         return
     try:
-        write_whole(path, text)
+        write_atomically(path, text)
     except OSError as e:
         there = "the file that was there is kept" if path.is_file() else "nothing is there"
         raise KeepError(f"{path}: can not be written: {e.strerror or e}; {there}") from e

@@ -14,7 +14,7 @@ from optsched.cli.base.connection import call_cluster, cluster_options
 from optsched.cli.base.console import print_text, remarks
 from optsched.cli.base.options import Seconds
 from optsched.cli.base.path_arguments import check_folder, is_standard
-from optsched.formats.files.atomic_write import write_whole
+from optsched.formats.files.atomic_write import write_atomically
 from optsched.formats.snapshots.writer import bundle_writer, yaml_bundle
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _record(place: Place, folder: Path, every_s: float, times: int | None) -> No
         for taken in count(1) if times is None else range(1, times + 1):
             objects = _captured(place)
             target = folder / f"snapshot-{before + taken:06d}.yaml"
-            write_whole(target, "".join(yaml_bundle(objects)))
+            write_atomically(target, "".join(yaml_bundle(objects)))
             print_text(remarks(), f"{target}: {_counts(objects)}", "dim")
             if taken != times:
                 time.sleep(every_s)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from optsched.cli.inspect.cluster_state import Cluster
     from optsched.cli.inspect.dry_run import Rehearsed
     from optsched.cli.objects.manifest_files import Part
-    from optsched.cluster.reservation import Booking
+    from optsched.cluster.reservation import CapacityReservation
     from optsched.kube.client.client import Client
     from optsched.kube.client.interfaces import Raw
     from optsched.policy.policy import Policy
@@ -354,7 +354,7 @@ def _count_names(names: Iterable[str]) -> list[str]:
     return [f"{name} ×{number}" if number > 1 else name for name, number in counts]
 
 
-def _format_start(expected: Booking | None) -> str:
+def _format_start(expected: CapacityReservation | None) -> str:
     if expected is None:
         return _NONE
     text = format_time(expected.start_ms)

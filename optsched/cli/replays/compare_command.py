@@ -27,7 +27,7 @@ from optsched.cli.base.path_arguments import (
 from optsched.cli.base.report_page import check_report, report_option, write_report
 from optsched.cli.replays.comparison_tables import show_comparison
 from optsched.cli.replays.replay_options import replay_options
-from optsched.formats.files.atomic_write import write_whole
+from optsched.formats.files.atomic_write import write_atomically
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.kube.runtime.clock import SystemClock
 from optsched.policy.load import load_policy
@@ -309,7 +309,7 @@ def _write(comparison: Comparison, out: Path | None) -> list[str]:
     ):
         try:
             out.mkdir(parents=True, exist_ok=True)
-            write_whole(out / name, text)
+            write_atomically(out / name, text)
         except OSError as e:
             unwritten.append(f"{e.filename}: {e.strerror}")
     return unwritten

@@ -29,7 +29,7 @@ from optsched.cli.base.report_page import base_definition, check_report, report_
 from optsched.cli.base.session_context import policy_of
 from optsched.cli.replays.replay_options import replay_options
 from optsched.cli.replays.simulation_tables import show_result
-from optsched.formats.files.atomic_write import keep_whole_lines, write_whole
+from optsched.formats.files.atomic_write import truncate_to_last_line, write_atomically
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.kube.runtime.clock import SystemClock
 from optsched.session.solving import solver_of
@@ -300,7 +300,7 @@ class _Run:
             "record_bytes": self.tally.num_bytes,
             "state": self.simulation.state(),
         }
-        write_whole(self.flags.out / CHECKPOINT, json.dumps(state))
+        write_atomically(self.flags.out / CHECKPOINT, json.dumps(state))
 
     def _resume(self, out: Path) -> None:
         assert self.simulation is not None  # noqa: S101
@@ -350,7 +350,7 @@ class _Run:
             return "nothing is kept"
         self.tally = Tally()
         with suppress(OSError):
-            text = keep_whole_lines(self.flags.out / RECORD)
+            text = truncate_to_last_line(self.flags.out / RECORD)
             self.tally.add_events(text, text.count("\n"))
         with suppress(OSError):
             self.write_result(complete=False)
@@ -363,8 +363,8 @@ class _Run:
         result = as_result(self.given, self.policy, self.options, flags.warm_up, played)
         if flags.out is not None:
             text = write_json(result, indent=2) + "\n"
-            write_whole(flags.out / GPU_HOURS, played.charges.as_csv())
-            write_whole(flags.out / RESULT, text)
+            write_atomically(flags.out / GPU_HOURS, played.charges.as_csv())
+            write_atomically(flags.out / RESULT, text)
         return result
 
     def _played(self, *, complete: bool) -> Played:

@@ -34,7 +34,7 @@ from optsched.cli.services.go_flags import (
 )
 from optsched.cli.services.log_options import logging_options, set_up_logging
 from optsched.cluster.node_shards import Sharding, ShardMode
-from optsched.formats.codec.pods.reader import SCHEDULER_NAMES, DecodeOptions, Loners
+from optsched.formats.codec.pods.reader import SCHEDULER_NAMES, BarePodRules, DecodeOptions
 from optsched.policy.policy import SolverKind
 from optsched.policy.problem import PolicyError
 from optsched.policy.reload import PolicyWatch
@@ -142,8 +142,8 @@ def state_folder() -> Path:
 @click.option("--default-queue", default=DEFAULT_QUEUE, help="For pods without any queue.")
 @click.option(
     "--loners",
-    type=click.Choice([each.value for each in Loners]),
-    default=Loners.PLACE.value,
+    type=click.Choice([each.value for each in BarePodRules]),
+    default=BarePodRules.PLACE.value,
     help="Pods that name no PodGroup: place each, or wait for the one that controllers make.",
 )
 @click.option(
@@ -231,7 +231,7 @@ def _settings(given: Mapping[str, Any]) -> Settings:
             tuple(given["names"]),
             given["default_queue"],
             Sharding(ShardMode(given["sharding_mode"]), given["sharding_name"]),
-            Loners(given["loners"]),
+            BarePodRules(given["loners"]),
             frozenset(given["lifting_classes"]),
             frozenset(given["device_schedulers"]),
         ),

@@ -18,7 +18,7 @@ from optsched.api.kinds import (
     SECRET,
     SERVICE,
 )
-from optsched.controllers.bus_commands import COMMANDS_OF, command_wakes, forgotten
+from optsched.controllers.bus_commands import COMMANDS_OF, command_wakes, delete_orphaned_commands
 from optsched.controllers.controller import Controller, Scope, owner_wakes
 from optsched.controllers.job.reconcile import JobReconciler
 
@@ -67,6 +67,6 @@ def job_controller(options: Options) -> Controller:
 def _decide(reconcile: JobReconciler) -> Decide:
     def decide(ref: Ref, world: World) -> Effects:
         job = world.get(JOB, ref.namespace, ref.name)
-        return forgotten(ref, world) if job is None else reconcile(job, world)
+        return delete_orphaned_commands(ref, world) if job is None else reconcile(job, world)
 
     return decide

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from optsched.api.job import parse_job
 from optsched.api.kinds import PRIORITY_CLASS
-from optsched.controllers.job.podgroups import waits, wanted_group
+from optsched.controllers.job.podgroups import desired_group, waits
 from optsched.controllers.job.pods import pod_maker
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def expand_job(
     job, errors = parse_job(manifest)
     if job is None or errors:
         return None, errors
-    group = wanted_group(job, manifest, _Classes(classes))
+    group = desired_group(job, manifest, _PriorityClassWorld(classes))
     maker = pod_maker(job, manifest)
     first = [task for task in job.spec.tasks if not waits(task)]
     pods = tuple(maker.pod(task, index) for task in first for index in range(task.replicas))
@@ -62,7 +62,7 @@ def expand_job(
 
 
 @dataclass(frozen=True, slots=True)
-class _Classes:
+class _PriorityClassWorld:
     """A world that has nothing but PriorityClasses."""
 
     classes: Mapping[str, Manifest]
@@ -80,15 +80,15 @@ class _Classes:
         del kind, uid
         return ()
 
-    def by(self, index: Index, value: str) -> tuple[Manifest, ...]:
+    def list_indexed(self, index: Index, value: str) -> tuple[Manifest, ...]:
         del index, value
         return ()
 
-    def stranger(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+    def unfollowed_metadata(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
         del kind, namespace, name
         return None
 
-    def heard(self, fabric: Fabric) -> FabricAnswer | None:
+    def fabric_answer(self, fabric: Fabric) -> FabricAnswer | None:
         del fabric
         return None
 

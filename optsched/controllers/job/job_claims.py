@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from optsched.controllers.world import World
 
 
-def wanted_claims(job: Job, manifest: Manifest) -> Iterator[dict[str, Any]]:
+def desired_claims(job: Job, manifest: Manifest) -> Iterator[dict[str, Any]]:
     """The claims that are made for a job."""
     for position, volume in enumerate(job.spec.volumes):
         if volume.claim is not None and not volume.claim_name:

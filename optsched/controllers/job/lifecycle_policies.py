@@ -22,9 +22,9 @@ from optsched.controllers.json_fields import (
     annotations_of,
     created_ms,
     meta_of,
-    part,
     records,
     status_of,
+    subobject,
     time_ms,
 )
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from optsched.api.job import Job, LifecyclePolicy, TaskSpec
     from optsched.controllers.effects import Manifest
-    from optsched.controllers.job.observed_job import PodView, Scene
+    from optsched.controllers.job.observed_job import ObservedJob, PodView
 
 _ORDINARY: Final = frozenset(
     {
@@ -48,7 +48,7 @@ _ORDINARY: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class ObservedEvent:
     """Something that has happened.
 
     Attributes
@@ -76,37 +76,37 @@ class Verdict:
     """What a policy says: an action, because of what has happened."""
 
     action: JobAction
-    because: Happening
+    because: ObservedEvent
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class PolicyDecision:
     """What the policies say by now. wait_ms: until when the next one's timeout is over, or None."""
 
     verdict: Verdict | None = None
     wait_ms: int | None = None
 
 
-def judge(scene: Scene) -> Judgement:
+def apply_policies(observed: ObservedJob) -> PolicyDecision:
     """What is to be done about all that has happened to a job; the first that counts, counts.
 
     Tasks that are completed come first, then pods that failed and pods that are gone.
     """
     waits = []
-    for happening in happenings(scene, answered(scene.job)):
-        policy = policy_for(scene.job, happening)
+    for happening in observed_events(observed, events_with_policy(observed.job)):
+        policy = policy_for(observed.job, happening)
         action = None if policy is None else policy.action
         if policy is None or action is None or action is JobAction.RESUME_JOB:
             continue  # there is nothing to resume while a job lives
-        wait_ms = _wait_ms(policy, happening, scene.now_ms)
+        wait_ms = _wait_ms(policy, happening, observed.now_ms)
         if wait_ms > 0:
             waits.append(wait_ms)
             continue
-        return Judgement(Verdict(action, happening))
-    return Judgement(wait_ms=min(waits, default=None))
+        return PolicyDecision(Verdict(action, happening))
+    return PolicyDecision(wait_ms=min(waits, default=None))
 
 
-def answered(job: Job) -> frozenset[JobEvent]:
+def events_with_policy(job: Job) -> frozenset[JobEvent]:
     """Events to which some policy of a job may answer."""
     policies = [*job.spec.policies, *(each for task in job.spec.tasks for each in task.policies)]
     found = {event for policy in policies for event in policy.events}
@@ -115,14 +115,14 @@ def answered(job: Job) -> frozenset[JobEvent]:
     return frozenset(JobEvent if JobEvent.ANY in found else found)
 
 
-def policy_for(job: Job, happening: Happening) -> LifecyclePolicy | None:
+def policy_for(job: Job, happening: ObservedEvent) -> LifecyclePolicy | None:
     """The policy that answers: the first of the task's, else the first of the job's."""
     task = happening.task
     policies = (*(() if task is None else task.policies), *job.spec.policies)
     return next((policy for policy in policies if _answers(policy, happening)), None)
 
 
-def _answers(policy: LifecyclePolicy, happening: Happening) -> bool:
+def _answers(policy: LifecyclePolicy, happening: ObservedEvent) -> bool:
     if happening.event is JobEvent.POD_PENDING and policy.timeout_ms is None:
         return False  # every pod is pending at first
     if happening.event in policy.events:
@@ -132,7 +132,7 @@ def _answers(policy: LifecyclePolicy, happening: Happening) -> bool:
     return policy.exit_code is not None and policy.exit_code in happening.exit_codes
 
 
-def _wait_ms(policy: LifecyclePolicy, happening: Happening, now_ms: int) -> int:
+def _wait_ms(policy: LifecyclePolicy, happening: ObservedEvent, now_ms: int) -> int:
     if policy.timeout_ms is None or happening.since_ms is None:
         return 0
     return happening.since_ms + policy.timeout_ms - now_ms
@@ -141,28 +141,28 @@ def _wait_ms(policy: LifecyclePolicy, happening: Happening, now_ms: int) -> int:
 # --- what has happened ---------------------------------------------------------------------------
 
 
-def happenings(scene: Scene, events: Container[JobEvent]) -> Iterator[Happening]:
+def observed_events(observed: ObservedJob, events: Container[JobEvent]) -> Iterator[ObservedEvent]:
     """All that has happened to a job and still lasts, of some events."""
-    for event, look in _LOOKS:
+    for event, observe_job in _EVENT_SOURCES:
         if event in events:
-            yield from look(scene)
+            yield from observe_job(observed)
 
 
-def _completed(scene: Scene) -> Iterator[Happening]:
-    for task in scene.job.spec.tasks:
-        pods = [pod for pod in scene.pods_of(task) if pod.is_counted]
+def _completed(observed: ObservedJob) -> Iterator[ObservedEvent]:
+    for task in observed.job.spec.tasks:
+        pods = [pod for pod in observed.pods_of(task) if pod.is_active]
         if task.replicas and len(pods) == task.replicas and all(_succeeded(pod) for pod in pods):
             what = f"all pods of task {task.name} have succeeded"
             since = _latest(_ended_ms(pod.manifest) for pod in pods)
-            yield Happening(JobEvent.TASK_COMPLETED, what, task, since_ms=since)
+            yield ObservedEvent(JobEvent.TASK_COMPLETED, what, task, since_ms=since)
 
 
-def _failed(scene: Scene) -> Iterator[Happening]:
-    for task, pod in _counted(scene):
+def _failed(observed: ObservedJob) -> Iterator[ObservedEvent]:
+    for task, pod in _active_pods(observed):
         if pod.phase == "Failed":
             codes = exit_codes(pod.manifest)
             tail = f" with exit code {', '.join(map(str, sorted(codes)))}" if codes else ""
-            yield Happening(
+            yield ObservedEvent(
                 JobEvent.POD_FAILED,
                 f"pod {pod.name} has failed{tail}",
                 task,
@@ -172,93 +172,100 @@ def _failed(scene: Scene) -> Iterator[Happening]:
             )
 
 
-def _evicted(scene: Scene) -> Iterator[Happening]:
+def _evicted(observed: ObservedJob) -> Iterator[ObservedEvent]:
     """Pods that others delete, and pods that are gone; those that somebody else takes come first.
 
     A pod that is gone is known by the number of pods that the status has counted.
     """
-    found = [*_leaving(scene), *_gone(scene)]
+    found = [*_terminating_pods(observed), *_absent_pods(observed)]
     yield from sorted(found, key=lambda happening: happening.is_disruption)
 
 
-def _leaving(scene: Scene) -> Iterator[Happening]:
-    for (_, index), pod in scene.pods.items():
-        if pod.is_leaving and not pod.is_outdated:
-            yield Happening(
+def _terminating_pods(observed: ObservedJob) -> Iterator[ObservedEvent]:
+    for (_, index), pod in observed.pods.items():
+        if pod.is_terminating and not pod.is_outdated:
+            yield ObservedEvent(
                 JobEvent.POD_EVICTED,
                 f"pod {pod.name} is being deleted",
                 pod.task,
                 index,
                 since_ms=_deleted_ms(pod.manifest),
-                is_disruption=scene.evicted.get(pod.name) == pod.uid or is_disrupted(pod.manifest),
+                is_disruption=observed.evicted.get(pod.name) == pod.uid
+                or is_disrupted(pod.manifest),
             )
 
 
-def _gone(scene: Scene) -> Iterator[Happening]:
-    job = scene.job
+def _absent_pods(observed: ObservedJob) -> Iterator[ObservedEvent]:
+    job = observed.job
     for task in job.spec.tasks:
         known = sum(job.status.task_counts.get(task.name, {}).values())
-        there = sum(1 for pod in scene.pods_of(task))
+        there = sum(1 for pod in observed.pods_of(task))
         num_gone = min(known, task.replicas) - there
         if num_gone <= 0:
             continue
-        absent = [i for i in range(task.replicas) if (task.name, i) not in scene.pods]
+        absent = [i for i in range(task.replicas) if (task.name, i) not in observed.pods]
         names = {i: f"{job.meta.name}-{task.name}-{i}" for i in absent}
-        ours = [i for i in absent if names[i] in scene.evicted]
-        others = [i for i in absent if names[i] not in scene.evicted]
+        ours = [i for i in absent if names[i] in observed.evicted]
+        others = [i for i in absent if names[i] not in observed.evicted]
         for index in (ours + others)[:num_gone]:
-            yield Happening(
+            yield ObservedEvent(
                 JobEvent.POD_EVICTED,
                 f"pod {names[index]} is gone",
                 task,
                 index,
-                since_ms=scene.now_ms,  # it ends with the pod that takes its place
+                since_ms=observed.now_ms,  # it ends with the pod that takes its place
                 is_disruption=index in ours,
             )
 
 
-def _restarted_too_often(scene: Scene) -> Iterator[Happening]:
-    for task in scene.job.spec.tasks:
+def _restarted_too_often(observed: ObservedJob) -> Iterator[ObservedEvent]:
+    for task in observed.job.spec.tasks:
         if task.max_retry < 0:
             continue
-        pods = [p for p in scene.pods_of(task) if p.is_counted and not p.has_ended]
+        pods = [p for p in observed.pods_of(task) if p.is_active and not p.has_ended]
         num_restarts = sum(restarts(pod.manifest) for pod in pods)
         if num_restarts >= task.max_retry:
             what = f"containers of task {task.name} were started again {num_restarts} times"
             since = _latest(_started_again_ms(pod.manifest) for pod in pods)
-            yield Happening(JobEvent.TASK_FAILED, what, task, since_ms=since)
+            yield ObservedEvent(JobEvent.TASK_FAILED, what, task, since_ms=since)
 
 
-def _unknown(scene: Scene) -> Iterator[Happening]:
-    if scene.group is not None and status_of(scene.group).get("phase") == "Unknown":
+def _unknown(observed: ObservedJob) -> Iterator[ObservedEvent]:
+    if observed.group is not None and status_of(observed.group).get("phase") == "Unknown":
         what = "some pods run although others of the minimum cannot"
-        conditions = records(status_of(scene.group), "conditions")
+        conditions = records(status_of(observed.group), "conditions")
         since = _latest(time_ms(each.get("lastTransitionTime")) for each in conditions)
-        yield Happening(JobEvent.UNKNOWN, what, since_ms=since, is_disruption=_is_torn(scene))
+        yield ObservedEvent(
+            JobEvent.UNKNOWN, what, since_ms=since, is_disruption=_is_torn(observed)
+        )
 
 
-def _is_torn(scene: Scene) -> bool:
+def _is_torn(observed: ObservedJob) -> bool:
     """Whether a gang is broken because the cluster has taken pods of it away."""
-    working = {pod.name for pod in scene.all_pods if pod.phase == "Running" and not pod.is_leaving}
-    going = (pod for pod in scene.all_pods if pod.is_leaving)
-    return not scene.evicted.keys() <= working or any(is_disrupted(p.manifest) for p in going)
+    working = {
+        pod.name for pod in observed.all_pods if pod.phase == "Running" and not pod.is_terminating
+    }
+    going = (pod for pod in observed.all_pods if pod.is_terminating)
+    return not observed.evicted.keys() <= working or any(is_disrupted(p.manifest) for p in going)
 
 
-def _updated(scene: Scene) -> Iterator[Happening]:
-    seen = "" if scene.group is None else annotations_of(scene.group).get(GENERATION, "")
-    if seen.isdecimal() and int(seen) < scene.generation:
-        yield Happening(JobEvent.JOB_UPDATED, "the job was changed")
+def _updated(observed: ObservedJob) -> Iterator[ObservedEvent]:
+    seen = "" if observed.group is None else annotations_of(observed.group).get(GENERATION, "")
+    if seen.isdecimal() and int(seen) < observed.generation:
+        yield ObservedEvent(JobEvent.JOB_UPDATED, "the job was changed")
 
 
-def _pending(scene: Scene) -> Iterator[Happening]:
-    for task, pod in _counted(scene):
+def _pending(observed: ObservedJob) -> Iterator[ObservedEvent]:
+    for task, pod in _active_pods(observed):
         if pod.phase == "Pending":
             what = f"pod {pod.name} is pending"
             since = created_ms(pod.manifest)
-            yield Happening(JobEvent.POD_PENDING, what, task, pod.index, since_ms=since)
+            yield ObservedEvent(JobEvent.POD_PENDING, what, task, pod.index, since_ms=since)
 
 
-_LOOKS: Final[tuple[tuple[JobEvent, Callable[[Scene], Iterator[Happening]]], ...]] = (
+_EVENT_SOURCES: Final[
+    tuple[tuple[JobEvent, Callable[[ObservedJob], Iterator[ObservedEvent]]], ...]
+] = (
     (JobEvent.TASK_COMPLETED, _completed),
     (JobEvent.POD_FAILED, _failed),
     (JobEvent.POD_EVICTED, _evicted),
@@ -269,10 +276,10 @@ _LOOKS: Final[tuple[tuple[JobEvent, Callable[[Scene], Iterator[Happening]]], ...
 )
 
 
-def _counted(scene: Scene) -> Iterator[tuple[TaskSpec, PodView]]:
-    for task in scene.job.spec.tasks:
-        for pod in scene.pods_of(task):
-            if pod.is_counted:
+def _active_pods(observed: ObservedJob) -> Iterator[tuple[TaskSpec, PodView]]:
+    for task in observed.job.spec.tasks:
+        for pod in observed.pods_of(task):
+            if pod.is_active:
                 yield task, pod
 
 
@@ -285,7 +292,7 @@ def _succeeded(pod: PodView) -> bool:
 
 def _ended_ms(pod: Manifest) -> int | None:
     ends = (
-        part(part(each, "state"), "terminated").get("finishedAt")
+        subobject(subobject(each, "state"), "terminated").get("finishedAt")
         for each in records(status_of(pod), "containerStatuses")
     )
     return _latest(time_ms(end) for end in ends)
@@ -293,7 +300,7 @@ def _ended_ms(pod: Manifest) -> int | None:
 
 def _started_again_ms(pod: Manifest) -> int | None:
     ends = (
-        part(part(each, "lastState"), "terminated").get("finishedAt")
+        subobject(subobject(each, "lastState"), "terminated").get("finishedAt")
         for each in container_statuses(pod)
     )
     return _latest(time_ms(end) for end in ends)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from optsched.controllers.json_fields import part
+from optsched.controllers.json_fields import subobject
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,4 +57,4 @@ def addresses(job: str, task: TaskSpec) -> list[str]:
 
 def template_spec(task: TaskSpec) -> Mapping[str, Any]:
     """The spec of the task's template; empty where it has none."""
-    return part(task.template, "spec")
+    return subobject(task.template, "spec")

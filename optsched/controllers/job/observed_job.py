@@ -15,16 +15,16 @@ from optsched.api import wellknown
 from optsched.api.job import JobPhase
 from optsched.api.kinds import POD, POD_GROUP
 from optsched.controllers.job.object_names import group_name, pod_name
-from optsched.controllers.job.phases import LIVING, Counts, Tries
+from optsched.controllers.job.phases import LIVING, Counts, Retries
 from optsched.controllers.json_fields import (
     annotations_of,
-    is_leaving,
+    is_terminating,
     labels_of,
     meta_of,
     name_of,
-    part,
     records,
     status_of,
+    subobject,
     time_ms,
     uid_of,
 )
@@ -67,7 +67,7 @@ def pod_part(task: str, index: int) -> str:
     return f"pod/{task}/{index}"
 
 
-def parts_of(task: TaskSpec, index: int) -> tuple[str, ...]:
+def parts_of_pod(task: TaskSpec, index: int) -> tuple[str, ...]:
     """All parts of its job that a pod belongs to."""
     found = (WHOLE, task_part(task.name), pod_part(task.name, index))
     if task.partition is None:
@@ -84,7 +84,7 @@ class PodView:
     task: TaskSpec | None
     index: int
     phase: str
-    is_leaving: bool
+    is_terminating: bool
     is_outdated: bool
 
     @property
@@ -98,13 +98,13 @@ class PodView:
         return self.phase in _ENDED
 
     @property
-    def is_counted(self) -> bool:
+    def is_active(self) -> bool:
         """Whether it does the job's work, or has done it."""
-        return not (self.is_leaving or self.is_outdated or self.task is None)
+        return not (self.is_terminating or self.is_outdated or self.task is None)
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class ObservedJob:
     """A job with what it has.
 
     Attributes
@@ -143,13 +143,13 @@ class Scene:
                 yield pod
 
 
-def look(job: Job, manifest: Manifest, world: World) -> Scene:
+def observe_job(job: Job, manifest: Manifest, world: World) -> ObservedJob:
     """What is there of a job."""
     group = world.get(POD_GROUP, job.meta.namespace, group_name(job))
     views = [_view(job, pod) for pod in world.owned_by(POD, job.meta.uid)]
     views.sort(key=lambda view: (view.index, view.name))
     named = {(view.task.name, view.index): view for view in views if view.task is not None}
-    return Scene(
+    return ObservedJob(
         job=job,
         now_ms=world.now_ms,
         pods=named,
@@ -160,35 +160,35 @@ def look(job: Job, manifest: Manifest, world: World) -> Scene:
     )
 
 
-def seen_by(job: Job, scene: Scene) -> Scene:
+def with_status(job: Job, observed: ObservedJob) -> ObservedJob:
     """The same scene, as a job sees it whose status has changed."""
-    views = [_view(job, pod.manifest) for pod in scene.all_pods]
+    views = [_view(job, pod.manifest) for pod in observed.all_pods]
     named = {(view.task.name, view.index): view for view in views if view.task is not None}
     strays = tuple(view for view in views if view.task is None)
-    return replace(scene, job=job, pods=named, strays=strays)
+    return replace(observed, job=job, pods=named, strays=strays)
 
 
-def doomed(scene: Scene) -> list[PodView]:
+def pods_to_delete(observed: ObservedJob) -> list[PodView]:
     """The pods that have to go in the stage that the job is in.
 
     Pods that have ended stay where nothing follows: they have the logs.
     """
-    status = scene.job.status
-    tries = Tries(status.retry_count, scene.job.spec.max_retry)
-    is_restart = status.phase is JobPhase.RESTARTING and not tries.are_used_up
+    status = observed.job.status
+    retries = Retries(status.retry_count, observed.job.spec.max_retry)
+    is_restart = status.phase is JobPhase.RESTARTING and not retries.are_exhausted
     keeps = status.phase in LIVING or is_restart
     return [
         pod
-        for pod in scene.all_pods
+        for pod in observed.all_pods
         if (
-            left_over_ms(pod, scene.now_ms) == 0
-            if pod.is_leaving
-            else not (pod.is_counted if keeps else pod.has_ended)
+            recheck_delay_ms(pod, observed.now_ms) == 0
+            if pod.is_terminating
+            else not (pod.is_active if keeps else pod.has_ended)
         )
     ]
 
 
-def left_over_ms(pod: PodView, now_ms: int) -> int | None:
+def recheck_delay_ms(pod: PodView, now_ms: int) -> int | None:
     """When a pod that should be gone at once has to be deleted again; None for all others.
 
     A server that is cut off within a deletion leaves a pod without a period of grace behind.
@@ -206,13 +206,13 @@ def read_mark(text: str) -> dict[str, str]:
     return {name: uid for name, _, uid in pairs}
 
 
-def count(pods: Iterable[PodView], going: Iterable[PodView] = ()) -> Counts:
+def count_pods(pods: Iterable[PodView], going: Iterable[PodView] = ()) -> Counts:
     """Pods by state; going: those that are deleted in this moment."""
     gone = {id(pod) for pod in going}
     found: dict[str, int] = {}
     by_task: dict[str, dict[str, int]] = {}
     for pod in pods:
-        if pod.is_leaving or id(pod) in gone:
+        if pod.is_terminating or id(pod) in gone:
             found["terminating"] = found.get("terminating", 0) + 1
             continue
         state = _COUNTED.get(pod.phase, "unknown")
@@ -228,14 +228,14 @@ def _view(job: Job, pod: Manifest) -> PodView:
     task, index = _place(job, pod, annotations, name)
     since, restarted = 0, job.status.restarted
     if task is not None and restarted:
-        since = max(restarted.get(each, 0) for each in parts_of(task, index))
+        since = max(restarted.get(each, 0) for each in parts_of_pod(task, index))
     return PodView(
         manifest=pod,
         name=name,
         task=task,
         index=index,
         phase=str(status_of(pod).get("phase") or "Pending"),
-        is_leaving=is_leaving(pod),
+        is_terminating=is_terminating(pod),
         is_outdated=since > 0 and _number(annotations.get(wellknown.JOB_VERSION)) < since,
     )
 
@@ -268,7 +268,7 @@ def container_statuses(pod: Manifest) -> Iterator[Mapping[str, Any]]:
 
 def exit_codes(pod: Manifest) -> frozenset[int]:
     """Codes other than 0 with which containers of a pod have ended."""
-    ends = (part(part(each, "state"), "terminated") for each in container_statuses(pod))
+    ends = (subobject(subobject(each, "state"), "terminated") for each in container_statuses(pod))
     return frozenset(code for end in ends if isinstance(code := end.get("exitCode"), int) and code)
 
 
@@ -289,6 +289,6 @@ def is_disrupted(pod: Manifest) -> bool:
     )
 
 
-def is_ready(pod: Manifest) -> bool:
+def are_containers_ready(pod: Manifest) -> bool:
     """Whether a running pod's containers all say that they are ready."""
     return all(each.get("ready") is True for each in records(status_of(pod), "containerStatuses"))

@@ -70,14 +70,14 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Tries:
+class Retries:
     """How often a job was started again so far, and how often it may be."""
 
     retry_count: int
     max_retry: int
 
     @property
-    def are_used_up(self) -> bool:
+    def are_exhausted(self) -> bool:
         """Whether the job has failed once too often."""
         return self.retry_count >= self.max_retry
 
@@ -103,10 +103,10 @@ def after_sync(phase: JobPhase, spec: JobSpec, counts: Counts) -> JobPhase:
     return phase
 
 
-def after_kill(phase: JobPhase, spec: JobSpec, counts: Counts, tries: Tries) -> JobPhase:
+def after_kill(phase: JobPhase, spec: JobSpec, counts: Counts, retries: Retries) -> JobPhase:
     """The stage of a job whose pods have to go, by the pods that are left."""
     if phase is JobPhase.RESTARTING:
-        if tries.are_used_up:
+        if retries.are_exhausted:
             return JobPhase.FAILED
         is_room = spec.num_pods - counts.terminating >= spec.min_available
         return JobPhase.PENDING if is_room else phase

@@ -8,10 +8,10 @@ from optsched.api import wellknown
 from optsched.api.events import EventType
 from optsched.api.kinds import JOB, PERSISTENT_VOLUME_CLAIM, SECRET
 from optsched.controllers.effects import Again, Create, Emit, Patch
-from optsched.controllers.job.job_claims import claims_of, wanted_claims
+from optsched.controllers.job.job_claims import claims_of, desired_claims
 from optsched.controllers.job.plugins.base import is_of_job
 from optsched.controllers.job.plugins.registry import plugins_of
-from optsched.controllers.json_fields import controller_of, owner_reference, part, uid_of
+from optsched.controllers.json_fields import controller_of, owner_reference, subobject, uid_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -41,7 +41,7 @@ def extra_effects(
                 yield _disabled(job, plugin.name)
                 continue
             yield from _effects(extra, job, manifest, world, new_keys)
-    for claim in wanted_claims(job, manifest):
+    for claim in desired_claims(job, manifest):
         name = claim["metadata"]["name"]
         if world.get(PERSISTENT_VOLUME_CLAIM, job.meta.namespace, name) is None:
             yield Create(PERSISTENT_VOLUME_CLAIM, claim)
@@ -69,8 +69,8 @@ def _effects(
     new_keys: Callable[[], KeyPair] | None,
 ) -> Iterator[Effect]:
     where = (extra.kind, job.meta.namespace, extra.name)
-    known, stranger = world.get(*where), world.stranger(*where)
-    found = known or stranger
+    known, unfollowed_metadata = world.get(*where), world.unfollowed_metadata(*where)
+    found = known or unfollowed_metadata
     if found is None:
         yield Create(extra.kind, _manifest(extra, job, manifest, new_keys))
         return
@@ -108,7 +108,7 @@ def _changes(extra: Extra, known: Manifest) -> dict[str, Any]:
     return {
         name: merged
         for name, fields in extra.kept.items()
-        if (merged := _difference(part(known, name), fields))
+        if (merged := _difference(subobject(known, name), fields))
     }
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from optsched.controllers.job.object_names import template_spec
-from optsched.controllers.json_fields import part, records, without_record
+from optsched.controllers.json_fields import records, subobject, without_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -46,14 +46,14 @@ class Draft:
 
 def draft_of(job: Job, task: TaskSpec, index: int, name: str) -> Draft:
     """The pod as its task's template has it."""
-    meta, spec = part(task.template, "metadata"), dict(template_spec(task))
+    meta, spec = subobject(task.template, "metadata"), dict(template_spec(task))
     return Draft(
         job=job,
         task=task,
         index=index,
         name=name,
-        labels=dict(part(meta, "labels")),
-        annotations=without_record(part(meta, "annotations")),
+        labels=dict(subobject(meta, "labels")),
+        annotations=without_record(subobject(meta, "annotations")),
         spec=spec,
         containers=[_open(each) for each in records(spec, "containers")],
         init_containers=[_open(each) for each in records(spec, "initContainers")],

@@ -16,10 +16,10 @@ from optsched.controllers.job.object_names import group_name, template_spec
 from optsched.controllers.json_fields import (
     annotations_of,
     owner_reference,
-    part,
     records,
     spec_of,
     status_of,
+    subobject,
 )
 from optsched.formats.codec.core_schemas import POD as POD_SCHEMA
 from optsched.formats.codec.pods.reader import OTHER_SCHEDULER, SCHEDULER_NAMES
@@ -47,10 +47,10 @@ def is_current(group: Manifest, manifest: Manifest) -> bool:
     Then what its pods request is not added up again; somebody may still have changed the rest.
     """
     seen = annotations_of(group).get(GENERATION)
-    return seen is not None and seen == str(part(manifest, "metadata").get("generation"))
+    return seen is not None and seen == str(subobject(manifest, "metadata").get("generation"))
 
 
-def wanted_group(job: Job, manifest: Manifest, world: World) -> dict[str, Any]:
+def desired_group(job: Job, manifest: Manifest, world: World) -> dict[str, Any]:
     """The PodGroup that a job should have; manifest: the job as JSON has it."""
     meta = job.meta
     generation = manifest["metadata"].get("generation")
@@ -122,7 +122,7 @@ def group_changes(group: Manifest, job: Job, manifest: Manifest, world: World) -
     if is_current(group, manifest):
         return _spec_changes(group, wanted)
     wanted["minResources"] = min_resources(job, world)
-    generation = part(manifest, "metadata").get("generation")
+    generation = subobject(manifest, "metadata").get("generation")
     mark = {GENERATION: str(generation)} if generation else {}
     return {**_spec_changes(group, wanted), **({"metadata": {"annotations": mark}} if mark else {})}
 
@@ -175,14 +175,14 @@ def _min_resources(tasks: list[TaskSpec], minimum: int, world: World) -> dict[st
     """What the first pods need, those of the most important tasks first, minimums before more."""
     ordered = sorted(tasks, key=lambda task: -_priority(task, world))
     total: dict[str, int] = {}
-    for task, num_pods in _first(ordered, minimum):
+    for task, num_pods in _pods_of_minimum(ordered, minimum):
         usage = _usage(task) if num_pods else {}
         for resource, amount in usage.items():
             total[resource] = total.get(resource, 0) + amount * num_pods
     return total
 
 
-def _first(tasks: list[TaskSpec], minimum: int) -> Iterator[tuple[TaskSpec, int]]:
+def _pods_of_minimum(tasks: list[TaskSpec], minimum: int) -> Iterator[tuple[TaskSpec, int]]:
     """How many pods of which tasks make up a minimum."""
     left = minimum
     for task in tasks:
@@ -214,7 +214,7 @@ def _usage(task: TaskSpec) -> dict[str, int]:
 
 
 def _without_limits(container: Mapping[str, Any]) -> dict[str, Any]:
-    asked = part(container, "resources").get("requests")
+    asked = subobject(container, "resources").get("requests")
     return {**container, "resources": {"requests": asked}}
 
 

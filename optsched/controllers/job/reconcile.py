@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Final
 from optsched.api.events import EventType
 from optsched.api.job import Iteration, JobAction, JobEvent, JobPhase, parse_job
 from optsched.api.kinds import JOB, POD, POD_GROUP, QUEUE, Ref
-from optsched.controllers.bus_commands import action_of, commands_for, done, is_for
+from optsched.controllers.bus_commands import (
+    action_of,
+    commands_for,
+    delete_command,
+    is_addressed_to,
+)
 from optsched.controllers.effects import (
     Again,
     Create,
@@ -24,25 +29,25 @@ from optsched.controllers.effects import (
     Then,
 )
 from optsched.controllers.job.job_claims import missing_claims
-from optsched.controllers.job.lifecycle_policies import Verdict, judge
+from optsched.controllers.job.lifecycle_policies import Verdict, apply_policies
 from optsched.controllers.job.object_names import group_name, pod_name
 from optsched.controllers.job.observed_job import (
     WHOLE,
-    count,
-    doomed,
-    is_ready,
-    left_over_ms,
-    look,
+    are_containers_ready,
+    count_pods,
+    observe_job,
     partition_part,
     pod_part,
-    seen_by,
+    pods_to_delete,
+    recheck_delay_ms,
     task_part,
+    with_status,
 )
 from optsched.controllers.job.phases import (
     FINISHED,
     LIVING,
     Answer,
-    Tries,
+    Retries,
     after_action,
     after_kill,
     after_sync,
@@ -50,22 +55,22 @@ from optsched.controllers.job.phases import (
 from optsched.controllers.job.plugin_objects import LEFT_OVER_S, controlled, extra_effects
 from optsched.controllers.job.plugins.registry import plugin_problems
 from optsched.controllers.job.podgroups import (
+    desired_group,
     group_changes,
     is_admitted,
-    wanted_group,
     why_waiting,
 )
 from optsched.controllers.job.pods import pod_maker
-from optsched.controllers.job.status import counted, moved, status_patch
-from optsched.controllers.json_fields import is_leaving, name_of, part, spec_of, uid_of
+from optsched.controllers.job.status import status_patch, with_phase, with_pod_counts
+from optsched.controllers.json_fields import is_terminating, name_of, spec_of, subobject, uid_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from optsched.api.job import Job, JobStatus, TaskSpec
     from optsched.controllers.effects import Effect, Effects, Manifest
-    from optsched.controllers.job.lifecycle_policies import Happening
-    from optsched.controllers.job.observed_job import PodView, Scene
+    from optsched.controllers.job.lifecycle_policies import ObservedEvent
+    from optsched.controllers.job.observed_job import ObservedJob, PodView
     from optsched.controllers.job.plugins.base import KeyPair
     from optsched.controllers.world import World
 
@@ -104,7 +109,7 @@ class Order:
     action: JobAction
     reason: str
     message: str
-    happening: Happening | None = None
+    happening: ObservedEvent | None = None
     command: str = ""
     cost: Cost = Cost.RETRY
 
@@ -134,7 +139,7 @@ class JobReconciler:
 
     def __call__(self, manifest: Manifest, world: World) -> Effects:
         """What is to be done now for the job that a manifest holds."""
-        if is_leaving(manifest):
+        if is_terminating(manifest):
             return ()
         job, errors = parse_job(manifest)
         if job is None:
@@ -142,21 +147,21 @@ class JobReconciler:
         problems = [str(error) for error in errors if error.path.startswith("spec")]
         if problems:
             return (_emit(manifest, EventType.WARNING, "JobStatusError", "; ".join(problems)),)
-        return self._decide(_Case(job, manifest, look(job, manifest, world), world))
+        return self._decide(_Case(job, manifest, observe_job(job, manifest, world), world))
 
     def _decide(self, case: _Case) -> Effects:
-        heard = _hear(case)
+        heard = _next_command(case)
         if heard.order is not None:
-            return (*heard.effects, *_strike(case, heard.order, heard.command))
+            return (*heard.effects, *_start_action(case, heard.order, heard.command))
         if case.job.status.phase not in LIVING:
-            return (*heard.effects, *_wind_down(case))
-        judgement = judge(case.scene)
+            return (*heard.effects, *_remove_pods(case))
+        judgement = apply_policies(case.observed)
         if judgement.verdict is not None:
             order = _order_of(judgement.verdict, self.options)
-            return (*heard.effects, *_strike(case, order))
+            return (*heard.effects, *_start_action(case, order))
         wait = judgement.wait_ms
         again = () if wait is None else (Again(wait / 1000),)
-        return (*heard.effects, *_keep_up(case, self.options.new_keys), *again)
+        return (*heard.effects, *_sync_job(case, self.options.new_keys), *again)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +170,7 @@ class _Case:
 
     job: Job
     manifest: Manifest
-    scene: Scene
+    observed: ObservedJob
     world: World
 
 
@@ -173,7 +178,7 @@ class _Case:
 
 
 @dataclass(frozen=True, slots=True)
-class _Heard:
+class _CommandOutcome:
     """The Command that is to be carried out, if any, and what is done with others."""
 
     effects: tuple[Effect, ...] = ()
@@ -181,23 +186,25 @@ class _Heard:
     command: Manifest | None = None
 
 
-def _hear(case: _Case) -> _Heard:
+def _next_command(case: _Case) -> _CommandOutcome:
     """What users ask for: one Command at a time, in order; those that cannot be followed go."""
     job = case.job
     effects: list[Effect] = []
     for command in commands_for(Ref(JOB, job.meta.namespace, job.meta.name), case.world):
-        if uid_of(command) == job.status.last_command or not is_for(command, case.manifest):
-            effects.append(done(command))
+        if uid_of(command) == job.status.last_command or not is_addressed_to(
+            command, case.manifest
+        ):
+            effects.append(delete_command(command))
             continue
         action = _ACTIONS.get(action_of(command))
         answer = Answer.IGNORED if action is None else after_action(job.status.phase, action)
         if answer is Answer.LATER:
             break
         if action is None or answer is Answer.IGNORED:
-            effects.append(Then((_ignored(case, command), done(command))))
+            effects.append(Then((_ignored(case, command), delete_command(command))))
             continue
-        return _Heard(tuple(effects), _order_from(command, action), command)
-    return _Heard(tuple(effects))
+        return _CommandOutcome(tuple(effects), _order_from(command, action), command)
+    return _CommandOutcome(tuple(effects))
 
 
 def _ignored(case: _Case, command: Manifest) -> Emit:
@@ -223,7 +230,7 @@ def _order_of(verdict: Verdict, options: Options) -> Order:
     )
 
 
-def _cost_of(happening: Happening, options: Options) -> Cost:
+def _cost_of(happening: ObservedEvent, options: Options) -> Cost:
     """What others take away is no failure of the job: it never is what fails it."""
     if options.evictions_are_retries:
         return Cost.RETRY
@@ -235,13 +242,13 @@ def _cost_of(happening: Happening, options: Options) -> Cost:
 # --- an action is taken --------------------------------------------------------------------------
 
 
-def _strike(case: _Case, order: Order, command: Manifest | None = None) -> Effects:
+def _start_action(case: _Case, order: Order, command: Manifest | None = None) -> Effects:
     """Write that an action is taken; that done, the stage it leads to says what follows."""
-    job, scene = case.job, case.scene
+    job, observed = case.job, case.observed
     phase = after_action(job.status.phase, order.action)
     if isinstance(phase, Answer):
-        return _keep_up_status(case)
-    status = moved(job, phase, scene.now_ms)
+        return _sync_status(case)
+    status = with_phase(job, phase, observed.now_ms)
     version = status.version + 1
     status = replace(
         status,
@@ -251,30 +258,30 @@ def _strike(case: _Case, order: Order, command: Manifest | None = None) -> Effec
         last_command=order.command or status.last_command,
     )
     if phase is JobPhase.RESTARTING:
-        status = _given_up(status, order, job.spec.max_retry)
-    after = seen_by(replace(job, status=status), scene)
-    status = counted(status, count(after.all_pods, doomed(after)))
+        status = _restarted_status(status, order, job.spec.max_retry)
+    after = with_status(replace(job, status=status), observed)
+    status = with_pod_counts(status, count_pods(after.all_pods, pods_to_delete(after)))
     told = f"Start to execute action {order.action.value}: {order.message}"
     steps = (
         *status_patch(job, case.manifest, status),
         _emit(case.manifest, EventType.NORMAL, "ExecuteAction", told),
-        *(() if command is None else (done(command),)),
+        *(() if command is None else (delete_command(command),)),
     )
     return (Then(steps),)
 
 
-def _given_up(status: JobStatus, order: Order, max_retry: int) -> JobStatus:
+def _restarted_status(status: JobStatus, order: Order, max_retry: int) -> JobStatus:
     """The status of a job that starts again: which of its pods count no more, and what it costs."""
     target, version = _target(order), status.version
     restarted = {WHOLE: version} if target == WHOLE else {**status.restarted, target: version}
     status = replace(status, restarted=restarted)
     if order.action is JobAction.RESUME_JOB:
         return status
-    tries = Tries(status.retry_count + 1, max_retry)
-    is_spared = order.cost is Cost.ALL_BUT_THE_LAST and tries.are_used_up
+    retries = Retries(status.retry_count + 1, max_retry)
+    is_spared = order.cost is Cost.ALL_BUT_THE_LAST and retries.are_exhausted
     if order.cost is Cost.NOTHING or is_spared:
         return replace(status, evictions=status.evictions + 1)
-    return replace(status, retry_count=tries.retry_count)
+    return replace(status, retry_count=retries.retry_count)
 
 
 def _target(order: Order) -> str:
@@ -294,55 +301,55 @@ def _target(order: Order) -> str:
 # --- pods go -------------------------------------------------------------------------------------
 
 
-def _wind_down(case: _Case) -> Effects:
+def _remove_pods(case: _Case) -> Effects:
     """Let go what the job's stage has no use for, and go on once it is gone."""
-    job, scene = case.job, case.scene
-    going = doomed(scene)
-    counts = count(scene.all_pods, going)
+    job, observed = case.job, case.observed
+    going = pods_to_delete(observed)
+    counts = count_pods(observed.all_pods, going)
     status = job.status
     is_whole = status.restarted.get(WHOLE) == status.version
     drops_group = status.phase is not JobPhase.RESTARTING or is_whole
-    is_held = drops_group and scene.group is not None
-    tries = Tries(status.retry_count, job.spec.max_retry)
-    phase = status.phase if is_held else after_kill(status.phase, job.spec, counts, tries)
-    status = counted(moved(job, phase, scene.now_ms), counts)
+    is_held = drops_group and observed.group is not None
+    retries = Retries(status.retry_count, job.spec.max_retry)
+    phase = status.phase if is_held else after_kill(status.phase, job.spec, counts, retries)
+    status = with_pod_counts(with_phase(job, phase, observed.now_ms), counts)
     if phase is JobPhase.FAILED is not job.status.phase:
-        times = f"failed {tries.retry_count} times, maxRetry is {tries.max_retry}"
+        times = f"failed {retries.retry_count} times, maxRetry is {retries.max_retry}"
         message = f"{times}; last time: {status.message}" if status.message else times
         status = replace(status, reason="MaxRetryReached", message=message)
     return (
         *map(_deleted, going),
-        *(_group_deleted(scene.group) if is_held and scene.group is not None else ()),
+        *(_group_deleted(observed.group) if is_held and observed.group is not None else ()),
         *status_patch(job, case.manifest, status),
-        *_when_old(case),
-        *_for_left_over(case),
+        *_delete_after_ttl(case),
+        *_recheck_terminating(case),
     )
 
 
 def _deleted(pod: PodView) -> Delete:
-    return Delete(POD, str(part(pod.manifest, "metadata")["namespace"]), pod.name, pod.uid)
+    return Delete(POD, str(subobject(pod.manifest, "metadata")["namespace"]), pod.name, pod.uid)
 
 
 def _group_deleted(group: Manifest) -> Iterator[Delete]:
-    if not is_leaving(group):
-        meta = part(group, "metadata")
+    if not is_terminating(group):
+        meta = subobject(group, "metadata")
         yield Delete(POD_GROUP, str(meta["namespace"]), name_of(group), uid_of(group))
 
 
-def _for_left_over(case: _Case) -> Iterator[Again]:
+def _recheck_terminating(case: _Case) -> Iterator[Again]:
     """Look again at pods that should have gone at once."""
-    waits = [left_over_ms(pod, case.scene.now_ms) for pod in case.scene.all_pods]
+    waits = [recheck_delay_ms(pod, case.observed.now_ms) for pod in case.observed.all_pods]
     left_ms = min((wait for wait in waits if wait is not None), default=None)
     if left_ms is not None:
         yield Again(max(left_ms / 1000, LEFT_OVER_S))
 
 
-def _when_old(case: _Case) -> Iterator[Effect]:
+def _delete_after_ttl(case: _Case) -> Iterator[Effect]:
     """A finished job goes some time after its end, if it says so."""
     job, ttl_s = case.job, case.job.spec.ttl_s
     if ttl_s is None or job.status.phase not in FINISHED or job.status.transition_ms is None:
         return
-    left_ms = job.status.transition_ms + ttl_s * 1000 - case.scene.now_ms
+    left_ms = job.status.transition_ms + ttl_s * 1000 - case.observed.now_ms
     if left_ms > 0:
         yield Again(left_ms / 1000)
         return
@@ -353,32 +360,32 @@ def _when_old(case: _Case) -> Iterator[Effect]:
 # --- pods come -----------------------------------------------------------------------------------
 
 
-def _keep_up(case: _Case, new_keys: Callable[[], KeyPair] | None) -> Effects:
+def _sync_job(case: _Case, new_keys: Callable[[], KeyPair] | None) -> Effects:
     """Make what a living job lacks, let go what it has too much, and say how it is."""
-    job, scene, manifest = case.job, case.scene, case.manifest
+    job, observed, manifest = case.job, case.observed, case.manifest
     effects: list[Effect] = [*extra_effects(job, manifest, case.world, new_keys)]
-    if scene.group is None:
-        effects.append(Create(POD_GROUP, wanted_group(job, manifest, case.world)))
-    elif changes := group_changes(scene.group, job, manifest, case.world):
-        name, uid = group_name(job), uid_of(scene.group)
+    if observed.group is None:
+        effects.append(Create(POD_GROUP, desired_group(job, manifest, case.world)))
+    elif changes := group_changes(observed.group, job, manifest, case.world):
+        name, uid = group_name(job), uid_of(observed.group)
         effects.append(Patch(POD_GROUP, job.meta.namespace, name, changes, uid))
     absent = missing_claims(job, case.world)
     if absent:
         effects.append(Again(CLAIM_AGAIN_S))
-    if is_admitted(scene.group) and not absent:
+    if is_admitted(observed.group) and not absent:
         effects += _new_pods(case)
-    effects += map(_deleted, doomed(scene))
-    return (*effects, *_keep_up_status(case, absent), *_for_left_over(case))
+    effects += map(_deleted, pods_to_delete(observed))
+    return (*effects, *_sync_status(case, absent), *_recheck_terminating(case))
 
 
 def _new_pods(case: _Case) -> Iterator[Effect]:
-    job, scene = case.job, case.scene
+    job, observed = case.job, case.observed
     lacking = [
         (task, index)
         for task in job.spec.tasks
-        if len(list(scene.pods_of(task))) < task.replicas and _may_start(task, scene)
+        if len(list(observed.pods_of(task))) < task.replicas and _may_start(task, observed)
         for index in range(task.replicas)
-        if (task.name, index) not in scene.pods
+        if (task.name, index) not in observed.pods
     ]
     if not lacking:
         return
@@ -393,35 +400,35 @@ def _new_pods(case: _Case) -> Iterator[Effect]:
             yield Again(LEFT_OVER_S)  # another job's, or nobody's: the name is taken
 
 
-def _may_start(task: TaskSpec, scene: Scene) -> bool:
+def _may_start(task: TaskSpec, observed: ObservedJob) -> bool:
     """Whether the tasks that this one waits for run, or have ended well."""
     waits = task.depends_on
     if waits is None:
         return True
-    others = [each for each in scene.job.spec.tasks if each.name in waits.names]
-    starts = [_has_started(other, scene) for other in others]
+    others = [each for each in observed.job.spec.tasks if each.name in waits.names]
+    starts = [_has_started(other, observed) for other in others]
     is_any = waits.iteration is Iteration.ANY and len(waits.names) > 1
     return any(starts) if is_any and starts else all(starts)
 
 
-def _has_started(task: TaskSpec, scene: Scene) -> bool:
-    pods = (pod for pod in scene.pods_of(task) if pod.is_counted)
+def _has_started(task: TaskSpec, observed: ObservedJob) -> bool:
+    pods = (pod for pod in observed.pods_of(task) if pod.is_active)
     num_started = sum(
-        pod.phase == "Succeeded" or (pod.phase == "Running" and is_ready(pod.manifest))
+        pod.phase == "Succeeded" or (pod.phase == "Running" and are_containers_ready(pod.manifest))
         for pod in pods
     )
     return num_started >= task.min_available
 
 
-def _keep_up_status(case: _Case, absent: Sequence[str] = ()) -> Effects:
+def _sync_status(case: _Case, absent: Sequence[str] = ()) -> Effects:
     """Write how a living job is, if that has changed."""
-    job, scene = case.job, case.scene
-    counts = count(scene.all_pods, doomed(scene))
+    job, observed = case.job, case.observed
+    counts = count_pods(observed.all_pods, pods_to_delete(observed))
     phase = job.status.phase
     if not job.status.is_new:
         phase = after_sync(phase, job.spec, counts)
-    status = counted(moved(job, phase, scene.now_ms), counts)
-    reason, message = _why(case, status, absent)
+    status = with_pod_counts(with_phase(job, phase, observed.now_ms), counts)
+    reason, message = _state_reason(case, status, absent)
     status = replace(
         status,
         reason=reason,
@@ -431,11 +438,11 @@ def _keep_up_status(case: _Case, absent: Sequence[str] = ()) -> Effects:
     )
     told: tuple[Emit, ...] = ()
     if message and (reason, message) != (job.status.reason, job.status.message):
-        told = _told(case, phase, reason, message)
+        told = _warning_events(case, phase, reason, message)
     return (*status_patch(job, case.manifest, status), *told)
 
 
-def _why(case: _Case, status: JobStatus, absent: Sequence[str]) -> tuple[str, str]:
+def _state_reason(case: _Case, status: JobStatus, absent: Sequence[str]) -> tuple[str, str]:
     """Reason and message of a job's state: what keeps it waiting, or what was done last."""
     if status.phase is JobPhase.FAILED:
         num_pods = case.job.spec.num_pods
@@ -448,17 +455,17 @@ def _why(case: _Case, status: JobStatus, absent: Sequence[str]) -> tuple[str, st
     if absent:
         names = ", ".join(absent)
         return _CLAIM_ERROR, f"pvc {names} is not found, the job waits until it is there"
-    reason, message = why_waiting(case.scene.group)
+    reason, message = why_waiting(case.observed.group)
     if message or reason:
         return reason, message
     is_over = status.phase is JobPhase.RUNNING or status.reason in _OURS
     return ("", "") if is_over else (status.reason, status.message)
 
 
-def _told(case: _Case, phase: JobPhase, reason: str, message: str) -> tuple[Emit, ...]:
+def _warning_events(case: _Case, phase: JobPhase, reason: str, message: str) -> tuple[Emit, ...]:
     if reason in _OURS:
         return (_emit(case.manifest, EventType.WARNING, reason, message),)
-    if phase not in LIVING or not why_waiting(case.scene.group)[1]:
+    if phase not in LIVING or not why_waiting(case.observed.group)[1]:
         return ()
     meta = case.job.meta
     text = f"PodGroup {meta.namespace}:{meta.name} unschedule,reason: {message}"
@@ -466,6 +473,6 @@ def _told(case: _Case, phase: JobPhase, reason: str, message: str) -> tuple[Emit
 
 
 def _emit(manifest: Manifest, kind: EventType, reason: str, message: str) -> Emit:
-    meta = part(manifest, "metadata")
+    meta = subobject(manifest, "metadata")
     namespace, name = str(meta.get("namespace") or ""), name_of(manifest)
     return Emit(JOB, namespace, name, uid_of(manifest), kind, reason, message)

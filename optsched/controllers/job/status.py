@@ -41,7 +41,7 @@ ENDING_S: Final = 1.0
 """How long any other job may leave out how many of its pods run, and how many have ended."""
 
 
-def moved(job: Job, phase: JobPhase, now_ms: int) -> JobStatus:
+def with_phase(job: Job, phase: JobPhase, now_ms: int) -> JobStatus:
     """The job's status in a stage, with the time since when it is in it.
 
     A stage that is reached again takes the place of the time before, as in Volcano.
@@ -61,7 +61,7 @@ def moved(job: Job, phase: JobPhase, now_ms: int) -> JobStatus:
     )
 
 
-def counted(status: JobStatus, counts: Counts) -> JobStatus:
+def with_pod_counts(status: JobStatus, counts: Counts) -> JobStatus:
     """The status with the pods that there are."""
     return replace(
         status,

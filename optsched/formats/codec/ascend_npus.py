@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.fields import Fields
 from optsched.api.schema import boolean, count, integer, listing, record, text
-from optsched.cluster.gpu_shares import Card, CardRequest, CardUse, Chip, Template
+from optsched.cluster.gpu_shares import Chip, GpuShare, GpuShareRequest, SharedGpu, Template
 from optsched.units import FieldError, QuantityError, parse_amount
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def node_npus(
     offered: Mapping[str, int],
     chips: Sequence[Chip],
     errors: list[FieldError],
-) -> Iterator[Card]:
+) -> Iterator[SharedGpu]:
     """The NPUs of a node in the order in which they are reported, chip by chip.
 
     A chip of which the node offers nothing, or whose device plugin has left, has no NPUs. One that
@@ -180,7 +180,7 @@ def node_npus(
 
 def _reported(
     npu: str, annotations: Mapping[str, str], chip: Chip | None, errors: list[FieldError]
-) -> Iterable[Card]:
+) -> Iterable[SharedGpu]:
     path, source = f"metadata.annotations[{REGISTER}{npu}]", annotations[REGISTER + npu]
     if annotations.get(_SOFT) == "true":
         errors.append(FieldError(f"metadata.annotations[{_SOFT}]", "true", _SOFT_NODE))
@@ -195,32 +195,32 @@ def _reported(
     before = len(errors)
     parts = list(Fields({"devices": devices}, _REPORT, path, errors).records("devices"))
     says = any(part.boolean("health") for part in parts)
-    cards = [_card(part, npu, chip, says_health=says) for part in parts]
-    number = Counter(card.key for card in cards)
-    for part, card in zip(parts, cards, strict=True):
+    shared_gpus = [_card(part, npu, chip, reports_health=says) for part in parts]
+    number = Counter(card.key for card in shared_gpus)
+    for part, card in zip(parts, shared_gpus, strict=True):
         if number[card.key] > 1 or any(each in card.key for each in _SEPARATORS):
             part.reject("id", card.key, _TWICE if number[card.key] > 1 else _NO_ID)
-    return cards if len(errors) == before else ()
+    return shared_gpus if len(errors) == before else ()
 
 
-def _card(part: Fields, npu: str, chip: Chip | None, *, says_health: bool) -> Card:
+def _card(part: Fields, npu: str, chip: Chip | None, *, reports_health: bool) -> SharedGpu:
     custom = part.record("custominfo")
-    return Card(
+    return SharedGpu(
         part.text("id"),
         part.integer("devmem"),
         part.integer("count"),
-        is_healthy=part.boolean("health") or (part.raw("health") is None and not says_health),
+        is_healthy=part.boolean("health") or (part.raw("health") is None and not reports_health),
         npu=npu,
         chip=chip,
         network=custom.optional_integer("NetworkID"),
     )
 
 
-def npu_marks(cards: Iterable[Card]) -> dict[str, str]:
+def npu_annotations(shared_gpus: Iterable[SharedGpu]) -> dict[str, str]:
     """The annotations of a node with such NPUs."""
     reports: dict[str, list[dict[str, Any]]] = {}
     chips: dict[str, Chip] = {}
-    for card in cards:
+    for card in shared_gpus:
         reports.setdefault(card.npu, []).append(_report(card))
         if card.chip is not None:
             chips[card.npu] = card.chip
@@ -231,7 +231,7 @@ def npu_marks(cards: Iterable[Card]) -> dict[str, str]:
     return marks
 
 
-def _report(card: Card) -> dict[str, Any]:
+def _report(card: SharedGpu) -> dict[str, Any]:
     wired = {} if card.network is None else {"custominfo": {"NetworkID": card.network}}
     return {
         "id": card.key,
@@ -260,19 +260,19 @@ def _marked_chips(annotations: Mapping[str, str]) -> tuple[Chip, ...] | None:
 # --- pods ----------------------------------------------------------------------------------------
 
 
-def npu_requests(asked: Mapping[str, Any]) -> Iterator[CardRequest]:
+def npu_requests(asked: Mapping[str, Any]) -> Iterator[GpuShareRequest]:
     """What a container asks for in NPUs, chip by chip; it gets all of each without an amount."""
     names = {key.removeprefix(HUAWEI) for key in asked if key.startswith(HUAWEI)}
     for npu in sorted({n.removesuffix(_MEMORY) for n in names if not n.endswith(_CORE)}):
         if not is_npu(npu):
             continue
-        memory = _amount(asked, HUAWEI + npu + _MEMORY)
-        number = _amount(asked, HUAWEI + npu) if npu in names else 1
+        memory = amount_or_zero(asked, HUAWEI + npu + _MEMORY)
+        number = amount_or_zero(asked, HUAWEI + npu) if npu in names else 1
         if number:
-            yield CardRequest(number, memory, 0 if memory else 100, npu=npu)
+            yield GpuShareRequest(number, memory, 0 if memory else 100, npu=npu)
 
 
-def counts_on_cards(resource: str) -> bool:
+def is_npu_amount(resource: str) -> bool:
     """Whether a resource says how much of an NPU is asked for: no node offers it by itself."""
     name = resource.removeprefix(HUAWEI)
     if name == resource or not name.endswith((_MEMORY, _CORE)):
@@ -292,7 +292,7 @@ class _NpuMarks:
 NPU_MARKS: Final = _NpuMarks()
 
 
-def npu_uses(annotations: Mapping[str, str]) -> Iterator[CardUse]:
+def read_npu_shares(annotations: Mapping[str, str]) -> Iterator[GpuShare]:
     """What a pod holds of which NPUs, as it was told when it was bound."""
     names = {
         npu
@@ -306,9 +306,9 @@ def npu_uses(annotations: Mapping[str, str]) -> Iterator[CardUse]:
         templates = _templates(annotations.get(HUAWEI + npu, ""))
         for container, part in enumerate(told.split(";")):
             for fields in (use.split(",") for use in part.split(":")):
-                if len(fields) >= 4 and all(map(_is_count, fields[2:4])):
+                if len(fields) >= 4 and all(map(is_decimal_digits, fields[2:4])):
                     key, memory, cores = fields[0], int(fields[2]), int(fields[3])
-                    yield CardUse(key, memory, cores, container, templates.get(key, ""), npu)
+                    yield GpuShare(key, memory, cores, container, templates.get(key, ""), npu)
 
 
 def _templates(source: str) -> dict[str, str]:
@@ -320,7 +320,7 @@ def _templates(source: str) -> dict[str, str]:
         return {}
 
 
-def npu_use_marks(uses: Sequence[CardUse]) -> dict[str, str]:
+def npu_share_annotations(uses: Sequence[GpuShare]) -> dict[str, str]:
     """The annotations of a pod that holds so much of NPUs."""
     marks: dict[str, str] = {}
     for npu in sorted({u.npu for u in uses}):
@@ -334,9 +334,9 @@ def npu_use_marks(uses: Sequence[CardUse]) -> dict[str, str]:
     return marks
 
 
-def npu_bind_marks(uses: Sequence[CardUse], node: str, now_ms: int) -> dict[str, str]:
+def npu_bind_annotations(uses: Sequence[GpuShare], node: str, now_ms: int) -> dict[str, str]:
     """The annotations by which the device plugin gives a pod that is being bound its NPUs."""
-    marks = npu_use_marks(uses)
+    marks = npu_share_annotations(uses)
     if not marks:
         return marks
     told = {k: v for k, v in marks.items() if k.endswith(_ALLOCATED)}
@@ -355,12 +355,13 @@ def npu_bind_marks(uses: Sequence[CardUse], node: str, now_ms: int) -> dict[str,
 # --- numbers -------------------------------------------------------------------------------------
 
 
-def _is_count(source: str) -> bool:
+def is_decimal_digits(source: str) -> bool:
+    """Whether a text is a number without sign of at most 15 digits."""
     return source.isdecimal() and source.isascii() and len(source) <= 15
 
 
-def _amount(asked: Mapping[str, Any], resource: str) -> int:
-    """An amount as the API server writes it, such as 8k; 0 where it has no reading."""
+def amount_or_zero(asked: Mapping[str, Any], resource: str) -> int:
+    """Return an amount such as 8k in base units; 0 if it is not a quantity."""
     try:
         return parse_amount(resource, asked.get(resource, 0))
     except QuantityError:

@@ -11,18 +11,24 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import wellknown
-from optsched.cluster.gpu_shares import NVIDIA, Card, CardRequest, CardUse
+from optsched.cluster.gpu_shares import NVIDIA, GpuShare, GpuShareRequest, SharedGpu
 from optsched.formats.codec.ascend_npus import (
+    amount_or_zero,
     chip_of,
+    is_decimal_digits,
     node_npus,
-    npu_bind_marks,
-    npu_marks,
+    npu_annotations,
+    npu_bind_annotations,
     npu_requests,
-    npu_use_marks,
-    npu_uses,
+    npu_share_annotations,
+    read_npu_shares,
 )
-from optsched.formats.codec.partition_tables import geometries_of, geometry_marks, marked_geometries
-from optsched.units import FieldError, QuantityError, parse_amount
+from optsched.formats.codec.partition_tables import (
+    geometries_of,
+    geometry_annotations,
+    read_geometry_annotation,
+)
+from optsched.units import FieldError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,7 +47,7 @@ HANDSHAKE: Final = "volcano.sh/node-vgpu-handshake"
 CARDS: Final = "optsched.io/vgpus"
 """Our own mark: the requests of the containers of a pod that has been dumped."""
 
-CARD_PROBLEM: Final = "optsched.io/card-problem"
+GPU_SHARE_PROBLEM: Final = "optsched.io/card-problem"
 """Our own mark: why the devices of a node that has been dumped had no reading."""
 
 MAX_CARDS: Final = 1024
@@ -64,12 +70,12 @@ _NOT_A_NUMBER: Final = "is not a number of a GPU: write numbers with commas betw
 # --- nodes ---------------------------------------------------------------------------------------
 
 
-def node_cards(
+def read_shared_gpus(
     annotations: Mapping[str, str],
     offered: Amounts,
     table: DeviceTable,
     errors: list[FieldError],
-) -> tuple[Card, ...]:
+) -> tuple[SharedGpu, ...]:
     """The cards of a node: numbered ones by its resources, vGPUs and NPUs by their registers.
 
     table: how they may be cut.
@@ -77,16 +83,16 @@ def node_cards(
     A node whose device plugin has left (`Deleted` in the handshake) has no vGPUs. One that reports
     more than `MAX_CARDS` of a kind has none of these.
     """
-    cards = list(_numbered(annotations, dict(offered), errors))
+    shared_gpus = list(_numbered(annotations, dict(offered), errors))
     if not annotations.get(HANDSHAKE, "").startswith(_DELETED):
-        marked = marked_geometries(annotations)
+        marked = read_geometry_annotation(annotations)
         geometries = table.geometries if marked is None else marked
-        cards += _registered(annotations, geometries, errors)
-    cards += node_npus(annotations, dict(offered), table.chips, errors)
-    return tuple(cards)
+        shared_gpus += _registered(annotations, geometries, errors)
+    shared_gpus += node_npus(annotations, dict(offered), table.chips, errors)
+    return tuple(shared_gpus)
 
 
-def recut(card: Card, table: DeviceTable) -> Card:
+def replace_geometries(card: SharedGpu, table: DeviceTable) -> SharedGpu:
     """A card as other tables say that it may be cut; the very same where nothing changes."""
     if card.npu:
         chip = chip_of(card.npu, table.chips)
@@ -99,7 +105,7 @@ def recut(card: Card, table: DeviceTable) -> Card:
 
 def _numbered(
     annotations: Mapping[str, str], offered: Mapping[str, int], errors: list[FieldError]
-) -> Iterable[Card]:
+) -> Iterable[SharedGpu]:
     number, memory = offered.get(GPU_NUMBER, 0), offered.get(GPU_MEMORY, 0)
     if not number or not memory:
         return
@@ -109,12 +115,12 @@ def _numbered(
         return
     ill = _numbers(annotations, wellknown.GPU_UNHEALTHY_IDS, errors)
     for i in range(number):
-        yield Card(str(i), memory // number, is_healthy=i not in ill)
+        yield SharedGpu(str(i), memory // number, is_healthy=i not in ill)
 
 
 def _registered(
     annotations: Mapping[str, str], table: GeometryTable, errors: list[FieldError]
-) -> Iterable[Card]:
+) -> Iterable[SharedGpu]:
     text = annotations.get(wellknown.NODE_VGPU_REGISTER, "")
     if text.count(":") > MAX_CARDS:
         path = f"metadata.annotations[{wellknown.NODE_VGPU_REGISTER}]"
@@ -122,7 +128,7 @@ def _registered(
         return
     for part in (p for p in text.split(":") if p.strip()):
         fields = part.strip().split(",")
-        if len(fields) not in (5, 6) or not all(_is_count(f) for f in fields[1:3]):
+        if len(fields) not in (5, 6) or not all(is_decimal_digits(f) for f in fields[1:3]):
             path = f"metadata.annotations[{wellknown.NODE_VGPU_REGISTER}]"
             errors.append(FieldError(path, part, _NOT_A_CARD))
             continue
@@ -130,21 +136,21 @@ def _registered(
         mode = MIG if fields[5:] == [MIG] else HAMI_CORE
         healthy = health.lower() == "true"
         cut = geometries_of(model, table) if mode == MIG else ()
-        yield Card(key, int(memory), int(sharers), mode, model, healthy, cut)
+        yield SharedGpu(key, int(memory), int(sharers), mode, model, healthy, cut)
 
 
-def node_marks(cards: Sequence[Card]) -> dict[str, str]:
+def shared_gpu_annotations(shared_gpus: Sequence[SharedGpu]) -> dict[str, str]:
     """The annotations of a node with such cards."""
-    ill = [c.key for c in cards if not c.family and not c.is_healthy]
+    ill = [c.key for c in shared_gpus if not c.family and not c.is_healthy]
     marks = {wellknown.GPU_UNHEALTHY_IDS: ",".join(ill)} if ill else {}
-    vgpus = [c for c in cards if c.is_vgpu]
+    vgpus = [c for c in shared_gpus if c.is_vgpu]
     if vgpus:
         marks[wellknown.NODE_VGPU_REGISTER] = "".join(map(_register, vgpus))
-        marks |= geometry_marks(vgpus)
-    return marks | npu_marks(c for c in cards if c.npu)
+        marks |= geometry_annotations(vgpus)
+    return marks | npu_annotations(c for c in shared_gpus if c.npu)
 
 
-def _register(card: Card) -> str:
+def _register(card: SharedGpu) -> str:
     health = str(card.is_healthy).lower()
     fields = (card.key, str(card.sharers), str(card.memory), card.model, health, card.mode)
     return ",".join(fields) + ":"
@@ -153,7 +159,9 @@ def _register(card: Card) -> str:
 # --- pods ----------------------------------------------------------------------------------------
 
 
-def card_requests(pod: object, annotations: Mapping[str, str]) -> tuple[CardRequest, ...]:
+def read_gpu_share_requests(
+    pod: object, annotations: Mapping[str, str]
+) -> tuple[GpuShareRequest, ...]:
     """What the containers of a pod ask for in vGPUs and NPUs, one request a kind and container.
 
     Amounts that have no reading count as not asked for: the pod's request reports them.
@@ -166,7 +174,7 @@ def card_requests(pod: object, annotations: Mapping[str, str]) -> tuple[CardRequ
     return tuple(request for each in listed for request in _of_container(each))
 
 
-def _of_container(container: object) -> Iterator[CardRequest]:
+def _of_container(container: object) -> Iterator[GpuShareRequest]:
     resources = container.get("resources") if isinstance(container, dict) else None
     if not isinstance(resources, dict):
         return
@@ -180,60 +188,60 @@ def _of_container(container: object) -> Iterator[CardRequest]:
     yield from npu_requests(asked)
 
 
-def _vgpus(asked: Mapping[str, Any]) -> CardRequest | None:
+def _vgpus(asked: Mapping[str, Any]) -> GpuShareRequest | None:
     if VGPU_NUMBER not in asked and VGPU_MEMORY not in asked:
         return None
     names = (VGPU_MEMORY, VGPU_PERCENT, VGPU_CORES)
-    memory, percent, cores = (_amount(asked, name) for name in names)
-    number = _amount(asked, VGPU_NUMBER) if VGPU_NUMBER in asked else 1
+    memory, percent, cores = (amount_or_zero(asked, name) for name in names)
+    number = amount_or_zero(asked, VGPU_NUMBER) if VGPU_NUMBER in asked else 1
     if not number:
         return None
     # Who says nothing about memory gets all of it.
-    return CardRequest(number, memory, 0 if memory else percent or 100, cores)
+    return GpuShareRequest(number, memory, 0 if memory else percent or 100, cores)
 
 
-def request_text(requests: Sequence[CardRequest]) -> str:
+def request_text(requests: Sequence[GpuShareRequest]) -> str:
     """Requests as a mark: number, memory, percent, cores and chip of each, `;` between them."""
     return ";".join(
         f"{r.number} {r.memory} {r.percent} {r.cores} {r.npu}".rstrip() for r in requests
     )
 
 
-def _marked(text: str) -> tuple[CardRequest, ...]:
+def _marked(text: str) -> tuple[GpuShareRequest, ...]:
     parts = [part.split(" ") for part in text.split(";")]
-    if not all(len(p) in (4, 5) and all(map(_is_count, p[:4])) for p in parts):
+    if not all(len(p) in (4, 5) and all(map(is_decimal_digits, p[:4])) for p in parts):
         return ()
     return tuple(
-        CardRequest(int(p[0]), int(p[1]), int(p[2]), int(p[3]), "".join(p[4:])) for p in parts
+        GpuShareRequest(int(p[0]), int(p[1]), int(p[2]), int(p[3]), "".join(p[4:])) for p in parts
     )
 
 
-def card_uses(
+def read_gpu_shares(
     annotations: Mapping[str, str], request: Amounts, errors: list[FieldError]
-) -> tuple[CardUse, ...]:
+) -> tuple[GpuShare, ...]:
     """What a pod holds of which cards, as it was told when it was bound."""
-    npus = tuple(npu_uses(annotations))
+    npus = tuple(read_npu_shares(annotations))
     if wellknown.GPU_INDEX not in annotations and VGPU_IDS not in annotations:
         return npus
     memory = dict(request).get(GPU_MEMORY, 0)
     numbers = _numbers(annotations, wellknown.GPU_INDEX, errors)
-    uses = [CardUse(str(i), memory) for i in numbers]
+    uses = [GpuShare(str(i), memory) for i in numbers]
     for container, text in enumerate(annotations.get(VGPU_IDS, "").split(";")):
         found = (part.split(",") for part in text.split(":"))
         uses += [
-            CardUse(_KEY.sub("", f[0]), int(f[2]), int(f[3]), container, _instance(f[0]))
+            GpuShare(_KEY.sub("", f[0]), int(f[2]), int(f[3]), container, _instance(f[0]))
             for f in found
-            if len(f) >= 4 and all(map(_is_count, f[2:4]))
+            if len(f) >= 4 and all(map(is_decimal_digits, f[2:4]))
         ]
     return (*uses, *npus)
 
 
-def held_cards(
-    uses: tuple[CardUse, ...],
-    asked: Sequence[CardRequest],
+def check_gpu_shares(
+    uses: tuple[GpuShare, ...],
+    asked: Sequence[GpuShareRequest],
     request: Amounts,
     errors: list[FieldError],
-) -> tuple[CardUse, ...]:
+) -> tuple[GpuShare, ...]:
     """The uses that the requests of a pod can account for; the others are reported and left out.
 
     Annotations of a pod are written by its user too: what nothing was bound for holds no device.
@@ -245,9 +253,9 @@ def held_cards(
     most: dict[str, int] = {_NUMBERED: numbered}
     for each in asked:
         most[each.npu] = most.get(each.npu, 0) + each.number
-    found: dict[str, list[CardUse]] = {}
+    found: dict[str, list[GpuShare]] = {}
     for use in uses:
-        is_numbered = not use.npu and _is_count(use.key)
+        is_numbered = not use.npu and is_decimal_digits(use.key)
         found.setdefault(_NUMBERED if is_numbered else use.npu, []).append(use)
     false = {kind for kind, held in found.items() if len(held) > most.get(kind, 0)}
     for kind in sorted(false):
@@ -256,24 +264,24 @@ def held_cards(
     return tuple(use for kind, held in found.items() if kind not in false for use in held)
 
 
-def use_marks(uses: Sequence[CardUse]) -> dict[str, str]:
+def gpu_share_annotations(uses: Sequence[GpuShare]) -> dict[str, str]:
     """The annotations of a pod that holds so much of cards."""
     gpus = [u for u in uses if not u.npu]
-    numbered = [u.key for u in gpus if _is_count(u.key)]
+    numbered = [u.key for u in gpus if is_decimal_digits(u.key)]
     marks = {wellknown.GPU_INDEX: ",".join(numbered)} if numbered else {}
-    vgpus = [u for u in gpus if not _is_count(u.key)]
+    vgpus = [u for u in gpus if not is_decimal_digits(u.key)]
     if vgpus:
         of_container = [""] * (1 + max(u.container for u in vgpus))
         for u in vgpus:
             key = f"{u.key}[{u.instance}]" if u.instance else u.key
             of_container[u.container] += f"{key},{NVIDIA},{u.memory},{u.cores}:"
         marks[VGPU_IDS] = ";".join(of_container)
-    return marks | npu_use_marks([u for u in uses if u.npu])
+    return marks | npu_share_annotations([u for u in uses if u.npu])
 
 
-def bind_marks(uses: Sequence[CardUse], node: str, now_ms: int) -> dict[str, str]:
+def gpu_bind_annotations(uses: Sequence[GpuShare], node: str, now_ms: int) -> dict[str, str]:
     """The annotations by which a device plugin gives a pod that is being bound its cards."""
-    marks = use_marks(uses)
+    marks = gpu_share_annotations(uses)
     if wellknown.GPU_INDEX in marks:
         marks["volcano.sh/predicate-time"] = str(now_ms * 1_000_000)
     if VGPU_IDS in marks:
@@ -284,7 +292,7 @@ def bind_marks(uses: Sequence[CardUse], node: str, now_ms: int) -> dict[str, str
             "volcano.sh/bind-phase": "allocating",
             "volcano.sh/bind-time": str(now_ms // 1000),
         }
-    return marks | npu_bind_marks([u for u in uses if u.npu], node, now_ms)
+    return marks | npu_bind_annotations([u for u in uses if u.npu], node, now_ms)
 
 
 def _instance(text: str) -> str:
@@ -296,21 +304,9 @@ def _instance(text: str) -> str:
 # --- numbers -------------------------------------------------------------------------------------
 
 
-def _is_count(text: str) -> bool:
-    return text.isdecimal() and text.isascii() and len(text) <= 15
-
-
-def _amount(asked: Mapping[str, Any], resource: str) -> int:
-    """An amount as the API server writes it, such as 8k; 0 where it has no reading."""
-    try:
-        return parse_amount(resource, asked.get(resource, 0))
-    except QuantityError:
-        return 0
-
-
 def _numbers(annotations: Mapping[str, str], key: str, errors: list[FieldError]) -> list[int]:
     parts = [p.strip() for p in annotations.get(key, "").split(",") if p.strip()]
-    if all(map(_is_count, parts)):
+    if all(map(is_decimal_digits, parts)):
         return [int(p) for p in parts]
     errors.append(FieldError(f"metadata.annotations[{key}]", annotations[key], _NOT_A_NUMBER))
     return []

@@ -24,7 +24,7 @@ from optsched.cluster.topology import (
     TopologyMode,
     TopologyRequest,
 )
-from optsched.formats.files.diagnostics import sentence
+from optsched.formats.files.diagnostics import join_messages
 from optsched.units import FieldError
 from optsched.units.patterns import Pattern, parse_pattern
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from optsched.api.podgroup import NetworkTopology, SubGroupPolicy
     from optsched.api.selectors import LabelSelector as ApiSelector
 
-_Way: TypeAlias = "Pattern | LabelSelector"
+_MemberSelector: TypeAlias = "Pattern | LabelSelector"
 """How a HyperNode names many nodes at once."""
 
 _MEMBERS: Final = "spec.members"
@@ -83,13 +83,13 @@ class NodeIndex:
     def __init__(self) -> None:
         self._labels: dict[str, Mapping[str, str]] = {}
         self._by_label: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
-        self._meant: dict[_Way, set[str]] = {}
+        self._member_nodes: dict[_MemberSelector, set[str]] = {}
         self._sorted: list[str] | None = None
 
     def __contains__(self, name: str) -> bool:
         return name in self._labels
 
-    def put(self, name: str, labels: Mapping[str, str]) -> bool:
+    def set_node(self, name: str, labels: Mapping[str, str]) -> bool:
         """Take a node; False if nothing is new about it."""
         if self._labels.get(name) == labels:
             return False
@@ -97,9 +97,9 @@ class NodeIndex:
         self._labels[name] = labels
         for label in labels.items():
             self._by_label[label].add(name)
-        for way, meant in self._meant.items():
-            if _means(way, name, labels):
-                meant.add(name)
+        for selector, selected_nodes in self._member_nodes.items():
+            if _selects(selector, name, labels):
+                selected_nodes.add(name)
         return True
 
     def drop(self, name: str) -> bool:
@@ -109,28 +109,34 @@ class NodeIndex:
             return False
         for label in labels.items():
             self._by_label[label].discard(name)
-        for meant in self._meant.values():
-            meant.discard(name)
+        for selected_nodes in self._member_nodes.values():
+            selected_nodes.discard(name)
         self._sorted = None
         return True
 
-    def keep(self, ways: Iterable[_Way]) -> None:
+    def keep_selectors(self, selectors: Iterable[_MemberSelector]) -> None:
         """Ways that will be asked for again; what all others mean is forgotten."""
-        wanted = set(ways)
-        self._meant = {way: meant for way, meant in self._meant.items() if way in wanted}
+        wanted = set(selectors)
+        self._member_nodes = {
+            selector: selected_nodes
+            for selector, selected_nodes in self._member_nodes.items()
+            if selector in wanted
+        }
 
-    def meant(self, way: _Way) -> set[str]:
+    def selected_nodes(self, selector: _MemberSelector) -> set[str]:
         """The nodes that a way means. Read only."""
-        if way not in self._meant:
-            likely = self._likely(way)
-            self._meant[way] = {n for n in likely if _means(way, n, self._labels[n])}
-        return self._meant[way]
+        if selector not in self._member_nodes:
+            likely = self._likely(selector)
+            self._member_nodes[selector] = {
+                n for n in likely if _selects(selector, n, self._labels[n])
+            }
+        return self._member_nodes[selector]
 
-    def _likely(self, way: _Way) -> Iterable[str]:
+    def _likely(self, selector: _MemberSelector) -> Iterable[str]:
         """Nodes among which all that are meant can be found."""
-        if isinstance(way, Pattern):
-            return self._beginning(way.text)
-        for condition in way.requirements:
+        if isinstance(selector, Pattern):
+            return self._beginning(selector.text)
+        for condition in selector.requirements:
             if condition.operator is Operator.IN:
                 parts = (self._by_label.get((condition.key, v), set()) for v in condition.values)
                 return set[str]().union(*parts)
@@ -149,11 +155,11 @@ class NodeIndex:
         return self._sorted[first:last]
 
 
-def _means(way: _Way, name: str, labels: Mapping[str, str]) -> bool:
-    if isinstance(way, Pattern):
-        return way.is_in(name)
+def _selects(selector: _MemberSelector, name: str, labels: Mapping[str, str]) -> bool:
+    if isinstance(selector, Pattern):
+        return selector.is_in(name)
     # An empty selector of members selects nothing, unlike elsewhere (Volcano `GetMembers`).
-    return bool(way.requirements) and way.matches(labels)
+    return bool(selector.requirements) and selector.matches(labels)
 
 
 # --- the tree ------------------------------------------------------------------------------------
@@ -195,13 +201,13 @@ class TopologyIndex:
 
     def put_node(self, name: str, labels: Mapping[str, str]) -> None:
         """Take a node."""
-        self._is_stale |= self.nodes.put(name, labels)
+        self._is_stale |= self.nodes.set_node(name, labels)
 
     def drop_node(self, name: str) -> None:
         """Forget a node."""
         self._is_stale |= self.nodes.drop(name)
 
-    def put(self, hypernode: ApiHyperNode) -> None:
+    def put_hypernode(self, hypernode: ApiHyperNode) -> None:
         """Take a HyperNode."""
         self._hypernodes[hypernode.name] = hypernode
         self._is_stale = True
@@ -226,8 +232,13 @@ class TopologyIndex:
         }
         usable = [e for e in entries.values() if e.tier is not None]
         _link(entries, usable)
-        self.nodes.keep(way for e in usable for m in e.members if (way := _way(m)) is not None)
-        _share_out(usable, self.nodes)
+        self.nodes.keep_selectors(
+            selector
+            for e in usable
+            for m in e.members
+            if (selector := _member_selector(m)) is not None
+        )
+        _assign_nodes(usable, self.nodes)
         self.remarks = {e.name: tuple(e.remarks) for e in usable if e.remarks}
         return Topology(
             tuple(
@@ -241,10 +252,10 @@ class TopologyIndex:
         for entry in entries:
             errors = (*self._hypernodes[entry.name].errors, *entry.remarks)
             if errors:
-                yield entry.name, tuple(sentence([error]) for error in errors)
+                yield entry.name, tuple(join_messages([error]) for error in errors)
 
 
-def _way(member: Member) -> _Way | None:
+def _member_selector(member: Member) -> _MemberSelector | None:
     if member.pattern:
         return parse_pattern(member.pattern)
     return None if member.labels is None else _selector(member.labels)
@@ -294,7 +305,7 @@ def _reaches(start: _Entry, goal: str, entries: Mapping[str, _Entry]) -> bool:
     return False
 
 
-def _share_out(usable: Iterable[_Entry], nodes: NodeIndex) -> None:
+def _assign_nodes(usable: Iterable[_Entry], nodes: NodeIndex) -> None:
     """Give nodes to HyperNodes: each to the lowest that lists it, of equals the first by name."""
     by_name = {entry.name: entry for entry in usable}
     owner: dict[str, str] = {}
@@ -304,9 +315,9 @@ def _share_out(usable: Iterable[_Entry], nodes: NodeIndex) -> None:
             if member.type is not MemberType.NODE:
                 continue
             lost: dict[str, list[str]] = {}
-            for name in sorted(_meant(entry, number, member, nodes)):
+            for name in sorted(_member_nodes(entry, number, member, nodes)):
                 holder = owner.setdefault(name, entry.name)
-                if holder != entry.name and entry.name not in _above(holder, by_name, above):
+                if holder != entry.name and entry.name not in _ancestors(holder, by_name, above):
                     lost.setdefault(holder, []).append(name)
             for holder, names in sorted(lost.items()):
                 entry.remark(number, _listed(names), f"is in {holder} already, and counts there")
@@ -314,17 +325,17 @@ def _share_out(usable: Iterable[_Entry], nodes: NodeIndex) -> None:
         by_name[holder].nodes.append(name)
 
 
-def _meant(entry: _Entry, number: int, member: Member, nodes: NodeIndex) -> Iterable[str]:
-    way = _way(member)
-    if way is not None:
-        return nodes.meant(way)
+def _member_nodes(entry: _Entry, number: int, member: Member, nodes: NodeIndex) -> Iterable[str]:
+    selector = _member_selector(member)
+    if selector is not None:
+        return nodes.selected_nodes(selector)
     if member.name in nodes:
         return (member.name,)
     entry.remark(number, member.name, "is no node of this cluster")
     return ()
 
 
-def _above(name: str, by_name: Mapping[str, _Entry], known: dict[str, set[str]]) -> set[str]:
+def _ancestors(name: str, by_name: Mapping[str, _Entry], known: dict[str, set[str]]) -> set[str]:
     """Names of all HyperNodes above one."""
     if name not in known:
         found: set[str] = set()

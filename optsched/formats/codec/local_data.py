@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import wellknown
-from optsched.cluster.local_data import EMPTY_STORE, NO_WANTS, Store, Wants
+from optsched.cluster.local_data import NO_LOCAL_DATA, NO_REQUIRED_DATA, RequiredData, Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -42,7 +42,7 @@ def datasets_in(text: str) -> tuple[str, ...]:
     return tuple(sorted({name.strip() for name in text.split(",")} - {""}))
 
 
-def store_of(meta: ObjectMeta, status: object) -> Store:
+def read_local_data(meta: ObjectMeta, status: object) -> Store:
     """What a node holds; entries without a reading are passed over, for they only give scores."""
     datasets = datasets_in(meta.annotations.get(wellknown.DATASETS, ""))
     prefix = wellknown.DATASET_LABEL_PREFIX
@@ -53,7 +53,7 @@ def store_of(meta: ObjectMeta, status: object) -> Store:
     )
     names = tuple(sorted({*datasets, *labelled}))
     images = tuple(sorted(set(_images(status))))
-    return Store(images, names) if images or names else EMPTY_STORE
+    return Store(images, names) if images or names else NO_LOCAL_DATA
 
 
 def _images(status: object) -> Iterator[tuple[str, int]]:
@@ -67,32 +67,32 @@ def _images(status: object) -> Iterator[tuple[str, int]]:
                 yield _sized(name, each["sizeBytes"])
 
 
-def store_marks(store: Store, labels: Mapping[str, str]) -> dict[str, str]:
+def dataset_annotation(store: Store, labels: Mapping[str, str]) -> dict[str, str]:
     """The annotation of a node for data sets that its labels do not name."""
     prefix = wellknown.DATASET_LABEL_PREFIX
     left = [n for n in store.datasets if labels.get(f"{prefix}{n}", _FALSE) == _FALSE]
     return {wellknown.DATASETS: ",".join(left)} if left else {}
 
 
-def image_fields(store: Store) -> dict[str, Any]:
+def encode_images(store: Store) -> dict[str, Any]:
     """`status.images` of a node."""
     listed = [{"names": [name], "sizeBytes": size} for name, size in store.images]
     return {"images": listed} if listed else {}
 
 
-def wants_of(meta: ObjectMeta, spec: Mapping[str, Any]) -> Wants:
+def read_required_data(meta: ObjectMeta, spec: Mapping[str, Any]) -> RequiredData:
     """What a pod needs."""
     marked = meta.annotations.get(IMAGES)
     names = _container_images(spec) if marked is None else marked.split(" ")
-    return _wants(tuple(names), meta.annotations.get(wellknown.DATASETS, ""))
+    return _required_data(tuple(names), meta.annotations.get(wellknown.DATASETS, ""))
 
 
 @lru_cache(maxsize=1 << 12)
-def _wants(names: tuple[str, ...], datasets: str) -> Wants:
+def _required_data(names: tuple[str, ...], datasets: str) -> RequiredData:
     """The same object for pods that need the same."""
     images = tuple("" if name in ("", _NONE) else full_name(name) for name in names)
-    wants = Wants(images if any(images) else (), datasets_in(datasets))
-    return NO_WANTS if wants == NO_WANTS else wants
+    wants = RequiredData(images if any(images) else (), datasets_in(datasets))
+    return NO_REQUIRED_DATA if wants == NO_REQUIRED_DATA else wants
 
 
 def _container_images(spec: Mapping[str, Any]) -> list[str]:
@@ -105,7 +105,7 @@ def _container_images(spec: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def wants_marks(wants: Wants) -> dict[str, str]:
+def required_data_annotations(wants: RequiredData) -> dict[str, str]:
     """The annotations of a dumped pod."""
     marks = {IMAGES: " ".join(image or _NONE for image in wants.images)} if wants.images else {}
     return marks | ({wellknown.DATASETS: ",".join(wants.datasets)} if wants.datasets else {})

@@ -10,10 +10,10 @@ from optsched.cluster.amounts import amounts
 from optsched.cluster.snapshot import Node
 from optsched.cluster.task import Taint, TaintEffect
 from optsched.formats.codec.core_schemas import NODE
-from optsched.formats.codec.gpu_shares import CARD_PROBLEM, node_cards
-from optsched.formats.codec.local_data import store_of
+from optsched.formats.codec.gpu_shares import GPU_SHARE_PROBLEM, read_shared_gpus
+from optsched.formats.codec.local_data import read_local_data
 from optsched.formats.codec.partition_tables import NO_TABLE
-from optsched.formats.codec.snapshot_annotations import marked_load
+from optsched.formats.codec.snapshot_annotations import read_load
 from optsched.units import FieldError, most_on_node
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def parse_node(
     taints = tuple(_taint(each) for each in spec.records("taints"))
     has_all_taints = len(errors) == before
     unread: list[FieldError] = []
-    cards = node_cards(meta.annotations, allocatable, table, unread)
+    shared_gpus = read_shared_gpus(meta.annotations, allocatable, table, unread)
     node = Node(
         name=meta.name,
         allocatable=allocatable,
@@ -56,10 +56,10 @@ def parse_node(
         ready=_is_ready(status) and has_all_taints,
         unschedulable=spec.boolean("unschedulable"),
         gpu_model=meta.labels.get(GPU_MODEL_LABEL, ""),
-        load=marked_load(meta.annotations, errors),
-        cards=cards,
-        card_problem="; ".join(map(str, unread)) or meta.annotations.get(CARD_PROBLEM, ""),
-        store=store_of(meta, obj.get("status") if isinstance(obj, dict) else None),
+        load=read_load(meta.annotations, errors),
+        shared_gpus=shared_gpus,
+        card_problem="; ".join(map(str, unread)) or meta.annotations.get(GPU_SHARE_PROBLEM, ""),
+        store=read_local_data(meta, obj.get("status") if isinstance(obj, dict) else None),
     )
     return node, (*errors, *unread)
 

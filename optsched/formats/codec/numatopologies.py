@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from optsched.api.numatopology import parse_numatopology
 from optsched.cluster.numa import Alignment, Numa, NumaCell, NumaHold, NumaPart
 from optsched.formats.codec.snapshot_annotations import PROBLEM
-from optsched.formats.files.diagnostics import sentence
+from optsched.formats.files.diagnostics import join_messages
 from optsched.units import CPU, FieldError, QuantityError, parse_amount
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def parse_numa(obj: object) -> tuple[str, Numa | None, tuple[FieldError, ...]]:
     found = list(errors)
     numa = _numa(parsed, found)
     if found:
-        numa = Numa(problem=sentence(found))
+        numa = Numa(problem=join_messages(found))
     return parsed.meta.name, numa, tuple(found)
 
 
@@ -105,7 +105,7 @@ def _numa(parsed: Numatopology, errors: list[FieldError]) -> Numa:
     if GPU not in parsed.resources:
         gpus.cell_of = {}
     _check(parsed, cpus, errors)
-    holds = tuple(_holds(parsed, (cpus, gpus), errors))
+    holds = tuple(_allocated_units(parsed, (cpus, gpus), errors))
     for units in (cpus, gpus):
         resource = parsed.resources.get(units.resource)
         if resource is not None:
@@ -155,7 +155,7 @@ def _alignment(parsed: Numatopology, errors: list[FieldError]) -> Alignment:
     return Alignment(text) if parsed.policies.get(CPU_MANAGER) == STATIC else Alignment.NONE
 
 
-def _holds(
+def _allocated_units(
     parsed: Numatopology, kinds: tuple[_Units, _Units], errors: list[FieldError]
 ) -> Iterator[NumaHold]:
     for number, pod in enumerate(parsed.pods):
@@ -200,14 +200,14 @@ def _cells(cpus: _Units, gpus: _Units) -> Iterator[NumaCell]:
 
 def numa_spec(numa: Numa) -> dict[str, Any]:
     """The `spec` of a Numatopology that reads as such an inside; the numbers are made up."""
-    cpus, gpus = _Dealer(), _Dealer()
-    reserved = [cpus.deal(cell.number, cell.reserved) for cell in numa.cells]
+    cpus, gpus = _UnitCursor(), _UnitCursor()
+    reserved = [cpus.take_units(cell.number, cell.reserved) for cell in numa.cells]
     holds = [_hold_fields(hold, cpus, gpus) for hold in numa.holds]
-    free_cpus = [cpus.deal(cell.number, cell.free_cpus) for cell in numa.cells]
-    free_gpus = [gpus.deal(cell.number, cell.free_gpus) for cell in numa.cells]
+    free_cpus = [cpus.take_units(cell.number, cell.free_cpus) for cell in numa.cells]
+    free_gpus = [gpus.take_units(cell.number, cell.free_gpus) for cell in numa.cells]
     for cell in numa.cells:
-        cpus.deal(cell.number, cell.cpus - cpus.dealt[cell.number])
-        gpus.deal(cell.number, cell.gpus - gpus.dealt[cell.number])
+        cpus.take_units(cell.number, cell.cpus - cpus.num_taken[cell.number])
+        gpus.take_units(cell.number, cell.gpus - gpus.num_taken[cell.number])
     gpu_detail = {str(n): {"numa": cell} for n, cell in gpus.cell_of.items()}
     resources = {CPU: _resource(free_cpus, cpus)}
     if gpu_detail:
@@ -225,23 +225,23 @@ def numa_spec(numa: Numa) -> dict[str, Any]:
     }
 
 
-class _Dealer:
+class _UnitCursor:
     """Makes up numbers for units."""
 
     def __init__(self) -> None:
         self.cell_of: dict[int, int] = {}
-        self.dealt: Counter[int] = Counter()
+        self.num_taken: Counter[int] = Counter()
         self._numbers = count()
 
-    def deal(self, cell: int, number: int) -> list[int]:
+    def take_units(self, cell: int, number: int) -> list[int]:
         """Some more units of a cell."""
         found = [next(self._numbers) for _ in range(number)]
         self.cell_of.update(dict.fromkeys(found, cell))
-        self.dealt[cell] += number
+        self.num_taken[cell] += number
         return found
 
 
-def _resource(free: list[list[int]], units: _Dealer) -> dict[str, Any]:
+def _resource(free: list[list[int]], units: _UnitCursor) -> dict[str, Any]:
     return {"allocatable": _text(n for each in free for n in each), "capacity": len(units.cell_of)}
 
 
@@ -249,11 +249,11 @@ def _text(numbers: Iterable[int]) -> str:
     return ",".join(map(str, numbers))
 
 
-def _hold_fields(hold: NumaHold, cpus: _Dealer, gpus: _Dealer) -> dict[str, Any]:
+def _hold_fields(hold: NumaHold, cpus: _UnitCursor, gpus: _UnitCursor) -> dict[str, Any]:
     namespace, _, name = hold.key.partition("/")
     held = {
-        CPU: [n for part in hold.parts for n in cpus.deal(part.cell, part.cpus)],
-        GPU: [n for part in hold.parts for n in gpus.deal(part.cell, part.gpus)],
+        CPU: [n for part in hold.parts for n in cpus.take_units(part.cell, part.cpus)],
+        GPU: [n for part in hold.parts for n in gpus.take_units(part.cell, part.gpus)],
     }
     allocations = {resource: _text(units) for resource, units in held.items() if units}
     named = {"uid": hold.uid, "name": name, "namespace": namespace}

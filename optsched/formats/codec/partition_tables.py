@@ -18,7 +18,7 @@ from optsched.units import FieldError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from optsched.cluster.gpu_shares import Card, Chip
+    from optsched.cluster.gpu_shares import Chip, SharedGpu
 
 GeometryTable: TypeAlias = "tuple[tuple[str, tuple[Geometry, ...]], ...]"
 """(part of the name of a model, geometries), the first that fits counts."""
@@ -88,9 +88,9 @@ def geometries_of(model: str, table: GeometryTable) -> tuple[Geometry, ...]:
 # --- on dumped nodes -----------------------------------------------------------------------------
 
 
-def geometry_marks(cards: Iterable[Card]) -> dict[str, str]:
+def geometry_annotations(shared_gpus: Iterable[SharedGpu]) -> dict[str, str]:
     """The annotation of a node by which its GPUs keep their geometries."""
-    known = {card.model: card.geometries for card in cards if card.geometries}
+    known = {card.model: card.geometries for card in shared_gpus if card.geometries}
     if not known:
         return {}
     longest_first = sorted(known, key=lambda model: (-len(model), model))
@@ -98,7 +98,7 @@ def geometry_marks(cards: Iterable[Card]) -> dict[str, str]:
     return {GEOMETRIES: json.dumps(plain)}
 
 
-def marked_geometries(annotations: Mapping[str, str]) -> GeometryTable | None:
+def read_geometry_annotation(annotations: Mapping[str, str]) -> GeometryTable | None:
     """The geometries that a dumped node has kept; None where it has not, or has lost them."""
     source = annotations.get(GEOMETRIES)
     if source is None:

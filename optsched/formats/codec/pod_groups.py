@@ -35,11 +35,11 @@ from optsched.formats.codec.snapshot_annotations import (
     OWNER,
     PROBLEM,
     WAITING_SINCE,
-    marked_reason,
+    read_reason,
     waiting_since_ms,
-    without,
+    without_annotations,
 )
-from optsched.formats.files.diagnostics import sentence
+from optsched.formats.files.diagnostics import join_messages
 from optsched.plugins.topology.task_topology import read_roles
 from optsched.units import DurationError, FieldError, parse_duration_ms, split_usage
 
@@ -95,7 +95,7 @@ def gang_of_group(
 
     A PodGroup with fields that have no reading gives a gang with a problem.
     """
-    value = priorities.find(group.priority_class)
+    value = priorities.value_of(group.priority_class)
     missing = FieldError("spec.priorityClassName", group.priority_class, _NO_CLASS)
     created = group.meta.creation_ms
     least, usage = split_usage(group.min_resources)
@@ -132,7 +132,7 @@ def _owner(reference: OwnerReference | None) -> Owner | None:
 
 def _kept_annotations(group: PodGroup) -> Mapping[str, str]:
     """Those of the PodGroup; what a label says about being evicted counts like one."""
-    own = without(group.meta.annotations, _GROUP_MARKS)
+    own = without_annotations(group.meta.annotations, _GROUP_MARKS)
     label = group.meta.labels.get(wellknown.PREEMPTABLE)
     return own if label is None else {wellknown.PREEMPTABLE: label, **own}
 
@@ -148,7 +148,7 @@ def _unread_durations(annotations: Mapping[str, str]) -> Iterator[FieldError]:
             yield e.at(f"metadata.annotations[{key}]")
 
 
-def is_ours_without_pods(group: PodGroup, scheduler_names: Collection[str]) -> bool:
+def is_empty_group_of(group: PodGroup, scheduler_names: Collection[str]) -> bool:
     """Whether a PodGroup that has no pods is one of these schedulers'.
 
     It is for the scheduler that its annotation names. One without the annotation is for a scheduler
@@ -160,7 +160,7 @@ def is_ours_without_pods(group: PodGroup, scheduler_names: Collection[str]) -> b
     return not set(SCHEDULER_NAMES).isdisjoint(scheduler_names)
 
 
-def missing_gang(key: str, tasks: Iterable[Task], queue: str) -> Gang:
+def gang_without_group(key: str, tasks: Iterable[Task], queue: str) -> Gang:
     """The gang of pods that name a PodGroup which does not exist.
 
     Pods that leave or have ended miss nothing: jobs take their PodGroups away at their end.
@@ -191,7 +191,7 @@ def _group_text(key: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Loner:
+class BarePod:
     """A pod of ours without a PodGroup, and what its gang takes from it.
 
     Attributes
@@ -209,7 +209,7 @@ class Loner:
     annotations: Mapping[str, str]
 
 
-def implicit_gang(loner: Loner) -> Gang:
+def implicit_gang(loner: BarePod) -> Gang:
     """The gang of one pod that belongs to no PodGroup."""
     task = loner.task
     return Gang(
@@ -219,9 +219,11 @@ def implicit_gang(loner: Loner) -> Gang:
         priority=loner.priority,
         created_ms=task.created_ms,
         waiting_since_ms=waiting_since_ms(loner.annotations, task.created_ms),
-        phase=_loner_phase(task.status),
+        phase=_bare_pod_phase(task.status),
         tasks=(task,),
-        annotations=without(without(loner.annotations, POD_MARKS), NPU_MARKS),
+        annotations=without_annotations(
+            without_annotations(loner.annotations, POD_MARKS), NPU_MARKS
+        ),
         is_implicit=True,
     )
 
@@ -243,7 +245,7 @@ def queue_of(queue: ApiQueue) -> Queue:
         created_ms=queue.meta.creation_ms,
         state=QueueState(queue.status.state.value),
         is_fifo=queue.dequeue_strategy is DequeueStrategy.FIFO,
-        annotations=without(queue.meta.annotations, _QUEUE_MARKS),
+        annotations=without_annotations(queue.meta.annotations, _QUEUE_MARKS),
         node_groups=node_groups(queue),
         tolerance=tolerance(queue)[0],
         problem=_queue_problem(queue),
@@ -267,7 +269,7 @@ def _in_order(tasks: Iterable[Task]) -> tuple[Task, ...]:
     return tuple(sorted(tasks, key=lambda task: task.order))
 
 
-def _loner_phase(status: TaskStatus) -> GangPhase:
+def _bare_pod_phase(status: TaskStatus) -> GangPhase:
     if status.holds_resources:
         return GangPhase.RUNNING
     finished = status in (TaskStatus.SUCCEEDED, TaskStatus.FAILED)
@@ -276,13 +278,13 @@ def _loner_phase(status: TaskStatus) -> GangPhase:
 
 def _group_problem(group: PodGroup) -> Reason | None:
     if not group.errors:
-        return marked_reason(group.meta.annotations)
-    message = f"PodGroup {group.key}: {sentence(group.errors)}"
+        return read_reason(group.meta.annotations)
+    message = f"PodGroup {group.key}: {join_messages(group.errors)}"
     return Reason(ReasonCode.INVALID_POD_GROUP, message)
 
 
 def _queue_problem(queue: ApiQueue) -> Reason | None:
-    message = sentence(queue.errors) if queue.errors else tolerance(queue)[1]
+    message = join_messages(queue.errors) if queue.errors else tolerance(queue)[1]
     if not message:
-        return marked_reason(queue.meta.annotations)
+        return read_reason(queue.meta.annotations)
     return Reason(ReasonCode.INVALID_QUEUE, message)

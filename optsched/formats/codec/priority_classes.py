@@ -33,7 +33,7 @@ class Priorities:
     values: Mapping[str, int] = field(default_factory=lambda: SYSTEM)
     default: int = 0
 
-    def find(self, name: str) -> int | None:
+    def value_of(self, name: str) -> int | None:
         """The value of a class, of the default for an empty name; None for a missing class."""
         return self.values.get(name) if name else self.default
 

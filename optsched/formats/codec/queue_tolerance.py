@@ -22,14 +22,14 @@ def tolerance(queue: Queue) -> tuple[Tolerance | None, str]:
     text = queue.overuse_tolerance.strip()
     if not text:
         return None, ""
-    found = _amounts(text) if "=" in text else _part(text)
+    found = _amounts(text) if "=" in text else _fraction(text)
     if found is None:
         name = f"annotation {wellknown.OVERUSE_TOLERANCE}"
         return None, f"{name}: {text!r} can not be read: {_EXAMPLE}"
     return found, ""
 
 
-def _part(text: str) -> Tolerance | None:
+def _fraction(text: str) -> Tolerance | None:
     try:
         part = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:

@@ -33,7 +33,7 @@ from optsched.formats.codec.core_schemas import DEVICE_CLAIM, DEVICE_CLASS, RESO
 from optsched.formats.codec.selector_writer import node_selector_fields
 from optsched.formats.codec.selectors import node_selector
 from optsched.formats.codec.snapshot_annotations import PROBLEM
-from optsched.formats.files.diagnostics import sentence
+from optsched.formats.files.diagnostics import join_messages
 from optsched.units import QuantityError, parse_quantity_field
 
 if TYPE_CHECKING:
@@ -70,10 +70,11 @@ def parse_device_claim(obj: object) -> tuple[DeviceClaim | None, tuple[FieldErro
     claim = DeviceClaim(
         key=meta.key,
         uid=meta.uid,
-        needs=tuple(_need(each, meta, constraints) for each in asked.records("requests")),
+        needs=tuple(_device_need(each, meta, constraints) for each in asked.records("requests")),
         allocation=allocation,
         reserved_for=reserved,
-        is_own=POD_CLAIM_NAME in meta.annotations or any(o.kind == "Pod" for o in meta.owners),
+        is_trace_file=POD_CLAIM_NAME in meta.annotations
+        or any(o.kind == "Pod" for o in meta.owners),
         problem=meta.annotations.get(PROBLEM) or _problem(meta, reserved, errors),
         constraints=constraints,
     )
@@ -82,7 +83,7 @@ def parse_device_claim(obj: object) -> tuple[DeviceClaim | None, tuple[FieldErro
 
 def _problem(meta: ObjectMeta, reserved: tuple[str, ...], errors: list[FieldError]) -> str:
     if errors:
-        return f"has no reading: {sentence(errors)}"
+        return f"has no reading: {join_messages(errors)}"
     if meta.deletion_ms is not None:
         return "is being deleted"
     if len(reserved) >= MOST_CONSUMERS:
@@ -96,7 +97,7 @@ def _constraint(fields: Fields) -> DeviceConstraint:
     return DeviceConstraint(fields.texts("requests"), attribute, bool(distinct))
 
 
-def _need(
+def _device_need(
     fields: Fields, meta: ObjectMeta, constraints: tuple[DeviceConstraint, ...]
 ) -> DeviceNeed:
     name = fields.text("name")
@@ -112,7 +113,7 @@ def _need(
     if exactly.boolean("adminAccess"):
         told = told or f"request {name} asks for the access of administrators (adminAccess), {_NOT}"
     need = _variant(exactly, name)
-    return replace(need, counted=_counted(need, exactly), problem=told)
+    return replace(need, counted=_queue_amounts(need, exactly), problem=told)
 
 
 def _variant(fields: Fields, name: str) -> DeviceNeed:
@@ -141,7 +142,7 @@ def _text(capacity: Fields, name: str) -> str:
     return str(parse_quantity_field(written[name])) if isinstance(written, dict) else "0"
 
 
-def _counted(need: DeviceNeed, fields: Fields) -> Amounts:
+def _queue_amounts(need: DeviceNeed, fields: Fields) -> Amounts:
     """What queues count; of all devices of a node nobody knows the number."""
     if need.is_all:
         return ()
@@ -178,7 +179,9 @@ def parse_device_class(obj: object) -> tuple[DeviceClass | None, tuple[FieldErro
         return None, tuple(errors)
     spec = Fields(obj, DEVICE_CLASS, "", errors).record("spec")
     selectors, told = _expressions(spec), spec.raw("config")
-    problem = meta.annotations.get(PROBLEM) or (errors and f"has no reading: {sentence(errors)}")
+    problem = meta.annotations.get(PROBLEM) or (
+        errors and f"has no reading: {join_messages(errors)}"
+    )
     config = (
         tuple(json.dumps(each, sort_keys=True) for each in told if isinstance(each, dict))
         if isinstance(told, list)
@@ -412,7 +415,7 @@ def _encode_claim(claim: DeviceClaim) -> dict[str, Any]:
     marks = {f"{_NEED_PROBLEM}{n.name}": n.problem for n in claim.needs if n.problem}
     if claim.problem:
         marks[PROBLEM] = claim.problem
-    if claim.is_own:
+    if claim.is_trace_file:
         marks[POD_CLAIM_NAME] = name
     meta = {"name": name, "namespace": namespace, "uid": claim.uid, "annotations": marks}
     reserved = [{"resource": "pods", "name": uid, "uid": uid} for uid in claim.reserved_for]

@@ -15,11 +15,11 @@ from optsched.cluster.topology import TopologyRequest
 from optsched.formats.codec.snapshot_annotations import (
     PROBLEM,
     WAITING_SINCE,
-    marked_reason,
+    read_reason,
     waiting_since_ms,
-    without,
+    without_annotations,
 )
-from optsched.formats.files.diagnostics import sentence
+from optsched.formats.files.diagnostics import join_messages
 from optsched.units import FieldError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def gang_of_scheduling_group(
         waiting_since_ms=waiting_since_ms(group.meta.annotations, created),
         phase=GangPhase.INQUEUE,
         tasks=members,
-        annotations=without(group.meta.annotations, _MARKS),
+        annotations=without_annotations(group.meta.annotations, _MARKS),
         topology=TopologyRequest(label=group.topology_key) if group.topology_key else None,
         problem=_problem(group),
     )
@@ -100,8 +100,8 @@ def _priority(
     if group.priority is not None:
         return group.priority, ()
     if not group.priority_class:
-        return max((task.priority for task in tasks), default=priorities.find("") or 0), ()
-    value = priorities.find(group.priority_class)
+        return max((task.priority for task in tasks), default=priorities.value_of("") or 0), ()
+    value = priorities.value_of(group.priority_class)
     if value is None:
         return 0, (FieldError("spec.priorityClassName", group.priority_class, _NO_CLASS),)
     return value, ()
@@ -109,6 +109,6 @@ def _priority(
 
 def _problem(group: SchedulingPodGroup) -> Reason | None:
     if not group.errors:
-        return marked_reason(group.meta.annotations)
-    message = f"PodGroup {group.meta.key} of scheduling.k8s.io: {sentence(group.errors)}"
+        return read_reason(group.meta.annotations)
+    message = f"PodGroup {group.meta.key} of scheduling.k8s.io: {join_messages(group.errors)}"
     return Reason(ReasonCode.INVALID_POD_GROUP, message)

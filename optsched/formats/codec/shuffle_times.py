@@ -17,12 +17,12 @@ SHUFFLED_BY: Final = "optsched.io/shuffled-by-"
 """An annotation of PodGroups for each plugin: when it last had pods of theirs evicted."""
 
 
-def shuffle_mark(plugin: str, now_ms: int) -> dict[str, str]:
+def shuffle_annotation(plugin: str, now_ms: int) -> dict[str, str]:
     """The annotation of a PodGroup of which pods are evicted now."""
     return {f"{SHUFFLED_BY}{plugin}": time_text(now_ms)}
 
 
-def shuffled_ms(annotations: Iterable[Mapping[str, str]]) -> dict[str, int]:
+def last_shuffle_ms(annotations: Iterable[Mapping[str, str]]) -> dict[str, int]:
     """The last time by plugin, of the annotations of PodGroups; what is no time says nothing."""
     found: dict[str, int] = {}
     for notes in annotations:

@@ -35,7 +35,7 @@ _LOAD_ACCEPTED: Final = (
 _CODES: Final = frozenset(code.value for code in ReasonCode)
 
 
-def without(annotations: Mapping[str, str], keys: Container[str]) -> Mapping[str, str]:
+def without_annotations(annotations: Mapping[str, str], keys: Container[str]) -> Mapping[str, str]:
     """The annotations but for some; the same mapping where none of them is there."""
     if not any(key in keys for key in annotations):
         return annotations
@@ -43,7 +43,7 @@ def without(annotations: Mapping[str, str], keys: Container[str]) -> Mapping[str
 
 
 _PREFIX: Final = "optsched.io/"
-_OF_DUMPS: Final = frozenset(
+_SNAPSHOT_ONLY: Final = frozenset(
     {
         PROBLEM,
         WAITING_SINCE,
@@ -59,24 +59,24 @@ _OF_DUMPS: Final = frozenset(
 _NEED_PROBLEM: Final = f"{PROBLEM}-of-"
 
 
-def without_marks(obj: dict[str, Any]) -> dict[str, Any]:
+def without_snapshot_annotations(obj: dict[str, Any]) -> dict[str, Any]:
     """The object without the annotations that only dumps have; the same one where it has none.
 
     A tenant may write any annotation: in a cluster these must not count.
     """
     metadata = obj.get("metadata")
     annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
-    if not isinstance(annotations, dict) or not any(map(_is_of_dumps, annotations)):
+    if not isinstance(annotations, dict) or not any(map(_is_snapshot_only, annotations)):
         return obj
-    kept = {key: text for key, text in annotations.items() if not _is_of_dumps(key)}
+    kept = {key: text for key, text in annotations.items() if not _is_snapshot_only(key)}
     return {**obj, "metadata": {**obj["metadata"], "annotations": kept}}
 
 
-def _is_of_dumps(key: object) -> bool:
+def _is_snapshot_only(key: object) -> bool:
     return (
         isinstance(key, str)
         and key.startswith(_PREFIX)
-        and (key in _OF_DUMPS or key.startswith(_NEED_PROBLEM))
+        and (key in _SNAPSHOT_ONLY or key.startswith(_NEED_PROBLEM))
     )
 
 
@@ -96,12 +96,12 @@ def waiting_since_ms(annotations: Mapping[str, str], created_ms: int) -> int:
         return created_ms
 
 
-def reason_text(reason: Reason) -> str:
+def encode_reason(reason: Reason) -> str:
     """A reason as a mark."""
     return f"{reason.code.value}: {reason.message}"
 
 
-def marked_reason(annotations: Mapping[str, str]) -> Reason | None:
+def read_reason(annotations: Mapping[str, str]) -> Reason | None:
     """The reason in a mark; None without one, or for a code that nobody knows."""
     code, colon, message = annotations.get(PROBLEM, "").partition(": ")
     if not colon or code not in _CODES:
@@ -109,12 +109,12 @@ def marked_reason(annotations: Mapping[str, str]) -> Reason | None:
     return Reason(ReasonCode(code), message)
 
 
-def device_text(device: DeviceRequest) -> str:
+def encode_device_request(device: DeviceRequest) -> str:
     """A request for devices as a mark: number, thousandths of each, models: `1 460 A10|T4`."""
     return f"{device.count} {device.milli} {'|'.join(device.models)}".rstrip()
 
 
-def marked_device(annotations: Mapping[str, str]) -> DeviceRequest | None:
+def read_device_request(annotations: Mapping[str, str]) -> DeviceRequest | None:
     """The request for devices in a mark; None without one, or for one that makes no sense."""
     parts = annotations.get(DEVICE, "").split(" ")
     if len(parts) not in (2, 3) or not all(p.isdecimal() and p.isascii() for p in parts[:2]):
@@ -123,13 +123,13 @@ def marked_device(annotations: Mapping[str, str]) -> DeviceRequest | None:
     return DeviceRequest(int(parts[0]), int(parts[1]), models)
 
 
-def load_text(load: Load) -> str:
+def encode_load(load: Load) -> str:
     """A measured load as a mark: `cpu 30.5% memory 50% at 2026-11-21T05:38:00Z`."""
     cpu, memory = _percent(load.cpu_ppm), _percent(load.memory_ppm)
     return f"cpu {cpu}% memory {memory}% at {time_text(load.measured_ms)}"
 
 
-def marked_load(annotations: Mapping[str, str], remarks: list[FieldError]) -> Load | None:
+def read_load(annotations: Mapping[str, str], remarks: list[FieldError]) -> Load | None:
     """The measured load in a mark; None without one, or for one that has no reading."""
     text = annotations.get(LOAD)
     if text is None:

@@ -66,7 +66,7 @@ class _Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
+class _ClaimRequest:
     """What a claim that waits asks of a volume."""
 
     key: str
@@ -111,7 +111,7 @@ class Storage:
         """Volumes that nobody has yet, by their class, the smallest first."""
         found: dict[str, list[_Offer]] = {}
         for volume in self.volumes.values():
-            offer = None if _kept_for(volume) else _offer(volume)
+            offer = None if _claim_reference(volume) else _offer(volume)
             if offer is not None:
                 found.setdefault(offer.volume.storage_class, []).append(offer)
         for offers in found.values():
@@ -119,17 +119,17 @@ class Storage:
         return found
 
     @cached_property
-    def kept(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def volumes_by_claim(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         """Volumes that are kept for a claim or bound to it, by its key."""
         found: dict[str, list[Mapping[str, Any]]] = {}
         for volume in self.volumes.values():
-            key = _kept_for(volume)
+            key = _claim_reference(volume)
             if key:
                 found.setdefault(key, []).append(volume)
         return found
 
 
-def _kept_for(volume: Mapping[str, Any]) -> str:
+def _claim_reference(volume: Mapping[str, Any]) -> str:
     """The claim that a volume names; most of them are bound, and nobody reads more of those."""
     spec = volume.get("spec")
     ref = spec.get("claimRef") if isinstance(spec, dict) else None
@@ -193,14 +193,14 @@ def _unbound(meta: ObjectMeta, spec: Fields, storage: Storage) -> Claim:
     driver = "" if made_by == NO_PROVISIONER else made_by
     if not waits:
         return Claim(key, problem=_NOT_BOUND, driver=driver)
-    wish = _wish(meta, spec, class_name)
+    request = _claim_request(meta, spec, class_name)
     selected = meta.annotations.get(SELECTED_NODE, "")
-    volumes, is_kept = ((), False) if selected else _choice(wish, storage)
+    volumes, is_kept = ((), False) if selected else _choice(request, storage)
     return Claim(
         key,
         nodes,
         waits_for_consumer=True,
-        size_bytes=wish.size_bytes,
+        size_bytes=request.size_bytes,
         provisions=not is_kept and made_by != NO_PROVISIONER,
         selected_node=selected,
         volumes=volumes,
@@ -208,8 +208,8 @@ def _unbound(meta: ObjectMeta, spec: Fields, storage: Storage) -> Claim:
     )
 
 
-def _wish(meta: ObjectMeta, spec: Fields, class_name: str) -> _Wish:
-    return _Wish(
+def _claim_request(meta: ObjectMeta, spec: Fields, class_name: str) -> _ClaimRequest:
+    return _ClaimRequest(
         key=meta.key,
         uid=meta.uid,
         storage_class=class_name,
@@ -220,14 +220,14 @@ def _wish(meta: ObjectMeta, spec: Fields, class_name: str) -> _Wish:
     )
 
 
-def _choice(wish: _Wish, storage: Storage) -> tuple[tuple[Volume, ...], bool]:
+def _choice(request: _ClaimRequest, storage: Storage) -> tuple[tuple[Volume, ...], bool]:
     """Volumes that do for a claim, and whether one is kept for it: then it gets no other."""
-    kept = (_offer(volume) for volume in storage.kept.get(wish.key, ()))
-    mine = [o.volume for o in kept if o is not None and wish.owns(o)]
+    volumes_by_claim = (_offer(volume) for volume in storage.volumes_by_claim.get(request.key, ()))
+    mine = [o.volume for o in volumes_by_claim if o is not None and request.owns(o)]
     if mine:
         return (min(mine, key=lambda each: (each.capacity_bytes, each.name)),), True
-    offers = storage.offers.get(wish.storage_class, ())
-    return tuple(offer.volume for offer in offers if wish.is_met_by(offer)), False
+    offers = storage.offers.get(request.storage_class, ())
+    return tuple(offer.volume for offer in offers if request.is_met_by(offer)), False
 
 
 def _offer(volume: Mapping[str, Any]) -> _Offer | None:
@@ -239,7 +239,7 @@ def _offer(volume: Mapping[str, Any]) -> _Offer | None:
         return None
     spec, phase = whole.record("spec"), whole.record("status").text("phase")
     uid = spec.record("claimRef").text("uid")
-    if phase not in _FREE_PHASES and not _kept_for(volume):
+    if phase not in _FREE_PHASES and not _claim_reference(volume):
         return None
     capacity = spec.amounts("capacity").get(_STORAGE, 0)
     old = meta.annotations.get(_CLASS_ANNOTATION, "")

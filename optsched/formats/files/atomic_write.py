@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
     """Write a file beside and put it in its place, once it has reached the disk.
 
     Raises
@@ -47,7 +47,7 @@ def _umask() -> int:
     return mask
 
 
-def keep_whole_lines(path: Path) -> str:
+def truncate_to_last_line(path: Path) -> str:
     """Cut off what comes after the last line break of a file; returns the rest.
 
     Nothing of what is no plain file, such as a device.

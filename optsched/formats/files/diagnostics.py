@@ -64,13 +64,13 @@ class InstanceError(Exception):
         return "\n".join([*map(str, self.problems), self.message])
 
 
-def problems_of(
+def diagnostics_of(
     kind: str, key: str, errors: Iterable[FieldError], where: str = ""
 ) -> tuple[ObjectProblem, ...]:
     """The errors of one object's fields."""
     return tuple(ObjectProblem(kind, key, e.path, e.value, e.message, where) for e in errors)
 
 
-def sentence(errors: Iterable[FieldError]) -> str:
+def join_messages(errors: Iterable[FieldError]) -> str:
     """All errors in one sentence, for a reason."""
     return "; ".join(map(str, errors))

@@ -32,7 +32,7 @@ class Numbers:
         """Where the last number is that was read."""
         return self._line
 
-    def next(self, what: str, below: int | None = None) -> int:
+    def read_number(self, what: str, below: int | None = None) -> int:
         """The next number, zero or more.
 
         Parameters
@@ -77,11 +77,11 @@ class Numbers:
 
     def flag(self, what: str) -> bool:
         """A number that is 0 or 1."""
-        return bool(self.next(what, below=2))
+        return bool(self.read_number(what, below=2))
 
     def several(self, number: int, what: str, below: int | None = None) -> tuple[int, ...]:
         """So many numbers."""
-        return tuple(self.next(f"{what} {i}", below) for i in range(number))
+        return tuple(self.read_number(f"{what} {i}", below) for i in range(number))
 
     def end(self) -> None:
         """Make sure that nothing follows."""

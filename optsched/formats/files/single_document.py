@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from optsched.api.schema import Schema
 
 
-def read_single(path: Path, kind: str) -> tuple[str, Document]:
+def read_document(path: Path, kind: str) -> tuple[str, Document]:
     """The text of a file in YAML or JSON and the one document in it.
 
     Raises

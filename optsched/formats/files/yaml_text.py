@@ -335,12 +335,12 @@ def scalar(text: str) -> Any:  # noqa: ANN401  whatever the text says
     digits = text.replace("_", "")
     if len(digits) <= _MAX_DIGITS:
         if _WHOLE.fullmatch(digits):
-            return _whole(digits)
+            return _parse_integer(digits)
         if _REAL.fullmatch(digits):
             return float(digits)
     return text
 
 
-def _whole(digits: str) -> int:
+def _parse_integer(digits: str) -> int:
     sign, number = (-1, digits[1:]) if digits[0] == "-" else (1, digits.removeprefix("+"))
     return sign * int(number, 8 if _OCTAL.fullmatch(number) else 0)

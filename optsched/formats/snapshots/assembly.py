@@ -24,11 +24,11 @@ from optsched.formats.codec.nodes import parse_node
 from optsched.formats.codec.numatopologies import parse_numa
 from optsched.formats.codec.partition_tables import DeviceTable, parse_device_table
 from optsched.formats.codec.pod_groups import (
-    Loner,
+    BarePod,
     gang_of_group,
+    gang_without_group,
     implicit_gang,
-    is_ours_without_pods,
-    missing_gang,
+    is_empty_group_of,
     queue_of,
     usage_of,
     with_builtin_queues,
@@ -38,7 +38,7 @@ from optsched.formats.codec.pods.reader import (
     DecodeOptions,
     PodDecoder,
     claims_of,
-    is_gone,
+    has_left_cluster,
     scheduler_of,
 )
 from optsched.formats.codec.priority_classes import Priorities, priorities
@@ -51,7 +51,7 @@ from optsched.formats.codec.resource_claims import (
 )
 from optsched.formats.codec.resource_quotas import parse_quota
 from optsched.formats.codec.scheduling_groups import gang_key, gang_of_scheduling_group
-from optsched.formats.codec.shuffle_times import shuffled_ms
+from optsched.formats.codec.shuffle_times import last_shuffle_ms
 from optsched.formats.codec.volumes import (
     Storage,
     class_nodes,
@@ -59,7 +59,7 @@ from optsched.formats.codec.volumes import (
     parse_csi_node,
     volume_nodes,
 )
-from optsched.formats.files.diagnostics import problems_of
+from optsched.formats.files.diagnostics import diagnostics_of
 from optsched.formats.snapshots.object_index import NAMESPACE_LABEL, READ_KINDS, ObjectIndex
 from optsched.units import FieldError
 
@@ -172,7 +172,7 @@ class _Assembly:
             sharding=self._sharding(),
             devices=devices,
             priority_classes=table.values,
-            shuffled_ms=shuffled_ms(gang.annotations for gang in gangs),
+            last_shuffle_ms=last_shuffle_ms(gang.annotations for gang in gangs),
             usage=usage_of(listed),
         )
         return Assembled(
@@ -185,12 +185,12 @@ class _Assembly:
         )
 
     def _report(self, kind: kinds.Kind, key: str, errors: Iterable[FieldError], where: str) -> None:
-        self._problems += problems_of(kind.kind, key, errors, where)
+        self._problems += diagnostics_of(kind.kind, key, errors, where)
 
     def _parsed(self, kind: kinds.Kind, parse: Parse[Parsed]) -> list[Parsed]:
         """All objects of a kind that have a reading; what has none is reported."""
         found: list[Parsed] = []
-        for key, entry in self._index.of(kind).items():
+        for key, entry in self._index.objects_of(kind).items():
             parsed, errors = parse(entry.obj)
             self._report(kind, key, errors, entry.where)
             if parsed is not None:
@@ -210,9 +210,9 @@ class _Assembly:
 
     def _namespaces(self) -> dict[str, Mapping[str, str]]:
         """Labels by namespace; one that objects are in exists, whether it is listed or not."""
-        namespaced = (self._index.of(kind) for kind in READ_KINDS if kind.namespaced)
+        namespaced = (self._index.objects_of(kind) for kind in READ_KINDS if kind.namespaced)
         names = {key.partition("/")[0] for entries in namespaced for key in entries}
-        listed = self._index.of(kinds.NAMESPACE)
+        listed = self._index.objects_of(kinds.NAMESPACE)
         labels_of: dict[str, Mapping[str, str]] = {}
         for name in sorted(names | listed.keys()):
             labels = _texts(listed[name].obj, "labels") if name in listed else {}
@@ -241,7 +241,7 @@ class _Assembly:
     def _newest(self, versions: Iterable[kinds.Kind], parse: Parse[Parsed]) -> dict[str, Parsed]:
         found: dict[str, Parsed] = {}
         for kind in versions:
-            for key, entry in self._index.of(kind).items():
+            for key, entry in self._index.objects_of(kind).items():
                 parsed, errors = parse(entry.obj)
                 if parsed is not None and key not in found:
                     found[key] = parsed
@@ -251,19 +251,19 @@ class _Assembly:
     def _note_claims(self, devices: Devices) -> None:
         book = self._decoder.book
         book.claims.update(devices.claims)
-        for key, entry in self._index.of(kinds.POD).items():
-            if not is_gone(entry.obj) and (claims := claims_of(entry.obj)):
+        for key, entry in self._index.objects_of(kinds.POD).items():
+            if not has_left_cluster(entry.obj) and (claims := claims_of(entry.obj)):
                 uid = entry.obj["metadata"].get("uid") or ""
                 book.note(key, uid if isinstance(uid, str) else "", claims)
 
     # --- volumes ---------------------------------------------------------------------------------
 
     def _claims(self) -> dict[str, Claim]:
-        volumes = self._index.of(kinds.PERSISTENT_VOLUME)
+        volumes = self._index.objects_of(kinds.PERSISTENT_VOLUME)
         for key, entry in volumes.items():
             errors = volume_nodes(entry.obj)[1]
             self._report(kinds.PERSISTENT_VOLUME, key, errors, entry.where)
-        classes = self._index.of(kinds.STORAGE_CLASS)
+        classes = self._index.objects_of(kinds.STORAGE_CLASS)
         for key, entry in classes.items():
             errors = class_nodes(entry.obj)[2]
             self._report(kinds.STORAGE_CLASS, key, errors, entry.where)
@@ -274,7 +274,7 @@ class _Assembly:
         return dict(self._read_claims(storage))
 
     def _read_claims(self, storage: Storage) -> Iterator[tuple[str, Claim]]:
-        for key, entry in self._index.of(kinds.PERSISTENT_VOLUME_CLAIM).items():
+        for key, entry in self._index.objects_of(kinds.PERSISTENT_VOLUME_CLAIM).items():
             claim, errors = parse_claim(entry.obj, storage)
             self._report(kinds.PERSISTENT_VOLUME_CLAIM, key, errors, entry.where)
             if claim is not None:
@@ -284,8 +284,8 @@ class _Assembly:
 
     def _read_tasks(self) -> list[Task]:
         found: list[Task] = []
-        for key, entry in self._index.of(kinds.POD).items():
-            if is_gone(entry.obj):
+        for key, entry in self._index.objects_of(kinds.POD).items():
+            if has_left_cluster(entry.obj):
                 continue
             task, errors = self._decoder.read(entry.obj)
             if task.gang or task.status.holds_resources:
@@ -302,12 +302,12 @@ class _Assembly:
                 members.setdefault(task.gang, []).append(task)
         elsewhere = self._groups_elsewhere() - members.keys()
         found: dict[str, Gang] = {}
-        for key, entry in self._index.of(kinds.POD_GROUP).items():
+        for key, entry in self._index.objects_of(kinds.POD_GROUP).items():
             group, errors = parse_podgroup(entry.obj)
             if group is None or key in elsewhere:
                 continue
             names = self._options.scheduler_names
-            if key in members or is_ours_without_pods(group, names):
+            if key in members or is_empty_group_of(group, names):
                 gang, remarks = gang_of_group(group, members.pop(key, ()), table)
                 found[key] = gang
                 self._report(kinds.POD_GROUP, key, (*errors, *remarks), entry.where)
@@ -324,7 +324,7 @@ class _Assembly:
     ) -> None:
         """Add the gangs of one version of Kubernetes' own PodGroups, but for those known."""
         members, elsewhere, found = sorted_out
-        for key, entry in self._index.of(kind).items():
+        for key, entry in self._index.objects_of(kind).items():
             group, errors = parse_scheduling_group(entry.obj)
             whose = gang_key(key)
             if group is None or whose in elsewhere or whose in found:
@@ -335,8 +335,8 @@ class _Assembly:
 
     def _groups_elsewhere(self) -> set[str]:
         """Keys of PodGroups that pods of other schedulers name."""
-        pods = (entry.obj for entry in self._index.of(kinds.POD).values())
-        return {self._decoder.group_elsewhere(pod) for pod in pods if not is_gone(pod)}
+        pods = (entry.obj for entry in self._index.objects_of(kinds.POD).values())
+        return {self._decoder.group_elsewhere(pod) for pod in pods if not has_left_cluster(pod)}
 
     def _without_group(self, key: str, tasks: Sequence[Task]) -> Gang:
         task = min(tasks, key=lambda each: each.key)
@@ -344,23 +344,23 @@ class _Assembly:
         pod = entry.obj if entry else {}
         queue = self._decoder.queue(pod, self._namespace_annotations(task.namespace))
         if not key.partition("/")[2].startswith(IMPLICIT_PREFIX):
-            return missing_gang(key, tasks, queue)
+            return gang_without_group(key, tasks, queue)
         priority = self._decoder.gang_priority(pod)
-        return implicit_gang(Loner(task, queue, priority, _texts(pod, "annotations")))
+        return implicit_gang(BarePod(task, queue, priority, _texts(pod, "annotations")))
 
     def _namespace_annotations(self, name: str) -> Mapping[str, str]:
         entry = self._index.get(kinds.NAMESPACE, name)
         return _texts(entry.obj, "annotations") if entry else {}
 
     def _topology(self) -> Topology:
-        index, listed = TopologyIndex(), self._index.of(kinds.HYPER_NODE)
-        for name, entry in self._index.of(kinds.NODE).items():
+        index, listed = TopologyIndex(), self._index.objects_of(kinds.HYPER_NODE)
+        for name, entry in self._index.objects_of(kinds.NODE).items():
             index.put_node(name, _texts(entry.obj, "labels"))
         for name, entry in listed.items():
             parsed, errors = parse_hypernode(entry.obj)
             self._report(kinds.HYPER_NODE, name, errors, entry.where)
             if parsed is not None:
-                index.put(parsed)
+                index.put_hypernode(parsed)
         topology = index.topology()
         for name, remarks in index.remarks.items():
             self._report(kinds.HYPER_NODE, name, remarks, listed[name].where)
@@ -369,7 +369,7 @@ class _Assembly:
     def _device_table(self) -> DeviceTable:
         """How GPUs and NPUs may be cut; of several ConfigMaps, the first that says it counts."""
         found = DeviceTable()
-        for key, entry in self._index.of(kinds.CONFIG_MAP).items():
+        for key, entry in self._index.objects_of(kinds.CONFIG_MAP).items():
             table, errors = parse_device_table(entry.obj)
             self._report(kinds.CONFIG_MAP, key, errors, entry.where)
             geometries = found.geometries + table.geometries
@@ -384,7 +384,7 @@ class _Assembly:
                 residents.setdefault(task.node, []).append(task)
         numa, limits = self._numa(), self._attach_limits()
         found: list[Node] = []
-        for key, entry in self._index.of(kinds.NODE).items():
+        for key, entry in self._index.objects_of(kinds.NODE).items():
             node, errors = parse_node(entry.obj, table)
             self._report(kinds.NODE, key, errors, entry.where)
             if node is not None:
@@ -399,7 +399,7 @@ class _Assembly:
 
     def _numa(self) -> dict[str, Numa]:
         found: dict[str, Numa] = {}
-        for key, entry in self._index.of(kinds.NUMATOPOLOGY).items():
+        for key, entry in self._index.objects_of(kinds.NUMATOPOLOGY).items():
             name, numa, errors = parse_numa(entry.obj)
             self._report(kinds.NUMATOPOLOGY, key, errors, entry.where)
             if numa is not None:
@@ -408,7 +408,7 @@ class _Assembly:
 
     def _attach_limits(self) -> dict[str, Amounts]:
         found: dict[str, Amounts] = {}
-        for key, entry in self._index.of(kinds.CSI_NODE).items():
+        for key, entry in self._index.objects_of(kinds.CSI_NODE).items():
             name, limits, errors = parse_csi_node(entry.obj)
             self._report(kinds.CSI_NODE, key, errors, entry.where)
             if limits is not None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from optsched.api import kinds
 from optsched.api.unknown import unknown_fields
 from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE
-from optsched.formats.files.diagnostics import InstanceError, ObjectProblem, problems_of
+from optsched.formats.files.diagnostics import InstanceError, ObjectProblem, diagnostics_of
 from optsched.formats.files.yaml_text import Document, TextError, read_json, read_yaml
 from optsched.formats.snapshots.assembly import assemble
 from optsched.formats.snapshots.object_index import READ_KINDS
@@ -183,7 +183,7 @@ def _previewed(found: _Objects, preview: Preview) -> _Objects:
         if errors:
             kind, meta = str(value.get("kind")), value.get("metadata")
             key = _key(kinds.JOB, meta)
-            made.problems += problems_of(kind, key, errors, where)
+            made.problems += diagnostics_of(kind, key, errors, where)
         else:
             made.values.append(value)
             made.where.append(where)
@@ -241,7 +241,7 @@ def _unknown(found: _Objects) -> Iterator[ObjectProblem]:
         kind = kinds.find_kind(str(value.get("apiVersion")), str(value.get("kind")))
         errors = unknown_fields(kind, value) if kind else ()
         if kind and errors:
-            yield from problems_of(kind.kind, _key(kind, value.get("metadata")), errors, where)
+            yield from diagnostics_of(kind.kind, _key(kind, value.get("metadata")), errors, where)
 
 
 def _key(kind: kinds.Kind, metadata: object) -> str:

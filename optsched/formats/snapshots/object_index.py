@@ -11,8 +11,12 @@ from optsched.api import kinds
 from optsched.formats.codec.node_shards import read_sharding
 from optsched.formats.codec.partition_tables import CONFIG_FILE
 from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE
-from optsched.formats.codec.snapshot_annotations import API_VERSION, time_text, without_marks
-from optsched.formats.files.diagnostics import ObjectProblem, problems_of
+from optsched.formats.codec.snapshot_annotations import (
+    API_VERSION,
+    time_text,
+    without_snapshot_annotations,
+)
+from optsched.formats.files.diagnostics import ObjectProblem, diagnostics_of
 from optsched.units import FieldError, TimestampError, parse_time_ms
 
 if TYPE_CHECKING:
@@ -116,7 +120,7 @@ class ObjectIndex:
         """How many objects there are."""
         return sum(map(len, self._entries.values()))
 
-    def of(self, kind: kinds.Kind) -> Mapping[str, Entry]:
+    def objects_of(self, kind: kinds.Kind) -> Mapping[str, Entry]:
         """The objects of a kind by key, in key order."""
         entries = self._entries[kind]
         return {key: entries[key] for key in sorted(entries)}
@@ -129,7 +133,8 @@ class ObjectIndex:
         """Leave out what only a dump may say of its objects."""
         for kind, entries in self._entries.items():
             self._entries[kind] = {
-                key: Entry(without_marks(entry.obj), entry.where) for key, entry in entries.items()
+                key: Entry(without_snapshot_annotations(entry.obj), entry.where)
+                for key, entry in entries.items()
             }
 
     def _file(self, obj: object, position: int, where: str) -> None:
@@ -138,7 +143,7 @@ class ObjectIndex:
             return
         version, name = str(obj["apiVersion"]), str(obj["kind"])
         kind = kinds.find_kind(version, name)
-        if kind in self._entries and (kind != kinds.CONFIG_MAP or _says_geometries(obj)):
+        if kind in self._entries and (kind != kinds.CONFIG_MAP or _is_partition_table(obj)):
             self._add(kind, obj, position, where)
         elif (version, name) == (API_VERSION, SNAPSHOT_KIND):
             self._is_dump = True
@@ -175,11 +180,11 @@ class ObjectIndex:
         self.sharding = read_sharding(obj)
         if self.sharding is None:
             error = FieldError("sharding", obj["sharding"], _NO_SHARDING)
-            self.problems += problems_of(SNAPSHOT_KIND, "", [error], where)
+            self.problems += diagnostics_of(SNAPSHOT_KIND, "", [error], where)
         try:
             self.taken_ms = parse_time_ms(obj.get("takenAt"))
         except TimestampError as e:
-            self.problems += problems_of(SNAPSHOT_KIND, "", [e.at("takenAt")], where)
+            self.problems += diagnostics_of(SNAPSHOT_KIND, "", [e.at("takenAt")], where)
 
     def _read_answers(self, obj: dict[str, Any], where: str) -> None:
         found = obj.get("answers") or []
@@ -190,7 +195,7 @@ class ObjectIndex:
                 self.answers.append((question, reply))
                 continue
             error = FieldError(f"answers[{i}]", each, _NO_ANSWER)
-            self.problems += problems_of(SNAPSHOT_KIND, "", [error], where)
+            self.problems += diagnostics_of(SNAPSHOT_KIND, "", [error], where)
 
 
 def _is_object(text: str) -> bool:
@@ -200,7 +205,7 @@ def _is_object(text: str) -> bool:
         return False
 
 
-def _says_geometries(obj: dict[str, Any]) -> bool:
+def _is_partition_table(obj: dict[str, Any]) -> bool:
     """Whether a ConfigMap is read: the one that says how MIG may cut GPUs."""
     data = obj.get("data")
     return isinstance(data, dict) and CONFIG_FILE in data

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import kinds, wellknown
-from optsched.formats.codec.gpu_shares import CARD_PROBLEM, node_marks
+from optsched.formats.codec.gpu_shares import GPU_SHARE_PROBLEM, shared_gpu_annotations
 from optsched.formats.codec.hypernode_writer import hypernode_spec, topology_spec
-from optsched.formats.codec.local_data import image_fields, store_marks
+from optsched.formats.codec.local_data import dataset_annotation, encode_images
 from optsched.formats.codec.node_shards import sharding_fields
 from optsched.formats.codec.numatopologies import numa_spec
 from optsched.formats.codec.pods.writer import is_missing, pod_manifest
@@ -33,8 +33,8 @@ from optsched.formats.codec.snapshot_annotations import (
     LOAD,
     PROBLEM,
     WAITING_SINCE,
-    load_text,
-    reason_text,
+    encode_load,
+    encode_reason,
     time_text,
 )
 from optsched.formats.codec.volumes import BETWEEN_ZONES, NO_PROVISIONER, SELECTED_NODE, WAITS
@@ -165,7 +165,7 @@ def _namespace(name: str, labels: Mapping[str, str]) -> Manifest:
 
 
 def _marked(annotations: Mapping[str, str], problem: Reason | None) -> dict[str, str]:
-    mark = {} if problem is None else {PROBLEM: reason_text(problem)}
+    mark = {} if problem is None else {PROBLEM: encode_reason(problem)}
     return {**annotations, **mark}
 
 
@@ -177,9 +177,9 @@ def node_manifest(node: Node) -> Manifest:
     ]
     cordoned = {"unschedulable": True} if node.unschedulable else {}
     ready = {"type": "Ready", "status": "True" if node.ready else "False"}
-    marks = {} if node.load is None else {LOAD: load_text(node.load)}
-    marks |= {CARD_PROBLEM: node.card_problem} if node.card_problem else {}
-    marks |= node_marks(node.cards) | store_marks(node.store, node.labels)
+    marks = {} if node.load is None else {LOAD: encode_load(node.load)}
+    marks |= {GPU_SHARE_PROBLEM: node.card_problem} if node.card_problem else {}
+    marks |= shared_gpu_annotations(node.shared_gpus) | dataset_annotation(node.store, node.labels)
     return _manifest(
         kinds.NODE,
         {
@@ -191,7 +191,7 @@ def node_manifest(node: Node) -> Manifest:
         status={
             "allocatable": _amounts(node.allocatable),
             "conditions": [ready],
-            **image_fields(node.store),
+            **encode_images(node.store),
         },
     )
 

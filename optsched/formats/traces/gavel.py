@@ -126,7 +126,7 @@ def read_gavel(file: Path, nodes: Sequence[Node], throughputs: Throughputs | Non
         A file is not there or can not be read, or there are no nodes.
 
     """
-    rates = throughputs or read_throughputs(_beside(file))
+    rates = throughputs or read_throughputs(_extra_columns(file))
     if not file.is_dir():
         return _read(file, nodes, rates)
     clusters = [_read(each, nodes, rates) for each in sorted(file.glob("*.trace"))]
@@ -149,7 +149,7 @@ def _read(file: Path, nodes: Sequence[Node], rates: Throughputs) -> Found:
     return played(file.stem, jobs, nodes, problems)
 
 
-def _beside(file: Path) -> Path:
+def _extra_columns(file: Path) -> Path:
     for folder in (file.resolve(), *file.resolve().parents):
         if (folder / THROUGHPUTS).exists():
             return folder / THROUGHPUTS
@@ -164,10 +164,10 @@ def _jobs(file: Path, rates: Throughputs, problems: list[TraceProblem]) -> Itera
 
 
 def _job(row: Row, name: str, queue: str, rates: Throughputs) -> TracedJob:
-    kind, steps = row.text("job_type"), row.count("total_steps")
-    gpus = row.count("scale_factor", MOST_TASKS)
+    kind, steps = row.text("job_type"), row.integer("total_steps")
+    gpus = row.integer("scale_factor", MOST_TASKS)
     duration_ms = rates.duration_ms(kind, gpus, steps)
-    if row.has("scale_factor") and not gpus and row.is_sound:
+    if row.has_value("scale_factor") and not gpus and row.is_sound:
         row.reject("scale_factor", "is nothing to run: write 1 or more GPUs")
     if duration_ms is None and row.is_sound:
         row.reject("job_type", "has no throughput: name a type of job that was measured")

@@ -18,7 +18,7 @@ from optsched.formats.traces.jobs import (
     MOST_TASKS,
     TracedJob,
     equal_nodes,
-    even_parts,
+    equal_tasks,
     listed_nodes,
     played,
 )
@@ -99,24 +99,24 @@ def _jobs(table: Table, file: Path, problems: list[TraceProblem]) -> Iterator[Tr
 
 def _job(row: Row) -> TracedJob:
     row.text("job_id")
-    asks = {GPU: row.count("gpu_num"), CPU: round(1000 * row.number("cpu_num"))}
-    num_nodes = row.count("node_num", MOST_TASKS)
+    demands = {GPU: row.integer("gpu_num"), CPU: round(1000 * row.number("cpu_num"))}
+    num_nodes = row.integer("node_num", MOST_TASKS)
     if not num_nodes and row.is_sound:
         row.reject("node_num", _NO_NODE)
     at_ms = row.instant_ms("submit_time")
-    if row.has("start_time") and row.has("end_time"):
+    if row.has_value("start_time") and row.has_value("end_time"):
         start_ms, end_ms = row.instant_ms("start_time"), row.instant_ms("end_time")
         if end_ms < start_ms and row.is_sound:
             row.reject("end_time", _BACKWARDS)
-    if row.has("mem_per_pod_GB"):
-        asks[MEMORY] = round(row.number("mem_per_pod_GB") * _GIB) * num_nodes
+    if row.has_value("mem_per_pod_GB"):
+        demands[MEMORY] = round(row.number("mem_per_pod_GB") * _GIB) * num_nodes
     return TracedJob(
         name=row.name,
         at_ms=at_ms,
         duration_ms=row.milliseconds("duration"),
-        parts=even_parts(num_nodes, asks),
+        parts=equal_tasks(num_nodes, demands),
         queue=row.text("vc") if "vc" in row.cells else "default",
-        user=row.text("user") if row.has("user") else "",
+        user=row.text("user") if row.has_value("user") else "",
         where=row.where,
     )
 
@@ -135,4 +135,4 @@ def _virtual_clusters(file: Path, problems: list[TraceProblem]) -> tuple[Queue, 
     row = next(Table("Day", ("date", *names), "date").read(file, problems), None)
     if row is None:
         raise InstanceError(f"{file}: there is no day in this table")
-    return tuple(Queue(name, deserved=((GPU, row.count(name, _MOST_GPUS)),)) for name in names)
+    return tuple(Queue(name, deserved=((GPU, row.integer(name, _MOST_GPUS)),)) for name in names)

@@ -53,7 +53,7 @@ class Part:
     """
 
     number: int
-    asks: Mapping[str, int]
+    demands: Mapping[str, int]
     role: str = ""
     gpu_milli: int = 0
     models: tuple[str, ...] = ()
@@ -93,11 +93,11 @@ def spread(number: int, parts: int) -> list[int]:
     return [each + (i < more) for i in range(parts)]
 
 
-def even_parts(num_tasks: int, asks: Mapping[str, int]) -> tuple[Part, ...]:
+def equal_tasks(num_tasks: int, demands: Mapping[str, int]) -> tuple[Part, ...]:
     """Tasks that together ask for so much, alike as far as that goes; none of no tasks."""
     if not num_tasks:
         return ()
-    dealt = {resource: spread(amount, num_tasks) for resource, amount in asks.items()}
+    dealt = {resource: spread(amount, num_tasks) for resource, amount in demands.items()}
     found: dict[tuple[tuple[str, int], ...], int] = {}
     for i in range(num_tasks):
         one = amounts({resource: of[i] for resource, of in dealt.items()})
@@ -241,19 +241,19 @@ class _Maker:
                 index += 1
 
     def _shape(self, part: Part) -> TaskShape:
-        asks = {r: n for r, n in part.asks.items() if n and r in self._offered}
+        demands = {r: n for r, n in part.demands.items() if n and r in self._offered}
         milli = part.gpu_milli if GPU in self._offered else 0
-        key = (amounts(asks), milli, part.models)
+        key = (amounts(demands), milli, part.models)
         if key not in self._shapes:
             self._shapes[key] = TaskShape(
-                request=amounts(asks),
-                node_affinity=_one_of(part.models),
+                request=amounts(demands),
+                node_affinity=_choose(part.models),
                 device=DeviceRequest(1, milli) if milli else None,
             )
         return self._shapes[key]
 
 
-def _one_of(models: tuple[str, ...]) -> NodeSelector | None:
+def _choose(models: tuple[str, ...]) -> NodeSelector | None:
     if not models:
         return None
     return NodeSelector((NodeTerm((Requirement(GPU_MODEL_LABEL, Operator.IN, models),)),))

@@ -70,9 +70,9 @@ def _jobs(
             yield found
 
 
-def _job(row: Row, asks: PodRow) -> TracedJob:
+def _job(row: Row, demands: PodRow) -> TracedJob:
     at_ms = row.milliseconds("creation_time")
-    if row.cells["scheduled_time"] is not None and not row.has("scheduled_time"):
+    if row.cells["scheduled_time"] is not None and not row.has_value("scheduled_time"):
         row.reject("scheduled_time", _NEVER_RAN)
         return TracedJob(row.name, at_ms, None, ())
     start_ms, end_ms = row.milliseconds("scheduled_time"), row.milliseconds("deletion_time")
@@ -80,15 +80,15 @@ def _job(row: Row, asks: PodRow) -> TracedJob:
         row.reject("deletion_time", _BACKWARDS)
     if start_ms < at_ms and row.is_sound:
         row.reject("scheduled_time", _TOO_EARLY)
-    is_share = asks.num_gpu == 1 and asks.gpu_milli < WHOLE_MILLI
+    is_share = demands.num_gpu == 1 and demands.gpu_milli < WHOLE_MILLI
     part = Part(
         number=1,
-        asks={
-            CPU: asks.cpu_m,
-            GPU: 0 if is_share else asks.num_gpu,
-            MEMORY: asks.memory_mib * _MIB,
+        demands={
+            CPU: demands.cpu_m,
+            GPU: 0 if is_share else demands.num_gpu,
+            MEMORY: demands.memory_mib * _MIB,
         },
-        gpu_milli=asks.gpu_milli if is_share else 0,
-        models=tuple(sorted(set(filter(None, asks.gpu_spec.split("|"))))),
+        gpu_milli=demands.gpu_milli if is_share else 0,
+        models=tuple(sorted(set(filter(None, demands.gpu_spec.split("|"))))),
     )
     return TracedJob(row.name, at_ms, end_ms - start_ms, (part,), where=row.where)

@@ -17,7 +17,7 @@ from optsched.cluster.selectors import NodeSelector, NodeTerm, Operator, Require
 from optsched.cluster.snapshot import DEFAULT_QUEUE, Node, Snapshot
 from optsched.cluster.task import DeviceRequest, Task, TaskShape, TaskStatus
 from optsched.formats.codec.nodes import GPU_MODEL_LABEL
-from optsched.formats.codec.pod_groups import Loner, implicit_gang, with_builtin_queues
+from optsched.formats.codec.pod_groups import BarePod, implicit_gang, with_builtin_queues
 from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE, IMPLICIT_PREFIX
 from optsched.formats.files.diagnostics import InstanceError, ObjectProblem
 from optsched.formats.snapshots.object_index import NAMESPACE_LABEL
@@ -147,7 +147,7 @@ class _Row:
         value = self.cells.get(column)
         self.problems.append(ObjectProblem(self.kind, self.name, column, value, message, where))
 
-    def count(self, column: str, most: int) -> int:
+    def integer(self, column: str, most: int) -> int:
         text = self.cells.get(column) or ""
         if not (text.isdecimal() and text.isascii()):
             self.reject(column, _NOT_A_COUNT)
@@ -195,9 +195,9 @@ def _read(
 def _node(row: _Row) -> Node:
     model = row.cells.get("model") or ""
     offered = {
-        CPU: row.count("cpu_milli", MAX_ON_NODE),
-        GPU: row.count("gpu", MAX_GPUS_ON_NODE),
-        MEMORY: row.count("memory_mib", MAX_ON_NODE // _MIB) * _MIB,
+        CPU: row.integer("cpu_milli", MAX_ON_NODE),
+        GPU: row.integer("gpu", MAX_GPUS_ON_NODE),
+        MEMORY: row.integer("memory_mib", MAX_ON_NODE // _MIB) * _MIB,
     }
     return Node(
         name=row.name,
@@ -218,7 +218,7 @@ class _PodReader:
         """The gang of one pod; without a creation time its row counts as milliseconds."""
         shape = _shape(row)
         is_dated = bool(row.cells.get("creation_time"))
-        created_ms = row.count("creation_time", _LAST_S) * _MS if is_dated else self._rows
+        created_ms = row.integer("creation_time", _LAST_S) * _MS if is_dated else self._rows
         self._rows += 1
         task = Task(
             key=f"{DEFAULT_NAMESPACE}/{row.name}",
@@ -227,16 +227,16 @@ class _PodReader:
             gang=f"{DEFAULT_NAMESPACE}/{IMPLICIT_PREFIX}{row.name}",
             created_ms=created_ms,
         )
-        return implicit_gang(Loner(task, DEFAULT_QUEUE, 0, {}))
+        return implicit_gang(BarePod(task, DEFAULT_QUEUE, 0, {}))
 
 
 def _pod_row(row: _Row) -> PodRow:
     found = PodRow(
         row.name,
-        row.count("cpu_milli", MAX_ON_NODE),
-        row.count("memory_mib", MAX_ON_NODE // _MIB),
-        row.count("num_gpu", MAX_GPUS_ON_NODE),
-        row.count("gpu_milli", MAX_ON_NODE),
+        row.integer("cpu_milli", MAX_ON_NODE),
+        row.integer("memory_mib", MAX_ON_NODE // _MIB),
+        row.integer("num_gpu", MAX_GPUS_ON_NODE),
+        row.integer("gpu_milli", MAX_ON_NODE),
         row.cells.get("gpu_spec") or "",
     )
     if found.num_gpu == 1 and not 0 < found.gpu_milli <= WHOLE_MILLI:
@@ -247,17 +247,17 @@ def _pod_row(row: _Row) -> PodRow:
 
 
 def _shape(row: _Row) -> TaskShape:
-    asks = _pod_row(row)
-    is_share = asks.num_gpu == 1 and asks.gpu_milli < WHOLE_MILLI
+    demands = _pod_row(row)
+    is_share = demands.num_gpu == 1 and demands.gpu_milli < WHOLE_MILLI
     asked = {
-        CPU: asks.cpu_m,
-        GPU: 0 if is_share else asks.num_gpu,
-        MEMORY: asks.memory_mib * _MIB,
+        CPU: demands.cpu_m,
+        GPU: 0 if is_share else demands.num_gpu,
+        MEMORY: demands.memory_mib * _MIB,
     }
     return TaskShape(
         request=amounts({name: amount for name, amount in asked.items() if amount}),
-        node_affinity=_models(asks.gpu_spec),
-        device=DeviceRequest(1, asks.gpu_milli) if is_share else None,
+        node_affinity=_models(demands.gpu_spec),
+        device=DeviceRequest(1, demands.gpu_milli) if is_share else None,
     )
 
 

@@ -101,7 +101,7 @@ def _machines(file: Path, problems: list[TraceProblem]) -> Sequence[Node]:
 def _machine(row: Row) -> Iterator[Node]:
     model = row.text("gpu_type")
     offers = {
-        GPU: row.count("cap_gpu", MAX_GPUS_ON_NODE),
+        GPU: row.integer("cap_gpu", MAX_GPUS_ON_NODE),
         CPU: round(1000 * row.number("cap_cpu", most=MAX_ON_NODE // 1000)),
         MEMORY: round(row.number("cap_mem", most=MAX_ON_NODE // _GIB) * _GIB),
     }
@@ -125,26 +125,26 @@ def _roles(file: Path, problems: list[TraceProblem]) -> tuple[dict[str, list[_Ro
 def _role(row: Row) -> _Role:
     row.text("job_name")
     row.reach("gpu_type")
-    number = row.count("inst_num", MOST_TASKS)
-    percent = row.number("plan_gpu") if row.has("plan_gpu") else 0
+    number = row.integer("inst_num", MOST_TASKS)
+    percent = row.number("plan_gpu") if row.has_value("plan_gpu") else 0
     if percent > _WHOLE and percent % _WHOLE:
         row.reject("plan_gpu", _NOT_A_SHARE)
-    asks = {
+    demands = {
         GPU: int(percent // _WHOLE),
-        CPU: round(10 * row.number("plan_cpu")) if row.has("plan_cpu") else 0,
-        MEMORY: round(row.number("plan_mem") * _GIB) if row.has("plan_mem") else 0,
+        CPU: round(10 * row.number("plan_cpu")) if row.has_value("plan_cpu") else 0,
+        MEMORY: round(row.number("plan_mem") * _GIB) if row.has_value("plan_mem") else 0,
     }
     start_ms, end_ms = (
-        row.milliseconds(column) if row.has(column) else None
+        row.milliseconds(column) if row.has_value(column) else None
         for column in ("start_time", "end_time")
     )
     if start_ms is not None and end_ms is not None and end_ms < start_ms and row.is_sound:
         row.reject("end_time", _BACKWARDS)
-    model = row.cells["gpu_type"] if row.has("gpu_type") and percent else None
+    model = row.cells["gpu_type"] if row.has_value("gpu_type") and percent else None
     return _Role(
         Part(
             number=number,
-            asks=asks,
+            demands=demands,
             role=row.text("task_name"),
             gpu_milli=round(10 * (percent % _WHOLE)),
             models=(model,) if model else (),
@@ -157,7 +157,7 @@ def _role(row: Row) -> _Role:
 def _job(row: Row, roles: dict[str, list[_Role]], broken: set[str]) -> Iterator[TracedJob]:
     at_ms, name = row.milliseconds("start_time"), row.text("job_name")
     row.reach("end_time")
-    user = row.text("user") if row.has("user") else ""
+    user = row.text("user") if row.has_value("user") else ""
     mine = roles.get(name, [])
     if name in broken or not row.is_sound:
         return

@@ -71,7 +71,7 @@ def _machines(file: Path, problems: list[TraceProblem]) -> Sequence[Node]:
     if listed is None:
         raise InstanceError(f"{file}: there is no {MACHINES} beside it, and no nodes are given")
     rows = [
-        (row, row.count("number of GPUs", MAX_GPUS_ON_NODE))
+        (row, row.integer("number of GPUs", MAX_GPUS_ON_NODE))
         for row in _MACHINE.read(listed, problems)
     ]
     nodes = tuple(Node(row.name, amounts({GPU: gpus})) for row, gpus in rows if row.name and gpus)
@@ -109,7 +109,7 @@ def _job(entry: object, where: str) -> TracedJob:
         name=name,
         at_ms=_time(entry, "submitted_time", ""),
         duration_ms=_duration_ms(attempts),
-        parts=_parts(attempts),
+        parts=_tasks_of_attempt(attempts),
         queue=queue,
         user=user if isinstance(user := entry.get("user"), str) and user not in NOTHING else "",
         where=where,
@@ -130,17 +130,17 @@ def _time(entry: Mapping[str, Any], field: str, path: str) -> int:
     return found
 
 
-def _is_known(attempt: object, field: str) -> bool:
+def _has_status(attempt: object, field: str) -> bool:
     return isinstance(attempt, dict) and str(attempt.get(field)) not in NOTHING
 
 
 def _duration_ms(attempts: Sequence[Any]) -> int | None:
     """All attempts together, those aside of which start or end is lost."""
-    if _is_known(attempts[-1], "start_time") and not _is_known(attempts[-1], "end_time"):
+    if _has_status(attempts[-1], "start_time") and not _has_status(attempts[-1], "end_time"):
         return None
     total, is_known = 0, False
     for i, attempt in enumerate(attempts):
-        if _is_known(attempt, "start_time") and _is_known(attempt, "end_time"):
+        if _has_status(attempt, "start_time") and _has_status(attempt, "end_time"):
             start, end = (_time(attempt, f, f"attempts[{i}].") for f in ("start_time", "end_time"))
             if end < start:
                 raise _Broken(f"attempts[{i}].end_time", attempt["end_time"], _BACKWARDS)
@@ -157,7 +157,7 @@ def _num_gpus(listed: object) -> int:
     return len(listed)
 
 
-def _parts(attempts: Sequence[Any]) -> tuple[Part, ...]:
+def _tasks_of_attempt(attempts: Sequence[Any]) -> tuple[Part, ...]:
     """Machines of the last attempt that has any."""
     for i in range(len(attempts) - 1, -1, -1):
         detail = attempts[i].get("detail") if isinstance(attempts[i], dict) else None

@@ -54,7 +54,7 @@ class Row:
             TraceProblem(self.kind, self.name, column, repr(value), message, self.where)
         )
 
-    def has(self, column: str) -> bool:
+    def has_value(self, column: str) -> bool:
         """Whether there is anything in a cell."""
         return (self.cells.get(column) or "").strip() not in NOTHING
 
@@ -67,7 +67,7 @@ class Row:
         """What a cell holds; nothing is a problem."""
         if self.cells.get(column) is None:
             self.reject(column, _MISSING)
-        elif not self.has(column):
+        elif not self.has_value(column):
             self.reject(column, "is empty")
         return (self.cells.get(column) or "").strip()
 
@@ -88,7 +88,7 @@ class Row:
             return found
         return Decimal(0)
 
-    def count(self, column: str, most: int | None = None) -> int:
+    def integer(self, column: str, most: int | None = None) -> int:
         """A whole number of zero or more; `4.0` is one, too."""
         found = self.number(column, _NOT_A_COUNT, most)
         if found == int(found):

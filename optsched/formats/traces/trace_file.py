@@ -21,13 +21,13 @@ from optsched.api.schema import (
 )
 from optsched.api.wellknown import HOSTNAME, USER
 from optsched.cluster.amounts import amounts as sorted_amounts
-from optsched.cluster.snapshot import DEFAULT_QUEUE, Gang, Node, Queue, alike_gang
+from optsched.cluster.snapshot import DEFAULT_QUEUE, Gang, Node, Queue, uniform_gang
 from optsched.cluster.task import TaskShape
 from optsched.cluster.trace import Arrival, NodeChange, NodeEvent, Trace, TraceProblem, sound_trace
 from optsched.formats.codec.nodes import offered_amounts
 from optsched.formats.codec.pod_groups import with_builtin_queues
 from optsched.formats.files.diagnostics import InstanceError
-from optsched.formats.files.single_document import read_single, unknown_paths
+from optsched.formats.files.single_document import read_document, unknown_paths
 from optsched.formats.files.yaml_text import line_of
 from optsched.formats.traces.jobs import MOST_NODES, MOST_TASKS
 from optsched.units import parse_resource_list
@@ -93,7 +93,7 @@ SCHEMA: Final[Schema] = record(
             duration=text(f"How long it runs, {_SPAN}; without it, for ever."),
             estimate=text(f"What its user says about that, {_SPAN}."),
             grace=text(f"How long its pods stay once they are evicted, {_SPAN}; 0s if missing."),
-            queue=text("The queue it asks from.", default=DEFAULT_QUEUE),
+            queue=text("The queue it demands from.", default=DEFAULT_QUEUE),
             priority=integer("Higher ones come first."),
             tasks=integer("How many tasks.", default=1, minimum=1, maximum=MOST_TASKS),
             minAvailable=count("Tasks that start together; all where it is missing."),
@@ -116,7 +116,7 @@ SCHEMA: Final[Schema] = record(
 )
 
 
-def read_own(path: Path) -> Found:
+def read_trace_file(path: Path) -> Found:
     """The trace in a file, and what was left out of it, with file and line.
 
     Raises
@@ -125,7 +125,7 @@ def read_own(path: Path) -> Found:
         The file can not be read, is no trace, or nothing of it can be played.
 
     """
-    source, document = read_single(path, KIND)
+    source, document = read_document(path, KIND)
     errors: list[FieldError] = []
     unknown = list(unknown_paths(document.value, SCHEMA))
     trace = _trace(Fields(document.value, SCHEMA, "", errors), path.stem)
@@ -145,7 +145,7 @@ def read_own(path: Path) -> Found:
     return sound, located
 
 
-def is_own(path: Path) -> bool:
+def is_trace_file(path: Path) -> bool:
     """Whether a file is a trace of this kind, as far as its beginning tells."""
     try:
         with path.open(encoding="utf-8") as file:
@@ -226,7 +226,7 @@ def _gang(fields: Fields, key: str, shapes: dict[TaskShape, TaskShape]) -> Gang:
     number, least = fields.integer("tasks"), fields.optional_integer("minAvailable")
     user = fields.text("user")
     return replace(
-        alike_gang(key, shape, number, priority=fields.integer("priority")),
+        uniform_gang(key, shape, number, priority=fields.integer("priority")),
         queue=fields.text("queue"),
         min_member=number if least is None else least,
         annotations={**({USER: user} if user else {}), **fields.texts_by_name("annotations")},

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from optsched.cluster.gpu_shares import CardUse
+    from optsched.cluster.gpu_shares import GpuShare
     from optsched.cluster.numa import NumaPart
     from optsched.cluster.task import Task
 
@@ -32,13 +32,13 @@ class BoundDevices:
 
     uid: str
     node: str
-    cards: tuple[CardUse, ...] = ()
+    shared_gpus: tuple[GpuShare, ...] = ()
     numa: tuple[NumaPart, ...] = ()
     distrust: str = ""
 
     def agrees_with(self, task: Task) -> bool:
         """Whether the annotations of a task name the same devices, in any order."""
-        return _count_gpus(self.cards) == _count_gpus(task.cards) and _count_numa(
+        return _count_gpus(self.shared_gpus) == _count_gpus(task.shared_gpus) and _count_numa(
             self.numa
         ) == _count_numa(task.numa)
 
@@ -77,19 +77,19 @@ class BoundDeviceStore:
             return task, ""
         held = self._records.get(task.key)
         if held is None or held.uid != task.uid or held.node != task.node:
-            held = BoundDevices(task.uid, task.node, task.cards, task.numa)
+            held = BoundDevices(task.uid, task.node, task.shared_gpus, task.numa)
             if distrust:
                 held = BoundDevices(task.uid, task.node, distrust=distrust)
             self._records[task.key] = held
         if held.agrees_with(task):
             return task, ""
-        claimed = f"annotations say that the pod holds {_describe(task.cards, task.numa)}"
-        counts = f"it was bound with {_describe(held.cards, held.numa)}, which counts"
+        claimed = f"annotations say that the pod holds {_describe(task.shared_gpus, task.numa)}"
+        counts = f"it was bound with {_describe(held.shared_gpus, held.numa)}, which counts"
         message = f"{claimed}, but {held.distrust or counts}"
-        return replace(task, cards=held.cards, numa=held.numa), message
+        return replace(task, shared_gpus=held.shared_gpus, numa=held.numa), message
 
 
-def _count_gpus(uses: tuple[CardUse, ...]) -> Counter[tuple[str, int, int, str, str]]:
+def _count_gpus(uses: tuple[GpuShare, ...]) -> Counter[tuple[str, int, int, str, str]]:
     # Annotations hold only the index of a whole GPU: its memory comes from the pod's request.
     memory = {use.key: 0 if use.key.isdecimal() else use.memory for use in uses}
     return Counter((use.key, memory[use.key], use.cores, use.instance, use.npu) for use in uses)
@@ -99,7 +99,7 @@ def _count_numa(parts: Iterable[NumaPart]) -> Counter[tuple[int, int, int]]:
     return Counter((part.cell, part.cpus, part.gpus) for part in parts if part.cpus or part.gpus)
 
 
-def _describe(cards: Iterable[CardUse], numa: Iterable[NumaPart]) -> str:
-    named = [use.key for use in cards]
+def _describe(shared_gpus: Iterable[GpuShare], numa: Iterable[NumaPart]) -> str:
+    named = [use.key for use in shared_gpus]
     named += [f"{p.cpus} CPUs and {p.gpus} GPUs of NUMA node {p.cell}" for p in numa]
     return ", ".join(sorted(named))[:_SHOWN] or _NOTHING

@@ -23,7 +23,7 @@ from optsched.formats.codec.pod_groups import queue_of, usage_of, with_builtin_q
 from optsched.formats.codec.pods.reader import DecodeOptions
 from optsched.formats.codec.priority_classes import priorities
 from optsched.formats.codec.resource_quotas import parse_quota
-from optsched.formats.codec.snapshot_annotations import without_marks
+from optsched.formats.codec.snapshot_annotations import without_snapshot_annotations
 from optsched.formats.snapshots.object_index import READ_KINDS
 from optsched.kube.cache.device_store import DeviceStore
 from optsched.kube.cache.gang_store import GangStore
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from optsched.api.priorityclass import PriorityClass
     from optsched.api.queue import Queue as ApiQueue
     from optsched.cluster.dra_devices import DeviceClass, DeviceGrant
-    from optsched.cluster.gpu_shares import CardUse
+    from optsched.cluster.gpu_shares import GpuShare
     from optsched.cluster.node_shards import Sharding
     from optsched.cluster.numa import NumaPart
     from optsched.cluster.reasons import Reason
@@ -233,7 +233,7 @@ class ClusterCache:
         if obj is None:
             self._uids.pop((kind, key), None)
         else:
-            obj = without_marks(obj)
+            obj = without_snapshot_annotations(obj)
             if kind in _FLAWED:
                 self._uids[kind, key] = str(obj["metadata"].get("uid") or "")
             if kind in _KEPT_RAW:
@@ -266,7 +266,7 @@ class ClusterCache:
         self,
         task: str,
         node: str,
-        cards: tuple[CardUse, ...] = (),
+        shared_gpus: tuple[GpuShare, ...] = (),
         devices: tuple[DeviceGrant, ...] = (),
         numa: tuple[NumaPart, ...] = (),
     ) -> str:
@@ -276,7 +276,7 @@ class ClusterCache:
         for grant in devices:
             if grant.devices:
                 self._devices.assume(task, node, grant)
-        return self._pods.assume(task, AssumedBind(node, cards, numa))
+        return self._pods.assume(task, AssumedBind(node, shared_gpus, numa))
 
     def assume_evicted(self, task: str, node: str) -> str | None:
         """Count a task as terminating; returns its UID, None if it does not run on that node."""
@@ -289,7 +289,7 @@ class ClusterCache:
     def record_shuffle(self, plugin: str, now_ms: int) -> None:
         """Record when a plugin last moved pods to better nodes."""
         self.version += 1
-        self._gangs.shuffled_ms[plugin] = now_ms
+        self._gangs.last_shuffle_ms[plugin] = now_ms
 
     def assume_nominated(self, task: str, node: str) -> bool:
         """Count a pending task as nominated to a node, or to none; False if nothing changes."""
@@ -432,7 +432,7 @@ class ClusterCache:
             self._gangs.touch_without_group()
         for store in (self._queues, self._budgets, self._quotas, self._shards):
             store.refresh()
-        shuffled_ms = self._gangs.shuffled_ms.items()
+        last_shuffle_ms = self._gangs.last_shuffle_ms.items()
         return Snapshot(
             taken_ms=now_ms,
             gangs=self._gangs.refresh(),
@@ -447,7 +447,7 @@ class ClusterCache:
             devices=self._devices.devices(),
             priority_classes=self._gangs.table.values,
             # A time in the future, by another process's clock, would stop a plugin until then.
-            shuffled_ms={plugin: at_ms for plugin, at_ms in shuffled_ms if at_ms <= now_ms},
+            last_shuffle_ms={plugin: at_ms for plugin, at_ms in last_shuffle_ms if at_ms <= now_ms},
             usage=self._queues.usage,
         )
 

@@ -10,16 +10,16 @@ from optsched.api.podgroup import parse_podgroup
 from optsched.api.schedulinggroup import parse_scheduling_group
 from optsched.cluster.relocation import MOVES
 from optsched.formats.codec.pod_groups import (
-    Loner,
+    BarePod,
     gang_of_group,
+    gang_without_group,
     implicit_gang,
-    is_ours_without_pods,
-    missing_gang,
+    is_empty_group_of,
 )
 from optsched.formats.codec.pods.reader import IMPLICIT_PREFIX
 from optsched.formats.codec.priority_classes import Priorities
 from optsched.formats.codec.scheduling_groups import gang_key, gang_of_scheduling_group
-from optsched.formats.codec.shuffle_times import shuffled_ms
+from optsched.formats.codec.shuffle_times import last_shuffle_ms
 from optsched.kube.cache.parsed_store import store_or_drop
 from optsched.kube.cache.sorted_map import SortedMap
 from optsched.session.flaws import Flaw, FlawCode
@@ -54,7 +54,7 @@ class GangStore:
     def __init__(self, options: DecodeOptions, pods: PodStore, namespaces: NamespaceStore) -> None:
         self.groups: dict[str, PodGroup] = {}
         self.table = Priorities()
-        self.shuffled_ms: dict[str, int] = {}
+        self.last_shuffle_ms: dict[str, int] = {}
         self._options = options
         self._pods = pods
         self._namespaces = namespaces
@@ -73,8 +73,8 @@ class GangStore:
         group = None if obj is None else parse_podgroup(obj)[0]
         store_or_drop(self.groups, key, group)
         if group is not None:
-            for plugin, at_ms in shuffled_ms([group.meta.annotations]).items():
-                self.shuffled_ms[plugin] = max(self.shuffled_ms.get(plugin, 0), at_ms)
+            for plugin, at_ms in last_shuffle_ms([group.meta.annotations]).items():
+                self.last_shuffle_ms[plugin] = max(self.last_shuffle_ms.get(plugin, 0), at_ms)
         self._pods.touched_gangs.add(key)
 
     def apply_scheduling_group(self, kind: Kind, key: str, obj: Raw | None) -> None:
@@ -147,7 +147,7 @@ class GangStore:
         tasks, group = tuple(self._pods.gang_tasks(key)), self.groups.get(key)
         scheduling_group = self._find_scheduling_group(key)
         if group is not None:
-            if not tasks and not is_ours_without_pods(group, self._options.scheduler_names):
+            if not tasks and not is_empty_group_of(group, self._options.scheduler_names):
                 return None
             gang, _ = gang_of_group(group, tasks, self.table)
         elif scheduling_group is not None:
@@ -165,8 +165,8 @@ class GangStore:
         pod = self._pods[task.key]
         queue = self._pods.queue_of(pod, self._namespaces.annotations(task.namespace))
         if not key.partition("/")[2].startswith(IMPLICIT_PREFIX):
-            return missing_gang(key, tasks, queue)
-        return implicit_gang(Loner(task, queue, self._pods.priority_of(pod), pod.annotations))
+            return gang_without_group(key, tasks, queue)
+        return implicit_gang(BarePod(task, queue, self._pods.priority_of(pod), pod.annotations))
 
     def _find_scheduling_group(self, key: str) -> SchedulingPodGroup | None:
         """Return a PodGroup of Kubernetes itself in the newest version that is served."""

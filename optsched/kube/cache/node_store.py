@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from optsched.api.hypernode import parse_hypernode
-from optsched.formats.codec.gpu_shares import recut
+from optsched.formats.codec.gpu_shares import replace_geometries
 from optsched.formats.codec.hypernodes import TopologyIndex
 from optsched.formats.codec.nodes import parse_node
 from optsched.formats.codec.numatopologies import parse_numa
@@ -69,7 +69,7 @@ class NodeStore:
         if hypernode is None:
             self._topology.drop(name)
         else:
-            self._topology.put(hypernode)
+            self._topology.put_hypernode(hypernode)
 
     def apply_numatopology(self, name: str, obj: Raw | None) -> None:
         """Store a state of a Numatopology; None for a deleted one."""
@@ -93,9 +93,9 @@ class NodeStore:
             return False
         self._device_table = table
         for name, node in self._bare.items():
-            cards = tuple(recut(card, table) for card in node.cards)
-            if cards != node.cards:
-                self._bare[name] = replace(node, cards=cards)
+            shared_gpus = tuple(replace_geometries(card, table) for card in node.shared_gpus)
+            if shared_gpus != node.shared_gpus:
+                self._bare[name] = replace(node, shared_gpus=shared_gpus)
                 self._pods.touched_nodes.add(name)
         return True
 

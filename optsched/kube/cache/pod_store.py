@@ -15,7 +15,7 @@ from optsched.formats.codec.pods.reader import (
     IMPLICIT_PREFIX,
     PodDecoder,
     claims_of,
-    is_gone,
+    has_left_cluster,
     scheduler_of,
 )
 from optsched.formats.codec.snapshot_annotations import without
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from optsched.api.kinds import Kind
     from optsched.cluster.dra_devices import DeviceClaim
-    from optsched.cluster.gpu_shares import CardUse
+    from optsched.cluster.gpu_shares import GpuShare
     from optsched.cluster.numa import NumaPart
     from optsched.formats.codec.pods.reader import DecodeOptions
     from optsched.formats.codec.priority_classes import Priorities
@@ -45,7 +45,7 @@ class AssumedBind:
     """A pending task is about to be bound to a node, with these GPU shares and NUMA cells."""
 
     node: str
-    cards: tuple[CardUse, ...] = ()
+    shared_gpus: tuple[GpuShare, ...] = ()
     numa: tuple[NumaPart, ...] = ()
 
     def apply_to(self, reported: Task) -> Task:
@@ -54,7 +54,7 @@ class AssumedBind:
         if reported.device_claims:
             shape = replace(shape, device_claims=(), devices=())
         bound = replace(reported, shape=shape, status=TaskStatus.BOUND, node=self.node)
-        return replace(bound, cards=self.cards, numa=self.numa, gate=QueueGate.NONE)
+        return replace(bound, shared_gpus=self.shared_gpus, numa=self.numa, gate=QueueGate.NONE)
 
     def is_unconfirmed(self, reported: Task) -> bool:
         """Whether the server has neither confirmed nor contradicted the assumption."""
@@ -200,7 +200,7 @@ class PodStore:
 
     def apply_pod(self, raw: Raw, *, is_created: bool = False) -> None:
         """Apply a state of a pod; is_created: whether it is known to be its first."""
-        is_over = is_gone(raw)
+        is_over = has_left_cluster(raw)
         others = self._record_claims(raw, is_over=is_over)
         self._decode(raw, is_over=is_over, is_created=is_created)
         for key in others:
@@ -286,7 +286,7 @@ class PodStore:
         pod = self._pods[key]
         if isinstance(assumption, AssumedBind):
             held = BoundDevices(
-                pod.reported.uid, assumption.node, assumption.cards, assumption.numa
+                pod.reported.uid, assumption.node, assumption.shared_gpus, assumption.numa
             )
             self._bound_devices.record_bind(key, held)
         self._index(pod, replace(pod, task=assumption.apply_to(pod.reported), assumed=assumption))

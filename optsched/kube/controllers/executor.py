@@ -12,8 +12,8 @@ from optsched.api.events import EventType
 from optsched.api.kinds import Ref, find_kind
 from optsched.controllers.effects import (
     Again,
-    Ask,
     AskFabric,
+    AskQuestion,
     Create,
     Delete,
     Emit,
@@ -100,11 +100,13 @@ class Executor:
         _raise_worst([result for result in results if result is not None])
         return agains
 
-    async def _carry_out_effect(self, effect: _Write | Emit | Ask | AskFabric | Then) -> None:
+    async def _carry_out_effect(
+        self, effect: _Write | Emit | AskQuestion | AskFabric | Then
+    ) -> None:
         if isinstance(effect, Then):
             for step in effect.steps:
                 await self._carry_out_effect(step)
-        elif isinstance(effect, Ask):
+        elif isinstance(effect, AskQuestion):
             if await self._context.is_answered(effect.question):
                 self._store.record_answer(effect.question)
         elif isinstance(effect, AskFabric):

@@ -20,7 +20,7 @@ from optsched.controllers.json_fields import (
     uid_of,
     version_of,
 )
-from optsched.formats.bounded_cache import Recent
+from optsched.formats.bounded_cache import RecentCache
 from optsched.kube.reflector.reflector import Deleted, Listed
 
 if TYPE_CHECKING:
@@ -167,9 +167,9 @@ class Store:
         }
         self._clock = clock
         self._on_change = on_change
-        self._answered: Recent[Question, bool] = Recent(ANSWERS)
+        self._answered: RecentCache[Question, bool] = RecentCache(ANSWERS)
         self._heard: dict[Fabric, FabricAnswer] = {}
-        self._strangers: Recent[Ref, tuple[int, Raw]] = Recent(STRANGERS)
+        self._strangers: RecentCache[Ref, tuple[int, Raw]] = RecentCache(STRANGERS)
 
     # --- World -----------------------------------------------------------------------------------
 
@@ -193,16 +193,16 @@ class Store:
         """See `World`."""
         return tuple(self._objects[kind].by_owner.get(uid, {}).values())
 
-    def by(self, index: Index, value: str) -> Collection[Raw]:
+    def list_indexed(self, index: Index, value: str) -> Collection[Raw]:
         """See `World`."""
         return tuple(self._objects[index.kind].indexed[index].get(value, {}).values())
 
-    def stranger(self, kind: Kind, namespace: str, name: str) -> Raw | None:
+    def unfollowed_metadata(self, kind: Kind, namespace: str, name: str) -> Raw | None:
         """See `World`."""
         met_ms, obj = self._strangers.get(Ref(kind, namespace, name)) or (0, None)
         return obj if self._clock.now_ms() < met_ms + KNOWN_MS else None
 
-    def heard(self, fabric: Fabric) -> FabricAnswer | None:
+    def fabric_answer(self, fabric: Fabric) -> FabricAnswer | None:
         """See `World`."""
         return self._heard.get(fabric)
 
@@ -248,7 +248,7 @@ class Store:
         objects = self._objects.get(kind)
         if objects is None or uid_of(obj) in objects.ended:
             return
-        if any(scope.holds(obj) for scope in objects.scopes):
+        if any(scope.includes(obj) for scope in objects.scopes):
             self._store_object(kind, obj)
 
     def record_stranger(self, ref: Ref, obj: Raw) -> None:
@@ -256,7 +256,7 @@ class Store:
 
         A watch tells of those that are followed.
         """
-        if not any(scope.holds(obj) for scope in self._objects[ref.kind].scopes):
+        if not any(scope.includes(obj) for scope in self._objects[ref.kind].scopes):
             self._strangers.add(ref, (self._clock.now_ms(), obj))
 
     def record_answer(self, question: Question) -> None:
@@ -288,7 +288,7 @@ class Store:
             return
         for key in objects.names():
             known = objects.lookup(*key)
-            if known is None or key in listed or not scope.holds(known):
+            if known is None or key in listed or not scope.includes(known):
                 continue
             # Not in the list, but perhaps only because the list is older.
             if not page.resource_version or not _is_older(page.resource_version, known):
@@ -306,7 +306,7 @@ class Store:
         known = objects.lookup(namespace_of(obj), name_of(obj))
         is_same = known is not None and uid_of(known) == uid_of(obj)
         if known is not None and is_same and len(objects.scopes) > 1:
-            others_have_it = any(scope.holds(known) for scope in objects.scopes)
+            others_have_it = any(scope.includes(known) for scope in objects.scopes)
             if others_have_it and _is_older(version_of(obj), known):
                 return
         objects.end(uid_of(obj))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from optsched.formats.bounded_cache import Recent
+from optsched.formats.bounded_cache import RecentCache
 
 _REMEMBERED: Final = 8192
 """Deleted objects that are remembered, so that an old state does not bring them back."""
@@ -21,7 +21,7 @@ class ResourceVersions:
     def __init__(self) -> None:
         self.namespaces: Counter[str] = Counter()
         self._known: dict[str, int] = {}
-        self._deleted: Recent[str, int] = Recent(_REMEMBERED)
+        self._deleted: RecentCache[str, int] = RecentCache(_REMEMBERED)
 
     def __contains__(self, key: str) -> bool:
         return key in self._known

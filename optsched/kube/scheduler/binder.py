@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from optsched.api.wellknown import ADMITTED_QUEUE
 from optsched.cluster.decisions import Allocate
 from optsched.cluster.reasons import ReasonCode
-from optsched.formats.codec.gpu_shares import VGPU_IDS, bind_marks
+from optsched.formats.codec.gpu_shares import VGPU_IDS, gpu_bind_annotations
 from optsched.formats.codec.pods.numa_requests import decision_marks
 from optsched.kube.client.errors import (
     ApiError,
@@ -216,9 +216,11 @@ class LiveBinder:
         for action in allocated:
             is_gated = self._cache.is_gated(action.task)
             uid = self._cache.assume_bound(
-                action.task, action.node, action.cards, action.devices, action.numa
+                action.task, action.node, action.shared_gpus, action.devices, action.numa
             )
-            marks = bind_marks(action.cards, action.node, self._context.clock.now_ms())
+            marks = gpu_bind_annotations(
+                action.shared_gpus, action.node, self._context.clock.now_ms()
+            )
             marks |= decision_marks(action.numa)
             if queue := self._cache.queue_of(gang):
                 marks[ADMITTED_QUEUE] = queue

@@ -25,7 +25,7 @@ from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.relocation import MOVES, records
 from optsched.formats.codec.pods.reader import is_standing
 from optsched.formats.codec.scheduling_groups import is_upstream
-from optsched.formats.codec.shuffle_times import shuffle_mark
+from optsched.formats.codec.shuffle_times import shuffle_annotation
 from optsched.kube.client.errors import Conflict, KubeError, NotFound, Rejected, TooMany
 from optsched.kube.client.interfaces import Ref, pod_ref
 from optsched.kube.runtime.write_queue import WriteQueue
@@ -307,7 +307,7 @@ class Evictor:
         if is_upstream(gang) or gang.is_implicit:
             return
         ref = Ref(POD_GROUP, gang.namespace, gang.name)
-        body = {"metadata": {"annotations": shuffle_mark(plugin, now_ms)}}
+        body = {"metadata": {"annotations": shuffle_annotation(plugin, now_ms)}}
         self._writes.enqueue(write_key(ref, f"shuffled by {plugin}"), StatusPatch(ref, body, ""))
 
     # --- evictions -------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM
-from optsched.cluster.volumes import VolumeGrant, deal
+from optsched.cluster.volumes import VolumeGrant, assign_volumes
 from optsched.formats.codec.volumes import BOUND_BY_CONTROLLER, LOST, SELECTED_NODE
 from optsched.kube.client.errors import (
     Conflict,
@@ -119,7 +119,7 @@ class VolumeBinder:
                 return None
             claims[key] = claim
         fresh = {key: nodes for key, nodes in used_on.items() if key not in self._under_way}
-        holders = deal(claims, fresh, self._cache.selects)
+        holders = assign_volumes(claims, fresh, self._cache.selects)
         grants = [
             VolumeGrant(key, next(iter(nodes)), holders.volume_of(key))
             for key, nodes in fresh.items()

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from optsched.cluster.dra_devices import (
         DeviceAllocation,
-        DeviceAsk,
         DeviceClaim,
+        DeviceClaimRequest,
         DeviceId,
         Devices,
     )
@@ -196,7 +196,7 @@ class DeviceClaims(Rule):
         return _Live(problem) if any(map(requests.open, problem.classes.shapes)) else None
 
 
-def _describe_requests(requested: Iterable[DeviceAsk]) -> Iterator[str]:
+def _describe_requests(requested: Iterable[DeviceClaimRequest]) -> Iterator[str]:
     """What claims ask for, by class; what leaves a choice, one by one."""
     number: Counter[str] = Counter()
     more: list[str] = []
@@ -217,12 +217,12 @@ def _describe_requests(requested: Iterable[DeviceAsk]) -> Iterator[str]:
     yield from dict.fromkeys(more)
 
 
-def _leaves_choices(request: DeviceAsk) -> bool:
+def _leaves_choices(request: DeviceClaimRequest) -> bool:
     """Whether devices for a claim are searched for, and not only matched."""
     return bool(request.constraints) or any(need.alternatives for need in request.needs)
 
 
-def _describe_withheld(devices: Devices, requested: Iterable[DeviceAsk]) -> str:
+def _describe_withheld(devices: Devices, requested: Iterable[DeviceClaimRequest]) -> str:
     """Which devices would do for claims if they were given out here."""
     number: Counter[str] = Counter()
     for need in {need for request in requested for need in request.needs}:
@@ -246,7 +246,7 @@ def unusable(devices: Devices, key: str) -> str:
     return next((f"resource claim {key}: {why}" for why in found if why), "")
 
 
-def _refuses(devices: Devices, request: DeviceAsk) -> str:
+def _refuses(devices: Devices, request: DeviceClaimRequest) -> str:
     """Why a claim of a task's own can be used nowhere; empty when it can."""
     found = (devices.refuses(need) for need in request.needs)
     return too_many_choices(request) or next((why for why in found if why), "")
@@ -309,7 +309,7 @@ class _Requests:
         claims = map(self.devices.claims.get, shape.device_claims)
         return [c.key for c in claims if c is not None and c.allocation is not None]
 
-    def open(self, shape: TaskShape) -> tuple[DeviceAsk, ...]:
+    def open(self, shape: TaskShape) -> tuple[DeviceClaimRequest, ...]:
         """All that its claims have yet to get; nothing where it can be placed nowhere."""
         if not (shape.device_claims or shape.devices) or self.refusal(shape):
             return ()
@@ -325,7 +325,7 @@ class _Pools:
         self.requests = _Requests(self.devices)
         self._names = [node.name for node in problem.snapshot.nodes]
         self._find_ending_claims = _find_ending_claims(problem.snapshot)
-        self._options: dict[tuple[int, DeviceAsk], tuple[Option, ...]] = {}
+        self._options: dict[tuple[int, DeviceClaimRequest], tuple[Option, ...]] = {}
         self.steps = Steps(STEPS_OF_SESSION)
 
     def number(self, node: int) -> int:
@@ -358,7 +358,9 @@ class _Pools:
         """Claims that end with tasks that are on their way out."""
         return self._find_ending_claims
 
-    def options(self, node: int, requested: Iterable[DeviceAsk]) -> list[tuple[Option, ...]]:
+    def options(
+        self, node: int, requested: Iterable[DeviceClaimRequest]
+    ) -> list[tuple[Option, ...]]:
         """What claims ask for in terms of the devices of a node; the very same for the same."""
         return [self._options_of(node, request) for request in requested]
 
@@ -376,7 +378,7 @@ class _Pools:
             found.append(first.setdefault((looks, types, in_flux), n))
         return found
 
-    def _options_of(self, node: int, request: DeviceAsk) -> tuple[Option, ...]:
+    def _options_of(self, node: int, request: DeviceClaimRequest) -> tuple[Option, ...]:
         node = self.like[node]
         key = (node, request)
         if key not in self._options:
@@ -475,7 +477,7 @@ class _Rows:
         self._free = self._pools.free(node, allocation_rows.users)
         self._device_variables = allocation_rows.dealt
 
-    def add(self, request: DeviceAsk, tasks: int) -> None:
+    def add(self, request: DeviceClaimRequest, tasks: int) -> None:
         """As many devices as tasks of a variable take, each with a claim of its own."""
         (options,) = self._pools.options(self._node, [request])
         if any(option.bonds for option in options):
@@ -569,8 +571,8 @@ class _OpenClaims(NamedTuple):
     now: None where the task may wait for that.
     """
 
-    later: tuple[DeviceAsk, ...]
-    now: tuple[DeviceAsk, ...] | None
+    later: tuple[DeviceClaimRequest, ...]
+    now: tuple[DeviceClaimRequest, ...] | None
 
 
 @dataclass(slots=True, eq=False)
@@ -598,8 +600,8 @@ class _Live(Greedy):
         self._joined: Counter[str] = Counter()
         self._evicted: list[str] = []
         self._ending_claims = self._pools.ending_claims
-        self._later: dict[int, list[DeviceAsk]] = {}
-        self._now: dict[int, list[DeviceAsk]] = {}
+        self._later: dict[int, list[DeviceClaimRequest]] = {}
+        self._now: dict[int, list[DeviceClaimRequest]] = {}
         self._claim_use = {key: _ClaimUse() for keys in self._shared for key in keys}
         self._sharing: dict[int, list[str]] = {}
         self._put: dict[tuple[int, int], list[bool]] = {}

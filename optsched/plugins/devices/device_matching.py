@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from optsched.cluster.dra_devices import (
         Attribute,
-        DeviceAsk,
+        DeviceClaimRequest,
         DeviceConstraint,
         DeviceNeed,
         Devices,
@@ -61,7 +61,7 @@ class Option(NamedTuple):
 # --- what would do -------------------------------------------------------------------------------
 
 
-def options_of(devices: Devices, node: str, claim: DeviceAsk) -> tuple[Option, ...]:
+def options_of(devices: Devices, node: str, claim: DeviceClaimRequest) -> tuple[Option, ...]:
     """The ways to serve a claim on a node if all its devices were free, in order."""
     here = devices.on_node.get(node, ())
     variants = product(*(need.variants for need in claim.needs))

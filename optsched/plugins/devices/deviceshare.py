@@ -24,7 +24,7 @@ from optsched.api.wellknown import (
     VGPU_USE_UUID,
 )
 from optsched.cluster.amounts import amount_of
-from optsched.cluster.gpu_shares import ALL_CORES, NVIDIA, CardUse
+from optsched.cluster.gpu_shares import ALL_CORES, NVIDIA, GpuShare
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
@@ -34,7 +34,7 @@ from optsched.problem.running import number_keys, running_tasks
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from optsched.cluster.gpu_shares import Card
+    from optsched.cluster.gpu_shares import SharedGpu
     from optsched.cluster.snapshot import Node
     from optsched.cluster.task import Task, TaskShape
     from optsched.plugins.extension_points import LiveScorer, NodeModel
@@ -95,7 +95,7 @@ class Need(NamedTuple):
         """Whether it requests NPUs, of which a task must not get the same one twice."""
         return self.family not in ("", NVIDIA)
 
-    def memory_of(self, device: Card) -> int:
+    def memory_of(self, device: SharedGpu) -> int:
         """Return the memory that it takes of a usable device: of an NPU, a template or all."""
         memory = self.memory or device.memory * self.percent // 100
         template = device.chip.cut(memory) if device.chip is not None else None
@@ -169,7 +169,7 @@ class DeviceShare(Rule):
 
     def exclusive_groups(self, task: Task) -> str:
         """Return the exclusion groups of a task that requests vGPUs, as an annotation value."""
-        if not self.by_vgpu or not any(not r.npu for r in task.shape.cards):
+        if not self.by_vgpu or not any(not r.npu for r in task.shape.shared_gpus):
             return ""
         has = task.labels.items()
         found = (i for i, labels in enumerate(self.exclusive) if labels and has >= set(labels))
@@ -187,7 +187,7 @@ class DeviceShare(Rule):
             found.append(Need(1, memory, 0, 0, is_alone=False, family=""))
         if self.by_number and (number := amount_of(shape.request, GPU_NUMBER)):
             found.append(Need(number, 0, 100, 0, is_alone=True, family=""))
-        for r in shape.cards:
+        for r in shape.shared_gpus:
             if self.by_npu if r.npu else self.by_vgpu:
                 alone, family = r.cores >= ALL_CORES, r.npu or NVIDIA
                 groups = () if r.npu else _groups_of(shape)
@@ -202,13 +202,13 @@ class DeviceShare(Rule):
             node = world.snapshot.node_by_name[name]
             sharing = [t for t in placed if self.gpu_needs(t.shape)]
             if sharing and self._allocate_tasks(node, sharing) is None:
-                number = counted(len(node.cards), "shared GPU")
+                number = counted(len(node.shared_gpus), "shared GPU")
                 detail = f"{counted(len(sharing), 'more task')} can not be dealt out to {number}"
                 yield Violation(self.name, f"node {name}", detail)
 
-    def allocate_devices(self, world: World) -> dict[str, tuple[CardUse, ...]]:
+    def allocate_devices(self, world: World) -> dict[str, tuple[GpuShare, ...]]:
         """Return the devices of each task that a plan binds, where an allocation exists."""
-        found: dict[str, tuple[CardUse, ...]] = {}
+        found: dict[str, tuple[GpuShare, ...]] = {}
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             sharing = [t for t in placed if self.gpu_needs(t.shape)]
@@ -230,13 +230,13 @@ class DeviceShare(Rule):
         if found is not None:
             return found
         wanted = [
-            Wanted(need, tuple(usable(c, need, t.shape) for c in node.cards), t.key, i)
+            Wanted(need, tuple(usable(c, need, t.shape) for c in node.shared_gpus), t.key, i)
             for t in sharing
             for i, need in enumerate(self.gpu_needs(t.shape))
         ]
         wanted.sort(key=_hardest_first)
         chosen = _allocate_all(
-            node.cards, tuple(self.resident_use(node)), wanted, 0, frozenset(), set()
+            node.shared_gpus, tuple(self.resident_use(node)), wanted, 0, frozenset(), set()
         )
         if chosen is None:
             return None
@@ -252,7 +252,7 @@ class DeviceShare(Rule):
         found: dict[str, list[tuple[int, Taken]]] = {}
         for task in sharing:
             needs = self.gpu_needs(task.shape)
-            devices = assign(node.cards, used, needs, task.shape, self.prefers)
+            devices = assign(node.shared_gpus, used, needs, task.shape, self.prefers)
             if devices is None:
                 return None
             for taken in devices:
@@ -267,14 +267,14 @@ class DeviceShare(Rule):
 
     def holdings(self, node: Node) -> dict[str, list[Taken]]:
         """Return the shares of each resident of a node."""
-        used = [Used() for _ in node.cards]
-        place = {(device.npu, device.key): i for i, device in enumerate(node.cards)}
+        used = [Used() for _ in node.shared_gpus]
+        place = {(device.npu, device.key): i for i, device in enumerate(node.shared_gpus)}
         found: dict[str, list[Taken]] = {}
         for task in node.residents:
             alone = any(need.is_alone for need in self.gpu_needs(task.shape))
-            for use in (u for u in task.cards if (u.npu, u.key) in place):
+            for use in (u for u in task.shared_gpus if (u.npu, u.key) in place):
                 at = place[use.npu, use.key]
-                device = node.cards[at]
+                device = node.shared_gpus[at]
                 # A task that requests a number of devices has the whole memory of each.
                 memory = use.memory or (device.memory if alone else 0)
                 cut = _slice_of(device, use.instance)
@@ -287,7 +287,9 @@ class DeviceShare(Rule):
         for task in node.residents:
             needs = self.gpu_needs(task.shape)
             if needs and task.key not in found:
-                found[task.key] = assign(node.cards, used, needs, task.shape, self.prefers) or []
+                found[task.key] = (
+                    assign(node.shared_gpus, used, needs, task.shape, self.prefers) or []
+                )
                 for taken in found[task.key]:
                     _add_use(used, taken)
         return found
@@ -303,7 +305,7 @@ class DeviceShare(Rule):
         if not needs:
             return None
         nodes = problem.snapshot.nodes
-        fits = [_fits(n.cards, [Used()] * len(n.cards), needs, shape) for n in nodes]
+        fits = [_fits(n.shared_gpus, [Used()] * len(n.shared_gpus), needs, shape) for n in nodes]
         return np.array(fits, np.bool_)
 
     def refusal(self, problem: Problem, task_class: int) -> str:
@@ -353,7 +355,7 @@ class DeviceShare(Rule):
         known = problem.derived(self._nothing_known)
         if node not in known:
             here = problem.snapshot.nodes[node]
-            known[node] = self.holdings(here) if here.cards else {}
+            known[node] = self.holdings(here) if here.shared_gpus else {}
         return known[node]
 
     def _nothing_known(self, problem: Problem) -> dict[int, dict[str, list[Taken]]]:
@@ -366,7 +368,7 @@ class DeviceShare(Rule):
         return _Scored(self, problem) if self.prefers and self.weight else _Live(self, problem)
 
     def points(
-        self, devices: Sequence[Card], used: Sequence[Used], taken: Iterable[Taken]
+        self, devices: Sequence[SharedGpu], used: Sequence[Used], taken: Iterable[Taken]
     ) -> float:
         """Return the score of a node for a task that takes these shares (Volcano: `GPUScore`)."""
         after, total = list(used), 0.0
@@ -390,7 +392,7 @@ def _groups_of(shape: TaskShape) -> tuple[str, ...]:
     return (*own, *notes.get(EXCLUSIVE, "").split())
 
 
-def _groups_on(device: Card, groups: tuple[str, ...]) -> tuple[str, ...]:
+def _groups_on(device: SharedGpu, groups: tuple[str, ...]) -> tuple[str, ...]:
     """Return the groups that count on a device; labels do not matter for isolated MIG slices."""
     if device.mode != MIG:
         return groups
@@ -399,7 +401,7 @@ def _groups_on(device: Card, groups: tuple[str, ...]) -> tuple[str, ...]:
 
 def _sum_holdings(node: Node, holdings: Mapping[str, Sequence[Taken]]) -> list[Used]:
     """Return the use of the devices of a node by its holdings."""
-    used = [Used() for _ in node.cards]
+    used = [Used() for _ in node.shared_gpus]
     for parts in holdings.values():
         for taken in parts:
             _add_use(used, taken)
@@ -429,7 +431,7 @@ def _describe_exclusion(need: Need) -> str:
 # --- devices -------------------------------------------------------------------------------------
 
 
-def usable(device: Card, need: Need, shape: TaskShape) -> bool:
+def usable(device: SharedGpu, need: Need, shape: TaskShape) -> bool:
     """Return whether a need may take a device of this kind, if it is idle."""
     if device.family != need.family or not device.is_healthy:
         return False
@@ -439,7 +441,7 @@ def usable(device: Card, need: Need, shape: TaskShape) -> bool:
     return not need.is_vgpu or _matches_notes(device, notes)
 
 
-def _matches_notes(device: Card, notes: Mapping[str, str]) -> bool:
+def _matches_notes(device: SharedGpu, notes: Mapping[str, str]) -> bool:
     """Return whether the annotations of a pod allow a vGPU."""
     if notes.get(VGPU_MODE, device.mode) != device.mode:
         return False
@@ -453,7 +455,7 @@ def _matches_notes(device: Card, notes: Mapping[str, str]) -> bool:
     return not (GPU_AVOID_TYPE in notes and _is_model(device, notes[GPU_AVOID_TYPE]))
 
 
-def _has_template(device: Card, need: Need) -> bool:
+def _has_template(device: SharedGpu, need: Need) -> bool:
     """Return whether an NPU has a template for a need; several NPUs are allocated whole."""
     if device.chip is None:
         return False
@@ -461,16 +463,16 @@ def _has_template(device: Card, need: Need) -> bool:
     return template is not None and (need.number == 1 or not template.name)
 
 
-def is_wired(device: Card) -> bool:
+def is_wired(device: SharedGpu) -> bool:
     """Return whether an NPU is connected to a part of its node only."""
     return device.network is not None and device.npu.startswith(WIRED)
 
 
-def _is_model(device: Card, models: str) -> bool:
+def _is_model(device: SharedGpu, models: str) -> bool:
     return any(model.upper() in device.model.upper() for model in models.split(","))
 
 
-def admits(device: Card, used: Used, need: Need) -> bool:
+def admits(device: SharedGpu, used: Used, need: Need) -> bool:
     """Return whether a device has enough idle for a need.
 
     A need without cores may join any device whose cores were not all taken before the session.
@@ -488,7 +490,7 @@ def admits(device: Card, used: Used, need: Need) -> bool:
     return used.memory + need.memory_of(device) <= device.memory
 
 
-def slices(device: Card, used: Used, need: Need) -> list[Slice]:
+def slices(device: SharedGpu, used: Used, need: Need) -> list[Slice]:
     """Return the slices that suffice for a need, of the geometry in use, the smallest first.
 
     Without a geometry in use, slices of all geometries in their order. A device that changes its
@@ -508,7 +510,7 @@ def slices(device: Card, used: Used, need: Need) -> list[Slice]:
     return [(g, kind) for g, _, kind in sorted(found)]
 
 
-def allocations(device: Card, at: int, used: Used, need: Need) -> list[Taken]:
+def allocations(device: SharedGpu, at: int, used: Used, need: Need) -> list[Taken]:
     """Return the shares that a need may take of a device that admits it, in Volcano's order."""
     if device.mode != MIG:
         return [Taken(at, need.memory_of(device), need.cores, need.is_alone, None, need.groups)]
@@ -528,7 +530,7 @@ def allocations(device: Card, at: int, used: Used, need: Need) -> list[Taken]:
     ]
 
 
-def _slice_of(device: Card, instance: str) -> Slice | None:
+def _slice_of(device: SharedGpu, instance: str) -> Slice | None:
     """Return the slice that `geometry-position` names."""
     name, _, position = instance.rpartition("-")
     for g, geometry in enumerate(device.geometries):
@@ -542,8 +544,8 @@ class _Positions:
     """Free positions of MIG slices on the devices of a node."""
 
     def __init__(self, node: Node) -> None:
-        self._cards = node.cards
-        uses = (use for task in node.residents for use in task.cards)
+        self._cards = node.shared_gpus
+        uses = (use for task in node.residents for use in task.shared_gpus)
         self._taken = {(use.key, use.instance) for use in uses if use.instance}
 
     def take_position(self, taken: Taken) -> str:
@@ -559,12 +561,12 @@ class _Positions:
                 return name
         return ""
 
-    def to_card_use(self, taken: Taken, container: int) -> CardUse:
+    def to_card_use(self, taken: Taken, container: int) -> GpuShare:
         """Return a share as it is written to the annotation of a pod."""
         device = self._cards[taken.at]
         template = device.chip.cut(taken.memory) if device.chip is not None else None
         instance = self.take_position(taken) if template is None else template.name
-        return CardUse(device.key, taken.memory, taken.cores, container, instance, device.npu)
+        return GpuShare(device.key, taken.memory, taken.cores, container, instance, device.npu)
 
 
 def _containers(needs: Sequence[Need]) -> list[int]:
@@ -573,7 +575,7 @@ def _containers(needs: Sequence[Need]) -> list[int]:
 
 
 def assign(
-    devices: Sequence[Card],
+    devices: Sequence[SharedGpu],
     used: Sequence[Used],
     needs: Iterable[Need],
     shape: TaskShape,
@@ -605,7 +607,7 @@ def assign(
 
 
 def _put_best_first(
-    devices: Sequence[Card], used: Sequence[Used], open_devices: list[int], prefers: Prefers
+    devices: Sequence[SharedGpu], used: Sequence[Used], open_devices: list[int], prefers: Prefers
 ) -> None:
     """Sort NPUs in the order in which they are taken (Volcano: `selectDevices`)."""
     if prefers is Prefers.BINPACK:
@@ -618,7 +620,7 @@ def _put_best_first(
 
 
 def _fits(
-    devices: Sequence[Card], used: Sequence[Used], needs: Iterable[Need], shape: TaskShape
+    devices: Sequence[SharedGpu], used: Sequence[Used], needs: Iterable[Need], shape: TaskShape
 ) -> bool:
     return assign(devices, used, needs, shape) is not None
 
@@ -660,7 +662,7 @@ def _hardest_first(wanted: Wanted) -> tuple[object, ...]:
 
 
 def _allocate_all(
-    devices: Sequence[Card],
+    devices: Sequence[SharedGpu],
     used: tuple[Used, ...],
     wanted: Sequence[Wanted],
     first: int,
@@ -696,7 +698,7 @@ def _allocate_all(
 
 
 def _choices(
-    devices: Sequence[Card], used: Sequence[Used], need: Need, open_devices: Iterable[int]
+    devices: Sequence[SharedGpu], used: Sequence[Used], need: Need, open_devices: Iterable[int]
 ) -> Iterator[tuple[Taken, ...]]:
     """Yield every choice of devices and slices for a need."""
     for chosen in combinations(open_devices, need.number):
@@ -726,8 +728,8 @@ class _DeviceRows:
         problem, self._model = where
         self._shapes = problem.classes.shapes
         self._pending = int(problem.classes.num_pending.sum())
-        self._cards, self._sum_holdings = node.cards, used
-        self._departures: list[list[_Departure]] = [[] for _ in node.cards]
+        self._cards, self._sum_holdings = node.shared_gpus, used
+        self._departures: list[list[_Departure]] = [[] for _ in node.shared_gpus]
         left = list(used)
         for variable, number, parts in leaving:
             for taken in parts:
@@ -736,12 +738,12 @@ class _DeviceRows:
                     _add_use(left, taken, -1)
         # The use after all possible victims have left.
         self._left = [u._replace(cores_before=u.cores) for u in left]
-        self._alone = self._model.add_variables(0, np.ones(len(node.cards), np.int64))
-        self._memory: list[list[tuple[int, int]]] = [[] for _ in node.cards]
-        self._cores: list[list[tuple[int, int]]] = [[] for _ in node.cards]
-        self._sharing: list[list[int]] = [[] for _ in node.cards]
-        self._owning: list[list[int]] = [[] for _ in node.cards]
-        self._coreless: list[list[int]] = [[] for _ in node.cards]
+        self._alone = self._model.add_variables(0, np.ones(len(node.shared_gpus), np.int64))
+        self._memory: list[list[tuple[int, int]]] = [[] for _ in node.shared_gpus]
+        self._cores: list[list[tuple[int, int]]] = [[] for _ in node.shared_gpus]
+        self._sharing: list[list[int]] = [[] for _ in node.shared_gpus]
+        self._owning: list[list[int]] = [[] for _ in node.shared_gpus]
+        self._coreless: list[list[int]] = [[] for _ in node.shared_gpus]
         self._cut: dict[int, dict[Slice, list[int]]] = {}
         self._describe_exclusion: dict[tuple[int, str], list[int]] = {}
 
@@ -847,7 +849,7 @@ class _DeviceRows:
         most = min(device.sharers - used.number, self._pending)
         return min(most, (device.memory - used.memory) // memory) if memory else most
 
-    def _bound(self, at: int, device: Card) -> None:
+    def _bound(self, at: int, device: SharedGpu) -> None:
         self._bound_slices(at)
         used, departures = self._sum_holdings[at], self._departures[at]
         self._model.add_room(
@@ -880,7 +882,7 @@ class _DeviceRows:
             factors = [*(-t.cores for _, t in departures), over]
             self._model.add_row(variables, factors, upper=0)
 
-    def _bound_owners(self, at: int, device: Card) -> None:
+    def _bound_owners(self, at: int, device: SharedGpu) -> None:
         """An exclusive task needs an empty device, and no other task comes to it."""
         model, owner, departures = self._model, int(self._alone[at]), self._departures[at]
         most = min(device.sharers - self._left[at].number, self._pending)
@@ -911,7 +913,7 @@ class _Live(Greedy):
         self._shapes = problem.classes.shapes
         self._needs = [rule.gpu_needs(shape) for shape in self._shapes]
         nodes = problem.snapshot.nodes
-        self._cards = [node.cards for node in nodes]
+        self._cards = [node.shared_gpus for node in nodes]
         self._sum_holdings = [
             _sum_holdings(node, rule.known_holdings(problem, n)) for n, node in enumerate(nodes)
         ]
@@ -921,7 +923,7 @@ class _Live(Greedy):
         self._views: dict[tuple[int, bool], tuple[Bool, F64, int]] = {}
         for n, node in enumerate(nodes):
             leaving = [t for t in node.residents if t.status is TaskStatus.RELEASING]
-            for task in leaving if node.cards else ():
+            for task in leaving if node.shared_gpus else ():
                 self._add_future_idle(n, task.key, 1)
 
     def live_mask(self, task_class: int) -> Bool | None:

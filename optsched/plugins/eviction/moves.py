@@ -88,7 +88,7 @@ class Mover(Protocol):
 
 def is_due(snapshot: Snapshot, plugin: str, period_ms: int) -> bool:
     """Whether a plugin may have pods evicted again."""
-    last = snapshot.shuffled_ms.get(plugin)
+    last = snapshot.last_shuffle_ms.get(plugin)
     return last is None or snapshot.taken_ms - last >= period_ms
 
 

@@ -488,7 +488,7 @@ class _OneNode:
         mine = snapshot.gangs[gang]
         waits = TaskStatus.PENDING
         tasks = tuple(
-            replace(_alone(task), status=waits, node="", gpus=(), cards=())
+            replace(_alone(task), status=waits, node="", gpus=(), shared_gpus=())
             for task in mine.tasks
             if task.status is waits or task.status.counts_as_ready
         )
@@ -531,6 +531,14 @@ def _alone(task: Task) -> Task:
 def _kind(node: Node) -> object:
     """What rules may look at on an empty node, other than its name."""
     labels = tuple(sorted(pair for pair in node.labels.items() if pair[0] != HOST))
-    cards = tuple(replace(card, key="") for card in node.cards)
+    shared_gpus = tuple(replace(card, key="") for card in node.shared_gpus)
     numa = emptied(node).numa
-    return labels, node.gpu_model, cards, node.card_problem, numa, node.attach_limits, node.taints
+    return (
+        labels,
+        node.gpu_model,
+        shared_gpus,
+        node.card_problem,
+        numa,
+        node.attach_limits,
+        node.taints,
+    )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from optsched.cluster.reasons import Reason, ReasonCode
-from optsched.cluster.reservation import bookings_that_bind, end_ms, gang_end_ms
+from optsched.cluster.reservation import binding_reservations, end_ms, gang_end_ms
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.gangs.next_request import next_requests
@@ -24,7 +24,7 @@ from optsched.units import format_time
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from optsched.cluster.reservation import Booking
+    from optsched.cluster.reservation import CapacityReservation
     from optsched.cluster.snapshot import Gang
     from optsched.cluster.task import Task
     from optsched.plugins.extension_points import NodeModel, Room
@@ -62,7 +62,7 @@ class Reservation(Rule):
         if not bookings:
             return
         placed = [
-            (p, bookings_that_bind(p.gang, bookings, world.snapshot.taken_ms))
+            (p, binding_reservations(p.gang, bookings, world.snapshot.taken_ms))
             for p in (*world.placements, *world.promises)
         ]
         for i, reservation in enumerate(bookings):
@@ -72,7 +72,7 @@ class Reservation(Rule):
                 yield from self._verify_queues(reservation, bound, world)
 
     def _verify_nodes(
-        self, reservation: Booking, bound: Sequence[Placement], world: World
+        self, reservation: CapacityReservation, bound: Sequence[Placement], world: World
     ) -> Iterator[Violation]:
         for name, kept in reservation.nodes:
             gain = summed(taken_by(p.task) for p in bound if p.node.name == name)
@@ -88,7 +88,7 @@ class Reservation(Rule):
                     yield self._delay(f"node {name}", reservation, resource, used)
 
     def _verify_queues(
-        self, reservation: Booking, bound: Sequence[Placement], world: World
+        self, reservation: CapacityReservation, bound: Sequence[Placement], world: World
     ) -> Iterator[Violation]:
         for name, kept in reservation.queues:
             queue = world.snapshot.queue_by_name.get(name)
@@ -105,7 +105,9 @@ class Reservation(Rule):
                 if gain.get(resource) and used + amount > limit.get(resource, UNLIMITED):
                     yield self._delay(f"queue {name}", reservation, resource, used)
 
-    def _delay(self, where: str, reservation: Booking, resource: str, used: int) -> Violation:
+    def _delay(
+        self, where: str, reservation: CapacityReservation, resource: str, used: int
+    ) -> Violation:
         held = amount_text(resource, used)
         return Violation(self.name, where, f"{held} would still be held when {_start(reservation)}")
 
@@ -324,7 +326,7 @@ def _allocated_on(outcome: Outcome, request: I64) -> I64:
     return taken
 
 
-def _reservation_reason(problem: Problem, number: int, reservation: Booking) -> Reason:
+def _reservation_reason(problem: Problem, number: int, reservation: CapacityReservation) -> Reason:
     gang = problem.snapshot.gangs[number]
     when = f"the start of {reservation.gang}, expected at {_start_text(reservation)}"
     if (ends := _end_text(gang, problem.snapshot.taken_ms)) is not None:
@@ -334,7 +336,7 @@ def _reservation_reason(problem: Problem, number: int, reservation: Booking) -> 
     return Reason(ReasonCode.RESERVED, message)
 
 
-def expectation(reservation: Booking) -> str:
+def expectation(reservation: CapacityReservation) -> str:
     """What the gang that a booking is made for is told."""
     if not reservation.is_open:
         return f"room is reserved for it from {format_time(reservation.start_ms)} on"
@@ -349,15 +351,15 @@ def _end_text(gang: Gang, now_ms: int) -> str | None:
     return None if end is None else format_time(end)
 
 
-def _start(reservation: Booking) -> str:
+def _start(reservation: CapacityReservation) -> str:
     return f"{reservation.gang} is to start at {_start_text(reservation)}"
 
 
-def _start_text(reservation: Booking) -> str:
+def _start_text(reservation: CapacityReservation) -> str:
     return f"{format_time(reservation.start_ms)}{' or later' if reservation.is_open else ''}"
 
 
-def _keeps_resources(task: Task, reservation: Booking, world: World) -> bool:
+def _keeps_resources(task: Task, reservation: CapacityReservation, world: World) -> bool:
     """Whether a task that has its node still holds it when a booking begins."""
     if task.status is TaskStatus.RELEASING:
         return False

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.cluster.volumes import deal
+from optsched.cluster.volumes import assign_volumes
 from optsched.plugins.extension_points import Rule
 
 if TYPE_CHECKING:
@@ -92,9 +92,11 @@ def _choices(
     volumes = {volume.name: volume for claim in claims.values() for volume in claim.volumes}
     found = []
     for n, node in enumerate(problem.snapshot.nodes):
-        holders = deal(claims, dict.fromkeys(claims, (node.name,)), selects)
-        if not holders.short and holders.of_volume:
-            chosen = [(claims[key].size_bytes, volumes[v]) for v, key in holders.of_volume.items()]
+        holders = assign_volumes(claims, dict.fromkeys(claims, (node.name,)), selects)
+        if not holders.short and holders.claim_by_volume:
+            chosen = [
+                (claims[key].size_bytes, volumes[v]) for v, key in holders.claim_by_volume.items()
+            ]
             found.append((n, chosen))
     return found
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.reasons import Reason, ReasonCode
-from optsched.cluster.volumes import Ask, Holders, deal
+from optsched.cluster.volumes import VolumeAssignment, VolumeRequest, assign_volumes
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
 
@@ -72,7 +72,7 @@ class Volumes(Rule):
         for task, name in placed:
             for key in scarce.intersection(task.shape.claims):
                 used_on.setdefault(key, {})[name] = None
-        short = deal(claims, used_on, _selects(world.snapshot)).short
+        short = assign_volumes(claims, used_on, _selects(world.snapshot)).short
         for task, _ in placed:
             for key in sorted(short.intersection(task.shape.claims)):
                 detail = f"claim {key} finds no volume that others have not got"
@@ -179,7 +179,7 @@ def _standing(snapshot: Snapshot, scarce: set[str]) -> dict[str, dict[str, None]
         for task in node.residents:
             for key in scarce.intersection(task.shape.claims):
                 found.setdefault(key, {})[node.name] = None
-    short = deal(snapshot.claims, found, _selects(snapshot)).short if found else set()
+    short = assign_volumes(snapshot.claims, found, _selects(snapshot)).short if found else set()
     return {key: nodes for key, nodes in found.items() if key not in short}
 
 
@@ -208,12 +208,12 @@ class _Supply:
         """Task classes that use a claim."""
         return [c for c, keys in enumerate(self.of_class) if key in keys]
 
-    def ask(self, key: str, nodes: Collection[int]) -> Ask:
+    def ask(self, key: str, nodes: Collection[int]) -> VolumeRequest:
         """What a claim could get, used on some nodes."""
         at = list(nodes)
         claim = self.claims[key]
         fitting = tuple(v.name for v in claim.volumes if self.reached[v.name][at].all())
-        return Ask(key, fitting, bool(self.allowed[key][at].all()))
+        return VolumeRequest(key, fitting, bool(self.allowed[key][at].all()))
 
 
 def _supply(problem: Problem) -> _Supply:
@@ -248,7 +248,7 @@ class _VolumeMatching(Greedy):
     def __init__(self, supply: _Supply) -> None:
         self._supply = supply
         self._used: dict[str, dict[int, int]] = {}
-        self._holders = Holders()
+        self._holders = VolumeAssignment()
         for key, nodes in supply.standing.items():
             for node in nodes:
                 self._count_use_of(key, node, 1)
@@ -285,7 +285,7 @@ class _VolumeMatching(Greedy):
         found = (
             supply.allowed[key].copy() if request.is_made else np.zeros_like(supply.allowed[key])
         )
-        for volume in self._holders.open_to(key, request.volumes):
+        for volume in self._holders.usable_volumes(key, request.volumes):
             found |= supply.reached[volume]
         return found
 

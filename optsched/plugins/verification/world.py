@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from optsched.cluster.amounts import amounts
 from optsched.cluster.decisions import Allocate, Evict, Nominate
 from optsched.cluster.dra_devices import is_class_quota
-from optsched.cluster.eviction import leaving
-from optsched.cluster.relocation import moved, successor_of
+from optsched.cluster.eviction import with_terminating
+from optsched.cluster.relocation import relocate, successor_of
 from optsched.cluster.snapshot import NO_POD_LIMIT, ROOT_QUEUE, QueueState, derived_of
 from optsched.cluster.task import TaskStatus
 from optsched.units import PODS
@@ -70,7 +70,9 @@ class World:
             return self
         gone = {action.task for action in self.evictions}
         kept = [action for action in self.actions if not isinstance(action, Evict)]
-        snapshot = moved(leaving(self.snapshot, gone), {m.task: m.to for m in self.moves})
+        snapshot = relocate(
+            with_terminating(self.snapshot, gone), {m.task: m.to for m in self.moves}
+        )
         return World(snapshot, [*kept, *self._returns()])
 
     @cached_property

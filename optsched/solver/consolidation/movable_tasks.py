@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.cluster.relocation import moved, successor_of
+from optsched.cluster.relocation import relocate, successor_of
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.eviction.victims import covers
 from optsched.problem.arrays import frozen, row_groups
@@ -54,7 +54,7 @@ def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: 
         may[v] = (
             plain
             and task.is_movable
-            and not task.cards
+            and not task.shared_gpus
             and not task.device_claims
             and task.problem is None
         )
@@ -90,7 +90,7 @@ def _may_move_anywhere(gang: Gang) -> bool:
 
 def _has_no_constraints(task: Task) -> bool:
     shape = task.shape
-    tied = shape.looks_at_pods or shape.preferred_pods or shape.claims or shape.cards
+    tied = shape.looks_at_pods or shape.preferred_pods or shape.claims or shape.shared_gpus
     apart = shape.device_claims or shape.devices or task.device_claims
     return not tied and not apart and shape.device is None
 
@@ -213,7 +213,7 @@ def build_movables(problem: Problem, may: Bool) -> Movables:
 def _compile_what_if(problem: Problem, running: Running, tasks: I64) -> tuple[I64, Problem, I64]:
     """Tasks that could start again, the problem in which they wait, and where they are in it."""
     keys = [running.tasks[v].key for v in tasks.tolist()]
-    what_if = compile_problem(moved(problem.snapshot, dict.fromkeys(keys, "")), problem)
+    what_if = compile_problem(relocate(problem.snapshot, dict.fromkeys(keys, "")), problem)
     place = {t.key: i for i, t in enumerate(what_if.tasks)}
     successors = [successor_of(running.tasks[v], "").key for v in tasks.tolist()]
     here = np.array([place.get(key, -1) for key in successors], np.int64)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.decisions import Evict, LevelResult, LevelStatus, Sense
-from optsched.cluster.relocation import is_successor, moved, nominated, successor_of
+from optsched.cluster.relocation import is_successor, nominated, relocate, successor_of
 from optsched.plugins.eviction.consolidation import CONSOLIDATE
 from optsched.plugins.objectives.levels import build_levels
 from optsched.plugins.outcome import Outcome
@@ -117,7 +117,7 @@ class Consolidation:
 
     def apply_to(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot with everybody on the way who moves, and room kept for all."""
-        left = moved(snapshot, {e.task: e.to for e in self.evictions})
+        left = relocate(snapshot, {e.task: e.to for e in self.evictions})
         return nominated(left, self.places)
 
     def find_misplaced(self, problem: Problem, decisions: Decisions) -> tuple[set[str], set[str]]:

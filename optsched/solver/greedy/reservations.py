@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.cluster.reservation import Booking, estimate_ms
+from optsched.cluster.reservation import CapacityReservation, estimate_ms
 from optsched.plugins.devices.gpu_shares import shares_devices
 from optsched.plugins.ordering.reservation import NEVER, expected_ends
 from optsched.plugins.topology.preferences import find_preferences
@@ -58,14 +58,14 @@ class ReservationRequest:
 
 def make_reservations(
     problem: Problem, rules: RuleSet, request: ReservationRequest
-) -> tuple[Booking, ...]:
+) -> tuple[CapacityReservation, ...]:
     """Bookings for gangs that wait, in their order; none for one that could never start.
 
     At most one of them is open: its nodes are kept as they become free, without anybody knowing
     when all of them are.
     """
     planner = _ReservationPlanner(problem, rules)
-    made: list[Booking] = []
+    made: list[CapacityReservation] = []
     hopeless: set[tuple[int, int, bool]] = set()
     for gang in request.gangs:
         if len(made) == request.most or len(hopeless) == MOST_HOPELESS:
@@ -112,7 +112,7 @@ class _ReservationPlanner:
         self._nominated = _nominated_amounts(problem)
         self._no_node = np.zeros(problem.num_nodes, np.bool_)
 
-    def plan_reservation(self, gang: int, *, may_hold: bool) -> Booking | None:
+    def plan_reservation(self, gang: int, *, may_hold: bool) -> CapacityReservation | None:
         """The earliest booking for a gang; None where it would never start."""
         instants, alone = self._instants(), _alone(self._problem, gang)
         found = self._earliest(alone, instants, self._no_node)
@@ -226,7 +226,9 @@ class _ReservationPlanner:
 
     # --- nodes that nobody knows when they are free ----------------------------------------------
 
-    def _reserve_emptied_nodes(self, alone: Problem, instants: Sequence[int]) -> Booking | None:
+    def _reserve_emptied_nodes(
+        self, alone: Problem, instants: Sequence[int]
+    ) -> CapacityReservation | None:
         """The fewest nodes that must be emptied, those first on which the least runs."""
         last = instants[-1]
         if self._start(alone, _Instant(last, self._no_node, queues_too=True)) is not None:
@@ -250,7 +252,7 @@ class _ReservationPlanner:
         found = self._earliest(alone, instants, emptied(first + enough[0]))
         return None if found is None else self._record_reservation(alone, *found, is_open=True)
 
-    def _below_ceiling(self, alone: Problem, instants: Sequence[int]) -> Booking | None:
+    def _below_ceiling(self, alone: Problem, instants: Sequence[int]) -> CapacityReservation | None:
         """Nodes are not what is short: a booking of the queue alone."""
         for at in instants:
             moment = _Instant(at, self._no_node, queues_too=True)
@@ -274,7 +276,7 @@ class _ReservationPlanner:
 
     def _record_reservation(
         self, alone: Problem, moment: _Instant, node_of: I64, *, is_open: bool = False
-    ) -> Booking:
+    ) -> CapacityReservation:
         problem, (domain,) = alone, alone.snapshot.gangs
         tasks = np.flatnonzero(node_of >= 0)
         request = problem.classes.request[problem.task_class[tasks]]
@@ -289,7 +291,7 @@ class _ReservationPlanner:
         length = _length_ms(alone)
         end = NEVER if is_open or not length else moment.at_ms + length
         self._held.append(_ReservedAmounts(mine, of_queues, end))
-        return Booking(
+        return CapacityReservation(
             gang=domain.key,
             priority=domain.priority,
             start_ms=moment.at_ms,

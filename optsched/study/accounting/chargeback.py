@@ -257,7 +257,7 @@ class Charging:
 
     def __init__(self, trace: Trace, warm_up_ms: int = 0) -> None:
         self._from_ms = warm_up_ms
-        self._nodes = {node.name: node for node in trace.nodes if node.cards}
+        self._nodes = {node.name: node for node in trace.nodes if node.shared_gpus}
         self._arrivals = {a.gang.key: a for a in trace.arrivals}
         self._jobs: dict[str, _Job] = {}
         self._found: dict[tuple[str, str], Amounts] = defaultdict(Amounts)

@@ -128,7 +128,7 @@ class _After:
                 place = to.get(task.key, node.name)
                 if place in self.tasks:
                     self.tasks[place].append(task)
-        self._cards = {a.task: a.cards for a in plan.actions if isinstance(a, Allocate)}
+        self._cards = {a.task: a.shared_gpus for a in plan.actions if isinstance(a, Allocate)}
         for key, name in sorted(plan.binds.items()):
             self.tasks[name].append(known[key])
         self._queue = {g.key: g.queue for g in snapshot.gangs}
@@ -190,7 +190,7 @@ class _After:
         books = {n.name: GpuBook(n) for n in self._snapshot.nodes if n.ready}
         for name, book in books.items():
             for task in self.tasks[name]:
-                book.allocate(task.shape, self._cards.get(task.key, task.cards))
+                book.allocate(task.shape, self._cards.get(task.key, task.shared_gpus))
         return books
 
     def _placed_tasks(self) -> Iterator[Task]:

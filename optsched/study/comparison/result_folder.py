@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.formats.files.atomic_write import write_whole
+from optsched.formats.files.atomic_write import write_atomically
 from optsched.units.plaintext import write_json
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class ResultFolder:
             return
         path = self._path(self.folder, cell)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, write_json(result, indent=1))
+        write_atomically(path, write_json(result, indent=1))
 
     @staticmethod
     def _path(folder: Path, cell: Cell) -> Path:

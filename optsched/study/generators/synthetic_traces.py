@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from optsched.api.wellknown import HOSTNAME
-from optsched.cluster.snapshot import Node, Queue, alike_gang
+from optsched.cluster.snapshot import Node, Queue, uniform_gang
 from optsched.cluster.task import TaskShape
 from optsched.cluster.trace import Arrival, Trace
 from optsched.units import CPU, MEMORY, PODS
@@ -150,6 +150,6 @@ def _arrival(number: int, at_ms: int, minutes: float, size: int, queue: int, *re
     priority, told = rest
     key = f"jobs/job-{number:06d}"
     duration_ms = round(minutes * _MINUTE_MS)
-    gang = alike_gang(key, _SHAPE, size, priority=priority, created_ms=at_ms)
+    gang = uniform_gang(key, _SHAPE, size, priority=priority, created_ms=at_ms)
     gang = replace(gang, queue=f"q{queue}")
     return Arrival(at_ms, gang, duration_ms, duration_ms if told else None)

@@ -15,7 +15,7 @@ from optsched.cluster.decisions import LevelStatus, Sense
 from optsched.cluster.search_progress import relative_gap
 from optsched.formats.codec.snapshot_annotations import API_VERSION
 from optsched.formats.files.diagnostics import InstanceError
-from optsched.formats.files.single_document import read_single, unknown_paths
+from optsched.formats.files.single_document import read_document, unknown_paths
 from optsched.formats.files.yaml_text import line_of
 from optsched.formats.plan import LEVEL, encode_level, parse_level
 from optsched.solver.preemption.sequential.model import ENDED, VICTIMS
@@ -195,7 +195,7 @@ def read_catalogue(path: Path) -> tuple[Entry, ...]:
         The file can not be read or is not right; names file, line and field of everything wrong.
 
     """
-    source, document = read_single(path, KIND)
+    source, document = read_document(path, KIND)
     errors: list[FieldError] = []
     whole = Fields(document.value, SCHEMA, "", errors)
     entries = tuple(_entry(each, errors) for each in whole.records("instances"))

@@ -90,15 +90,15 @@ def parse_instance(text: str, name: str, where: str = "") -> VbpInstance:
 
     """
     numbers = Numbers(where or name, text)
-    dimensions = numbers.next("number of dimensions")
+    dimensions = numbers.read_number("number of dimensions")
     if not dimensions:
         raise numbers.error("number of dimensions", 0, "is too small: write 1 or more")
     capacity = tuple(_capacity(numbers, d) for d in range(dimensions))
     rows, lines = list[ItemKind](), list[int]()
-    for i in range(numbers.next("number of rows")):
+    for i in range(numbers.read_number("number of rows")):
         sizes = tuple(numbers.signed(f"size {d} of row {i}") for d in range(dimensions))
         lines.append(numbers.line)
-        rows.append(ItemKind(sizes, numbers.next(f"number of items of row {i}")))
+        rows.append(ItemKind(sizes, numbers.read_number(f"number of items of row {i}")))
     numbers.end()
     number_of: Counter[tuple[int, ...]] = Counter()
     for row in rows:
@@ -114,7 +114,7 @@ def parse_instance(text: str, name: str, where: str = "") -> VbpInstance:
 
 
 def _capacity(numbers: Numbers, dimension: int) -> int:
-    found = numbers.next(f"capacity {dimension}")
+    found = numbers.read_number(f"capacity {dimension}")
     if not found:
         raise numbers.error(f"capacity {dimension}", 0, "is too small: write 1 or more")
     return found

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from optsched.cluster.decisions import Certificate, Plan
     from optsched.cluster.reasons import Reason
-    from optsched.cluster.reservation import Booking
+    from optsched.cluster.reservation import CapacityReservation
     from optsched.cluster.snapshot import Gang, Snapshot
     from optsched.formats.files.diagnostics import ObjectProblem
     from optsched.formats.snapshots.assembly import Assembled
@@ -76,7 +76,7 @@ class Answer:
     places: Mapping[str, str]
     victims: tuple[Victim, ...] = ()
     reason: Reason | None = None
-    expected: Booking | None = None
+    expected: CapacityReservation | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from optsched.study.prediction.object_keys import is_pod_of, key_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from optsched.cluster.reservation import Booking
+    from optsched.cluster.reservation import CapacityReservation
     from optsched.cluster.snapshot import Gang
     from optsched.study.prediction.object_keys import Means
 
@@ -50,7 +50,7 @@ class Waiting:
     since_ms: int
     now_ms: int
     standing: Standing | None
-    expected: Booking | None
+    expected: CapacityReservation | None
 
 
 def standings(objects: Sequence[Manifest], means: Means) -> dict[str, Standing]:

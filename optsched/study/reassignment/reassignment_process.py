@@ -158,9 +158,9 @@ class _Race:
         if (cost, new.machine_of) < (best.cost, best.machine_of):
             self._history.append((round(self._effort.clock() - self._began, 3), cost))
             self.best = replace(best, machine_of=new.machine_of, cost=cost, found_by=new.found_by)
-        is_news = self.best is not best or bound > best.bound
+        changes_level = self.best is not best or bound > best.bound
         self.best = replace(self.best, bound=bound)
-        return is_news
+        return changes_level
 
 
 def _listen(worker: WorkerProcess, work: ReassignmentWork, queue: SimpleQueue[Any]) -> None:

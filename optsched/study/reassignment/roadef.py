@@ -72,7 +72,7 @@ def parse_reassignment(
     services = _services(numbers)
     processes = _processes(numbers, len(services), len(resources))
     balances = _balances(numbers, len(resources))
-    weights = [numbers.next(f"weight of {of}") for of in ("process", "service", "machine")]
+    weights = [numbers.read_number(f"weight of {of}") for of in ("process", "service", "machine")]
     numbers.end()
     places = Numbers(initial_name, assignment)
     initial = places.several(len(processes), "machine of process", len(machines))
@@ -82,17 +82,19 @@ def parse_reassignment(
 
 def _resources(numbers: Numbers) -> tuple[Resource, ...]:
     return tuple(
-        Resource(numbers.flag(f"transient {r}"), numbers.next(f"load weight of resource {r}"))
-        for r in range(numbers.next("number of resources"))
+        Resource(
+            numbers.flag(f"transient {r}"), numbers.read_number(f"load weight of resource {r}")
+        )
+        for r in range(numbers.read_number("number of resources"))
     )
 
 
 def _machines(numbers: Numbers, num_resources: int) -> tuple[Machine, ...]:
-    number = numbers.next("number of machines")
+    number = numbers.read_number("number of machines")
     return tuple(
         Machine(
-            neighbourhood=numbers.next(f"neighbourhood of machine {m}"),
-            location=numbers.next(f"location of machine {m}"),
+            neighbourhood=numbers.read_number(f"neighbourhood of machine {m}"),
+            location=numbers.read_number(f"location of machine {m}"),
             capacity=numbers.several(num_resources, f"capacity of machine {m}, resource"),
             safety=numbers.several(num_resources, f"safety capacity of machine {m}, resource"),
             move_cost=numbers.several(number, f"cost from machine {m} to machine"),
@@ -102,12 +104,12 @@ def _machines(numbers: Numbers, num_resources: int) -> tuple[Machine, ...]:
 
 
 def _services(numbers: Numbers) -> tuple[Service, ...]:
-    number = numbers.next("number of services")
+    number = numbers.read_number("number of services")
     return tuple(
         Service(
-            min_locations=numbers.next(f"locations of service {s}"),
+            min_locations=numbers.read_number(f"locations of service {s}"),
             depends_on=numbers.several(
-                numbers.next(f"number of dependencies of service {s}"),
+                numbers.read_number(f"number of dependencies of service {s}"),
                 f"dependency of service {s}, number",
                 number,
             ),
@@ -119,21 +121,21 @@ def _services(numbers: Numbers) -> tuple[Service, ...]:
 def _processes(numbers: Numbers, num_services: int, num_resources: int) -> tuple[Process, ...]:
     return tuple(
         Process(
-            service=numbers.next(f"service of process {p}", num_services),
+            service=numbers.read_number(f"service of process {p}", num_services),
             request=numbers.several(num_resources, f"request of process {p}, resource"),
-            move_cost=numbers.next(f"move cost of process {p}"),
+            move_cost=numbers.read_number(f"move cost of process {p}"),
         )
-        for p in range(numbers.next("number of processes"))
+        for p in range(numbers.read_number("number of processes"))
     )
 
 
 def _balances(numbers: Numbers, num_resources: int) -> tuple[Balance, ...]:
     return tuple(
         Balance(
-            of=numbers.next(f"first resource of balance {b}", num_resources),
-            against=numbers.next(f"second resource of balance {b}", num_resources),
-            target=numbers.next(f"target of balance {b}"),
-            weight=numbers.next(f"weight of balance {b}"),
+            of=numbers.read_number(f"first resource of balance {b}", num_resources),
+            against=numbers.read_number(f"second resource of balance {b}", num_resources),
+            target=numbers.read_number(f"target of balance {b}"),
+            weight=numbers.read_number(f"weight of balance {b}"),
         )
-        for b in range(numbers.next("number of balances"))
+        for b in range(numbers.read_number("number of balances"))
     )

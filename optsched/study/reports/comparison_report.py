@@ -119,7 +119,13 @@ def _notes(found: Comparison) -> list[str]:
         "sign flips confirm it, with the same jobs finished and at least "
         f"{found.least_pairs} pairs."
     )
-    return [how, *(f"{sentence[:1].upper()}{sentence[1:]}." for sentence in found.reservations)]
+    return [
+        how,
+        *(
+            f"{join_messages[:1].upper()}{join_messages[1:]}."
+            for join_messages in found.reservations
+        ),
+    ]
 
 
 def _differences(found: Comparison) -> list[Chart | Table]:

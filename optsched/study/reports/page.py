@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from optsched.formats.files.atomic_write import write_whole
+from optsched.formats.files.atomic_write import write_atomically
 from optsched.units.plaintext import write_json
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def write_page(page: Page, target: Path) -> None:
 
     Raises OSError, with the name of the target, where it can not be written.
     """
-    write_whole(target, render(page))
+    write_atomically(target, render(page))
 
 
 def _digest(part: str) -> str:

@@ -34,7 +34,7 @@ from optsched.units import CPU
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from optsched.cluster.gpu_shares import CardUse
+    from optsched.cluster.gpu_shares import GpuShare
     from optsched.cluster.snapshot import Node, Snapshot
     from optsched.cluster.task import Task
     from optsched.formats.plan import PlanDocument
@@ -138,7 +138,7 @@ class _Table:
         for node in self._deal.snapshot.nodes:
             for task in node.residents:
                 tasks[task.key] = task
-                self._sit(task, node.name, task.cards, is_new=False)
+                self._sit(task, node.name, task.shared_gpus, is_new=False)
         if self._plan is not None:
             self._carry_out(self._plan, tasks)
         return [seat for seats in self._seats.values() for seat in seats if seat.lanes]
@@ -148,21 +148,21 @@ class _Table:
             task = tasks.get(eviction.pod)
             for seat in self._seats.pop(eviction.pod, ()):
                 if task is not None:
-                    self._books[seat.node].release(task.shape, seat.lanes, task.cards)
+                    self._books[seat.node].release(task.shape, seat.lanes, task.shared_gpus)
         tasks |= {t.key: t for gang in self._deal.snapshot.gangs for t in gang.tasks}
         moved = {eviction.pod: eviction.to for eviction in plan.evictions if eviction.to}
         for key, node in sorted({**plan.binds, **moved}.items()):
             if key in tasks:
-                self._sit(tasks[key], node, plan.cards.get(key, ()), is_new=True)
+                self._sit(tasks[key], node, plan.shared_gpus.get(key, ()), is_new=True)
 
-    def _sit(self, task: Task, node: str, cards: Sequence[CardUse], *, is_new: bool) -> None:
+    def _sit(self, task: Task, node: str, shared_gpus: Sequence[GpuShare], *, is_new: bool) -> None:
         number, gang = self._number[node], task.gang or task.key
         if self._deal.lanes.unit == CPU_UNIT:
             found = [PlacedTask(gang, number, (0,), self._deal.size(task), is_new)]
-        elif cards:
+        elif shared_gpus:
             found = [
                 PlacedTask(gang, number, (i,), n, is_new)
-                for i, n in self._gpu_share_lanes(number, cards)
+                for i, n in self._gpu_share_lanes(number, shared_gpus)
             ]
         else:
             dealt = self._books[number].allocate(task.shape)
@@ -170,11 +170,13 @@ class _Table:
             found = [PlacedTask(gang, number, dealt, each, is_new)]
         self._seats[task.key] = found
 
-    def _gpu_share_lanes(self, number: int, cards: Sequence[CardUse]) -> Iterator[tuple[int, int]]:
+    def _gpu_share_lanes(
+        self, number: int, shared_gpus: Sequence[GpuShare]
+    ) -> Iterator[tuple[int, int]]:
         """Lane and thousandths of parts of GPUs: the larger of the parts of cores and memory."""
-        there = [card for card in self._deal.snapshot.nodes[number].cards if not card.npu]
+        there = [card for card in self._deal.snapshot.nodes[number].shared_gpus if not card.npu]
         lane_of = {card.key: i for i, card in enumerate(there)}
-        for use in cards:
+        for use in shared_gpus:
             if use.key in lane_of:
                 lane = lane_of[use.key]
                 memory = use.memory * WHOLE // max(there[lane].memory, 1)

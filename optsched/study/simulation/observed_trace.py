@@ -106,7 +106,7 @@ def _fresh(task: Task) -> Task:
         nominated_node="",
         started_ms=0,
         saved_ms=0,
-        cards=(),
+        shared_gpus=(),
         gpus=(),
         numa=(),
     )

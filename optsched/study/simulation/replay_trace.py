@@ -15,7 +15,7 @@ from optsched.cluster.trace import sound_trace
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.snapshots.instance_files import read_instance
 from optsched.formats.traces.read import read_published_trace
-from optsched.formats.traces.trace_file import is_own, read_own
+from optsched.formats.traces.trace_file import is_trace_file, read_trace_file
 from optsched.policy.policy import describe
 from optsched.study.accounting.chargeback import Charging
 from optsched.study.comparison.model_definitions import definition
@@ -93,8 +93,8 @@ def read_given(source: str, trace_format: str | None = None, nodes: Path | None 
         machines = None if nodes is None else _nodes_of(nodes)
         trace, problems = read_published_trace(trace_format, path, machines)
         return Given(trace, source, _sha256(path), problems)
-    if path.is_file() and is_own(path):
-        trace, problems = read_own(path)
+    if path.is_file() and is_trace_file(path):
+        trace, problems = read_trace_file(path)
         return Given(trace, source, _sha256(path), problems)
     if path.is_dir() and any(path.glob(PICTURES)):
         return _recorded(path, source)
@@ -127,8 +127,8 @@ def _recorded(path: Path, source: str) -> Given:
 
 
 def _nodes_of(path: Path) -> tuple[Node, ...]:
-    if path.is_file() and is_own(path):
-        return read_own(path)[0].nodes
+    if path.is_file() and is_trace_file(path):
+        return read_trace_file(path)[0].nodes
     return read_instance(path).snapshot.nodes
 
 

@@ -6,7 +6,7 @@ from dataclasses import astuple
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.cluster.dra_devices import DeviceGrant, DeviceId
-from optsched.cluster.gpu_shares import CardUse
+from optsched.cluster.gpu_shares import GpuShare
 from optsched.cluster.numa import NumaPart
 from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.usage import Usage
@@ -71,17 +71,17 @@ def _job(cluster: SimulatedCluster, job: Job) -> dict[str, Any]:
 
 def _write_terminating_pod(terminating: TerminatingPod) -> list[Any]:
     task, place = terminating.resident, terminating.place
-    seat = Placement(place.node, task.cards, task.numa, devices=terminating.devices)
+    seat = Placement(place.node, task.shared_gpus, task.numa, devices=terminating.devices)
     held = Held(place.task, seat, task.started_ms, place.gpus, task.saved_ms)
     return [terminating.number, terminating.leaves_ms, _place(held)]
 
 
 def _place(held: Held) -> list[Any]:
-    cards = [astuple(card) for card in held.seat.cards]
+    shared_gpus = [astuple(card) for card in held.seat.shared_gpus]
     parts = [astuple(part) for part in held.seat.numa]
     grants = [[g.claim, [[request, *d] for request, d in g.devices]] for g in held.seat.devices]
     where = [held.task, held.seat.node, held.since_ms, held.gpus, held.saved_ms]
-    return [*where, cards, parts, grants]
+    return [*where, shared_gpus, parts, grants]
 
 
 def _read_job(cluster: SimulatedCluster, given: Mapping[str, Any]) -> None:
@@ -94,10 +94,10 @@ def _read_job(cluster: SimulatedCluster, given: Mapping[str, Any]) -> None:
 
 
 def _read_place(given: list[Any]) -> Held:
-    task, node, since_ms, gpus, saved_ms, cards, parts, grants = given
+    task, node, since_ms, gpus, saved_ms, shared_gpus, parts, grants = given
     seat = Placement(
         node,
-        cards=tuple(CardUse(*c) for c in cards),
+        shared_gpus=tuple(GpuShare(*c) for c in shared_gpus),
         numa=tuple(NumaPart(*p) for p in parts),
         devices=tuple(_read_grant(*g) for g in grants),
     )

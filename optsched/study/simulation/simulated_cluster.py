@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from optsched.cluster.dra_devices import DeviceGrant
-    from optsched.cluster.gpu_shares import CardUse
+    from optsched.cluster.gpu_shares import GpuShare
     from optsched.cluster.numa import NumaPart
     from optsched.cluster.snapshot import Gang, Node
     from optsched.cluster.task import Task
@@ -35,7 +35,7 @@ class Placement:
     """
 
     node: str
-    cards: tuple[CardUse, ...] = ()
+    shared_gpus: tuple[GpuShare, ...] = ()
     numa: tuple[NumaPart, ...] = ()
     gpus: tuple[int, ...] = ()
     devices: tuple[DeviceGrant, ...] = ()
@@ -233,7 +233,7 @@ class SimulatedCluster:
         """The GPUs of tasks that come to nodes (name, task) at once, so that all fit together."""
         coming: dict[str, list[Task]] = {}
         for node, task in binds:
-            if gpu_milli(task.shape) and not task.shape.cards:
+            if gpu_milli(task.shape) and not task.shape.shared_gpus:
                 coming.setdefault(node, []).append(task)
         found: dict[str, tuple[int, ...]] = {}
         for node, tasks in coming.items():
@@ -298,7 +298,7 @@ class SimulatedCluster:
             node=held.seat.node,
             nominated_node="",
             started_ms=held.since_ms,
-            cards=held.seat.cards,
+            shared_gpus=held.seat.shared_gpus,
             device_claims=self._claims.names_leaving(task, leaves_ms),
             numa=held.seat.numa,
         )
@@ -308,7 +308,7 @@ class SimulatedCluster:
         """Let a pod that was evicted hold what it had."""
         number, task = self._number[terminating.place.node], terminating.resident
         task = self._claims.bind_claims(task, terminating.place.node, terminating.devices)
-        self._gpus[number].occupy(task.shape, terminating.place.gpus, task.cards)
+        self._gpus[number].occupy(task.shape, terminating.place.gpus, task.shared_gpus)
         self._residents[number][task.key] = task
         self._stale.add(number)
         insort(self._terminating, terminating, key=lambda g: (g.leaves_ms, g.resident.key))
@@ -321,7 +321,7 @@ class SimulatedCluster:
             number, task = self._number[terminating.place.node], terminating.resident
             del self._residents[number][task.key]
             self._claims.release_claims(task)
-            self._gpus[number].release(task.shape, terminating.place.gpus, task.cards)
+            self._gpus[number].release(task.shape, terminating.place.gpus, task.shared_gpus)
             self._stale.add(number)
             gone += 1
         return gone > 0
@@ -379,9 +379,9 @@ class SimulatedCluster:
         book = self._gpus[number]
         gpus = seat.gpus if held is None else held.gpus or ()
         if gpus or (held is not None and held.gpus is not None):
-            book.occupy(task.shape, gpus, seat.cards)
+            book.occupy(task.shape, gpus, seat.shared_gpus)
         else:
-            gpus = book.allocate(task.shape, seat.cards)
+            gpus = book.allocate(task.shape, seat.shared_gpus)
         bound = replace(
             task,
             status=TaskStatus.RUNNING,
@@ -389,8 +389,8 @@ class SimulatedCluster:
             nominated_node="",
             started_ms=self._trace.start_ms + at_ms,
             saved_ms=held.saved_ms if held is not None else task.saved_ms,
-            cards=seat.cards,
-            gpus=gpus if book.is_plain and not seat.cards else (),
+            shared_gpus=seat.shared_gpus,
+            gpus=gpus if book.is_plain and not seat.shared_gpus else (),
             numa=seat.numa,
         )
         bound = self._claims.bind_claims(bound, seat.node, seat.devices)
@@ -407,7 +407,7 @@ class SimulatedCluster:
             number = self._number[place.node]
             task = self._residents[number].pop(key)
             self._claims.release_claims(task)
-            self._gpus[number].release(task.shape, place.gpus, task.cards)
+            self._gpus[number].release(task.shape, place.gpus, task.shared_gpus)
             self._stale.add(number)
 
     def _swap(self, job: Job, tasks: Mapping[str, Task]) -> None:
@@ -422,7 +422,7 @@ class SimulatedCluster:
 
     def _placement_of(self, task: Task, place: Place) -> Placement:
         return Placement(
-            place.node, task.cards, task.numa, devices=self._claims.device_grants(task)
+            place.node, task.shared_gpus, task.numa, devices=self._claims.device_grants(task)
         )
 
     def _terminate_task(self, job: Job, task: Task, leaves_ms: int) -> TerminatingPod:
@@ -443,7 +443,7 @@ def _claims_of(trace: Trace, rest: Snapshot) -> ClaimBook:
 def _gpu_book(node: Node) -> GpuBook:
     book = GpuBook(node)
     for task in node.residents:
-        book.allocate(task.shape, task.cards)
+        book.allocate(task.shape, task.shared_gpus)
     return book
 
 

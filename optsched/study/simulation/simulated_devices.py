@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from optsched.cluster.amounts import Amounts
-    from optsched.cluster.gpu_shares import CardRequest, CardUse
+    from optsched.cluster.gpu_shares import GpuShare, GpuShareRequest
     from optsched.cluster.snapshot import Node
     from optsched.cluster.task import TaskShape
 
@@ -33,7 +33,7 @@ def gpu_milli(shape: TaskShape) -> int:
 
 def gpus_of(node: Node) -> int:
     """How many GPUs a node has, those that are shared as vGPUs too."""
-    return max(num_gpus(node.allocatable), sum(not card.npu for card in node.cards))
+    return max(num_gpus(node.allocatable), sum(not card.npu for card in node.shared_gpus))
 
 
 def milli_on(shape: TaskShape, node: Node | None) -> int:
@@ -47,13 +47,13 @@ def milli_on(shape: TaskShape, node: Node | None) -> int:
 
 def vgpu_milli(shape: TaskShape, node: Node | None) -> int:
     """Thousandths of GPUs that a task's vGPUs take: the larger of parts of cores and of memory."""
-    if not shape.cards:
+    if not shape.shared_gpus:
         return 0
-    whole = max((card.memory for card in node.cards), default=0) if node is not None else 0
-    return sum(_vgpu_milli(asked, whole) for asked in shape.cards if not asked.npu)
+    whole = max((card.memory for card in node.shared_gpus), default=0) if node is not None else 0
+    return sum(_vgpu_milli(asked, whole) for asked in shape.shared_gpus if not asked.npu)
 
 
-def _vgpu_milli(asked: CardRequest, whole: int) -> int:
+def _vgpu_milli(asked: GpuShareRequest, whole: int) -> int:
     memory = asked.memory * WHOLE // whole if whole else 0
     return asked.number * min(max(10 * asked.cores, 10 * asked.percent, memory), WHOLE)
 
@@ -68,14 +68,14 @@ class GpuBook:
     """
 
     def __init__(self, node: Node) -> None:
-        self._cards = {card.key: i for i, card in enumerate(node.cards)}
+        self._cards = {card.key: i for i, card in enumerate(node.shared_gpus)}
         self.free = [WHOLE] * num_gpus(node.allocatable)
         self.is_plain = amount_of(node.allocatable, GPU) == len(self.free)
 
-    def allocate(self, shape: TaskShape, cards: Sequence[CardUse] = ()) -> tuple[int, ...]:
+    def allocate(self, shape: TaskShape, shared_gpus: Sequence[GpuShare] = ()) -> tuple[int, ...]:
         """Deal a task its GPUs; fewer than it asks for where parts would have to move for it."""
-        if cards:
-            return tuple(sorted({self._cards[c.key] for c in cards if c.key in self._cards}))
+        if shared_gpus:
+            return tuple(sorted({self._cards[c.key] for c in shared_gpus if c.key in self._cards}))
         number = num_gpus(shape.request)
         if number:
             dealt = [i for i, free in enumerate(self.free) if free == WHOLE][:number]
@@ -104,18 +104,22 @@ class GpuBook:
         at = dict(zip(order, some, strict=True))
         return [at[i] for i in range(len(shapes))]
 
-    def occupy(self, shape: TaskShape, gpus: Sequence[int], cards: Sequence[CardUse]) -> None:
+    def occupy(
+        self, shape: TaskShape, gpus: Sequence[int], shared_gpus: Sequence[GpuShare]
+    ) -> None:
         """Count GPUs as dealt to a task."""
-        self._add_free(shape, gpus, cards, -1)
+        self._add_free(shape, gpus, shared_gpus, -1)
 
-    def release(self, shape: TaskShape, gpus: Sequence[int], cards: Sequence[CardUse]) -> None:
+    def release(
+        self, shape: TaskShape, gpus: Sequence[int], shared_gpus: Sequence[GpuShare]
+    ) -> None:
         """Take back what a task has had."""
-        self._add_free(shape, gpus, cards, 1)
+        self._add_free(shape, gpus, shared_gpus, 1)
 
     def _add_free(
-        self, shape: TaskShape, gpus: Sequence[int], cards: Sequence[CardUse], sign: int
+        self, shape: TaskShape, gpus: Sequence[int], shared_gpus: Sequence[GpuShare], sign: int
     ) -> None:
-        if cards:
+        if shared_gpus:
             return
         each = WHOLE if num_gpus(shape.request) else gpu_milli(shape)
         for i in gpus:

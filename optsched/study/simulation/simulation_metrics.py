@@ -506,7 +506,7 @@ class _Nodes:
         for node in trace.nodes:
             book = GpuBook(node)
             for resident in node.residents:
-                book.allocate(resident.shape, resident.cards)
+                book.allocate(resident.shape, resident.shared_gpus)
             self._free[node.name] = book.free
             used = sum(amount_of(t.shape.request, CPU) for t in node.residents)
             self._cpu[node.name] = amount_of(node.allocatable, CPU) - used

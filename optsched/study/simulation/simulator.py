@@ -257,7 +257,7 @@ class Simulation:
         standing = [
             Held(
                 t.key,
-                Placement(t.node, t.cards, t.numa),
+                Placement(t.node, t.shared_gpus, t.numa),
                 self._since_ms(t.started_ms),
                 None,
                 t.saved_ms,
@@ -360,7 +360,7 @@ class Simulation:
     def _snapshot(self) -> Snapshot:
         snapshot = self.cluster.snapshot(self.now_ms)
         if self._shuffled_ms:
-            snapshot = replace(snapshot, shuffled_ms=dict(self._shuffled_ms))
+            snapshot = replace(snapshot, last_shuffle_ms=dict(self._shuffled_ms))
         return self._usage.noted(snapshot, self._half_life_ms)
 
     def _note_usage(self) -> None:
@@ -461,7 +461,7 @@ class Simulation:
             [(a.node, self.cluster.jobs[a.gang].fresh[a.task]) for a in binds]
         )
         for a in binds:
-            seat = Placement(a.node, a.cards, a.numa, gpus.get(a.task, ()), a.devices)
+            seat = Placement(a.node, a.shared_gpus, a.numa, gpus.get(a.task, ()), a.devices)
             seats.setdefault(a.gang, {})[a.task] = seat
         for key, theirs in seats.items():
             job = self.cluster.jobs[key]

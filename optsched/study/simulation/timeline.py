@@ -348,6 +348,6 @@ def lanes_of(nodes: Sequence[Node]) -> Lanes:
     for i, node in enumerate(nodes):
         book = GpuBook(node)
         for task in node.residents:
-            book.allocate(task.shape, task.cards)
+            book.allocate(task.shape, task.shared_gpus)
         others += [(i, lane, WHOLE - free) for lane, free in enumerate(book.free) if free < WHOLE]
     return Lanes(GPU_UNIT, number, (WHOLE,) * len(nodes), tuple(others))

@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 
 from optsched.api.job import JobEvent, parse_job
-from optsched.controllers.job.lifecycle_policies import Happening, answered, policy_for
+from optsched.controllers.job.lifecycle_policies import (
+    ObservedEvent,
+    events_with_policy,
+    policy_for,
+)
 from tests.support.vcjobs import Play, job, policy, task
 
 E = JobEvent
@@ -21,7 +25,7 @@ def answer(
     found, errors = parse_job(job(task("a", 2, policies=mine), policies=jobs))
     assert found is not None
     assert not errors
-    happening = Happening(event, "", found.spec.tasks[0], 0, frozenset(codes))
+    happening = ObservedEvent(event, "", found.spec.tasks[0], 0, frozenset(codes))
     said = policy_for(found, happening)
     return said.action.value if said is not None and said.action is not None else None
 
@@ -66,7 +70,7 @@ def test_only_events_with_an_answer_are_looked_for() -> None:
     def events(*policies: dict[str, Any], mine: tuple[dict[str, Any], ...] = ()) -> set[JobEvent]:
         found, _ = parse_job(job(task("a", policies=list(mine)), policies=list(policies)))
         assert found is not None
-        return set(answered(found))
+        return set(events_with_policy(found))
 
     assert events() == set()
     assert events(policy("PodEvicted", "RestartJob")) == {E.POD_EVICTED}

@@ -8,7 +8,7 @@ from optsched.api.job import JobAction, JobPhase, parse_job
 from optsched.controllers.job.phases import (
     Answer,
     Counts,
-    Tries,
+    Retries,
     after_action,
     after_kill,
     after_sync,
@@ -108,4 +108,4 @@ def test_pods_that_go_move_a_job_on(
     phase: JobPhase, counts: Counts, retry_count: int, expected: JobPhase
 ) -> None:
     spec = spec_of(task("t", 5), minAvailable=3)
-    assert after_kill(phase, spec, counts, Tries(retry_count, spec.max_retry)) is expected
+    assert after_kill(phase, spec, counts, Retries(retry_count, spec.max_retry)) is expected

@@ -186,7 +186,7 @@ def test_all_that_plugins_make_has_the_label_by_which_it_is_followed() -> None:
         "Service",
         "Service",
     ]
-    assert all(SCOPES[kind].holds(obj) for kind in SCOPES for obj in play.world.listed(kind))
+    assert all(SCOPES[kind].includes(obj) for kind in SCOPES for obj in play.world.listed(kind))
 
 
 def stranger(play: Play, name: str, **meta: Any) -> tuple[Effect, ...]:

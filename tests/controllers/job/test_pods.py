@@ -9,7 +9,7 @@ import pytest
 from optsched.api.job import parse_job
 from optsched.api.kinds import PRIORITY_CLASS, QUEUE
 from optsched.controllers.job.job_claims import pod_volumes
-from optsched.controllers.job.podgroups import group_changes, wanted_group
+from optsched.controllers.job.podgroups import desired_group, group_changes
 from optsched.controllers.job.pods import pod_maker
 from tests.support.memory import MemoryWorld
 from tests.support.usage import least
@@ -27,7 +27,7 @@ def group_of(manifest: dict[str, Any], world: MemoryWorld | None = None) -> dict
     found, errors = parse_job(manifest)
     assert found is not None
     assert not errors
-    return wanted_group(found, manifest, world or MemoryWorld())
+    return desired_group(found, manifest, world or MemoryWorld())
 
 
 def test_a_pod_has_all_marks() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from optsched.cluster.gpu_shares import CardRequest, CardUse, Chip, Template
+from optsched.cluster.gpu_shares import Chip, GpuShare, GpuShareRequest, Template
 from optsched.formats.codec.ascend_npus import KNOWN_CHIPS
-from optsched.formats.codec.gpu_shares import bind_marks, use_marks
+from optsched.formats.codec.gpu_shares import gpu_bind_annotations, gpu_share_annotations
 from optsched.formats.codec.nodes import parse_node
 from optsched.formats.codec.partition_tables import DeviceTable, parse_device_table
 from optsched.formats.snapshots.assembly import assemble
@@ -38,10 +38,10 @@ def npus(obj: dict[str, Any], table: DeviceTable | None = None):
 def test_reported_npus_are_cut_as_is_known_of_their_chip() -> None:
     made, errors = npus(report(*DEVICES))
     assert errors == ()
-    assert [(c.key, c.memory, c.sharers, c.npu, c.is_healthy) for c in made.cards] == [
+    assert [(c.key, c.memory, c.sharers, c.npu, c.is_healthy) for c in made.shared_gpus] == [
         (f"npu-{i}", 21527, 7, "Ascend310P", True) for i in range(2)
     ]
-    (chip,) = {c.chip for c in made.cards}
+    (chip,) = {c.chip for c in made.shared_gpus}
     assert chip is not None
     assert [chip.cut(m) for m in (1, 3072, 3073, 12289, 24576, 24577)] == [
         Template("vir01", 3072),
@@ -56,12 +56,12 @@ def test_reported_npus_are_cut_as_is_known_of_their_chip() -> None:
 def test_who_says_nothing_of_health_is_ill_beside_one_that_does() -> None:
     well, silent = {**DEVICES[0], "health": True}, DEVICES[1]
     made, _ = npus(report(well, silent))
-    assert [c.is_healthy for c in made.cards] == [True, False]
+    assert [c.is_healthy for c in made.shared_gpus] == [True, False]
 
 
 def test_networks_are_read() -> None:
     wired = [{**d, "custominfo": {"NetworkID": i}} for i, d in enumerate(DEVICES)]
-    assert [c.network for c in npus(report(*wired))[0].cards] == [0, 1]
+    assert [c.network for c in npus(report(*wired))[0].shared_gpus] == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_networks_are_read() -> None:
 )
 def test_npus_that_the_node_does_not_offer_are_none(manifest: dict[str, Any]) -> None:
     made, errors = npus(manifest)
-    assert (made.cards, made.card_problem, errors) == ((), "", ())
+    assert (made.shared_gpus, made.card_problem, errors) == ((), "", ())
 
 
 @pytest.mark.parametrize(
@@ -93,21 +93,21 @@ def test_a_bad_report_hides_the_npus_of_its_node_alone(source: str, told: str) -
     vgpus = {"volcano.sh/node-vgpu-register": "GPU-a,10,49140,T4,true,hami-core:"}
     bad = node({REGISTER: source, **vgpus}, OFFERED)
     made, errors = npus(bad)
-    assert [c.key for c in made.cards] == ["GPU-a"]
+    assert [c.key for c in made.shared_gpus] == ["GPU-a"]
     assert any(told in str(e) and REGISTER in e.path for e in errors)
     assert told in made.card_problem
     good = report(*DEVICES)
     good["metadata"]["name"] = "good"
     first, second = assemble([good, bad]).snapshot.nodes
-    assert (len(first.cards), len(second.cards)) == (2, 1)
+    assert (len(first.shared_gpus), len(second.shared_gpus)) == (2, 1)
 
 
 def test_nodes_that_share_without_templates_say_that_they_are_left_out() -> None:
     made, (error,) = npus(report(*DEVICES, **{"hami-vnpu-core": "true"}))
-    assert made.cards == ()
+    assert made.shared_gpus == ()
     assert "hami-vnpu-core" in error.path
     assert "hami-vnpu-core" in made.card_problem
-    assert len(npus(report(*DEVICES, **{"hami-vnpu-core": "false"}))[0].cards) == 2
+    assert len(npus(report(*DEVICES, **{"hami-vnpu-core": "false"}))[0].shared_gpus) == 2
 
 
 # --- pods ----------------------------------------------------------------------------------------
@@ -116,19 +116,21 @@ def test_nodes_that_share_without_templates_say_that_they_are_left_out() -> None
 @pytest.mark.parametrize(
     ("limits", "requests"),
     [
-        ({NAME: "1", f"{NAME}-memory": "4096"}, (CardRequest(1, 4096, npu="Ascend310P"),)),
-        ({f"{NAME}-memory": "4k"}, (CardRequest(1, 4000, npu="Ascend310P"),)),
-        ({NAME: "2"}, (CardRequest(2, 0, 100, npu="Ascend310P"),)),
-        ({"huawei.com/Ascend910B4-1": "1"}, (CardRequest(1, 0, 100, npu="Ascend910B4-1"),)),
+        ({NAME: "1", f"{NAME}-memory": "4096"}, (GpuShareRequest(1, 4096, npu="Ascend310P"),)),
+        ({f"{NAME}-memory": "4k"}, (GpuShareRequest(1, 4000, npu="Ascend310P"),)),
+        ({NAME: "2"}, (GpuShareRequest(2, 0, 100, npu="Ascend310P"),)),
+        ({"huawei.com/Ascend910B4-1": "1"}, (GpuShareRequest(1, 0, 100, npu="Ascend910B4-1"),)),
         ({"huawei.com/Ascend910": "8"}, ()),
         ({"huawei.com/Ascend310P-2c": "1"}, ()),
         ({"huawei.com/npu-core": "2"}, ()),
     ],
 )
-def test_requests_of_containers(limits: dict[str, str], requests: tuple[CardRequest, ...]) -> None:
+def test_requests_of_containers(
+    limits: dict[str, str], requests: tuple[GpuShareRequest, ...]
+) -> None:
     task, errors = read(pod(limits, {"cpu": "1"}))
     assert errors == ()
-    assert task.shape.cards == requests
+    assert task.shape.shared_gpus == requests
     asked = dict(task.shape.request)
     assert not any(name.endswith("-memory") for name in asked)
     assert set(limits) - {f"{NAME}-memory"} <= set(asked)
@@ -136,10 +138,10 @@ def test_requests_of_containers(limits: dict[str, str], requests: tuple[CardRequ
 
 def test_what_pods_are_told_when_they_are_bound() -> None:
     uses = (
-        CardUse("npu-1", 6144, 0, 0, "vir02", "Ascend310P"),
-        CardUse("npu-0", 21527, 0, 1, "", "Ascend310P"),
+        GpuShare("npu-1", 6144, 0, 0, "vir02", "Ascend310P"),
+        GpuShare("npu-0", 21527, 0, 1, "", "Ascend310P"),
     )
-    told = bind_marks(uses, "n", 5_000)
+    told = gpu_bind_annotations(uses, "n", 5_000)
     assert told == {
         "hami.io/Ascend310P-devices-allocated": (
             "npu-1,Ascend310P,6144,0:;npu-0,Ascend310P,21527,0:;"
@@ -152,11 +154,11 @@ def test_what_pods_are_told_when_they_are_bound() -> None:
         "hami.io/bind-phase": "allocating",
         "hami.io/bind-time": "5",
     }
-    assert read(pod({NAME: "1"}, {NAME: "1"}, annotations=told))[0].cards == uses
+    assert read(pod({NAME: "1"}, {NAME: "1"}, annotations=told))[0].shared_gpus == uses
     del told["hami.io/Ascend310P-devices-allocated"]
-    assert read(pod({NAME: "1"}, {NAME: "1"}, annotations=told))[0].cards == uses
-    gpu = CardUse("GPU-a", 100)
-    assert use_marks((gpu, *uses))["volcano.sh/vgpu-ids-new"] == "GPU-a,NVIDIA,100,0:"
+    assert read(pod({NAME: "1"}, {NAME: "1"}, annotations=told))[0].shared_gpus == uses
+    gpu = GpuShare("GPU-a", 100)
+    assert gpu_share_annotations((gpu, *uses))["volcano.sh/vgpu-ids-new"] == "GPU-a,NVIDIA,100,0:"
 
 
 @pytest.mark.parametrize("source", ["", "{", "[3]", '{"UUID": "npu-1"}', '[{"temp": "vir02"}]'])
@@ -165,8 +167,8 @@ def test_templates_without_a_reading_are_none(source: str) -> None:
         "hami.io/Ascend310P-devices-allocated": "npu-1,Ascend310P,6144,0:;",
         "huawei.com/Ascend310P": source,
     }
-    (use,) = read(pod({NAME: "1"}, annotations=told))[0].cards
-    assert use == CardUse("npu-1", 6144, npu="Ascend310P")
+    (use,) = read(pod({NAME: "1"}, annotations=told))[0].shared_gpus
+    assert use == GpuShare("npu-1", 6144, npu="Ascend310P")
 
 
 # --- chips ---------------------------------------------------------------------------------------
@@ -196,7 +198,7 @@ def test_a_config_map_says_how_chips_are_cut() -> None:
     body = body.replace("\n  ", "\n    ").replace("\n    - {", "\n      - {")
     assert parse_device_table(config_map(f"{head}configs:\n{body}")) == (table, ())
     assembled = assemble([report(*DEVICES), config_map(VNPUS)])
-    assert {c.chip for c in assembled.snapshot.nodes[0].cards} == {OURS}
+    assert {c.chip for c in assembled.snapshot.nodes[0].shared_gpus} == {OURS}
 
 
 @pytest.mark.parametrize(
@@ -214,26 +216,26 @@ def test_chips_without_a_reading_are_named_and_the_known_ones_stay(text: str, pa
     assert table.chips == ()
     assert any(path in error.path for error in errors)
     made, _ = npus(report(*DEVICES), table)
-    assert {c.chip for c in made.cards} == {c for c in KNOWN_CHIPS if c.name == "Ascend310P"}
+    assert {c.chip for c in made.shared_gpus} == {c for c in KNOWN_CHIPS if c.name == "Ascend310P"}
 
 
 def test_nobody_knows_how_a_new_chip_is_cut() -> None:
     new = {"hami.io/node-register-Ascend999X": json.dumps(DEVICES)}
     made, errors = npus(node(new, {"huawei.com/Ascend999X": "2"}))
     assert errors == ()
-    assert {c.chip for c in made.cards} == {None}
+    assert {c.chip for c in made.shared_gpus} == {None}
 
 
 def test_a_dump_comes_back_as_it_was() -> None:
     devices = [{**DEVICES[0], "custominfo": {"NetworkID": 1}, "health": True}, DEVICES[1]]
     bad = node({REGISTER: "?"}, OFFERED)
     bad["metadata"]["name"] = "bad"
-    told = use_marks([CardUse("npu-0", 10000, 0, 0, "half", "Ascend310P")])
+    told = gpu_share_annotations([GpuShare("npu-0", 10000, 0, 0, "half", "Ascend310P")])
     mode = {"huawei.com/vnpu-mode": "template"}
     runs = pod({NAME: "1", f"{NAME}-memory": "9000"}, annotations={**told, **mode})
     snapshot = assemble([report(*devices), bad, runs, config_map(VNPUS)]).snapshot
-    assert {c.chip for n in snapshot.nodes for c in n.cards} == {OURS}
-    assert any(t.cards for n in snapshot.nodes for t in n.residents)
+    assert {c.chip for n in snapshot.nodes for c in n.shared_gpus} == {OURS}
+    assert any(t.shared_gpus for n in snapshot.nodes for t in n.residents)
     assert snapshot.node_by_name["bad"].card_problem
     assert not any("Ascend" in key for g in snapshot.gangs for key in g.annotations)
     assert assemble(encode(snapshot)).snapshot == snapshot

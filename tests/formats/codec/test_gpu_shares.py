@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from optsched.cluster.gpu_shares import NO_LIMIT, Card, CardRequest, CardUse
-from optsched.formats.codec.gpu_shares import use_marks
+from optsched.cluster.gpu_shares import NO_LIMIT, GpuShare, GpuShareRequest, SharedGpu
+from optsched.formats.codec.gpu_shares import gpu_share_annotations
 from optsched.formats.codec.nodes import parse_node
 from optsched.formats.codec.pods.reader import DecodeOptions, PodDecoder
 from optsched.formats.snapshots.assembly import assemble
@@ -80,7 +80,7 @@ def test_absurd_numbers_are_named_and_ignored(
     """The rest of the node counts: a mistake of one device plugin takes no CPU away."""
     made, errors = parse_node(node(annotations, offered))
     assert made is not None
-    assert made.cards == ()
+    assert made.shared_gpus == ()
     assert dict(made.allocatable)["cpu"] == 8000
     assert "nvidia.com/gpu" not in dict(made.allocatable)
     assert [str(error).partition(": write at most")[0] for error in errors] == [path]
@@ -90,16 +90,16 @@ def test_registered_cards() -> None:
     made, errors = parse_node(node({"volcano.sh/node-vgpu-register": REGISTER}))
     assert errors == ()
     assert made is not None
-    assert made.cards == (
-        Card("GPU-a", 49140, 10, "hami-core", "NVIDIA-NVIDIA GeForce RTX 4090"),
-        Card("GPU-b", 16384, 4, "mig", "NVIDIA-Tesla T4", is_healthy=False),
+    assert made.shared_gpus == (
+        SharedGpu("GPU-a", 49140, 10, "hami-core", "NVIDIA-NVIDIA GeForce RTX 4090"),
+        SharedGpu("GPU-b", 16384, 4, "mig", "NVIDIA-Tesla T4", is_healthy=False),
     )
 
 
 def test_older_registers_do_not_name_the_mode() -> None:
     made, _ = parse_node(node({"volcano.sh/node-vgpu-register": "GPU-a,1,1126,T4,true:"}))
     assert made is not None
-    assert [c.mode for c in made.cards] == ["hami-core"]
+    assert [c.mode for c in made.shared_gpus] == ["hami-core"]
 
 
 def test_numbered_cards_share_the_memory_of_the_node() -> None:
@@ -107,10 +107,10 @@ def test_numbered_cards_share_the_memory_of_the_node() -> None:
     made, errors = parse_node(node({"volcano.sh/gpu-unhealthy-ids": "2"}, offered))
     assert errors == ()
     assert made is not None
-    assert [(c.key, c.memory, c.sharers) for c in made.cards] == [
+    assert [(c.key, c.memory, c.sharers) for c in made.shared_gpus] == [
         (str(i), 16384, NO_LIMIT) for i in range(4)
     ]
-    assert [c.key for c in made.cards if not c.is_healthy] == ["2"]
+    assert [c.key for c in made.shared_gpus if not c.is_healthy] == ["2"]
 
 
 def test_a_plugin_that_has_left_takes_its_cards_along() -> None:
@@ -120,7 +120,7 @@ def test_a_plugin_that_has_left_takes_its_cards_along() -> None:
     }
     made, _ = parse_node(node(left))
     assert made is not None
-    assert made.cards == ()
+    assert made.shared_gpus == ()
 
 
 @pytest.mark.parametrize(
@@ -145,23 +145,26 @@ def test_what_has_no_reading_is_told(key: str, value: str, told: str) -> None:
 @pytest.mark.parametrize(
     ("limits", "request_"),
     [
-        ({"volcano.sh/vgpu-number": "2", "volcano.sh/vgpu-memory": "3000"}, CardRequest(2, 3000)),
-        ({"volcano.sh/vgpu-memory": "3k"}, CardRequest(1, 3000)),
-        ({"volcano.sh/vgpu-number": "1"}, CardRequest(1, percent=100)),
+        (
+            {"volcano.sh/vgpu-number": "2", "volcano.sh/vgpu-memory": "3000"},
+            GpuShareRequest(2, 3000),
+        ),
+        ({"volcano.sh/vgpu-memory": "3k"}, GpuShareRequest(1, 3000)),
+        ({"volcano.sh/vgpu-number": "1"}, GpuShareRequest(1, percent=100)),
         (
             {
                 "volcano.sh/vgpu-number": "1",
                 "volcano.sh/vgpu-memory-percentage": "25",
                 "volcano.sh/vgpu-cores": "50",
             },
-            CardRequest(1, percent=25, cores=50),
+            GpuShareRequest(1, percent=25, cores=50),
         ),
     ],
 )
-def test_requests_of_containers(limits: dict[str, str], request_: CardRequest) -> None:
+def test_requests_of_containers(limits: dict[str, str], request_: GpuShareRequest) -> None:
     task, errors = read(pod(limits, {"cpu": "1"}))
     assert errors == ()
-    assert task.shape.cards == (request_,)
+    assert task.shape.shared_gpus == (request_,)
     assert "volcano.sh/vgpu-memory-percentage" not in dict(task.shape.request)
 
 
@@ -177,13 +180,13 @@ def test_what_running_pods_were_told() -> None:
     asked = {"volcano.sh/vgpu-number": "2", "volcano.sh/vgpu-memory": "3000"}
     one = {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "10"}
     task, _ = read(pod(asked, one, annotations={"volcano.sh/vgpu-ids-new": ids}))
-    assert task.cards == (
-        CardUse("GPU-a", 3000, 50),
-        CardUse("GPU-b", 3000, 50),
-        CardUse("GPU-a", 10, 0, container=1),
+    assert task.shared_gpus == (
+        GpuShare("GPU-a", 3000, 50),
+        GpuShare("GPU-b", 3000, 50),
+        GpuShare("GPU-a", 10, 0, container=1),
     )
     numbered = pod({"volcano.sh/gpu-memory": "512"}, annotations={"volcano.sh/gpu-index": "0"})
-    assert read(numbered)[0].cards == (CardUse("0", 512),)
+    assert read(numbered)[0].shared_gpus == (GpuShare("0", 512),)
 
 
 def test_an_index_without_reading_is_a_remark() -> None:
@@ -214,7 +217,7 @@ def test_geometries_come_from_a_config_map() -> None:
     assembled = assemble([there, config_map(), thing("v1", "ConfigMap", "other", "ns")])
     assert assembled.problems == ()
     assert assembled.ignored == {"v1 ConfigMap": 1}
-    card, *others = assembled.snapshot.nodes[0].cards
+    card, *others = assembled.snapshot.nodes[0].shared_gpus
     assert [g.name for g in card.geometries] == ["group1", "group2"]
     assert card.geometries[1].place("2") == (1, 1)
     assert card.geometries[1].place("3") is None
@@ -238,15 +241,15 @@ def test_geometries_without_a_reading_are_named(text: str, path: str) -> None:
     there = node({"volcano.sh/node-vgpu-register": CUT})
     assembled = assemble([there, config_map(text)])
     assert any(path in str(problem) for problem in assembled.problems)
-    assert assembled.snapshot.nodes[0].cards[0].geometries == ()
+    assert assembled.snapshot.nodes[0].shared_gpus[0].geometries == ()
 
 
 def test_slices_of_pods_are_told_and_read() -> None:
-    use = CardUse("GPU-m", 6144, 0, instance="group1-3")
-    marks = use_marks([use])
+    use = GpuShare("GPU-m", 6144, 0, instance="group1-3")
+    marks = gpu_share_annotations([use])
     assert marks == {"volcano.sh/vgpu-ids-new": "GPU-m[group1-3],NVIDIA,6144,0:"}
     asked = {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "6000"}
-    assert read(pod(asked, annotations=marks))[0].cards == (use,)
+    assert read(pod(asked, annotations=marks))[0].shared_gpus == (use,)
 
 
 def test_a_dump_comes_back_as_it_was() -> None:
@@ -265,6 +268,6 @@ def test_a_dump_comes_back_as_it_was() -> None:
     snapshot = assemble([shared, numbered, runs, group]).snapshot
     ((kept, *_),) = (n.residents for n in snapshot.nodes if n.residents)
     assert ("volcano.sh/vgpu-podgroup-policy", "ns/pg") in kept.shape.notes
-    assert sum(len(n.cards) for n in snapshot.nodes) == 6
-    assert any(t.cards for n in snapshot.nodes for t in n.residents)
+    assert sum(len(n.shared_gpus) for n in snapshot.nodes) == 6
+    assert any(t.shared_gpus for n in snapshot.nodes for t in n.residents)
     assert assemble(encode(snapshot)).snapshot == snapshot

@@ -83,7 +83,7 @@ def test_an_empty_selector_of_members_selects_nothing():
 
 
 @pytest.mark.parametrize(
-    ("pattern", "meant"),
+    ("pattern", "selected_nodes"),
     [
         ("^n1", {"n1"}),
         ("^n", set(NODES)),
@@ -94,8 +94,8 @@ def test_an_empty_selector_of_members_selects_nothing():
         ("^", set(NODES)),
     ],
 )
-def test_patterns_are_looked_for_anywhere_in_the_name(pattern: str, meant: set[str]):
-    assert set(nodes_of(tree(hypernode("a", 1, regex(pattern))))["a"]) == meant
+def test_patterns_are_looked_for_anywhere_in_the_name(pattern: str, selected_nodes: set[str]):
+    assert set(nodes_of(tree(hypernode("a", 1, regex(pattern))))["a"]) == selected_nodes
 
 
 # --- what can not be true at once ----------------------------------------------------------------
@@ -182,7 +182,7 @@ def read(obj: dict[str, Any]) -> Any:
 
 def test_the_tree_follows_nodes_and_hypernodes():
     index = TopologyIndex()
-    index.put(read(hypernode("a", 1, [*exact("n1"), *regex("^x"), *labelled(rack="1")])))
+    index.put_hypernode(read(hypernode("a", 1, [*exact("n1"), *regex("^x"), *labelled(rack="1")])))
     index.put_node("x1", {})
     assert nodes_of(index.topology()) == {"a": ("x1",)}
     index.put_node("n1", {})
@@ -198,11 +198,11 @@ def test_the_tree_follows_nodes_and_hypernodes():
 def test_what_does_not_matter_changes_nothing():
     index = TopologyIndex()
     index.put_node("n1", {"zone": "a"})
-    index.put(read(hypernode("a", 1, exact("n1"))))
+    index.put_hypernode(read(hypernode("a", 1, exact("n1"))))
     before = index.topology()
     index.put_node("n1", {"zone": "a"})
     index.put_node("n2", {})
-    index.put(read(hypernode("a", 1, exact("n1"))))
+    index.put_hypernode(read(hypernode("a", 1, exact("n1"))))
     index.drop_node("n3")
     assert index.topology() is before
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from optsched.cluster.local_data import EMPTY_STORE, NO_WANTS, Store, Wants
+from optsched.cluster.local_data import NO_LOCAL_DATA, NO_REQUIRED_DATA, RequiredData, Store
 from optsched.formats.codec.local_data import full_name
 from optsched.formats.codec.nodes import parse_node
 from optsched.formats.codec.pods.reader import PodDecoder
@@ -25,7 +25,7 @@ def store(images: Any = None, annotation: str = "", **labels: str) -> Store:
     return found.store
 
 
-def wants(spec: dict[str, Any], annotation: str = "") -> Wants:
+def wants(spec: dict[str, Any], annotation: str = "") -> RequiredData:
     marks = {"optsched.io/datasets": annotation} if annotation else {}
     return PodDecoder().task(pod("p", spec, annotations=marks)).wants
 
@@ -52,7 +52,7 @@ def test_a_node_holds_every_name_of_an_image() -> None:
     "listed", [None, "a", [7], [{"names": "a"}], [{"names": [7], "sizeBytes": 1}], [{}]]
 )
 def test_images_without_a_reading_are_passed_over(listed: Any) -> None:
-    assert store(listed) is EMPTY_STORE
+    assert store(listed) is NO_LOCAL_DATA
 
 
 def test_data_sets_of_a_node_are_named_by_annotation_or_label() -> None:
@@ -62,5 +62,5 @@ def test_data_sets_of_a_node_are_named_by_annotation_or_label() -> None:
 
 def test_a_pod_wants_the_images_of_its_containers_and_its_data_sets() -> None:
     spec = {"initContainers": [{"image": "init"}], "containers": [{"image": "a:1"}, {"name": "c"}]}
-    assert wants(spec, "maps,atlas") == Wants(("init:latest", "a:1", ""), ("atlas", "maps"))
-    assert wants({"containers": [{"name": "c"}]}) is NO_WANTS
+    assert wants(spec, "maps,atlas") == RequiredData(("init:latest", "a:1", ""), ("atlas", "maps"))
+    assert wants({"containers": [{"name": "c"}]}) is NO_REQUIRED_DATA

@@ -11,10 +11,10 @@ from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import Gang, GangPhase, Queue, QueueState
 from optsched.cluster.task import Task, TaskShape, TaskStatus
 from optsched.formats.codec.pod_groups import (
-    Loner,
+    BarePod,
     gang_of_group,
+    gang_without_group,
     implicit_gang,
-    missing_gang,
     queue_of,
     with_builtin_queues,
 )
@@ -100,7 +100,7 @@ def test_a_gang_that_has_run_waits_since_then():
 
 def test_a_group_that_does_not_exist():
     members = (task("b", priority=1, created_ms=5), task("a", priority=3, created_ms=9))
-    assert missing_gang("ns/g", members, "lab") == Gang(
+    assert gang_without_group("ns/g", members, "lab") == Gang(
         key="ns/g",
         queue="lab",
         priority=3,
@@ -124,11 +124,11 @@ def test_a_group_that_does_not_exist():
 )
 def test_pods_at_their_end_miss_no_group(status: TaskStatus, is_missed: bool):
     members = (task("a", status=TaskStatus.SUCCEEDED), task("b", status=status))
-    assert (missing_gang("ns/g", members, "lab").problem is not None) == is_missed
+    assert (gang_without_group("ns/g", members, "lab").problem is not None) == is_missed
 
 
 def test_a_group_that_controllers_have_yet_to_make():
-    problem = missing_gang("ns/podgroup-u", (task("a"),), "lab").problem
+    problem = gang_without_group("ns/podgroup-u", (task("a"),), "lab").problem
     assert problem is not None
     assert problem.message == (
         "PodGroup ns/podgroup-u of pod ns/a has not been made yet by the controllers"
@@ -148,7 +148,7 @@ def test_a_group_that_controllers_have_yet_to_make():
 def test_a_pod_on_its_own_is_a_gang(status: TaskStatus, phase: GangPhase):
     alone = task("p", status, gang="ns/pod:p", priority=9, created_ms=3)
     marks = {"volcano.sh/task-priority": "9", "scheduling.volcano.sh/queue-name": "q", "sla": "1m"}
-    assert implicit_gang(Loner(alone, "q", 4, marks)) == Gang(
+    assert implicit_gang(BarePod(alone, "q", 4, marks)) == Gang(
         key="ns/pod:p",
         queue="q",
         min_member=1,
@@ -229,7 +229,7 @@ def test_priority_classes():
         for name, value, default in (("a", 10, False), ("b", 5, True), ("c", 3, True))
     ]
     table = priorities(each for each, _ in map(parse_priority_class, made) if each is not None)
-    assert [table.find(n) for n in ("a", "b", "", "none", "system-cluster-critical")] == [
+    assert [table.value_of(n) for n in ("a", "b", "", "none", "system-cluster-critical")] == [
         10,
         5,
         3,

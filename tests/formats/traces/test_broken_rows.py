@@ -15,7 +15,7 @@ from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.traces.gavel import THROUGHPUTS
 from optsched.formats.traces.jobs import GPU, equal_nodes
 from optsched.formats.traces.read import read_published_trace
-from optsched.formats.traces.trace_file import read_own
+from optsched.formats.traces.trace_file import read_trace_file
 from optsched.policy.load import load_policy
 from optsched.study.packing.vbp import parse_vbp
 from optsched.study.reassignment.roadef import parse_reassignment
@@ -131,7 +131,7 @@ FORMATS: Mapping[str, tuple[Mapping[str, str], str]] = {
 def read(name: str, folder: Path) -> tuple[Trace, tuple[object, ...]]:
     path = folder / FORMATS[name][1]
     if name == "own":
-        return read_own(path)
+        return read_trace_file(path)
     return read_published_trace(name, path, NODES if name in ("gavel", "acme") else None)
 
 

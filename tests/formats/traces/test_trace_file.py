@@ -10,7 +10,7 @@ import yaml
 
 from optsched.cluster.trace import NodeChange, NodeEvent
 from optsched.formats.files.diagnostics import InstanceError
-from optsched.formats.traces.trace_file import SCHEMA, is_own, read_own
+from optsched.formats.traces.trace_file import SCHEMA, is_trace_file, read_trace_file
 
 FAILURES = Path(__file__).parents[3] / "instances" / "traces" / "failures.yaml"
 HEAD = "apiVersion: optsched.io/v1alpha1\nkind: Trace\n"
@@ -24,7 +24,7 @@ def written(tmp_path: Path, text: str) -> Path:
 
 
 def test_every_field_has_a_meaning() -> None:
-    trace, problems = read_own(FAILURES)
+    trace, problems = read_trace_file(FAILURES)
     assert problems == ()
     assert trace.name == "failures"
     assert [n.name for n in trace.nodes] == ["gpu-0", "gpu-1", "gpu-2"]
@@ -45,13 +45,13 @@ def test_every_field_has_a_meaning() -> None:
 def test_json_says_the_same(tmp_path: Path) -> None:
     path = tmp_path / "failures.json"
     path.write_text(json.dumps(yaml.safe_load(FAILURES.read_text())))  # noqa: TID251
-    assert read_own(path) == read_own(FAILURES)
-    assert is_own(path)
-    assert is_own(FAILURES)
+    assert read_trace_file(path) == read_trace_file(FAILURES)
+    assert is_trace_file(path)
+    assert is_trace_file(FAILURES)
 
 
 def test_a_job_without_a_duration_runs_for_ever(tmp_path: Path) -> None:
-    trace, _ = read_own(written(tmp_path, f"{NODES}jobs: [{{name: a, at: 5s}}]\n"))
+    trace, _ = read_trace_file(written(tmp_path, f"{NODES}jobs: [{{name: a, at: 5s}}]\n"))
     assert trace.arrivals[0].duration_ms is None
     assert trace.arrivals[0].gang.key == "default/a"
     assert trace.arrivals[0].gang.queue == "default"
@@ -67,7 +67,7 @@ def test_fields_that_are_wrong_are_told_with_their_lines(tmp_path: Path) -> None
         "nodeEvents:\n"
         "- {at: 1s, node: box, change: sideways}\n"
     )
-    trace, problems = read_own(written(tmp_path, text))
+    trace, problems = read_trace_file(written(tmp_path, text))
     assert [a.gang.name for a in trace.arrivals] == ["good", "twins"]
     assert [(p.where, p.path) for p in problems] == [
         ("t.yaml:6", "jobs[1].at"),
@@ -90,22 +90,22 @@ def test_fields_that_are_wrong_are_told_with_their_lines(tmp_path: Path) -> None
 )
 def test_where_nothing_can_be_played_that_is_an_error(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(InstanceError, match=told):
-        read_own(written(tmp_path, text))
+        read_trace_file(written(tmp_path, text))
 
 
 def test_another_kind_is_no_trace(tmp_path: Path) -> None:
     path = tmp_path / "pod.yaml"
     path.write_text("apiVersion: v1\nkind: Pod\n")
-    assert not is_own(path)
+    assert not is_trace_file(path)
     with pytest.raises(InstanceError, match="is v1 Pod: write apiVersion"):
-        read_own(path)
+        read_trace_file(path)
 
 
 def test_a_job_that_asks_for_half_a_gpu_is_left_out(tmp_path: Path) -> None:
     gpus = "nodes: [{name: box, allocatable: {cpu: 4, nvidia.com/gpu: 1}}]\n"
     half = "{name: a, at: 0s, request: {nvidia.com/gpu: 500m}}"
     text = f"{gpus}jobs: [{half}, {{name: b, at: 1s}}]\n"
-    trace, problems = read_own(written(tmp_path, text))
+    trace, problems = read_trace_file(written(tmp_path, text))
     assert [a.gang.key for a in trace.arrivals] == ["default/b"]
     (problem,) = problems
     assert str(problem).startswith(
@@ -115,7 +115,7 @@ def test_a_job_that_asks_for_half_a_gpu_is_left_out(tmp_path: Path) -> None:
 
 def test_queues_have_a_strategy(tmp_path: Path) -> None:
     queues = "queues: [{name: a, dequeueStrategy: fifo}, {name: b}]\n"
-    trace, _ = read_own(written(tmp_path, f"{NODES}{queues}jobs: [{{name: j, at: 0s}}]\n"))
+    trace, _ = read_trace_file(written(tmp_path, f"{NODES}{queues}jobs: [{{name: j, at: 0s}}]\n"))
     assert {q.name: q.is_fifo for q in trace.queues if q.name in "ab"} == {"a": True, "b": False}
 
 

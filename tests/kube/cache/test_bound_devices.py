@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from optsched.api import kinds
-from optsched.cluster.gpu_shares import CardUse
+from optsched.cluster.gpu_shares import GpuShare
 from optsched.cluster.numa import NumaPart
 from optsched.formats.codec.pods.reader import DecodeOptions
 from optsched.kube.cache.cluster_cache import ClusterCache
@@ -19,7 +19,7 @@ IDS = "volcano.sh/vgpu-ids-new"
 DECISION = "volcano.sh/topology-decision"
 OURS = DecodeOptions(device_schedulers=frozenset())
 LIMITS = {"cpu": "4", "memory": "1Gi", "volcano.sh/vgpu-number": "1"}
-HELD = CardUse("GPU-a", 1000)
+HELD = GpuShare("GPU-a", 1000)
 CELL = NumaPart(0, 4)
 DECIDED = {DECISION: '{"numa":{"0":{"cpu":"4"}}}'}
 
@@ -46,9 +46,9 @@ class Live:
     def put(self, obj: dict[str, Any]) -> None:
         self.cache.apply(*self.objects.put(obj))
 
-    def held(self) -> tuple[tuple[CardUse, ...], tuple[NumaPart, ...]]:
+    def held(self) -> tuple[tuple[GpuShare, ...], tuple[NumaPart, ...]]:
         (resident,) = self.cache.snapshot(0).nodes[0].residents
-        return resident.cards, resident.numa
+        return resident.shared_gpus, resident.numa
 
     def flaws(self) -> list[str]:
         assert {flaw.key for flaw in self.cache.flaws} <= {"ns/p"}
@@ -131,7 +131,7 @@ def test_a_bind_that_failed_is_no_holding() -> None:
     live.cache.assume_bound("ns/p", "n1", (HELD,))
     live.cache.forget("ns/p")
     live.put(asking(on="n1", **text("GPU-b")))
-    assert live.held()[0] == (CardUse("GPU-b", 1000),)
+    assert live.held()[0] == (GpuShare("GPU-b", 1000),)
     again = {**asking(on="n1"), "metadata": {**asking()["metadata"], "uid": "v"}}
     again["metadata"]["resourceVersion"] = "9999"
     live.cache.apply(kinds.POD, Changed(again))

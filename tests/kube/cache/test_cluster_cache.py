@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from optsched.api import kinds
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.task import TaskStatus
-from optsched.formats.codec.pods.reader import DecodeOptions, PodDecoder, is_gone
+from optsched.formats.codec.pods.reader import DecodeOptions, PodDecoder, has_left_cluster
 from optsched.formats.snapshots.assembly import assemble
 from optsched.formats.snapshots.object_index import READ_KINDS
 from optsched.kube.cache.cluster_cache import ClusterCache
@@ -113,7 +113,7 @@ def uid(obj: dict[str, Any] | None) -> str:
 
 def is_pending(obj: dict[str, Any]) -> bool:
     task = PodDecoder(OPTIONS).task(obj)
-    return bool(task.gang) and task.status is TaskStatus.PENDING and not is_gone(obj)
+    return bool(task.gang) and task.status is TaskStatus.PENDING and not has_left_cluster(obj)
 
 
 def test_a_podgroup_whose_pods_are_all_another_schedulers_is_not_ours():

@@ -36,7 +36,7 @@ class Followed:
 
     def names(self) -> list[str]:
         (there,) = self.cache.snapshot(1).nodes
-        return [g.name for g in there.cards[0].geometries]
+        return [g.name for g in there.shared_gpus[0].geometries]
 
     def read(self) -> list[str]:
         asyncio.run(self._reader.step())
@@ -65,9 +65,9 @@ def test_npus_follow_as_well() -> None:
     cache = ClusterCache()
     api.tell(cache)
     reader = GeometryReader(api, cache, waiting(FakeClock()), lambda: WHERE, lambda: None)
-    chips = [cache.snapshot(1).nodes[0].cards[0].chip]
+    chips = [cache.snapshot(1).nodes[0].shared_gpus[0].chip]
     asyncio.run(reader.step())
-    chips.append(cache.snapshot(1).nodes[0].cards[0].chip)
+    chips.append(cache.snapshot(1).nodes[0].shared_gpus[0].chip)
     assert chips == [KNOWN_CHIPS[0], OURS]
 
 

@@ -503,13 +503,13 @@ async def test_events_and_times_are_carried_out() -> None:
 async def test_changes_of_what_does_not_matter_wake_nobody() -> None:
     server, seen = play(num_sets=0), 0
 
-    def look(_: Ref, world: Any) -> tuple[()]:
+    def observe_job(_: Ref, world: Any) -> tuple[()]:
         nonlocal seen
         seen += 1
         return ()
 
     labels = lambda obj: obj["metadata"].get("labels")  # noqa: E731
-    every = Controller("every", QUEUE, look, facets={QUEUE: labels})
+    every = Controller("every", QUEUE, observe_job, facets={QUEUE: labels})
     async with Process(server, every).running() as process:
         await process.until_idle()
         before = seen
@@ -555,9 +555,9 @@ async def test_secrets_of_others_never_enter_the_process() -> None:
         await process.until_idle()
         store = process.shell.store
         assert store.listed(SECRET) == ()
-        stranger = store.stranger(SECRET, "default", "j-ssh")
-        assert stranger is not None
-        assert stranger["kind"] == "PartialObjectMetadata"
+        unfollowed_metadata = store.unfollowed_metadata(SECRET, "default", "j-ssh")
+        assert unfollowed_metadata is not None
+        assert unfollowed_metadata["kind"] == "PartialObjectMetadata"
         # The name is free again: what is made for the job is followed.
         server.world.remove(Ref(SECRET, "default", "j-ssh"))
         process.clock.seconds += 10

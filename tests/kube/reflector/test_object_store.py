@@ -71,11 +71,14 @@ def test_objects_are_found_by_name_namespace_owner_and_index() -> None:
     )
     assert names(world.owned_by(POD, "u")) == ["b"]
     assert names(world.owned_by(POD, "other")) == []
-    assert names(world.by(NODE_OF, "n")) == ["a"]
+    assert names(world.list_indexed(NODE_OF, "n")) == ["a"]
     store.apply(POD, Changed(pod("a", 2, node="m")))
-    assert (names(world.by(NODE_OF, "n")), names(world.by(NODE_OF, "m"))) == ([], ["a"])
+    assert (names(world.list_indexed(NODE_OF, "n")), names(world.list_indexed(NODE_OF, "m"))) == (
+        [],
+        ["a"],
+    )
     store.apply(POD, Deleted(pod("a", 3)))
-    assert names(world.by(NODE_OF, "m")) == []
+    assert names(world.list_indexed(NODE_OF, "m")) == []
 
 
 def test_it_is_synced_once_every_kind_is_listed_to_the_end() -> None:
@@ -94,7 +97,7 @@ def test_what_was_written_is_there_at_once_and_is_not_undone_by_older_news() -> 
     store.record_written(POD, pod("a", 5, node="n"))
     store.apply(POD, Changed(pod("a", 3)))
     store.apply(POD, Changed(pod("a", 5, node="n")))
-    assert names(store.by(NODE_OF, "n")) == ["a"]
+    assert names(store.list_indexed(NODE_OF, "n")) == ["a"]
     assert told == [(None, "1"), ("1", "5")]
 
 
@@ -124,7 +127,7 @@ def test_versions_that_are_no_numbers_are_taken_as_they_come() -> None:
     store = make()
     store.apply(POD, Changed(pod("a", "x", node="n")))
     store.apply(POD, Changed(pod("a", "b", node="m")))
-    assert names(store.by(NODE_OF, "m")) == ["a"]
+    assert names(store.list_indexed(NODE_OF, "m")) == ["a"]
 
 
 def test_what_nobody_looks_at_is_not_kept() -> None:
@@ -195,11 +198,11 @@ def test_strangers_are_remembered_for_a_while() -> None:
     store = Store((CONFIG_MAP,), (), clock, Told(), {CONFIG_MAP: (OURS,)})
     store.record_stranger(Ref(CONFIG_MAP, "x", "c"), pod("c"))
     store.record_stranger(Ref(CONFIG_MAP, "x", "d"), labelled("d"))
-    assert store.stranger(CONFIG_MAP, "x", "c") == pod("c")
-    assert store.stranger(CONFIG_MAP, "x", "d") is None
+    assert store.unfollowed_metadata(CONFIG_MAP, "x", "c") == pod("c")
+    assert store.unfollowed_metadata(CONFIG_MAP, "x", "d") is None
     assert names(store.listed(CONFIG_MAP)) == []
     clock.seconds += 8
-    assert store.stranger(CONFIG_MAP, "x", "c") is None
+    assert store.unfollowed_metadata(CONFIG_MAP, "x", "c") is None
 
 
 STEPS = st.lists(
@@ -237,4 +240,4 @@ def test_however_late_news_come_the_end_is_the_same(
         store.apply(POD, event)
     assert names(store.listed(POD)) == sorted(there)
     on_node = [name for name, obj in there.items() if obj["spec"]]
-    assert names(store.by(NODE_OF, "n")) == sorted(on_node)
+    assert names(store.list_indexed(NODE_OF, "n")) == sorted(on_node)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from optsched.api.kinds import NODE, POD, RESOURCE_CLAIMS
 from optsched.cluster.decisions import Allocate, Certificate, Enqueue, Plan
 from optsched.cluster.dra_devices import DeviceGrant, DeviceId
-from optsched.cluster.gpu_shares import CardUse
+from optsched.cluster.gpu_shares import GpuShare
 from optsched.cluster.numa import NumaPart
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.task import TaskStatus
@@ -87,9 +87,9 @@ class World:
     def node_of(self, task: str) -> str:
         return str(self.api.objects[ref(task)]["spec"].get("nodeName", ""))
 
-    def cards_of(self, task: str) -> tuple[CardUse, ...]:
+    def cards_of(self, task: str) -> tuple[GpuShare, ...]:
         residents = (t for n in self.cache.snapshot(0).nodes for t in n.residents)
-        return next(t.cards for t in residents if t.key == task)
+        return next(t.shared_gpus for t in residents if t.key == task)
 
     def counts_as_bound(self, task: str) -> bool:
         snapshot = self.cache.snapshot(0)
@@ -435,7 +435,7 @@ async def test_cells_are_told_with_the_node_and_count_at_once() -> None:
 @pytest.mark.asyncio
 async def test_shared_gpus_are_told_with_the_node_and_count_at_once() -> None:
     world = World("a")
-    shared = (CardUse("GPU-x", 3000, 50),)
+    shared = (GpuShare("GPU-x", 3000, 50),)
     allocated = Allocate("ns/a-0", "n1", "ns/a", shared)
     world.binder.carry_out(replace(plan("ns/a-0"), actions=(allocated,)))
     assert world.cards_of("ns/a-0") == shared

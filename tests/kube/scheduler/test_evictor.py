@@ -353,10 +353,10 @@ ASIDE = Evict("ns/old-0", "n1", "shuffle", "", plugin="tdm", reason="node n1 is 
 @pytest.mark.asyncio
 async def test_when_a_plugin_had_pods_evicted_is_remembered() -> None:
     world = World()
-    assert world.cache.snapshot(0).shuffled_ms == {}
+    assert world.cache.snapshot(0).last_shuffle_ms == {}
     await world.carry_out(ASIDE)
     assert world.gone == ["ns/old-0"]
-    assert world.cache.snapshot(0).shuffled_ms == {"tdm": 0}
+    assert world.cache.snapshot(0).last_shuffle_ms == {"tdm": 0}
 
 
 @pytest.mark.asyncio
@@ -370,7 +370,7 @@ async def test_another_scheduler_finds_when_it_was_on_the_podgroup() -> None:
     assert meta["annotations"]["optsched.io/shuffled-by-tdm"] == "1970-01-01T00:00:00Z"
     another = ClusterCache()
     world.api.tell(another)
-    assert another.snapshot(0).shuffled_ms == {"tdm": 0}
+    assert another.snapshot(0).last_shuffle_ms == {"tdm": 0}
 
 
 @pytest.mark.asyncio

@@ -10,7 +10,7 @@ import pytest
 
 from optsched.api.kinds import NODE
 from optsched.cluster.decisions import Allocate
-from optsched.cluster.gpu_shares import CardUse
+from optsched.cluster.gpu_shares import GpuShare
 from optsched.kube.client.errors import Conflict, Forbidden
 from optsched.kube.client.interfaces import Ref
 from optsched.kube.scheduler.binder import BinderContext, LiveBinder
@@ -83,7 +83,7 @@ class Locking(World):
             await self.binder.until_idle()
 
 
-CARDS = (CardUse("GPU-x", 3000),)
+CARDS = (GpuShare("GPU-x", 3000),)
 
 
 @pytest.mark.asyncio
@@ -99,7 +99,7 @@ async def test_the_second_pod_is_bound_when_the_device_plugin_gives_the_node_fre
 
     served: list[str] = []
     world.api.bind = bound_and_served  # type: ignore[method-assign]
-    await world.bind("ns/a-0", "ns/a-1", cards=CARDS)
+    await world.bind("ns/a-0", "ns/a-1", shared_gpus=CARDS)
     assert sorted(served) == ["a-0", "a-1"]
     assert world.failures == {}
 
@@ -108,7 +108,7 @@ async def test_the_second_pod_is_bound_when_the_device_plugin_gives_the_node_fre
 async def test_a_bind_that_fails_gives_the_lock_back() -> None:
     world = Locking("a")
     world.api.refuse("bind", Forbidden(403, "Forbidden", "you may not"))
-    await world.bind("ns/a-0", cards=CARDS)
+    await world.bind("ns/a-0", shared_gpus=CARDS)
     assert world.failures["ns/a-0"].word == "Forbidden"
     assert lock_of(world.api) is None
 
@@ -117,7 +117,7 @@ async def test_a_bind_that_fails_gives_the_lock_back() -> None:
 async def test_a_pod_whose_node_stays_locked_is_pending_again() -> None:
     world = Locking("a")
     world.api.put(locked(format_time(world.clock.now_ms())))
-    await world.bind("ns/a-0", cards=CARDS)
+    await world.bind("ns/a-0", shared_gpus=CARDS)
     assert world.failures["ns/a-0"].word == "NodeLocked"
     assert world.node_of("ns/a-0") == ""
     assert lock_of(world.api) is not None
@@ -126,7 +126,7 @@ async def test_a_pod_whose_node_stays_locked_is_pending_again() -> None:
 @pytest.mark.asyncio
 async def test_who_gets_no_vgpus_needs_no_lock() -> None:
     world = Locking("a")
-    await world.bind("ns/a-0", cards=(CardUse("npu-0", 3000, npu="Ascend310P"),))
+    await world.bind("ns/a-0", shared_gpus=(GpuShare("npu-0", 3000, npu="Ascend310P"),))
     await world.bind("ns/a-1")
     assert lock_of(world.api) is None
     assert world.node_of("ns/a-0") == world.node_of("ns/a-1") == "n1"

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from optsched.api.wellknown import CRATER_USER, USER
-from optsched.cluster.gpu_shares import Card, CardRequest
+from optsched.cluster.gpu_shares import GpuShareRequest, SharedGpu
 from optsched.cluster.snapshot import Gang, Queue, Snapshot
 from optsched.cluster.task import DeviceRequest, TaskStatus
 from optsched.cluster.trace import Arrival, Trace
@@ -168,13 +168,17 @@ def test_the_warm_up_is_not_charged_and_what_sits_at_the_end_is() -> None:
 
 
 def test_who_shares_a_gpu_is_charged_a_part_of_it() -> None:
-    gpus = node("n", cards=(Card("0", 40_000), Card("1", 40_000)))
+    gpus = node("n", shared_gpus=(SharedGpu("0", 40_000), SharedGpu("1", 40_000)))
     assert milli_on(shape(1, device=DeviceRequest(1, 250)), None) == 250
     assert milli_on(shape(1, 3), None) == 3000
-    assert milli_on(shape(1, cards=(CardRequest(2, memory=10_000),)), gpus) == 500
-    assert milli_on(shape(1, cards=(CardRequest(1, memory=10_000, cores=50),)), gpus) == 500
-    assert milli_on(shape(1, cards=(CardRequest(1, percent=100, cores=100),)), gpus) == 1000
-    assert milli_on(shape(1, cards=(CardRequest(1, memory=5, npu="chip"),)), gpus) == 0
+    assert milli_on(shape(1, shared_gpus=(GpuShareRequest(2, memory=10_000),)), gpus) == 500
+    assert (
+        milli_on(shape(1, shared_gpus=(GpuShareRequest(1, memory=10_000, cores=50),)), gpus) == 500
+    )
+    assert (
+        milli_on(shape(1, shared_gpus=(GpuShareRequest(1, percent=100, cores=100),)), gpus) == 1000
+    )
+    assert milli_on(shape(1, shared_gpus=(GpuShareRequest(1, memory=5, npu="chip"),)), gpus) == 0
 
 
 def test_users_are_named_by_annotation_or_label() -> None:

@@ -16,7 +16,7 @@ from optsched.cluster.decisions import (
     Plan,
     Sense,
 )
-from optsched.cluster.gpu_shares import Card, CardRequest
+from optsched.cluster.gpu_shares import GpuShareRequest, SharedGpu
 from optsched.study.comparison.plan_measures import measure_plan
 from tests.support.small import cluster, gang, node, running, shape
 
@@ -67,8 +67,8 @@ def test_victims_leave_and_those_that_move_stay() -> None:
 
 
 def test_vgpus_are_counted_by_the_larger_of_their_parts() -> None:
-    shared = node("a", 8, cards=(Card("0", 40_000), Card("1", 40_000)))
-    half = gang("g", ("w", 1, shape(1, cards=(CardRequest(1, memory=4_000, cores=50),))))
+    shared = node("a", 8, shared_gpus=(SharedGpu("0", 40_000), SharedGpu("1", 40_000)))
+    half = gang("g", ("w", 1, shape(1, shared_gpus=(GpuShareRequest(1, memory=4_000, cores=50),))))
     snapshot = cluster([shared, node("b", 8, gpu=2)], [half])
     found = measure_plan(snapshot, Plan((Allocate("ns/g-w-0", "a", "ns/g"),), certificate(LEVEL)))
     assert found.allocation == pytest.approx(500 / 4000)

@@ -11,8 +11,8 @@ import pytest
 
 from optsched.cluster.dra_devices import (
     DeviceAllocation,
-    DeviceAsk,
     DeviceClaim,
+    DeviceClaimRequest,
     DeviceClass,
     DeviceId,
     DeviceNeed,
@@ -55,7 +55,7 @@ def asking(name: str, number: int, *, shared: str = "", pods: int = 1, **fields:
         what = (
             replace(task.shape, device_claims=(shared,))
             if shared
-            else replace(task.shape, devices=(DeviceAsk((need,)),))
+            else replace(task.shape, devices=(DeviceClaimRequest((need,)),))
         )
         return replace(task, shape=what, uid=f"uid-{task.key}", device_claims=(key,))
 
@@ -67,9 +67,13 @@ def claims_of(gangs: Sequence[Gang], number: int = 1) -> dict[str, DeviceClaim]:
     for each in gangs:
         for task in each.tasks:
             (key,) = task.device_claims
-            is_own = bool(task.shape.devices)
-            needs = task.shape.devices[0].needs if is_own else (DeviceNeed("gpu", "gpus", number),)
-            found[key] = DeviceClaim(key, needs=needs, is_own=is_own)
+            is_trace_file = bool(task.shape.devices)
+            needs = (
+                task.shape.devices[0].needs
+                if is_trace_file
+                else (DeviceNeed("gpu", "gpus", number),)
+            )
+            found[key] = DeviceClaim(key, needs=needs, is_trace_file=is_trace_file)
     return dict(sorted(found.items()))
 
 

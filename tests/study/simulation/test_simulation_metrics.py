@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from optsched.cluster.gpu_shares import Card, CardRequest
+from optsched.cluster.gpu_shares import GpuShareRequest, SharedGpu
 from optsched.cluster.snapshot import Queue
 from optsched.cluster.topology import HyperNode, Topology
 from optsched.cluster.trace import Arrival, Trace
@@ -260,14 +260,18 @@ def test_without_gpus_cpus_count() -> None:
 
 def test_vgpus_count_by_the_larger_of_their_parts() -> None:
     """A quarter of the memory of a GPU for the first half, with half of its cores then."""
-    asked = [CardRequest(1, memory=10_000), CardRequest(1, memory=10_000, cores=50)]
+    asked = [GpuShareRequest(1, memory=10_000), GpuShareRequest(1, memory=10_000, cores=50)]
     jobs = [
-        Arrival(at * S, gang(name, ("w", 1, shape(1, cards=(card,)))), 10 * S)
+        Arrival(at * S, gang(name, ("w", 1, shape(1, shared_gpus=(card,)))), 10 * S)
         for at, name, card in zip((0, 10), "ab", asked, strict=True)
     ]
-    cards = (Card("0", 40_000), Card("1", 40_000), Card("2", 40_000, npu="chip"))
+    shared_gpus = (
+        SharedGpu("0", 40_000),
+        SharedGpu("1", 40_000),
+        SharedGpu("2", 40_000, npu="chip"),
+    )
     given = trace(*jobs, job("c", 20, 1, gpus=0))
-    given = replace(given, nodes=(node("n0", cpu=8, cards=cards),))
+    given = replace(given, nodes=(node("n0", cpu=8, shared_gpus=shared_gpus),))
     record = [submit(0, "a"), start(0, "a", 0), submit(10, "b"), finish(10, "a")]
     record += [start(10, "b", 1), submit(20, "c"), finish(20, "b")]
     found = measure(given, record)
@@ -277,9 +281,11 @@ def test_vgpus_count_by_the_larger_of_their_parts() -> None:
 
 
 def test_vgpus_and_whole_gpus_are_added_up() -> None:
-    part = Arrival(0, gang("a", ("w", 1, shape(1, cards=(CardRequest(1, cores=30),)))), 10 * S)
+    part = Arrival(
+        0, gang("a", ("w", 1, shape(1, shared_gpus=(GpuShareRequest(1, cores=30),)))), 10 * S
+    )
     given = trace(part, job("b", 0, 10, gpus=2), job("c", 10, 1))
-    shared = node("n1", cpu=8, cards=(Card("0", 40_000),))
+    shared = node("n1", cpu=8, shared_gpus=(SharedGpu("0", 40_000),))
     given = replace(given, nodes=(*given.nodes, shared))
     record = [submit(0, "a"), start(0, "a", 0, on="n1"), submit(0, "b"), start(0, "b", 0, 1)]
     found = measure(given, [*record, submit(10, "c")])

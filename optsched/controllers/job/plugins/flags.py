@@ -31,7 +31,7 @@ class Flags:
         """A flag that takes a number."""
         return int(self.values[name])
 
-    def is_set(self, name: str) -> bool:
+    def boolean(self, name: str) -> bool:
         """A flag that is true or false."""
         return bool(self.values[name])
 

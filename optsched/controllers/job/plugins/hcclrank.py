@@ -17,17 +17,17 @@ def dress(draft: Draft, flags: Flags) -> None:
     """Add the annotation, unless the user has: the variable RANK, else masters before workers."""
     if draft.annotations.get(RANK_INDEX):
         return
-    rank = _given(draft) or _counted(draft, flags)
+    rank = _given_rank(draft) or _count_rank(draft, flags)
     if rank:
         draft.annotations[RANK_INDEX] = rank
 
 
-def _given(draft: Draft) -> str:
+def _given_rank(draft: Draft) -> str:
     variables = (each for container in draft.containers for each in container["env"])
     return next((str(v.get("value") or "") for v in variables if v.get("name") == "RANK"), "")
 
 
-def _counted(draft: Draft, flags: Flags) -> str:
+def _count_rank(draft: Draft, flags: Flags) -> str:
     master, name = flags.text("master"), draft.task.name
     if name == master:
         return str(draft.index)

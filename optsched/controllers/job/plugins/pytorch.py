@@ -32,7 +32,7 @@ def dress(draft: Draft, flags: Flags) -> None:
     ranks = {worker: num_masters + draft.index, master: draft.index}
     if name in ranks:
         add_env(draft.containers, variable("RANK", ranks[name]))
-    if name == worker != master and flags.is_set("wait-master-enabled"):
+    if name == worker != master and flags.boolean("wait-master-enabled"):
         draft.init_containers.append(_waiting(address, flags))
 
 

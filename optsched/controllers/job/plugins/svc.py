@@ -50,7 +50,7 @@ def dress(draft: Draft, flags: Flags) -> None:
     draft.spec["hostname"] = draft.spec.get("hostname") or draft.name
     draft.spec["subdomain"] = draft.spec.get("subdomain") or job.meta.name
     config = config_name(job)
-    if flags.is_set(_INJECT):
+    if flags.boolean(_INJECT):
         add_env(draft.all_containers, *_listed(job, config), *_firsts(job))
     draft.add_volume({"name": config, "configMap": {"name": config}})
     add_mount(draft.all_containers, {"name": config, "mountPath": MOUNTED_AT})
@@ -78,11 +78,11 @@ def extras(job: Job, flags: Flags) -> tuple[Extra, ...]:
         "spec": {
             "clusterIP": "None",
             "selector": pods_of(job),
-            "publishNotReadyAddresses": flags.is_set(_PUBLISH),
+            "publishNotReadyAddresses": flags.boolean(_PUBLISH),
         }
     }
     found = (config, Extra(SERVICE, name, service, {}))
-    if flags.is_set(_OPEN):
+    if flags.boolean(_OPEN):
         return found
     pods = {"matchLabels": pods_of(job)}
     policy = {

@@ -41,11 +41,11 @@ def numa_needs(spec: Fields, annotations: Mapping[str, str]) -> tuple[NumaNeed, 
     containers = list(spec.records("containers"))
     alone = spec.raw("resources") is None and all(map(_is_fixed, (*starters, *containers)))
     running = (*filter(is_sidecar, starters), *containers)
-    needs = (_need(own_request(c), alone=alone) for c in running)
+    needs = (_numa_need(own_request(c), alone=alone) for c in running)
     return tuple(need for need in needs if need.cpus or need.gpus)
 
 
-def _need(asked: Mapping[str, int], *, alone: bool) -> NumaNeed:
+def _numa_need(asked: Mapping[str, int], *, alone: bool) -> NumaNeed:
     cpu_m = asked.get(CPU, 0)
     return NumaNeed(cpu_m // _ONE if alone and cpu_m % _ONE == 0 else 0, asked.get(GPU, 0))
 
@@ -69,16 +69,16 @@ def needs_text(needs: Sequence[NumaNeed]) -> str:
 
 def _marked(text: str) -> tuple[NumaNeed, ...]:
     parts = [part.split(" ") for part in text.split(";")]
-    if not all(len(p) == 2 and all(map(_is_count, p)) for p in parts):
+    if not all(len(p) == 2 and all(map(_is_decimal, p)) for p in parts):
         return ()
     return tuple(NumaNeed(*map(int, p)) for p in parts)
 
 
-def _is_count(text: str) -> bool:
+def _is_decimal(text: str) -> bool:
     return text.isdecimal() and text.isascii() and len(text) <= 9
 
 
-def held_parts(
+def check_numa_parts(
     parts: tuple[NumaPart, ...], needs: Sequence[NumaNeed], remarks: list[FieldError]
 ) -> tuple[NumaPart, ...]:
     """The parts if the needs of a pod can account for them; else none, with a remark.

@@ -37,7 +37,9 @@ NOTES: Final = frozenset({*_AS_THEY_ARE, *_READ_FURTHER})
 _READ: Final = (*_AS_THEY_ARE, *_READ_FURTHER, wellknown.PREEMPTABLE)
 
 
-def written(annotations: Mapping[str, str], namespace: str) -> tuple[str | None, ...]:
+def plugin_annotations_key(
+    annotations: Mapping[str, str], namespace: str
+) -> tuple[str | None, ...]:
     """Everything that decides about the notes of a pod, as it is written."""
     return (*map(annotations.get, _READ), spread_group(annotations, namespace))
 
@@ -50,7 +52,7 @@ def spread_group(annotations: Mapping[str, str], namespace: str) -> str:
     return f"{namespace}/{name}" if name else ""
 
 
-def as_written(notes: Iterable[tuple[str, str]]) -> dict[str, str]:
+def encode_plugin_annotations(notes: Iterable[tuple[str, str]]) -> dict[str, str]:
     """The annotations that say such notes."""
     found = dict(notes)
     if wellknown.VGPU_PODGROUP_POLICY in found:
@@ -58,7 +60,9 @@ def as_written(notes: Iterable[tuple[str, str]]) -> dict[str, str]:
     return found
 
 
-def notes(annotations: Mapping[str, str], namespace: str) -> tuple[tuple[str, str], ...]:
+def read_plugin_annotations(
+    annotations: Mapping[str, str], namespace: str
+) -> tuple[tuple[str, str], ...]:
     """The notes in the annotations of a pod, in order.
 
     That its pods share no vGPU is noted with the name of their PodGroup.

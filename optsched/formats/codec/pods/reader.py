@@ -13,9 +13,9 @@ from optsched.api.schema import MAX_INT32
 from optsched.cluster.amounts import amounts, total
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.task import QueueGate, Task, TaskStatus
-from optsched.formats.bounded_cache import Interned, Recent
-from optsched.formats.codec.gpu_shares import card_uses, held_cards
-from optsched.formats.codec.local_data import wants_of
+from optsched.formats.bounded_cache import Interned, RecentCache
+from optsched.formats.codec.gpu_shares import check_gpu_shares, read_gpu_shares
+from optsched.formats.codec.local_data import read_required_data
 from optsched.formats.codec.pods.eviction_annotations import (
     cooldown_ms,
     estimate_ms,
@@ -25,20 +25,20 @@ from optsched.formats.codec.pods.eviction_annotations import (
     saved_ms,
     started_ms,
 )
-from optsched.formats.codec.pods.numa_requests import held_parts, numa_parts
+from optsched.formats.codec.pods.numa_requests import check_numa_parts, numa_parts
 from optsched.formats.codec.pods.shape_key import shape_key
 from optsched.formats.codec.pods.task_shape import MOST_TERMS, label_keys, task_shape, within_limits
 from optsched.formats.codec.priority_classes import Priorities
 from optsched.formats.codec.resource_claims import ClaimBook, claim_keys
 from optsched.formats.codec.scheduling_groups import gang_name
-from optsched.formats.codec.snapshot_annotations import PROBLEM, marked_device, marked_reason
-from optsched.formats.files.diagnostics import sentence
+from optsched.formats.codec.snapshot_annotations import PROBLEM, read_device_request, read_reason
+from optsched.formats.files.diagnostics import join_messages
 from optsched.units import FieldError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from optsched.cluster.dra_devices import DeviceAsk
+    from optsched.cluster.dra_devices import DeviceClaimRequest
     from optsched.cluster.node_shards import Sharding
     from optsched.cluster.task import TaskShape
 
@@ -59,7 +59,7 @@ _FINISHED: Final = {"Succeeded": TaskStatus.SUCCEEDED, "Failed": TaskStatus.FAIL
 _Shaped: TypeAlias = "tuple[TaskShape, tuple[FieldError, ...]]"
 
 
-class Loners(StrEnum):
+class BarePodRules(StrEnum):
     """What becomes of pods that name no PodGroup."""
 
     PLACE = "place"
@@ -93,7 +93,7 @@ class DecodeOptions:
     scheduler_names: tuple[str, ...] = SCHEDULER_NAMES
     default_queue: str = wellknown.DEFAULT_QUEUE
     sharding: Sharding | None = None
-    loners: Loners = Loners.PLACE
+    loners: BarePodRules = BarePodRules.PLACE
     lifting_classes: frozenset[str] | None = None
     device_schedulers: frozenset[str] | None = None
 
@@ -118,8 +118,8 @@ class PodDecoder:
         self.options = options or DecodeOptions()
         self.priorities = priorities or Priorities()
         self.book = ClaimBook()
-        self._label_keys: Recent[bytes, tuple[str, ...]] = Recent(_SHAPES_KEPT)
-        self._shaped: Recent[tuple[object, ...], _Shaped] = Recent(_SHAPES_KEPT)
+        self._label_keys: RecentCache[bytes, tuple[str, ...]] = RecentCache(_SHAPES_KEPT)
+        self._shaped: RecentCache[tuple[object, ...], _Shaped] = RecentCache(_SHAPES_KEPT)
         self._shapes: Interned[TaskShape] = Interned()
 
     def task(self, pod: Mapping[str, Any]) -> Task:
@@ -130,7 +130,7 @@ class PodDecoder:
         """The task, its unreadable fields, and remarks that do not keep it from being placed."""
         errors: list[FieldError] = []
         meta = _meta(pod, errors)
-        spec, status = _part(pod, "spec"), _part(pod, "status")
+        spec, status = _mapping(pod, "spec"), _mapping(pod, "status")
         shape, unreadable = self._shape(pod, meta)
         errors += unreadable
         node = _text(spec, "spec.nodeName", errors)
@@ -168,15 +168,15 @@ class PodDecoder:
             owner=owner_of(meta),
             is_movable=is_movable(meta),
             estimate_ms=estimate_ms(meta, spec, remarks),
-            cards=held_cards(
-                card_uses(meta.annotations, shape.request, remarks),
-                shape.cards,
+            shared_gpus=check_gpu_shares(
+                read_gpu_shares(meta.annotations, shape.request, remarks),
+                shape.shared_gpus,
                 shape.request,
                 remarks,
             ),
             device_claims=claims,
-            numa=held_parts(numa_parts(meta.annotations, remarks), shape.numa, remarks),
-            wants=wants_of(meta, spec),
+            numa=check_numa_parts(numa_parts(meta.annotations, remarks), shape.numa, remarks),
+            wants=read_required_data(meta, spec),
             gate=_gate(meta, spec) if stands is TaskStatus.PENDING else QueueGate.NONE,
             problem=_problem(meta, errors),
         )
@@ -184,7 +184,7 @@ class PodDecoder:
 
     def gang_priority(self, pod: Mapping[str, Any]) -> int:
         """The priority of a pod among others, which `volcano.sh/task-priority` does not change."""
-        return self._priority(_part(pod, "spec"), [], [])
+        return self._priority(_mapping(pod, "spec"), [], [])
 
     def queue(self, pod: Mapping[str, Any], namespace: Mapping[str, str]) -> str:
         """The queue of a pod without a PodGroup; namespace: the annotations of its namespace.
@@ -192,7 +192,9 @@ class PodDecoder:
         A bound pod counts for the queue that admitted it, as the binder has noted.
         """
         own = _meta(pod, []).annotations
-        if _part(pod, "spec").get("nodeName") and (admitted := own.get(wellknown.ADMITTED_QUEUE)):
+        if _mapping(pod, "spec").get("nodeName") and (
+            admitted := own.get(wellknown.ADMITTED_QUEUE)
+        ):
             return admitted
         named = own.get(wellknown.QUEUE_NAME) or namespace.get(wellknown.QUEUE_NAME)
         return named or self.options.default_queue
@@ -210,7 +212,7 @@ class PodDecoder:
 
     def _fresh(self, pod: Mapping[str, Any], meta: ObjectMeta) -> _Shaped:
         shape, errors = task_shape(pod, meta)
-        device = marked_device(meta.annotations)
+        device = read_device_request(meta.annotations)
         if device is not None:
             shape = replace(shape, device=device)
         return self._shapes.intern(shape), errors
@@ -219,12 +221,12 @@ class PodDecoder:
         """The shape with what its ResourceClaims add; where it runs, only what they count for."""
         book, counted = self.book, [shape.request]
         tied: list[str] = []
-        asks: list[DeviceAsk] = []
+        asks: list[DeviceClaimRequest] = []
         for key in keys:
             claim = book.claims.get(key)
             if claim is not None and book.counts_for(key, pod):
                 counted.append(amounts(claim.counted))
-            if claim is None or not claim.is_own or claim.allocation or claim.problem:
+            if claim is None or not claim.is_trace_file or claim.allocation or claim.problem:
                 tied.append(key)
             else:
                 asks.append(claim.ask)
@@ -236,7 +238,7 @@ class PodDecoder:
 
     def group_elsewhere(self, pod: Mapping[str, Any]) -> str:
         """The gang of the PodGroup that a pod of another scheduler names; empty for others."""
-        spec = _part(pod, "spec")
+        spec = _mapping(pod, "spec")
         if self._is_ours(spec):
             return ""
         meta = _meta(pod, [])
@@ -253,7 +255,7 @@ class PodDecoder:
         return f"{meta.namespace}/{group or self._without_group(meta)}"
 
     def _without_group(self, meta: ObjectMeta) -> str:
-        if self.options.loners is Loners.PLACE:
+        if self.options.loners is BarePodRules.PLACE:
             return IMPLICIT_PREFIX + meta.name
         owner = meta.controller
         return wellknown.MADE_GROUP_PREFIX + (owner.uid if owner else meta.uid)
@@ -267,15 +269,15 @@ class PodDecoder:
         if number is not None:
             errors.append(FieldError("spec.priority", number, _NOT_WHOLE))
         name = _text(spec, "spec.priorityClassName", errors)
-        value = self.priorities.find(name)
+        value = self.priorities.value_of(name)
         if value is None:
             remarks.append(FieldError("spec.priorityClassName", name, _NO_CLASS))
         return value or 0
 
 
-def is_gone(pod: Mapping[str, Any]) -> bool:
+def has_left_cluster(pod: Mapping[str, Any]) -> bool:
     """Whether a pod is on its way out and holds nothing any more: finished, or never on a node."""
-    meta, spec, status = (_part(pod, name) for name in ("metadata", "spec", "status"))
+    meta, spec, status = (_mapping(pod, name) for name in ("metadata", "spec", "status"))
     if meta.get("deletionTimestamp") is None:
         return False
     return not spec.get("nodeName") or _finished(status) is not None
@@ -283,14 +285,14 @@ def is_gone(pod: Mapping[str, Any]) -> bool:
 
 def is_standing(pod: Mapping[str, Any]) -> bool:
     """Whether a pod is bound, has not ended and is not terminating."""
-    meta, spec, status = (_part(pod, name) for name in ("metadata", "spec", "status"))
+    meta, spec, status = (_mapping(pod, name) for name in ("metadata", "spec", "status"))
     is_terminating = meta.get("deletionTimestamp") is not None
     return bool(spec.get("nodeName")) and not is_terminating and _finished(status) is None
 
 
 def claims_of(pod: Mapping[str, Any]) -> tuple[str, ...]:
     """Keys of the ResourceClaims that a pod names; none once it has ended."""
-    spec, status = _part(pod, "spec"), _part(pod, "status")
+    spec, status = _mapping(pod, "spec"), _mapping(pod, "status")
     if not spec.get("resourceClaims") or _finished(status) is not None:
         return ()
     meta = _meta(pod, [])
@@ -299,7 +301,7 @@ def claims_of(pod: Mapping[str, Any]) -> tuple[str, ...]:
 
 def scheduler_of(pod: Mapping[str, Any]) -> str:
     """The scheduler that a pod asks for."""
-    name = _part(pod, "spec").get("schedulerName")
+    name = _mapping(pod, "spec").get("schedulerName")
     return name if isinstance(name, str) and name else OTHER_SCHEDULER
 
 
@@ -319,7 +321,7 @@ def _meta(pod: object, errors: list[FieldError]) -> ObjectMeta:
     return meta if meta.namespace else replace(meta, namespace=DEFAULT_NAMESPACE)
 
 
-def _part(pod: object, name: str) -> dict[str, Any]:
+def _mapping(pod: object, name: str) -> dict[str, Any]:
     part = pod.get(name) if isinstance(pod, dict) else None
     return part if type(part) is dict else {}
 
@@ -385,5 +387,5 @@ def _finished(status: dict[str, Any]) -> TaskStatus | None:
 
 def _problem(meta: ObjectMeta, errors: list[FieldError]) -> Reason | None:
     if errors:
-        return Reason(ReasonCode.INVALID_POD, sentence(errors))
-    return marked_reason(meta.annotations) if PROBLEM in meta.annotations else None
+        return Reason(ReasonCode.INVALID_POD, join_messages(errors))
+    return read_reason(meta.annotations) if PROBLEM in meta.annotations else None

@@ -31,7 +31,7 @@ def pod_request(spec: Fields, status: Fields) -> _Amounts:
     status: where the pod runs, the amounts that the kubelet has already given count where they are
     larger than what the specification asks by now (in-place resize, KEP-1287).
     """
-    held = _held(status)
+    held = _container_resources(status)
     asked = _resized if held and not _is_infeasible(status) else _actual
     total = _containers(spec, lambda container: asked(container, held), own_request)
     _apply_pod_level(spec.record("resources"), total)
@@ -127,7 +127,7 @@ def _is_pod_level(resource: str) -> bool:
 # --- in-place resize -----------------------------------------------------------------------------
 
 
-def _held(status: Fields) -> dict[str, _Amounts]:
+def _container_resources(status: Fields) -> dict[str, _Amounts]:
     """What the kubelet has given to each container, by name."""
     held: dict[str, _Amounts] = {}
     for name in ("containerStatuses", "initContainerStatuses"):

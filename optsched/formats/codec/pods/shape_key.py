@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.formats.codec.gpu_shares import CARDS
 from optsched.formats.codec.pods.numa_requests import NEEDS
-from optsched.formats.codec.pods.plugin_annotations import written
+from optsched.formats.codec.pods.plugin_annotations import plugin_annotations_key
 from optsched.formats.codec.snapshot_annotations import DEVICE
 
 if TYPE_CHECKING:
@@ -32,20 +32,20 @@ def shape_key(pod: Any, meta: ObjectMeta) -> bytes | None:  # noqa: ANN401  anyt
         spec, status = pod.get("spec"), pod.get("status")
         spec, status = {} if spec is None else spec, {} if status is None else status
         own = map(meta.annotations.get, (DEVICE, CARDS, NEEDS))
-        marks = (*own, *written(meta.annotations, meta.namespace))
-        parts = (*_asked(spec), _related(spec, meta), _held(status), marks)
+        marks = (*own, *plugin_annotations_key(meta.annotations, meta.namespace))
+        parts = (*_spec_key(spec), _relations_key(spec, meta), _status_key(status), marks)
         return marshal.dumps(parts, _FORMAT)
     except (AttributeError, TypeError, ValueError):
         return None
 
 
-def _asked(spec: dict[str, Any]) -> tuple[object, ...]:
+def _spec_key(spec: dict[str, Any]) -> tuple[object, ...]:
     get = spec.get
     containers, starters = get("containers"), get("initContainers")
     return (
         # What is empty stands for itself: an empty list is fine where false is an error.
-        containers and [_container(c) for c in containers],
-        starters and [(*_container(c), c.get("restartPolicy")) for c in starters],
+        containers and [_container_key(c) for c in containers],
+        starters and [(*_container_key(c), c.get("restartPolicy")) for c in starters],
         get("overhead"),
         get("resources"),
         get("nodeSelector"),
@@ -55,11 +55,11 @@ def _asked(spec: dict[str, Any]) -> tuple[object, ...]:
     )
 
 
-def _container(container: dict[str, Any]) -> tuple[object, ...]:
+def _container_key(container: dict[str, Any]) -> tuple[object, ...]:
     return container.get("name"), container.get("resources"), container.get("ports")
 
 
-def _related(spec: dict[str, Any], meta: ObjectMeta) -> tuple[object, ...]:
+def _relations_key(spec: dict[str, Any], meta: ObjectMeta) -> tuple[object, ...]:
     """The parts that mean something else in another namespace or for another pod."""
     affinity, spread = spec.get("affinity"), spec.get("topologySpreadConstraints")
     volumes = spec.get("volumes")
@@ -75,20 +75,20 @@ def _claims(volume: dict[str, Any]) -> bool:
     return get("persistentVolumeClaim") is not None or get("ephemeral") is not None
 
 
-def _held(status: dict[str, Any]) -> tuple[object, ...]:
+def _status_key(status: dict[str, Any]) -> tuple[object, ...]:
     """What a kubelet has given to containers, and what it says about changing that."""
     running, starting = status.get("containerStatuses"), status.get("initContainerStatuses")
     if not running and not starting:
         return running, starting
     conditions = status.get("conditions")
     return (
-        running and [_given(s) for s in running],
-        starting and [_given(s) for s in starting],
+        running and [_container_status_key(s) for s in running],
+        starting and [_container_status_key(s) for s in starting],
         conditions and [_resize(c) for c in conditions if c.get("type") not in _OTHER_CONDITIONS],
     )
 
 
-def _given(status: dict[str, Any]) -> tuple[object, ...]:
+def _container_status_key(status: dict[str, Any]) -> tuple[object, ...]:
     return status.get("name"), status.get("allocatedResources"), status.get("resources")
 
 

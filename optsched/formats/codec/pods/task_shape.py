@@ -16,11 +16,11 @@ from optsched.cluster.task import (
     TaskShape,
     Toleration,
 )
-from optsched.formats.codec.ascend_npus import counts_on_cards
+from optsched.formats.codec.ascend_npus import is_npu_amount
 from optsched.formats.codec.core_schemas import POD
-from optsched.formats.codec.gpu_shares import VGPU_PERCENT, card_requests
+from optsched.formats.codec.gpu_shares import VGPU_PERCENT, read_gpu_share_requests
 from optsched.formats.codec.pods.numa_requests import numa_needs
-from optsched.formats.codec.pods.plugin_annotations import notes
+from optsched.formats.codec.pods.plugin_annotations import read_plugin_annotations
 from optsched.formats.codec.pods.resource_requests import is_sidecar, pod_burst, pod_request
 from optsched.formats.codec.selectors import (
     label_selector,
@@ -68,9 +68,9 @@ def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldErr
         host_ports=_host_ports(spec),
         claims=_claims(spec, meta),
         preempts=spec.text("preemptionPolicy") != "Never",
-        cards=card_requests(pod, meta.annotations),
+        shared_gpus=read_gpu_share_requests(pod, meta.annotations),
         numa=numa_needs(spec, meta.annotations),
-        notes=notes(meta.annotations, meta.namespace),
+        notes=read_plugin_annotations(meta.annotations, meta.namespace),
         burst=amounts(pod_burst(spec, dict(request))),
     )
     errors += _beyond_limits(shape)
@@ -129,7 +129,7 @@ _LIMITED: Final = {
 def _request(spec: Fields, status: Fields, errors: list[FieldError]) -> Amounts:
     request = pod_request(spec, status)
     # What says how much of a card is asked for is offered by no node.
-    for name in [n for n in request if n == VGPU_PERCENT or counts_on_cards(n)]:
+    for name in [n for n in request if n == VGPU_PERCENT or is_npu_amount(n)]:
         del request[name]
     beyond = {name: amount for name, amount in request.items() if amount > MAX_ON_NODE}
     errors += [FieldError(f"spec: sum of {n}", a, _TOO_MUCH) for n, a in beyond.items()]

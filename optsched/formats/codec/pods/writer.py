@@ -9,8 +9,8 @@ from optsched.api.meta import ObjectMeta
 from optsched.cluster.dra_devices import is_class_quota
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.task import QueueGate, TaskStatus
-from optsched.formats.codec.gpu_shares import CARDS, request_text, use_marks
-from optsched.formats.codec.local_data import wants_marks
+from optsched.formats.codec.gpu_shares import CARDS, gpu_share_annotations, request_text
+from optsched.formats.codec.local_data import required_data_annotations
 from optsched.formats.codec.pods.eviction_annotations import is_preemptable
 from optsched.formats.codec.pods.numa_requests import (
     NEEDS,
@@ -18,7 +18,7 @@ from optsched.formats.codec.pods.numa_requests import (
     implied_needs,
     needs_text,
 )
-from optsched.formats.codec.pods.plugin_annotations import as_written
+from optsched.formats.codec.pods.plugin_annotations import encode_plugin_annotations
 from optsched.formats.codec.pods.reader import OTHER_SCHEDULER, task_index
 from optsched.formats.codec.scheduling_groups import group_name, is_upstream
 from optsched.formats.codec.selector_writer import (
@@ -31,8 +31,8 @@ from optsched.formats.codec.snapshot_annotations import (
     OWNER,
     PROBLEM,
     WAITING_SINCE,
-    device_text,
-    reason_text,
+    encode_device_request,
+    encode_reason,
     time_text,
 )
 from optsched.units import format_resource_list
@@ -79,7 +79,11 @@ def pod_manifest(task: Task, gang: Gang | None) -> dict[str, Any]:
             **_shape_fields(task.shape),
             **_device_claims(task),
         },
-        "status": {"phase": _PHASE_OF.get(task.status, "Pending"), **nominated, **_since(task)},
+        "status": {
+            "phase": _PHASE_OF.get(task.status, "Pending"),
+            **nominated,
+            **_scheduled_condition(task),
+        },
     }
 
 
@@ -102,7 +106,7 @@ def _device_claims(task: Task) -> dict[str, Any]:
     return {"resourceClaims": listed} if listed else {}
 
 
-def _since(task: Task) -> dict[str, Any]:
+def _scheduled_condition(task: Task) -> dict[str, Any]:
     """Since when a task has its node."""
     if not task.started_ms:
         return {}
@@ -159,25 +163,25 @@ def _task_marks(task: Task, priority: int) -> dict[str, str]:
     if task.gate is not QueueGate.NONE:
         marks[wellknown.QUEUE_ALLOCATION_GATE] = "true"
     if task.problem is not None:
-        marks[PROBLEM] = reason_text(task.problem)
+        marks[PROBLEM] = encode_reason(task.problem)
     return {
         **marks,
         **_shape_marks(task.shape),
-        **use_marks(task.cards),
+        **gpu_share_annotations(task.shared_gpus),
         **decision_marks(task.numa),
-        **wants_marks(task.wants),
+        **required_data_annotations(task.wants),
     }
 
 
 def _shape_marks(shape: TaskShape) -> dict[str, str]:
     """The annotations that say what containers ask for beyond the request of the pod."""
-    marks = as_written(shape.notes)
-    if shape.cards:
-        marks[CARDS] = request_text(shape.cards)
+    marks = encode_plugin_annotations(shape.notes)
+    if shape.shared_gpus:
+        marks[CARDS] = request_text(shape.shared_gpus)
     if shape.numa != implied_needs(shape.request):
         marks[NEEDS] = needs_text(shape.numa)
     if shape.device is not None:
-        marks[DEVICE] = device_text(shape.device)
+        marks[DEVICE] = encode_device_request(shape.device)
     return marks
 
 

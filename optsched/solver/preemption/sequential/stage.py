@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 
 from optsched.cluster.decisions import Allocate, Evict, LevelResult, LevelStatus, Nominate, Sense
-from optsched.cluster.eviction import leaving
+from optsched.cluster.eviction import with_terminating
 from optsched.cluster.snapshot import Entitlement
 from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM
 from optsched.plugins.eviction.victims import ended_gangs
@@ -111,7 +111,7 @@ class EvictionPlan:
 
     def apply_to(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot with the victims terminating, and with what reclaiming queues may hold."""
-        after = leaving(snapshot, {eviction.task for eviction in self.evictions})
+        after = with_terminating(snapshot, {eviction.task for eviction in self.evictions})
         return replace(after, entitlements=self.entitlements) if self.entitlements else after
 
     def find_misplaced(self, problem: Problem, decisions: Decisions) -> frozenset[int]:
@@ -521,8 +521,8 @@ class _Stage:
         np.subtract.at(state.used, running.queue_of[chosen], running.request[chosen])
         own = running.queue_of[chosen] == problem.queue_of[gang]
         state.entitled |= self._compiler.entitled(gang, running.queue_of[chosen[~own]])
-        for v, is_own in zip(chosen.tolist(), own.tolist(), strict=True):
-            task, action = running.tasks[v], PREEMPT if is_own else RECLAIM
+        for v, is_trace_file in zip(chosen.tolist(), own.tolist(), strict=True):
+            task, action = running.tasks[v], PREEMPT if is_trace_file else RECLAIM
             key = problem.snapshot.gangs[gang].key
             self._evictions.append(Evict(task.key, task.node, action, key))
 

@@ -22,10 +22,10 @@ from optsched.cluster.task import (
     Toleration,
 )
 from optsched.formats.codec.pods.reader import (
+    BarePodRules,
     DecodeOptions,
-    Loners,
     PodDecoder,
-    is_gone,
+    has_left_cluster,
     scheduler_of,
 )
 from optsched.formats.codec.priority_classes import Priorities
@@ -57,7 +57,7 @@ def told(made: Any) -> str:
 
 
 def test_pods_without_a_group_wait_for_the_one_that_is_made_for_them():
-    decoder = PodDecoder(DecodeOptions(loners=Loners.WAIT))
+    decoder = PodDecoder(DecodeOptions(loners=BarePodRules.WAIT))
     owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": "u1"}
     owned = pod("a", uid="u", ownerReferences=[{**owner, "controller": True}])
     assert task(owned, decoder).gang == "ns/podgroup-u1"
@@ -229,7 +229,7 @@ def test_the_status_of_a_pod(
     )
     assert task(made).status is status
     assert task(made).node == node
-    assert is_gone(made) is gone
+    assert has_left_cluster(made) is gone
 
 
 # --- shape ---------------------------------------------------------------------------------------
@@ -533,7 +533,7 @@ def test_nothing_that_json_can_hold_raises(metadata: Any, spec: Any, status: Any
     made = {"metadata": metadata, "spec": spec, "status": status}
     assert isinstance(task(made), Task)
     assert isinstance(task(spec), Task)
-    assert is_gone(made) in (True, False)
+    assert has_left_cluster(made) in (True, False)
 
 
 # --- alike pods ----------------------------------------------------------------------------------

@@ -12,15 +12,15 @@ from optsched.api.wellknown import VGPU_PODGROUP_POLICY
 from optsched.cluster.decisions import Allocate, Evict, Nominate
 from optsched.cluster.dra_devices import (
     DeviceAllocation,
-    DeviceAsk,
     DeviceClaim,
+    DeviceClaimRequest,
     DeviceClass,
     DeviceId,
     DeviceNeed,
     Devices,
     PooledDevice,
 )
-from optsched.cluster.gpu_shares import Card, CardRequest, Geometry, Instance
+from optsched.cluster.gpu_shares import Geometry, GpuShareRequest, Instance, SharedGpu
 from optsched.cluster.numa import Alignment, Numa, NumaCell, NumaHold, NumaNeed, NumaPart
 from optsched.cluster.selectors import LabelSelector, Operator, Requirement
 from optsched.cluster.snapshot import Claim, GangPhase, NodeGroups, Queue, Snapshot
@@ -293,7 +293,7 @@ def with_cards(rng: np.random.Generator, snapshot):
         replace(
             n,
             residents=(),
-            cards=tuple(random_card(rng, i) for i in range(int(rng.integers(1, 4)))),
+            shared_gpus=tuple(random_card(rng, i) for i in range(int(rng.integers(1, 4)))),
         )
         for n in snapshot.nodes
     ]
@@ -315,8 +315,10 @@ def with_cards(rng: np.random.Generator, snapshot):
     return cluster(bare, changed, snapshot.queues)
 
 
-def random_card(rng: np.random.Generator, number: int) -> Card:
-    made = Card(f"GPU-{number}", int(rng.choice([400, 800])), int(rng.integers(1, 4)), "hami-core")
+def random_card(rng: np.random.Generator, number: int) -> SharedGpu:
+    made = SharedGpu(
+        f"GPU-{number}", int(rng.choice([400, 800])), int(rng.integers(1, 4)), "hami-core"
+    )
     if rng.random() < 0.7:
         return made
     small, large = Instance("1g", 200, 2), Instance("2g", made.memory, 1)
@@ -326,9 +328,9 @@ def random_card(rng: np.random.Generator, number: int) -> Card:
 
 def asking_for_cards(rng: np.random.Generator, task):
     cores = int(rng.choice([0, 0, 30, 50, 100]))
-    request = CardRequest(int(rng.integers(1, 3)), int(rng.choice([100, 200, 400])), 0, cores)
+    request = GpuShareRequest(int(rng.integers(1, 3)), int(rng.choice([100, 200, 400])), 0, cores)
     notes = ((VGPU_PODGROUP_POLICY, "together"),) if rng.random() < 0.2 else ()
-    return replace(task, shape=replace(task.shape, cards=(request,), notes=notes))
+    return replace(task, shape=replace(task.shape, shared_gpus=(request,), notes=notes))
 
 
 def on_cards(by_name, task):
@@ -338,7 +340,7 @@ def on_cards(by_name, task):
     world = World(Snapshot(0, (here,), (alone,), ()), [Allocate(task.key, here.name, task.gang)])
     if list(VGPU.verify(world)):
         return None
-    return replace(task, cards=VGPU.deal(world).get(task.key, ()))
+    return replace(task, shared_gpus=VGPU.deal(world).get(task.key, ()))
 
 
 @pytest.mark.parametrize("seed", range(100 * EFFORT))
@@ -515,8 +517,8 @@ def with_claims(rng: np.random.Generator, snapshot):
             joins = some_claim(rng, claims)
             for i, task in enumerate(tasks):
                 key = "ns/shared" if is_shared else f"{task.key}-claim"
-                claims[key] = DeviceClaim(key, needs=(need,), is_own=not is_shared)
-                own = (DeviceAsk((need,)),)
+                claims[key] = DeviceClaim(key, needs=(need,), is_trace_file=not is_shared)
+                own = (DeviceClaimRequest((need,)),)
                 tied = (*joins, key) if is_shared else joins
                 made = replace(task.shape, device_claims=tied, devices=() if is_shared else own)
                 tasks[i] = replace(task, shape=made, device_claims=(*joins, key))
