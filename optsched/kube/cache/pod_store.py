@@ -18,7 +18,7 @@ from optsched.formats.codec.pods.reader import (
     has_left_cluster,
     scheduler_of,
 )
-from optsched.formats.codec.snapshot_annotations import without
+from optsched.formats.codec.snapshot_annotations import without_annotations
 from optsched.kube.cache.bound_devices import BoundDevices, BoundDeviceStore
 from optsched.session.flaws import Flaw, FlawCode
 
@@ -371,7 +371,7 @@ class PodStore:
         if not reported.gang.partition("/")[2].startswith(IMPLICIT_PREFIX):
             annotations = {key: annotations[key] for key in _QUEUES if key in annotations}
         if self._bound_devices.is_distrusted(reported.key):
-            annotations = without(annotations, (wellknown.ADMITTED_QUEUE,))
+            annotations = without_annotations(annotations, (wellknown.ADMITTED_QUEUE,))
         spec = _mapping_at(raw, "spec")
         priority = spec.get("priority")
         if type(priority) is int:
