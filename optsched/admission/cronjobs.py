@@ -107,7 +107,7 @@ def _check_job(
     world, settings = around
     filled = fill_in(dict(cron.template), settings, Findings())
     name = f"{cron.meta.name[:_MAX_NAME]}{_SUFFIX}"
-    job = check_job_spec(filled, name, around, findings, _TEMPLATE)
+    job = check_job_spec(filled, name, request, around, findings, _TEMPLATE)
     queue = world.queue(job.queue)
     if queue is None:
         findings.warn(

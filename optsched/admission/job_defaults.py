@@ -9,7 +9,6 @@ from __future__ import annotations
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.admission.resources import is_extended
 from optsched.api.job import DEFAULT_MAX_RETRY, TASK_NAME_PREFIX
 from optsched.api.wellknown import DEFAULT_QUEUE
 
@@ -166,7 +165,7 @@ def _fill_limits(filler: Filler, place: tuple[Step, ...], container: Raw) -> Non
     limits = resources.get("limits")
     held = limits if isinstance(limits, dict) else {}
     missing = {
-        name: value for name, value in requests.items() if is_extended(name) and name not in held
+        name: value for name, value in requests.items() if _is_extended(name) and name not in held
     }
     if not missing or not isinstance(limits, dict | None):
         return
@@ -176,6 +175,11 @@ def _fill_limits(filler: Filler, place: tuple[Step, ...], container: Raw) -> Non
         f"{_dotted(place)}.resources.limits",
         f"{names} was only in requests; Kubernetes wants devices in limits, so it was copied",
     )
+
+
+def _is_extended(resource: str) -> bool:
+    """Whether a resource is a device of a vendor, such as nvidia.com/gpu."""
+    return "/" in resource and "kubernetes.io/" not in resource.removeprefix("requests.")
 
 
 def _dotted(place: tuple[Step, ...]) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from optsched.admission import names
+from optsched.admission.findings import part
 from optsched.admission.graphs import find_cycle
 from optsched.admission.limits import MAX_TASKS, check_count
+from optsched.admission.pod_templates import check_template, containers_of
 from optsched.admission.policies import check_policies
-from optsched.admission.templates import check_template, containers_of
 from optsched.api.fields import Fields
 from optsched.api.job import NumaPolicy, read_job_spec
 from optsched.api.job_schemas import JOB_SPEC
@@ -17,7 +18,7 @@ from optsched.units import CPU, QuantityError, parse_quantity_field
 
 if TYPE_CHECKING:
     from optsched.admission.findings import Findings
-    from optsched.admission.review import Raw
+    from optsched.admission.review import Raw, Request
     from optsched.admission.world import Settings, World
     from optsched.api.job import JobSpec, JobVolume, TaskSpec
     from optsched.api.podgroup import NetworkTopology
@@ -38,9 +39,14 @@ _CONFLICT: Final = (
 
 
 def check_job_spec(
-    raw: Raw, name: str, around: tuple[World, Settings], findings: Findings, path: str = "spec"
+    raw: Raw,
+    name: str,
+    request: Request,
+    around: tuple[World, Settings],
+    findings: Findings,
+    path: str = "spec",
 ) -> JobSpec:
-    """The spec of a job that is to be made, but for its queue, which `queue_access` looks at.
+    """Return the spec of a new job; reports every mistake in it but for those in its queue.
 
     name: of the job. path: of the spec.
     """
@@ -53,7 +59,7 @@ def check_job_spec(
     findings.errors(error for error in errors if not error.path.endswith(_TIER_ERROR))
     _check_tasks(spec, name, path, findings)
     for index, task in enumerate(spec.tasks):
-        check_task(task, name, f"{path}.tasks[{index}]", findings)
+        check_task(task, name, f"{path}.tasks[{index}]", request, findings)
     check_totals(spec, path, findings)
     _check_order(spec, path, findings)
     check_policies(spec.policies, f"{path}.policies", findings)
@@ -82,16 +88,16 @@ def check_task_minimum(task: TaskSpec, job: str, path: str, findings: Findings) 
         )
 
 
-def check_task(task: TaskSpec, job: str, path: str, findings: Findings) -> None:
-    """One task of a job."""
+def check_task(task: TaskSpec, job: str, path: str, request: Request, findings: Findings) -> None:
+    """Report every mistake in one task of a job."""
     check_task_minimum(task, job, path, findings)
     if not names.is_label(task.name):
         findings.invalid(f"{path}.name", task.name, names.LABEL_RULE)
     check_policies(task.policies, f"{path}.policies", findings)
     _check_pod_name(task, job, path, findings)
     _check_partition(task, path, findings)
-    is_read = check_template(task.template, f"{path}.template", findings)
-    if is_read and task.topology_policy is not NumaPolicy.NONE:
+    check_template(task.template, f"{path}.template", request, findings)
+    if task.topology_policy is not NumaPolicy.NONE:
         _check_whole_cpus(task, path, findings)
 
 
@@ -150,9 +156,9 @@ def _check_partition(task: TaskSpec, path: str, findings: Findings) -> None:
 
 
 def _check_whole_cpus(task: TaskSpec, path: str, findings: Findings) -> None:
-    for place, container in containers_of(task.template.get("spec") or {}):
-        resources = container.get("resources") or {}
-        asked = (resources.get("requests") or resources.get("limits") or {}).get(CPU)
+    for place, container in containers_of(task.template):
+        resources = part(container, "resources")
+        asked = (part(resources, "requests") or part(resources, "limits")).get(CPU)
         if not _is_whole(asked):
             findings.deny(
                 f"the cpu request isn't  an integer in {path}.template.spec.{place}: it is "

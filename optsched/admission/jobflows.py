@@ -65,7 +65,7 @@ def validate_template(request: Request, world: World, settings: Settings) -> Res
     if request.action is Action.DELETE or not is_new:
         return findings.response()
     filled = fill_in(part(request.obj, "spec"), settings, Findings())
-    job = check_job_spec(filled, name_of(request), (world, settings), findings)
+    job = check_job_spec(filled, name_of(request), request, (world, settings), findings)
     queue = world.queue(job.queue)
     if queue is None:
         findings.warn(f"spec.queue: there is no queue {job.queue}; no job can be made until it is")

@@ -93,7 +93,7 @@ def check_submission(
 
 def _check_new(request: Request, world: World, settings: Settings, findings: Findings) -> None:
     around = (world, settings)
-    spec = check_job_spec(part(request.obj, "spec"), name_of(request), around, findings)
+    spec = check_job_spec(part(request.obj, "spec"), name_of(request), request, around, findings)
     check_submission(spec, request, around, findings)
 
 

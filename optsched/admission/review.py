@@ -88,7 +88,30 @@ class PodsQuestion:
     namespace: str
 
 
-Question: TypeAlias = AccessQuestion | ObjectQuestion | PodsQuestion
+@dataclass(frozen=True, slots=True)
+class TemplateQuestion:
+    """Whether the API server accepts a pod template; the answer is a `TemplateVerdict`.
+
+    Equal templates are one question, known by the digest of their canonical JSON.
+    """
+
+    digest: str
+    template: Raw = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateVerdict:
+    """What the API server says of a pod template.
+
+    errors: pairs of a field, such as template.spec.containers, and a message; the field is empty
+    where the server names none. Without errors the template is valid.
+    """
+
+    errors: tuple[tuple[str, str], ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+Question: TypeAlias = AccessQuestion | ObjectQuestion | PodsQuestion | TemplateQuestion
 """What only the API server knows; the answers come with the next review of the same request."""
 
 

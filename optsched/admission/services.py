@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from optsched.admission import (
@@ -218,7 +218,8 @@ def review(service: Service, request: Request, world: World, settings: Settings)
         check_shape(request.old, "oldObject", Findings())
         return service.review(request, world, settings)
     except ReviewEnded as ended:
-        return ended.findings.response()
+        # What is left to ask does not matter any more.
+        return replace(ended.findings.response(), questions=())
 
 
 def _misuse(service: Service, request: Request) -> str:

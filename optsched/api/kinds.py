@@ -175,6 +175,7 @@ PRIORITY_CLASS: Final = Kind(
     ("pc",),
     namespaced=False,
 )
+POD_TEMPLATE: Final = Kind("", "v1", "PodTemplate", "podtemplates", "podtemplate")
 POD: Final = Kind("", "v1", "Pod", "pods", "pod", ("po",), has_status=True)
 NODE: Final = Kind("", "v1", "Node", "nodes", "node", ("no",), namespaced=False, has_status=True)
 NAMESPACE: Final = Kind(

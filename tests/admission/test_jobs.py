@@ -374,7 +374,7 @@ REFUSED = [
         job() | {"spec": {"tasks": ["w"]}},
         [
             'spec.tasks[0]: "w" is not a mapping of field names to values',
-            "spec.tasks[0].template.spec.containers: Required value: write at least one container",
+            "spec.tasks[0].template.spec.containers: Required value",
         ],
         id="task no mapping",
     ),

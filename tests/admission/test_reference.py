@@ -43,7 +43,7 @@ RULES = {
     ),
     "/jobs/validate names": f"{REFUSED}[task names twice][task name][job name][pod name too long]",
     "/jobs/validate pod template": (
-        "test_templates.test_a_pod_that_no_server_would_take_is_refused_with_a_sentence"
+        "test_pod_templates.test_a_template_that_the_api_server_refuses_is_denied_by_field"
     ),
     "/jobs/validate topologyPolicy": (
         f"{REFUSED}[parts of cpus][parts of cpus before it starts][topologyPolicy]"

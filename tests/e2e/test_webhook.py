@@ -146,7 +146,7 @@ def test_warnings_reach_the_user(webhook: Webhook, control_plane: ControlPlane, 
     command = [kubectl.binary, f"--kubeconfig={kubectl.kubeconfig}", "create", "-f", "-"]
     result = run(command, input=json.dumps(obj))
     assert result.returncode == 0
-    assert "Warning: spec.tasks[0].template.spec.containers[0].resource: unknown field" in (
+    assert 'Warning: unknown field "spec.tasks[0].template.spec.containers[0].resource"' in (
         result.stderr
     )
 

@@ -66,6 +66,7 @@ class FakeApi:
         self.objects: dict[Ref, Raw] = {}
         self.calls: list[str] = []
         self.writes: list[tuple[Ref, Raw]] = []
+        self.validated: list[Raw] = []
         self._version = 0
         self._before: dict[str, deque[KubeError | None]] = defaultdict(deque)
         self._after: dict[str, deque[KubeError | None]] = defaultdict(deque)
@@ -156,6 +157,12 @@ class FakeApi:
             {**pod, "metadata": {**pod["metadata"], "deletionTimestamp": "2025-06-15T15:00:00Z"}}
         )
         self._end("evict")
+
+    async def validate(self, ref: Ref, body: Raw) -> tuple[str, ...]:
+        """Accept every object: a real API server is asked in tests/e2e/test_pod_templates.py."""
+        await self._begin("validate", ref)
+        self.validated.append(copy.deepcopy(body))
+        return ()
 
     async def list_page(
         self, kind: Kind, limit: int, token: str = "", selection: Selection = EVERYTHING

@@ -174,6 +174,13 @@ class Client:
         path = collection_path(ref.kind, ref.namespace or None)
         return await self._json(_Request("POST", f"{path}?dryRun=All", body))
 
+    async def validate(self, ref: Ref, body: Raw) -> tuple[str, ...]:
+        """See `ValidatingApi`."""
+        path = f"{collection_path(ref.kind, ref.namespace or None)}?dryRun=All&fieldValidation=Warn"
+        async with self._answer(_Request("POST", path, body, accept=_METADATA)) as answer:
+            await answer.read()
+            return tuple(parse_warnings(answer.headers.getall("Warning", ())))
+
     async def patch(self, ref: Ref, body: Raw, subresource: str = "") -> Raw:
         """See `Api`."""
         return await self._json(_Request("PATCH", _path(ref, subresource), body, _MERGE_PATCH))

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE: Final = 512
 """Characters of a message that are kept: the longest useful ones, of RBAC, take some 300."""
+MAX_CAUSES: Final = 100
+"""Causes of a refusal that are kept."""
 
 
 class KubeError(Exception):
@@ -44,17 +46,24 @@ class ApiError(KubeError):
     """A refusal; its text holds nothing of the answer but the message of its Status.
 
     code: the HTTP code. reason: the API's own word for it, such as AlreadyExists. retry_after_s:
-    how long to wait before asking again, where the server says so.
+    how long to wait before asking again, where the server says so. causes: pairs of a field and a
+    message, for each field of an object that is not valid.
     """
 
     def __init__(
-        self, code: int, reason: str, message: str, retry_after_s: float | None = None
+        self,
+        code: int,
+        reason: str,
+        message: str,
+        retry_after_s: float | None = None,
+        causes: tuple[tuple[str, str], ...] = (),
     ) -> None:
         super().__init__(code, reason, message)
         self.code = code
         self.reason = reason
         self.message = message
         self.retry_after_s = retry_after_s
+        self.causes = causes
 
     def __str__(self) -> str:
         return f"{self.code} {self.reason}: {self.message}" if self.message else self.title
@@ -124,8 +133,8 @@ _BY_CODE: Final[Mapping[int, type[ApiError]]] = {
 def parse_error(code: int, body: bytes, phrase: str = "", retry_after: str = "") -> ApiError:
     """The error of an answer.
 
-    Of the body only the reason and the message of a Status are kept: anything else, such as a
-    page of a proxy or an object that was sent back, could hold secrets.
+    Of the body only the reason, the message and the causes of a Status are kept: anything else,
+    such as a page of a proxy or an object that was sent back, could hold secrets.
     """
     status = _parse_status(body)
     delay = float(retry_after) if retry_after.isdecimal() else None
@@ -139,18 +148,35 @@ def error_from_status(status: Mapping[str, Any], retry_after_s: float | None = N
     code = status.get("code")
     number = code if isinstance(code, int) else 500
     details = status.get("details")
-    wait = details.get("retryAfterSeconds") if isinstance(details, dict) else None
+    details = details if isinstance(details, dict) else {}
+    wait = details.get("retryAfterSeconds")
     if retry_after_s is None and isinstance(wait, int) and wait > 0:
         retry_after_s = float(wait)
-    message = str(status.get("message") or "")
-    return _build_error(number, str(status.get("reason") or ""), message, retry_after_s)
+    causes = details.get("causes")
+    listed = causes[:MAX_CAUSES] if isinstance(causes, list) else ()
+    kept = (
+        (_cut(str(cause.get("field") or "")), _cut(str(cause.get("message") or "")))
+        for cause in listed
+        if isinstance(cause, dict)
+    )
+    message, reason = str(status.get("message") or ""), str(status.get("reason") or "")
+    return _build_error(number, reason, message, retry_after_s, tuple(kept))
 
 
-def _build_error(code: int, reason: str, message: str, retry_after_s: float | None) -> ApiError:
+def _build_error(
+    code: int,
+    reason: str,
+    message: str,
+    retry_after_s: float | None,
+    causes: tuple[tuple[str, str], ...] = (),
+) -> ApiError:
     fallback = ServerFault if code >= 500 else ApiError
     made = _BY_REASON.get(reason) or _BY_CODE.get(code, fallback)
-    cut = message if len(message) <= MAX_MESSAGE else f"{message[: MAX_MESSAGE - 1]}…"
-    return made(code, reason, cut, retry_after_s)
+    return made(code, reason, _cut(message), retry_after_s, causes)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE - 1]}…"
 
 
 def _parse_status(body: bytes) -> dict[str, Any] | None:

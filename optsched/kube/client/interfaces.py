@@ -83,6 +83,16 @@ class Api(Protocol):
         """
 
 
+class ValidatingApi(Protocol):
+    """Dry runs."""
+
+    async def validate(self, ref: Ref, body: Raw) -> tuple[str, ...]:
+        """Return the server's warnings on an object that it would create; nothing is stored.
+
+        Raises `Rejected`, with its causes, for an object that is not valid.
+        """
+
+
 class DeletingApi(Api, Protocol):
     """What controllers need besides."""
 

@@ -20,6 +20,7 @@ from optsched.kube.serving.served_certificate import CertificateError, ServedCer
 from optsched.kube.webhook.metrics import WebhookMetrics
 from optsched.kube.webhook.resource_groups_file import ResourceGroupsFile
 from optsched.kube.webhook.server import Reviewer, application, serve_reviews
+from optsched.kube.webhook.template_validator import TemplateValidator
 from optsched.kube.webhook.world import LiveWorld
 
 if TYPE_CHECKING:
@@ -123,7 +124,10 @@ class WebhookProcess:
         def rules_in_force() -> Rules:
             return settings.rules if self._config is None else self._config.settings
 
-        self._reviewer = Reviewer(client, self._world, rules_in_force, self.metrics, clock)
+        templates = TemplateValidator(client, settings.secret.namespace, clock)
+        self._reviewer = Reviewer(
+            client, self._world, rules_in_force, self.metrics, clock, templates
+        )
         self._source: CredentialSource = settings.files or SecretCredentials(
             client, settings.secret, settings.names, clock
         )

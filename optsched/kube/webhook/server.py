@@ -12,7 +12,7 @@ import asyncio
 import logging
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
 from aiohttp import web
 
@@ -23,6 +23,7 @@ from optsched.admission.review import (
     ObjectQuestion,
     PodsQuestion,
     Response,
+    TemplateQuestion,
     TooLarge,
     answer,
     read_body,
@@ -30,7 +31,7 @@ from optsched.admission.review import (
 from optsched.admission.services import review
 from optsched.kube.client.access_review import can_access, list_podgroup_members
 from optsched.kube.client.errors import KubeError, NotFound
-from optsched.kube.client.interfaces import Api
+from optsched.kube.client.interfaces import Api, ValidatingApi
 from optsched.kube.client.selection import SelectiveSource
 from optsched.kube.serving.tls_listener import ConnectionLimits, listen
 from optsched.kube.webhook.review_threads import ReviewThreads
@@ -39,11 +40,12 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from optsched.admission.review import Question, Request
+    from optsched.admission.review import Request
     from optsched.admission.services import Service
     from optsched.admission.world import Settings
     from optsched.kube.serving.http import Address
     from optsched.kube.webhook.metrics import WebhookMetrics
+    from optsched.kube.webhook.template_validator import TemplateValidator
     from optsched.kube.webhook.world import LiveWorld
     from optsched.session.ports import Clock
 
@@ -57,19 +59,28 @@ KEEPALIVE_S: Final = 120.0
 
 LINGERING_S: Final = 1.0
 """How long the rest of a body is read that has been answered already."""
-MOST_ROUNDS: Final = 4
+MAX_ROUNDS: Final = 4
 """Reviews of one request: an answer may raise the next question."""
 
-MOST_QUESTIONS: Final = 64
-"""Questions to the API server that one request may raise together."""
+MAX_QUESTIONS: Final = 64
+"""Questions, apart from those of pod templates, that one request may raise together."""
+
+ANSWERS_S: Final = 0.8 * TIMEOUT_S
+"""How long the API server may take to answer all questions of one request.
+
+The API server that asks for the review gives up after `TIMEOUT_S`: the user shall see a denial that
+says why, rather than a timeout.
+"""
 
 _JSON: Final = "application/json"
+
+_Lookup: TypeAlias = AccessQuestion | ObjectQuestion | PodsQuestion
 
 log = logging.getLogger(__name__)
 
 
-class ReviewingApi(Api, SelectiveSource, Protocol):
-    """What reviews ask of an API server: single objects and lists."""
+class ReviewingApi(Api, SelectiveSource, ValidatingApi, Protocol):
+    """What reviews ask of an API server: single objects, lists and dry runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,30 +95,44 @@ class Reviewer:
     settings: Callable[[], Settings]
     metrics: WebhookMetrics
     clock: Clock
+    templates: TemplateValidator
     lanes: ReviewThreads = field(default_factory=ReviewThreads)
 
     async def _answer_questions(
         self, service: Service, request: Request, response: Response, num_bytes: int
     ) -> Response:
-        """Return the response once all that it asks the API server is answered."""
-        for _ in range(MOST_ROUNDS):
-            if not response.questions or response.problems:
+        """Return the response that follows once the API server has answered its questions.
+
+        A denial asks no more than whether its pod templates are valid, so that users see all
+        mistakes together.
+        """
+        for _ in range(MAX_ROUNDS):
+            templates = [q for q in response.questions if isinstance(q, TemplateQuestion)]
+            others = [q for q in response.questions if not isinstance(q, TemplateQuestion)]
+            if response.problems:
+                others = []
+            if not templates and not others:
                 return response
-            if len(response.questions) > MOST_QUESTIONS:
-                break
+            if len(others) > MAX_QUESTIONS:
+                return Response(
+                    (f"more than {MAX_QUESTIONS} questions of access: use fewer queues",)
+                )
             try:
-                answers = await asyncio.gather(*map(self._answer_question, response.questions))
+                verdicts, *answers = await asyncio.gather(
+                    self.templates.validate(templates), *map(self._answer_question, others)
+                )
             except KubeError as e:
                 log.warning("%s: questions to the API server: %s", service.path, e)
-                return Response((f"the API server did not say whether this is allowed: {e}",))
-            known = dict(zip(response.questions, answers, strict=True))
+                unanswered = f"the API server did not say whether this is allowed: {e}"
+                return replace(response, problems=(*response.problems, unanswered), questions=())
+            known = {**verdicts, **dict(zip(others, answers, strict=True))}
             request = replace(request, answers={**request.answers, **known})
             response = await self.lanes.run(num_bytes, self._review, service, request)
-        if not response.questions or response.problems:
+        if response.allowed or response.problems:
             return response
-        return Response((f"more than {MOST_QUESTIONS} questions of access: use fewer queues",))
+        return Response((f"questions are open after {MAX_ROUNDS} reviews: use fewer queues",))
 
-    async def _answer_question(self, question: Question) -> Any:  # noqa: ANN401  what the question says
+    async def _answer_question(self, question: _Lookup) -> Any:  # noqa: ANN401  what the question says
         match question:
             case AccessQuestion():
                 return await can_access(self.api, question)
@@ -127,9 +152,15 @@ class Reviewer:
         if isinstance(read, _Unread):
             return _plain(read.status, read.text), "malformed"
         request, response = read
-        response = await self._answer_questions(service, request, response, len(body))
-        if response.rests_on:
-            response = await self._review_again(service, request, response, len(body))
+        try:
+            async with asyncio.timeout(ANSWERS_S):
+                response = await self._answer_questions(service, request, response, len(body))
+                if response.rests_on:
+                    response = await self._review_again(service, request, response, len(body))
+        except TimeoutError:
+            log.warning("%s: no answer from the API server in %g s", service.path, ANSWERS_S)
+            late = f"the API server did not say within {ANSWERS_S:g} s whether this is allowed"
+            response = Response((*response.problems, f"{late}: try again"))
         said, result = web.json_response(answer(request.uid, response)), _result_of(response)
         about = (request.action, f"{request.namespace}/{request.name}", request.user)
         log.debug("%s: %s %r by %r: %s", service.path, *about, result)

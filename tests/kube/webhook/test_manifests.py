@@ -82,9 +82,10 @@ def test_the_cluster_role_is_what_is_asked_for() -> None:
     assert {ref.kind for ref in map(configuration_ref, SERVICES)} == set(CONFIGURATIONS)
 
 
-def test_the_role_is_for_its_secrets_alone() -> None:
+def test_the_role_is_for_its_secrets_and_for_dry_runs_of_pod_templates() -> None:
     name = "volcano-admission-secret"
     assert granted("Role") == {
+        ("", kinds.POD_TEMPLATE.plural, "create", ""),
         ("", "secrets", "create", ""),
         *(("", "secrets", verb, name) for verb in ("get", "patch")),
         *(("", "secrets", verb, f"{name}-authority") for verb in ("get", "patch")),

@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
+from optsched.admission.registration import TIMEOUT_S
 from optsched.admission.services import SERVICE_OF, SERVICES
 from optsched.admission.world import Settings
 from optsched.api.kinds import QUEUE, SUBJECT_ACCESS_REVIEW
-from optsched.kube.client.errors import NotFound, Unreachable
+from optsched.kube.client.errors import Forbidden, NotFound, Rejected, Unreachable
 from optsched.kube.reflector.reflector import ABSENT_S
+from optsched.kube.webhook import server
 from optsched.kube.webhook.metrics import WebhookMetrics
 from optsched.kube.webhook.review_threads import MOST_BYTES, MemoryBudget, ReviewThreads
 from optsched.kube.webhook.review_threads import SMALL as MOST_SMALL
 from optsched.kube.webhook.server import MAX_BODY, Reviewer, application
+from optsched.kube.webhook.template_validator import TemplateValidator
 from optsched.kube.webhook.world import KINDS, LiveWorld
 from tests.admission.kit import container, job, task, template
 from tests.kube.fakes import FakeApi, FakeClock, waiting
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from optsched.api.kinds import Kind
+    from optsched.kube.client.errors import KubeError
     from optsched.kube.client.interfaces import Page
 
 pytestmark = pytest.mark.asyncio
@@ -72,7 +76,10 @@ class Hook:
         self.world = LiveWorld(FakeClock(), self.failed.append)
         clock = FakeClock()
         settings = rules or Settings()
-        reviewer = Reviewer(self.api, self.world, lambda: settings, self.metrics, clock, self.lanes)
+        templates = TemplateValidator(self.api, "volcano-system", clock)
+        reviewer = Reviewer(
+            self.api, self.world, lambda: settings, self.metrics, clock, templates, self.lanes
+        )
         self.app = application(SERVICES, reviewer, body_s)
         self.client: TestClient[Any, Any] = TestClient(TestServer(self.app))
 
@@ -405,3 +412,65 @@ async def test_a_server_that_is_away_is_one_line_of_the_log(
         pass
     (line,) = (r.message for r in caplog.records if r.levelname == "WARNING")
     assert line.endswith("can not be followed: refused")
+
+
+# --- pod templates --------------------------------------------------------------------------------
+
+
+async def test_a_template_is_validated_once_and_a_mistake_names_its_field() -> None:
+    hook = Hook()
+    causes = (("template.spec.containers[0].name", "Required value"),)
+    hook.api.refuse("validate", Rejected(422, "Invalid", "is invalid", None, causes))
+    async with following(hook):
+        _, said = await hook.post(review(job(minAvailable=9)))
+        assert said["status"]["message"] == (
+            "spec.tasks[0].template.spec.containers[0].name: Required value; "
+            "job 'minAvailable' should not be greater than total replicas in tasks: "
+            "spec.minAvailable is 9, the tasks have 2"
+        )
+        for _ in range(3):
+            assert (await hook.post(review()))[1]["allowed"]
+    assert len(hook.api.validated) == 1
+
+
+@pytest.mark.parametrize(
+    "error", [Unreachable("no answer"), Forbidden(403, "Forbidden", "podtemplates is forbidden")]
+)
+async def test_without_a_verdict_on_its_templates_no_job_is_let_in(error: KubeError) -> None:
+    hook = Hook()
+    hook.api.refuse("validate", error)
+    async with following(hook):
+        _, said = await hook.post(review())
+    assert said["allowed"] is False
+    assert said["status"]["message"] == (
+        f"the API server did not say whether this is allowed: {error}"
+    )
+
+
+async def test_a_job_with_a_problem_beyond_the_limits_raises_no_questions() -> None:
+    hook = Hook()
+    pods = template(*[container()] * 501)
+    async with following(hook):
+        _, said = await hook.post(review(job(task("a"), task("b", template=pods))))
+    assert said["allowed"] is False
+    assert hook.api.validated == []
+
+
+async def test_an_api_server_that_is_silent_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The denial comes before the API server that asks gives up."""
+
+    class Silent(FakeApi):
+        async def validate(self, ref: Any, body: dict[str, Any]) -> tuple[str, ...]:
+            await asyncio.Event().wait()
+            return ()
+
+    assert server.ANSWERS_S < TIMEOUT_S
+    monkeypatch.setattr(server, "ANSWERS_S", 0.05)
+    async with following(Hook(api=Silent)) as hook:
+        _, said = await hook.post(review())
+    assert said["allowed"] is False
+    assert said["status"]["message"] == (
+        "the API server did not say within 0.05 s whether this is allowed: try again"
+    )

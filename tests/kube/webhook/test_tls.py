@@ -21,6 +21,7 @@ from optsched.kube.serving.http import Address
 from optsched.kube.serving.tls_listener import ConnectionLimits
 from optsched.kube.webhook.metrics import WebhookMetrics
 from optsched.kube.webhook.server import Reviewer, application, serve_reviews
+from optsched.kube.webhook.template_validator import TemplateValidator
 from optsched.kube.webhook.world import LiveWorld
 from tests.admission.kit import container, job, task, template
 from tests.kube.fakes import FakeApi, FakeClock, waiting
@@ -77,7 +78,8 @@ async def serving(
     """The server of the webhook, with the cluster that it needs, over TLS."""
     api, clock = FakeApi(queue("default")), FakeClock()
     world = LiveWorld(clock, lambda _: None)
-    reviewer = Reviewer(api, world, Settings, WebhookMetrics(), clock)
+    templates = TemplateValidator(api, "volcano-system", clock)
+    reviewer = Reviewer(api, world, Settings, WebhookMetrics(), clock, templates)
     credentials, _ = renew_credentials(None, (HOST,), datetime.now(UTC))
     for name, pem in (("crt", credentials.certificate), ("key", credentials.key)):
         (folder / name).write_bytes(pem)

@@ -1,0 +1,141 @@
+"""Pod templates: the API server validates them, by a dry run of a PodTemplate.
+
+Its answer is translated here into findings that name fields of the object under review.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.admission.findings import part
+from optsched.admission.limits import MAX_CLAIMS, MAX_CONTAINERS, check_count
+from optsched.admission.review import TemplateQuestion, TemplateVerdict
+from optsched.units import QuantityError, parse_quantity_field
+from optsched.units.errors import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from optsched.admission.findings import Findings
+    from optsched.admission.review import Raw, Request
+
+_MAX_ITEMS: Final = {
+    "initContainers": MAX_CONTAINERS,
+    "containers": MAX_CONTAINERS,
+    "resourceClaims": MAX_CLAIMS,
+}
+_ROOT: Final = "template"
+_METADATA: Final = ("labels", "annotations")
+"""The API server reports errors in metadata of templates without `metadata` in their path."""
+_PATH_IN_WARNING: Final = re.compile(r'(?:^|(?<="))template(?=\.)')
+_TYPE_ERROR: Final = re.compile(
+    r"cannot unmarshal (?P<found>\w+)(?: (?P<literal>\S+))? into Go struct field \w+\.template"
+    r"(?P<path>(?:\.\w+)*) of type (?P<expected>\S+)"
+)
+_QUANTITY_ERROR: Final = "quantities must match"
+_AMOUNTS: Final = ("requests", "limits", "overhead")
+_AMOUNT_FIELDS: Final = ("sizeLimit", "divisor")
+_JSON_TYPES: Final[Mapping[str, type | tuple[type, ...]]] = {
+    "string": str,
+    "number": (int, float),
+    "bool": bool,
+    "array": list,
+    "object": dict,
+}
+
+
+def check_template(
+    template: Mapping[str, Any], path: str, request: Request, findings: Findings
+) -> None:
+    """Report what the API server has against a pod template.
+
+    path: of the template in the object under review, such as spec.tasks[0].template.
+    """
+    spec = part(template, "spec")
+    for name, most in _MAX_ITEMS.items():
+        items = spec.get(name)
+        num_items = len(items) if isinstance(items, list) else 0
+        check_count(f"{path}.spec.{name}", num_items, most, findings)
+    text = json.dumps(template, sort_keys=True)
+    question = TemplateQuestion(sha256(text.encode()).hexdigest(), dict(template))
+    verdict = findings.answer(question, request, default=TemplateVerdict())
+    for field, message in verdict.errors:
+        if field:
+            findings.deny(f"{path}{_field_below_root(field)}: {message}")
+        else:
+            for sentence in _locate_decoding_error(message, dict(template), path):
+                findings.deny(sentence)
+    for warning in verdict.warnings:
+        findings.warn(_PATH_IN_WARNING.sub(path, warning))
+
+
+def containers_of(template: Mapping[str, Any]) -> Iterator[tuple[str, Raw]]:
+    """Yield init containers and containers of a template, each with its path in the pod's spec."""
+    spec = part(template, "spec")
+    for kind in ("initContainers", "containers"):
+        containers = spec.get(kind)
+        for index, container in enumerate(containers if isinstance(containers, list) else ()):
+            if isinstance(container, dict):
+                yield f"{kind}[{index}]", container
+
+
+def _field_below_root(field: str) -> str:
+    below = field.removeprefix(_ROOT)
+    name = below[1:].partition(".")[0].partition("[")[0]
+    return f".metadata{below}" if name in _METADATA else below
+
+
+def _locate_decoding_error(message: str, template: Raw, path: str) -> Iterator[str]:
+    """Yield a sentence for each field that may be the one that could not be decoded.
+
+    The API server names neither the index in a list nor the field of a quantity.
+    """
+    reason = message.partition("cannot be handled as a PodTemplate: ")[2] or message
+    type_error = _TYPE_ERROR.search(reason)
+    located: list[str] = []
+    if type_error:
+        found, expected = _JSON_TYPES.get(type_error["found"], ()), type_error["expected"]
+        for where, value in _values_at(template, type_error["path"].split(".")[1:], path):
+            is_found = isinstance(value, found) and isinstance(value, bool) == (found is bool)
+            if is_found and type_error["literal"] in (None, json.dumps(value)):
+                located.append(
+                    f"{where}: Invalid value: {shown(value)}: must be of type {expected}"
+                )
+    elif reason.startswith(_QUANTITY_ERROR):
+        for where, value in _amounts_in(template, path):
+            try:
+                parse_quantity_field(value)
+            except QuantityError as e:
+                located.append(f"{where}: Invalid value: {shown(value)}: {e}")
+    yield from located or (f"{path}: {reason}",)
+
+
+def _values_at(value: object, names: list[str], path: str) -> Iterator[tuple[str, object]]:
+    """Yield the values under a path of field names, through every list and mapping at its end."""
+    if isinstance(value, list):
+        for index, each in enumerate(value):
+            yield from _values_at(each, names, f"{path}[{index}]")
+    if not names:
+        yield path, value
+        if isinstance(value, dict):
+            yield from ((f"{path}[{key}]", each) for key, each in value.items())
+    elif isinstance(value, dict) and names[0] in value:
+        yield from _values_at(value[names[0]], names[1:], f"{path}.{names[0]}")
+
+
+def _amounts_in(value: object, path: str) -> Iterator[tuple[str, object]]:
+    """Yield all quantities of a template."""
+    if isinstance(value, list):
+        for index, each in enumerate(value):
+            yield from _amounts_in(each, f"{path}[{index}]")
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            if name in _AMOUNTS and isinstance(each, dict):
+                yield from ((f"{path}.{name}[{key}]", amount) for key, amount in each.items())
+            elif name in _AMOUNT_FIELDS:
+                yield f"{path}.{name}", each
+            else:
+                yield from _amounts_in(each, f"{path}.{name}")
