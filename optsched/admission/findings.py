@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from optsched.units import FieldError
 
 
+_OPEN: Final = object()
 MAX_FINDINGS: Final = 100
 """Problems, and warnings, of one review; nobody reads more, and each costs time."""
 MAX_SENTENCE: Final = 1000
@@ -92,8 +93,9 @@ class Findings:
 
     def answer(self, question: Question, request: Request, default: Any) -> Any:  # noqa: ANN401
         """The answer to a question; the default as long as it is open, with nothing allowed."""
-        if question in request.answers:
-            return request.answers[question]
+        answer = request.answers.get(question, _OPEN)
+        if answer is not _OPEN:
+            return answer
         self._questions[question] = None
         return default
 

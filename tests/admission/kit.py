@@ -43,6 +43,11 @@ class Answers(dict[Any, Any]):
         is_access = isinstance(question, AccessQuestion) and self._is_administrator
         return is_access or isinstance(question, TemplateQuestion) or super().__contains__(question)
 
+    def get(self, question: Any, default: Any = None) -> Any:
+        if question not in self:
+            return default
+        return self[question]
+
     def __missing__(self, question: object) -> Any:
         if not isinstance(question, TemplateQuestion):
             return True

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import ChainMap
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from optsched.admission.review import Request
+    from optsched.admission.review import Question, Request
     from optsched.admission.services import Service
     from optsched.admission.world import Settings
     from optsched.kube.serving.http import Address
@@ -106,6 +107,7 @@ class Reviewer:
         A denial asks no more than whether its pod templates are valid, so that users see all
         mistakes together.
         """
+        known: dict[Question, Any] = {}
         for _ in range(MAX_ROUNDS):
             templates = [q for q in response.questions if isinstance(q, TemplateQuestion)]
             others = [q for q in response.questions if not isinstance(q, TemplateQuestion)]
@@ -125,8 +127,10 @@ class Reviewer:
                 log.warning("%s: questions to the API server: %s", service.path, e)
                 unanswered = f"the API server did not say whether this is allowed: {e}"
                 return replace(response, problems=(*response.problems, unanswered), questions=())
-            known = {**verdicts, **dict(zip(others, answers, strict=True))}
-            request = replace(request, answers={**request.answers, **known})
+            known |= {**verdicts, **dict(zip(others, answers, strict=True))}
+            request = replace(
+                request, answers=ChainMap(known, cast("Any", self.templates.accepted))
+            )
             response = await self.lanes.run(num_bytes, self._review, service, request)
         if response.allowed or response.problems:
             return response
@@ -174,6 +178,8 @@ class Reviewer:
             return _Unread(413, f"the review {e}")
         except MalformedReview as e:
             return _Unread(400, f"not an AdmissionReview: {e}")
+        # A template that was accepted before raises no question.
+        request = replace(request, answers=self.templates.accepted)
         return request, self._review(service, request)
 
     def _review(self, service: Service, request: Request) -> Response:

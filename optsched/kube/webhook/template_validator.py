@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from optsched.admission.review import TemplateQuestion, TemplateVerdict
+from optsched.admission.review import Question, TemplateQuestion, TemplateVerdict
 from optsched.api.kinds import POD_TEMPLATE, Ref
 from optsched.kube.client.errors import KubeError, Rejected
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from optsched.kube.client.interfaces import ValidatingApi
     from optsched.session.ports import Clock
@@ -29,6 +30,36 @@ MAX_DRY_RUNS_OF_REVIEW: Final = 8
 """Dry runs at one time of one review, so that a job of many templates leaves room for others."""
 
 
+class AcceptedTemplates(Mapping[Question, TemplateVerdict]):
+    """Verdicts on templates that the API server has accepted; read by reviews in any thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._verdicts: OrderedDict[str, tuple[float, TemplateVerdict]] = OrderedDict()
+
+    def __getitem__(self, question: object) -> TemplateVerdict:
+        if not isinstance(question, TemplateQuestion):
+            raise KeyError(question)
+        end_s, verdict = self._verdicts[question.digest]
+        if self._clock.monotonic() >= end_s:
+            raise KeyError(question)
+        return verdict
+
+    def __iter__(self) -> Iterator[Question]:
+        """Iterate over nothing: a template is known by its digest alone."""
+        return iter(())
+
+    def __len__(self) -> int:
+        return len(self._verdicts)
+
+    def add(self, question: TemplateQuestion, verdict: TemplateVerdict) -> None:
+        """Remember a verdict for `CACHED_S`; the oldest one is forgotten beyond `MAX_CACHED`."""
+        self._verdicts[question.digest] = (self._clock.monotonic() + CACHED_S, verdict)
+        self._verdicts.move_to_end(question.digest)
+        if len(self._verdicts) > MAX_CACHED:
+            self._verdicts.popitem(last=False)
+
+
 class TemplateValidator:
     """Asks the API server whether pod templates are valid.
 
@@ -41,8 +72,7 @@ class TemplateValidator:
     def __init__(self, api: ValidatingApi, namespace: str, clock: Clock) -> None:
         self._api = api
         self._ref = Ref(POD_TEMPLATE, namespace, "")
-        self._clock = clock
-        self._accepted: OrderedDict[str, tuple[float, TemplateVerdict]] = OrderedDict()
+        self.accepted = AcceptedTemplates(clock)
         self._slots = asyncio.Semaphore(MAX_DRY_RUNS)
 
     async def validate(
@@ -65,9 +95,9 @@ class TemplateValidator:
         return verdicts
 
     async def _validate_template(self, question: TemplateQuestion) -> TemplateVerdict:
-        cached = self._accepted.get(question.digest)
-        if cached and self._clock.monotonic() < cached[0]:
-            return cached[1]
+        accepted = self.accepted.get(question)
+        if accepted is not None:
+            return accepted
         body = {
             "apiVersion": POD_TEMPLATE.api_version,
             "kind": POD_TEMPLATE.kind,
@@ -80,8 +110,5 @@ class TemplateValidator:
         except Rejected as e:
             return TemplateVerdict(e.causes or (("", e.message or e.title),))
         verdict = TemplateVerdict(warnings=warnings)
-        self._accepted[question.digest] = (self._clock.monotonic() + CACHED_S, verdict)
-        self._accepted.move_to_end(question.digest)
-        if len(self._accepted) > MAX_CACHED:
-            self._accepted.popitem(last=False)
+        self.accepted.add(question, verdict)
         return verdict
