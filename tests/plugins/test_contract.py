@@ -215,7 +215,7 @@ class Walk:
         before = self._state()
         tasks = range(self._problem.task_start[gang], self._problem.task_start[gang + 1])
         placed = [task for task in tasks if self._place(gang, task)]
-        if not placed or (self._is_whole(gang, placed) and self._faces.holds(gang)):
+        if not placed or (self._is_whole(gang, placed) and self._faces.all_rules_hold(gang)):
             return
         for task in reversed(placed):
             self._add_task(gang, task, int(self.node_of[task]), -1)
@@ -223,7 +223,7 @@ class Walk:
 
     def _place(self, gang: int, task: int) -> bool:
         task_class = int(self._problem.task_class[task])
-        if self._faces.room(self._ledger.queue_of[gang], task_class) < 1:
+        if self._faces.max_tasks(self._ledger.queue_of[gang], task_class) < 1:
             return False
         fits = (self._idle >= self._problem.classes.request[task_class]).all(axis=1)
         live = self._faces.live_mask(task_class)
@@ -239,7 +239,7 @@ class Walk:
         self._idle[node] -= sign * self._problem.classes.request[task_class]
         self.node_of[task] = node if sign > 0 else UNPLACED
         self._ledger.place(gang, task_class, sign)
-        self._faces.placed(gang, task_class, np.array([node]), np.array([sign]))
+        self._faces.record_placement(gang, task_class, np.array([node]), np.array([sign]))
 
     def _is_whole(self, gang: int, placed: list[int]) -> bool:
         shape = self._problem.shapes.shapes[self._problem.shape_of[gang]]
@@ -252,7 +252,7 @@ class Walk:
         masks = [self._faces.live_mask(c) for c in classes]
         gangs = self._problem.open_gangs.tolist()
         return (
-            [self._faces.room(q, c) for q in queues for c in classes],
+            [self._faces.max_tasks(q, c) for q in queues for c in classes],
             [None if mask is None else mask.tolist() for mask in masks],
             [(self._faces.may_start(g), self._faces.gang_key(g)) for g in gangs],
             [(self._faces.queue_key(q), self._faces.is_overused(q)) for q in queues],

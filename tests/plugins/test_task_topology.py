@@ -149,12 +149,12 @@ def test_what_has_been_placed_counts_and_comes_back() -> None:
     before = scores(found, 0, 2)
     assert before == [100, 100]
     where, one = np.array([1]), np.array([1])
-    found.placed(0, 0, where, one)
-    found.filled(0, 0, where, one)
+    found.record_placement(0, 0, where, one)
+    found.record_tasks(0, 0, where, one)
     assert scores(found, 0, 2) == [75, 100]
     assert scores(found, 1, 2) == [25, 0]
-    found.placed(0, 0, where, -one)
-    found.filled(0, 0, where, -one)
+    found.record_placement(0, 0, where, -one)
+    found.record_tasks(0, 0, where, -one)
     assert scores(found, 0, 2) == before
 
 

@@ -253,7 +253,7 @@ def test_levels_whose_variables_can_give_no_more_are_not_solved(
 def test_levels_that_are_left_when_time_is_over_are_not_solved(
     solved: list[levels.Task], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(levels.Clock, "is_over", property(lambda _: True))
+    monkeypatch.setattr(levels.Clock, "is_expired", property(lambda _: True))
     report = session_with(waiting_by_priority(60, 40), Limits(budget_ms=400, num_workers=1))
     assert len(report.plan.binds) == 40
     assert report.plan.certificate.stopped == levels.OUT_OF_TIME

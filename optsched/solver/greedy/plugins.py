@@ -1,4 +1,4 @@
-"""The greedy faces of all rules of a policy, sorted by what they answer."""
+"""The greedy sides of all plugins of a policy, by extension point."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from optsched.problem.arrays import UNLIMITED
 from optsched.problem.later import once_gone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from optsched.plugins.extension_points import LiveScorer
     from optsched.plugins.ledger import Ledger
@@ -38,161 +38,171 @@ _SWITCH = {
 }
 
 
+_UNSWITCHED = (
+    "comes_first",
+    "leaves",
+    "placed",
+    "filled",
+    "promised",
+    "enqueued",
+    "victim_queue_key",
+)
+"""Methods that are called whatever extension points a policy switches off."""
+
+_VOTES = {
+    "enqueue_vote": (Face.JOB_ENQUEUED, ""),
+    "is_starving": (Face.JOB_STARVING, ""),
+    "preemptable": (Face.PREEMPTABLE, ""),
+    "reclaimable": (Face.RECLAIMABLE, ""),
+    "gang_preemptable": (Face.PREEMPTABLE, "preemptable"),
+    "gang_reclaimable": (Face.RECLAIMABLE, "reclaimable"),
+}
+"""By vote: the extension point that switches it on, and the method that stands in for it."""
+
+
 class GreedyPlugins:
-    """Asks every rule that has something to say, in the policy's order, and no other."""
+    """The greedy sides of a policy's plugins, called in the policy's order.
+
+    Attributes
+    ----------
+    orders_by_class
+        Whether gangs of a class have equal keys until something is placed for them.
+    reads_labels
+        Whether a plugin reads labels, so that gangs of a class may fare differently.
+
+    """
 
     def __init__(self, problem: Problem, rules: RuleSet, ledger: Ledger) -> None:
         opened = [(a, a.rule.open(problem, ledger)) for a in rules.asked]
         self._open = [(a, greedy) for a, greedy in opened if greedy is not None]
-        self._queue_keys: list[Callable[[int], tuple[float, ...]]] = self._having("queue_key")
-        self._gang_keys: list[Callable[[int], tuple[float, ...]]] = self._having("gang_key")
-        self._firsts: list[Callable[[int], bool]] = self._having("comes_first")
-        self._overused: list[Callable[[int], bool]] = self._having("is_overused")
-        self._rooms: list[Callable[[int, int], int]] = self._having("room")
-        self._may_start: list[Callable[[int], bool]] = self._having("may_start")
-        self._holds: list[Callable[[int], bool]] = self._having("holds")
-        self._masks: list[Callable[[int], Bool | None]] = self._having("live_mask")
-        self._ahead = self._looking_ahead(problem, ledger)
-        self._later_masks: list[Callable[[int], Bool | None]] = [
-            self._ahead[mask.__self__].live_mask if mask.__self__ in self._ahead else mask
-            for mask in self._having("later_mask", "live_mask")
-        ]
-        self._gang_masks: list[Callable[[int, int], Bool | None]] = self._having("open_nodes")
-        self._later_gang_masks: list[Callable[[int, int], Bool | None]] = [
-            self._ahead[mask.__self__].open_nodes if mask.__self__ in self._ahead else mask
-            for mask in self._having("open_nodes")
-        ]
-        self._leaving: list[Callable[[int, int], None]] = self._having("leaves")
-        self._scorers: list[Callable[[int, int], LiveScorer | None]] = self._having("live_scorer")
-        self._live: dict[tuple[int, int], list[LiveScorer]] = {}
-        self._runs: list[Callable[[int], Sequence[tuple[int, int]] | None]] = self._having(
-            "task_runs"
-        )
-        self._placed: list[Callable[[int, int, I64, I64], None]] = self._having("placed")
-        self._filled: list[Callable[[int, int, I64, I64], None]] = self._having("filled")
-        self._placed += [
-            ahead.placed for ahead in self._ahead.values() if _overrides(ahead, "placed")
-        ]
-        self._filled += [
-            ahead.filled for ahead in self._ahead.values() if _overrides(ahead, "filled")
-        ]
-        self._promised: list[Callable[[int, I64, I64], None]] = self._having("promised")
-        self._enqueued: list[Callable[[int], None]] = self._having("enqueued")
-        self._votes = self._tiers("enqueue_vote", Face.JOB_ENQUEUED)
-        self._victim_queue_keys: list[Callable[[int, int], tuple[float, ...]]] = self._having(
-            "victim_queue_key"
-        )
-        self._starving = self._tiers("is_starving", Face.JOB_STARVING)
-        self._preemptable = self._tiers("preemptable", Face.PREEMPTABLE)
-        self._reclaimable = self._tiers("reclaimable", Face.RECLAIMABLE)
-        self._gang_preemptable = self._tiers("gang_preemptable", Face.PREEMPTABLE, "preemptable")
-        self._gang_reclaimable = self._tiers("gang_reclaimable", Face.RECLAIMABLE, "reclaimable")
+        self._methods: dict[str, list[Any]] = {
+            name: self._find_methods(name) for name in (*_SWITCH, *_UNSWITCHED)
+        }
+        self._tiers = {name: self._find_votes(name) for name in _VOTES}
+        self._live_scorers: dict[tuple[int, int], list[LiveScorer]] = {}
+        self._add_later_methods(problem, ledger)
         self.orders_by_class = all(
             greedy.orders_by_class
             for active, greedy in self._open
             if _overrides(greedy, "gang_key") and Face.JOB_ORDER in active.faces
         )
         self.reads_labels = any(greedy.reads_labels for _, greedy in self._open)
-        self._movable: list[Callable[[I64], I64]] = self._having("movable")
-        self._may_reclaim: list[Callable[[int, int], bool]] = self._having("may_reclaim")
 
-    def _having(self, method: str, other: str = "") -> list[Any]:
-        """The bound methods of rules that override one, or another, and have it switched on."""
-        asked = other or method
-        switch = _SWITCH.get(asked)
+    def _find_methods(self, method: str, switched_by: str = "") -> list[Any]:
+        """Return the bound methods of plugins that override one and have it switched on.
+
+        Whether it is overridden and switched on is that of `switched_by`, if given.
+        """
+        name = switched_by or method
+        switch = _SWITCH.get(name)
         return [
             getattr(greedy, method)
             for active, greedy in self._open
-            if getattr(type(greedy), asked, None) is not getattr(Greedy, asked, None)
-            and (switch is None or switch in active.faces)
+            if _overrides(greedy, name) and (switch is None or switch in active.faces)
         ]
 
-    def _looking_ahead(self, problem: Problem, ledger: Ledger) -> dict[Greedy, Greedy]:
-        """Faces of rules of users, opened once more as if all who leave had left.
-
-        They stand for `later_mask` where a face has none of its own.
-        """
-        found: dict[Greedy, Greedy] = {}
-        for active, greedy in self._open:
-            looks = _overrides(greedy, "live_mask") or _overrides(greedy, "open_nodes")
-            if active.origin and looks and not _overrides(greedy, "later_mask"):
-                gone = once_gone(problem, ())
-                ahead = None if gone is problem else active.rule.open(gone, ledger)
-                if ahead is not None:
-                    found[greedy] = ahead
-        return found
-
-    def _tiers(self, method: str, switch: Face, other: str = "") -> list[list[Any]]:
-        """The methods of rules that have one, or another, and are switched on, tier by tier."""
-        voting = [
-            (active.tier, getattr(greedy, name))
+    def _find_votes(self, method: str) -> list[list[Any]]:
+        """Return the voting methods of plugins, tier by tier."""
+        switch, stand_in = _VOTES[method]
+        votes = [
+            (active.tier, getattr(greedy, method if _overrides(greedy, method) else stand_in))
             for active, greedy in self._open
-            if switch in active.faces and (name := _overridden(greedy, method, other))
+            if switch in active.faces
+            and (_overrides(greedy, method) or (stand_in and _overrides(greedy, stand_in)))
         ]
-        return [[vote for _, vote in votes] for _, votes in groupby(voting, key=lambda v: v[0])]
+        return [[vote for _, vote in tier] for _, tier in groupby(votes, key=lambda v: v[0])]
+
+    def _add_later_methods(self, problem: Problem, ledger: Ledger) -> None:
+        """Add masks that hold once terminating pods have left.
+
+        A custom plugin without `later_mask` is opened again on the problem without them.
+        """
+        later: dict[Greedy, Greedy] = {}
+        for active, greedy in self._open:
+            has_mask = _overrides(greedy, "live_mask") or _overrides(greedy, "open_nodes")
+            if active.origin and has_mask and not _overrides(greedy, "later_mask"):
+                after = once_gone(problem, ())
+                opened = None if after is problem else active.rule.open(after, ledger)
+                if opened is not None:
+                    later[greedy] = opened
+        self._methods["later_mask"] = [
+            later[mask.__self__].live_mask if mask.__self__ in later else mask
+            for mask in self._find_methods("later_mask", "live_mask")
+        ]
+        self._methods["later_open_nodes"] = [
+            later[mask.__self__].open_nodes if mask.__self__ in later else mask
+            for mask in self._methods["open_nodes"]
+        ]
+        for name in ("placed", "filled"):
+            copies = (greedy for greedy in later.values() if _overrides(greedy, name))
+            self._methods[name] += [getattr(greedy, name) for greedy in copies]
 
     def is_starving(self, gang: int) -> bool:
-        """Whether others may be evicted for a gang: the first tier with an opinion decides."""
-        return bool(self._starving) and all(asks(gang) for asks in self._starving[0])
+        """Whether tasks may be evicted for a gang; the first tier that votes decides."""
+        return bool(self._tiers["is_starving"]) and all(
+            method(gang) for method in self._tiers["is_starving"][0]
+        )
 
     def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
-        """Order of queues that give back, as rules say; their own order, turned, comes next."""
-        return tuple(part for key in self._victim_queue_keys for part in key(queue, claimer))
+        """Return the key that orders queues to reclaim from, smallest first."""
+        return tuple(
+            part for key in self._methods["victim_queue_key"] for part in key(queue, claimer)
+        )
 
     def may_reclaim(self, queue: int, task_class: int) -> bool:
-        """Whether every rule lets a queue claim back room for a task."""
-        return all(asks(queue, task_class) for asks in self._may_reclaim)
+        """Whether every plugin lets a queue reclaim capacity for a task."""
+        return all(method(queue, task_class) for method in self._methods["may_reclaim"])
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Which running tasks may go for a more important gang of their queue."""
-        return _first_answer(self._preemptable, gang, task_class, victims)
+        """Return the running tasks that a gang of higher priority in their queue may preempt."""
+        return _first_answer(self._tiers["preemptable"], gang, task_class, victims)
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Which running tasks may go for a gang of another queue."""
-        return _first_answer(self._reclaimable, gang, task_class, victims)
+        """Return the running tasks that a gang of another queue may reclaim."""
+        return _first_answer(self._tiers["reclaimable"], gang, task_class, victims)
 
     def preempt_reach(self, gang: int) -> Bool | None:
         """(V,) running tasks that `preemptable` may name for a gang now; None for all."""
-        return _reach(self._preemptable, "preempt_reach", gang)
+        return _reach(self._tiers["preemptable"], "preempt_reach", gang)
 
     def reclaim_reach(self, gang: int) -> Bool | None:
         """(V,) running tasks that `reclaimable` may name for a gang now; None for all."""
-        return _reach(self._reclaimable, "reclaim_reach", gang)
+        return _reach(self._tiers["reclaimable"], "reclaim_reach", gang)
 
     def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """The same as `preemptable` where room is made for a whole gang."""
-        return _first_answer(self._gang_preemptable, gang, task_class, victims)
+        """Return the same as `preemptable` where victims are chosen for a whole gang."""
+        return _first_answer(self._tiers["gang_preemptable"], gang, task_class, victims)
 
     def gang_reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """The same as `reclaimable` where room is made for a whole gang."""
-        return _first_answer(self._gang_reclaimable, gang, task_class, victims)
+        """Return the same as `reclaimable` where victims are chosen for a whole gang."""
+        return _first_answer(self._tiers["gang_reclaimable"], gang, task_class, victims)
 
     def movable(self, victims: I64) -> I64:
-        """Which running tasks every rule lets be moved."""
-        for asks in self._movable:
-            victims = asks(victims)
+        """Return the running tasks that every plugin lets be moved."""
+        for method in self._methods["movable"]:
+            victims = method(victims)
         return victims
 
     @property
     def queue_key_reach(self) -> KeyReach:
-        """How far the keys of queues look."""
+        """Whose tasks change the key of a queue."""
         reaches = [
             greedy.queue_key_reach for a, greedy in self._open if Face.QUEUE_ORDER in a.faces
         ]
         return max(reaches, default=KeyReach.OWN)
 
     def queue_key(self, queue: int) -> tuple[float, ...]:
-        """Order of queues, smallest first."""
-        return tuple(part for key in self._queue_keys for part in key(queue))
+        """Return the key that orders queues, smallest first."""
+        return tuple(part for key in self._methods["queue_key"] for part in key(queue))
 
     def gang_key(self, gang: int) -> tuple[float, ...]:
-        """Order of the gangs of a queue, smallest first."""
-        return tuple(part for key in self._gang_keys for part in key(gang))
+        """Return the key that orders the gangs of a queue, smallest first."""
+        return tuple(part for key in self._methods["gang_key"] for part in key(gang))
 
     def waves(self, gangs: Iterable[int]) -> Iterator[list[int]]:
-        """Gangs that are served before all others, then the others."""
+        """Yield the gangs that come before all others, then the others."""
         rest = list(gangs)
-        first = [gang for asks in self._firsts for gang in filter(asks, rest)]
+        first = [gang for method in self._methods["comes_first"] for gang in filter(method, rest)]
         if first:
             leads = set(first)
             first = [gang for gang in rest if gang in leads]
@@ -200,78 +210,78 @@ class GreedyPlugins:
         yield from (wave for wave in (first, rest) if wave)
 
     def is_overused(self, queue: int) -> bool:
-        """Whether any rule says that a queue gets nothing more."""
-        return any(asks(queue) for asks in self._overused)
+        """Whether a plugin rules out further allocations to a queue."""
+        return any(method(queue) for method in self._methods["is_overused"])
 
     def max_tasks(self, queue: int, task_class: int) -> int:
-        """Tasks of a class that every rule still allows a queue."""
+        """Return the most tasks of a class that every plugin still allows a queue."""
         least = int(UNLIMITED)
-        for room in self._rooms:
+        for room in self._methods["room"]:
             least = min(least, room(queue, task_class))
         return least
 
     def may_start(self, gang: int) -> bool:
-        """Whether every rule finds it worth trying to start a gang."""
-        return all(asks(gang) for asks in self._may_start)
+        """Whether no plugin rules out that a gang starts now."""
+        return all(method(gang) for method in self._methods["may_start"])
 
     def all_rules_hold(self, gang: int) -> bool:
-        """Whether every rule holds with what has been placed for a gang."""
-        return all(asks(gang) for asks in self._holds)
+        """Whether every rule holds with the placements of a gang."""
+        return all(method(gang) for method in self._methods["holds"])
 
     def live_mask(self, task_class: int) -> Bool | None:
-        """(N,) nodes that a class may use as things stand; None when that excludes none."""
-        return _intersect_masks(mask(task_class) for mask in self._masks)
+        """(N,) nodes that a class may use now; None if no node is excluded."""
+        return _intersect_masks(mask(task_class) for mask in self._methods["live_mask"])
 
     def later_mask(self, task_class: int) -> Bool | None:
-        """(N,) the same once everything that is leaving has left."""
-        return _intersect_masks(mask(task_class) for mask in self._later_masks)
+        """(N,) nodes that a class may use once terminating pods have left; None for all nodes."""
+        return _intersect_masks(mask(task_class) for mask in self._methods["later_mask"])
 
     def open_nodes(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
         """(N,) nodes open to one more task of a gang now, or once all victims have left."""
         allowed = self.later_mask(task_class) if later else self.live_mask(task_class)
-        for mask in self._later_gang_masks if later else self._gang_masks:
+        for mask in self._methods["later_open_nodes" if later else "open_nodes"]:
             nodes = mask(gang, task_class)
             if nodes is not None:
                 allowed = nodes if allowed is None else allowed & nodes
         return allowed
 
     def record_eviction(self, victim: int, sign: int) -> None:
-        """Tell every rule that a running task is to leave, or stays after all."""
-        for note in self._leaving:
+        """Record the eviction of a running task; with sign -1 its rollback."""
+        for note in self._methods["leaves"]:
             note(victim, sign)
 
     def task_runs(self, gang: int) -> Sequence[tuple[int, int]] | None:
-        """The order of a gang's tasks as the first rule with an opinion says."""
-        found = (runs(gang) for runs in self._runs)
+        """Return the order of a gang's tasks by the first plugin that has one; None without."""
+        found = (runs(gang) for runs in self._methods["task_runs"])
         return next((runs for runs in found if runs is not None), None)
 
     def live_scorers(self, gang: int, entry: int) -> list[LiveScorer]:
-        """What scores nodes for an entry of a gang as things stand."""
-        if not self._scorers:
+        """Return the scorers of an entry of a gang that depend on earlier placements."""
+        if not self._methods["live_scorer"]:
             return []
-        if (gang, entry) not in self._live:
-            found = (scorer(gang, entry) for scorer in self._scorers)
-            self._live[gang, entry] = [scorer for scorer in found if scorer is not None]
-        return self._live[gang, entry]
+        if (gang, entry) not in self._live_scorers:
+            found = (scorer(gang, entry) for scorer in self._methods["live_scorer"])
+            self._live_scorers[gang, entry] = [scorer for scorer in found if scorer is not None]
+        return self._live_scorers[gang, entry]
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
-        """Tell every rule of tasks placed on nodes."""
-        for note in self._placed:
+        """Record tasks of a class placed on nodes."""
+        for note in self._methods["placed"]:
             note(gang, task_class, nodes, counts)
 
     def record_tasks(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
-        """Tell every rule of whose tasks they are."""
-        for note in self._filled:
+        """Record tasks of an entry placed on nodes."""
+        for note in self._methods["filled"]:
             note(gang, entry, nodes, counts)
 
     def record_nomination(self, task_class: int, nodes: I64, counts: I64) -> None:
-        """Tell every rule that tasks placed before are promised room only."""
-        for note in self._promised:
+        """Record that tasks placed before are nominated only."""
+        for note in self._methods["promised"]:
             note(task_class, nodes, counts)
 
     def may_enqueue(self, gang: int) -> bool:
-        """Volcano's vote: any rejection loses, the first tier with a permission wins."""
-        for tier in self._votes:
+        """Whether a gang is enqueued: a rejection wins, else the first tier that permits it."""
+        for tier in self._tiers["enqueue_vote"]:
             votes = [vote(gang) for vote in tier]
             if min(votes) < 0:
                 return False
@@ -280,19 +290,13 @@ class GreedyPlugins:
         return True
 
     def record_enqueued(self, gang: int) -> None:
-        """Tell every rule that a gang has been enqueued."""
-        for note in self._enqueued:
+        """Record that a gang has been enqueued."""
+        for note in self._methods["enqueued"]:
             note(gang)
 
 
 def _overrides(greedy: Greedy, method: str) -> bool:
-    return getattr(type(greedy), method) is not getattr(Greedy, method)
-
-
-def _overridden(greedy: Greedy, *methods: str) -> str:
-    """The first of some methods that a rule has of its own."""
-    mine, plain = type(greedy), Greedy
-    return next((m for m in methods if m and getattr(mine, m) is not getattr(plain, m)), "")
+    return getattr(type(greedy), method, None) is not getattr(Greedy, method, None)
 
 
 def _intersect_masks(masks: Iterable[Bool | None]) -> Bool | None:
@@ -304,16 +308,16 @@ def _intersect_masks(masks: Iterable[Bool | None]) -> Bool | None:
 
 
 def _keep_common(named: I64, found: I64) -> I64:
-    """Victims of both, in the order of the first; sets beat sorting for the few of a node."""
+    """Return victims of both, in the order of the first; a set is faster than sorting here."""
     kept = set(found.tolist())
     return np.array([v for v in named.tolist() if v in kept], np.int64)
 
 
-def _reach(tiers: list[list[Any]], method: str, gang: int) -> Bool | None:
-    """(V,) what the rules of any one tier may all name; None where a tier may name everything."""
+def _reach(tiers: list[list[Any]], reach_of: str, gang: int) -> Bool | None:
+    """(V,) tasks that all plugins of some tier may name; None if a tier may name all tasks."""
     reach: Bool | None = None
     for tier in tiers:
-        found = _intersect_masks(getattr(asks.__self__, method)(gang) for asks in tier)
+        found = _intersect_masks(getattr(vote.__self__, reach_of)(gang) for vote in tier)
         if found is None:
             return None
         reach = found if reach is None else reach | found
@@ -321,11 +325,11 @@ def _reach(tiers: list[list[Any]], method: str, gang: int) -> Bool | None:
 
 
 def _first_answer(tiers: list[list[Any]], gang: int, task_class: int, victims: I64) -> I64:
-    """What all rules of a tier name, from the first tier that names any (`Preemptable`)."""
+    """Return what all plugins of a tier name, of the first tier that names any (`Preemptable`)."""
     for tier in tiers:
         named: I64 | None = None
-        for asks in tier:
-            found: I64 | None = asks(gang, task_class, victims)
+        for method in tier:
+            found: I64 | None = method(gang, task_class, victims)
             if found is not None:
                 named = found if named is None else _keep_common(named, found)
                 if not len(named):
