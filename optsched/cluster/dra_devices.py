@@ -260,7 +260,7 @@ class DeviceClaim:
     needs: tuple[DeviceNeed, ...] = ()
     allocation: DeviceAllocation | None = None
     reserved_for: tuple[str, ...] = ()
-    is_trace_file: bool = False
+    is_per_pod: bool = False
     problem: str = ""
     constraints: tuple[DeviceConstraint, ...] = ()
 

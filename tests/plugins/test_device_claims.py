@@ -340,17 +340,17 @@ def random_claims(rng: np.random.Generator) -> Snapshot:
     claims, gangs = {}, []
     for g in range(3):
         asked = DeviceClaimRequest(random_asks(rng), ties[int(rng.integers(4))])
-        is_trace_file = g < 2
-        what = TaskShape((("cpu", 100),), devices=(asked,) if is_trace_file else ())
-        if not is_trace_file:
+        is_per_pod = g < 2
+        what = TaskShape((("cpu", 100),), devices=(asked,) if is_per_pod else ())
+        if not is_per_pod:
             what = replace(what, device_claims=("ns/shared",))
         made = gang(f"g{g}", ("w", int(rng.integers(1, 3)), what), least=1)
         tasks = []
         for task in made.tasks:
-            key = f"{task.key}-own" if is_trace_file else "ns/shared"
+            key = f"{task.key}-own" if is_per_pod else "ns/shared"
             needs, constraints = asked
             claims[key] = DeviceClaim(
-                key, needs=needs, is_trace_file=is_trace_file, constraints=constraints
+                key, needs=needs, is_per_pod=is_per_pod, constraints=constraints
             )
             tasks.append(replace(task, device_claims=(key,)))
         gangs.append(replace(made, tasks=tuple(tasks)))

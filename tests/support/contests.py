@@ -372,7 +372,7 @@ class _Contest:
             for key in task.device_claims[len(task.shape.device_claims) :]:
                 ((needs, constraints),) = task.shape.devices
                 claims[key] = DeviceClaim(
-                    key, needs=needs, is_trace_file=True, constraints=constraints
+                    key, needs=needs, is_per_pod=True, constraints=constraints
                 )
         for name, here in on_node.items():
             if here and self._from(0, 0, 1):

@@ -87,10 +87,10 @@ def print_object(kind: Kind, obj: Raw, form: str, table: Table | None = None) ->
         show_stored(kind, obj, form)
 
 
-def print_change(kind: Kind, obj: Raw, form: str, join_messages: str) -> None:
+def print_change(kind: Kind, obj: Raw, form: str, sentence: str) -> None:
     """Print what has been done: a sentence, or the object that it has been done to."""
     if form in (TABLE, WIDE):
-        echo(join_messages)
+        echo(sentence)
     else:
         show_stored(kind, obj, form)
 

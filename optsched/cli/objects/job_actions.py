@@ -218,8 +218,8 @@ def order(place: Place, form: str, target: Target, action: str) -> None:
         manifest = command_manifest(JOB, obj, action, inside)
         return await create(client, Ref(COMMAND, inside, ""), manifest)
 
-    join_messages = f"{_WORDS[action]} job {target.name} successfully"
-    print_change(COMMAND, call_cluster(place, ordered), form, join_messages)
+    sentence = f"{_WORDS[action]} job {target.name} successfully"
+    print_change(COMMAND, call_cluster(place, ordered), form, sentence)
 
 
 def remove(place: Place, form: str, target: Target, word: str) -> None:

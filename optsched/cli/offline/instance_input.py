@@ -41,8 +41,8 @@ def instance_of(
         sys.exit(BAD_INPUT)
     for problem in read.problems:
         print_text(console, str(problem), "yellow")
-    for join_messages in _limit_sentences(read.left_out):
-        print_text(console, join_messages, "yellow")
+    for sentence in _limit_sentences(read.left_out):
+        print_text(console, sentence, "yellow")
     for notice in read.notices:
         print_text(console, notice, "dim")
     if strict and (read.problems or read.left_out):

@@ -96,8 +96,8 @@ def show_certificate(console: Console, certificate: Certificate) -> None:
     console.print(table)
     console.print(f"{certificate.verdict} ({certificate.engine}, {certificate.seconds:.2f} s)")
     console.print(f"stopped: {certificate.stopped}", style="dim")
-    for join_messages in certificate.kept_idle:
-        console.print(join_messages, style="yellow")
+    for sentence in certificate.kept_idle:
+        console.print(sentence, style="yellow")
     _show_shares(console, certificate)
 
 

@@ -73,8 +73,7 @@ def parse_device_claim(obj: object) -> tuple[DeviceClaim | None, tuple[FieldErro
         needs=tuple(_device_need(each, meta, constraints) for each in asked.records("requests")),
         allocation=allocation,
         reserved_for=reserved,
-        is_trace_file=POD_CLAIM_NAME in meta.annotations
-        or any(o.kind == "Pod" for o in meta.owners),
+        is_per_pod=POD_CLAIM_NAME in meta.annotations or any(o.kind == "Pod" for o in meta.owners),
         problem=meta.annotations.get(PROBLEM) or _problem(meta, reserved, errors),
         constraints=constraints,
     )
@@ -415,7 +414,7 @@ def _encode_claim(claim: DeviceClaim) -> dict[str, Any]:
     marks = {f"{_NEED_PROBLEM}{n.name}": n.problem for n in claim.needs if n.problem}
     if claim.problem:
         marks[PROBLEM] = claim.problem
-    if claim.is_trace_file:
+    if claim.is_per_pod:
         marks[POD_CLAIM_NAME] = name
     meta = {"name": name, "namespace": namespace, "uid": claim.uid, "annotations": marks}
     reserved = [{"resource": "pods", "name": uid, "uid": uid} for uid in claim.reserved_for]

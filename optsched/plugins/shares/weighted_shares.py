@@ -209,9 +209,9 @@ class _Column:
 
         def precedence(number: int, part: int) -> tuple[bool, int, int]:
             q = takers[number]
-            is_trace_file = q == owner
-            claim = self._own_claim[q] if is_trace_file else self._claim[q]
-            oldest = self._own_oldest[q] if is_trace_file else self._oldest[q]
+            is_own = q == owner
+            claim = self._own_claim[q] if is_own else self._claim[q]
+            oldest = self._own_oldest[q] if is_own else self._oldest[q]
             return claim <= part, oldest, q
 
         for q, amount in zip(takers, fill(total, shares, precedence), strict=True):

@@ -182,7 +182,7 @@ def wrong_with(problem: Reassignment, machine_of: Assignment) -> list[str]:
     if len(machine_of) != len(problem.processes) or strange:
         return [f"{len(machine_of)} processes have machines, {len(strange)} of them unknown ones"]
     groups = (_overfull, _crowded, _too_close, _alone)
-    return [join_messages for rule in groups for join_messages in rule(problem, machine_of)]
+    return [sentence for rule in groups for sentence in rule(problem, machine_of)]
 
 
 def _overfull(problem: Reassignment, machine_of: Assignment) -> Iterator[str]:

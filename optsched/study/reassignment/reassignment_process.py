@@ -158,9 +158,9 @@ class _Race:
         if (cost, new.machine_of) < (best.cost, best.machine_of):
             self._history.append((round(self._effort.clock() - self._began, 3), cost))
             self.best = replace(best, machine_of=new.machine_of, cost=cost, found_by=new.found_by)
-        changes_level = self.best is not best or bound > best.bound
+        is_better = self.best is not best or bound > best.bound
         self.best = replace(self.best, bound=bound)
-        return changes_level
+        return is_better
 
 
 def _listen(worker: WorkerProcess, work: ReassignmentWork, queue: SimpleQueue[Any]) -> None:

@@ -121,10 +121,7 @@ def _notes(found: Comparison) -> list[str]:
     )
     return [
         how,
-        *(
-            f"{join_messages[:1].upper()}{join_messages[1:]}."
-            for join_messages in found.reservations
-        ),
+        *(f"{sentence[:1].upper()}{sentence[1:]}." for sentence in found.reservations),
     ]
 
 

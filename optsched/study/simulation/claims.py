@@ -110,7 +110,7 @@ class ClaimBook:
     def names_leaving(self, task: Task, leaves_ms: int) -> tuple[str, ...]:
         """The claims of the pod of a task while it leaves."""
         found = (self._claims.get(key) for key in task.device_claims)
-        own = {claim.key for claim in found if claim is not None and claim.is_trace_file}
+        own = {claim.key for claim in found if claim is not None and claim.is_per_pod}
         return tuple(f"{k}{_LEFT}{leaves_ms}" if k in own else k for k in task.device_claims)
 
     # --- inside ----------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ class ClaimBook:
     def _is_open(self, key: str) -> bool:
         """Whether it is the own claim of a task, which can get devices."""
         claim = self._claims.get(key)
-        return claim is not None and claim.is_trace_file and not claim.problem
+        return claim is not None and claim.is_per_pod and not claim.problem
 
     def _claim(self, key: str) -> DeviceClaim | None:
         """A claim; that of a pod that leaves is made where it is asked for."""

@@ -67,13 +67,11 @@ def claims_of(gangs: Sequence[Gang], number: int = 1) -> dict[str, DeviceClaim]:
     for each in gangs:
         for task in each.tasks:
             (key,) = task.device_claims
-            is_trace_file = bool(task.shape.devices)
+            is_per_pod = bool(task.shape.devices)
             needs = (
-                task.shape.devices[0].needs
-                if is_trace_file
-                else (DeviceNeed("gpu", "gpus", number),)
+                task.shape.devices[0].needs if is_per_pod else (DeviceNeed("gpu", "gpus", number),)
             )
-            found[key] = DeviceClaim(key, needs=needs, is_trace_file=is_trace_file)
+            found[key] = DeviceClaim(key, needs=needs, is_per_pod=is_per_pod)
     return dict(sorted(found.items()))
 
 

@@ -226,7 +226,7 @@ class PodDecoder:
             claim = book.claims.get(key)
             if claim is not None and book.counts_for(key, pod):
                 counted.append(amounts(claim.counted))
-            if claim is None or not claim.is_trace_file or claim.allocation or claim.problem:
+            if claim is None or not claim.is_per_pod or claim.allocation or claim.problem:
                 tied.append(key)
             else:
                 asks.append(claim.ask)

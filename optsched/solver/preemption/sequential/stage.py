@@ -521,8 +521,8 @@ class _Stage:
         np.subtract.at(state.used, running.queue_of[chosen], running.request[chosen])
         own = running.queue_of[chosen] == problem.queue_of[gang]
         state.entitled |= self._compiler.entitled(gang, running.queue_of[chosen[~own]])
-        for v, is_trace_file in zip(chosen.tolist(), own.tolist(), strict=True):
-            task, action = running.tasks[v], PREEMPT if is_trace_file else RECLAIM
+        for v, is_own in zip(chosen.tolist(), own.tolist(), strict=True):
+            task, action = running.tasks[v], PREEMPT if is_own else RECLAIM
             key = problem.snapshot.gangs[gang].key
             self._evictions.append(Evict(task.key, task.node, action, key))
 

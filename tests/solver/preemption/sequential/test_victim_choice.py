@@ -517,7 +517,7 @@ def with_claims(rng: np.random.Generator, snapshot):
             joins = some_claim(rng, claims)
             for i, task in enumerate(tasks):
                 key = "ns/shared" if is_shared else f"{task.key}-claim"
-                claims[key] = DeviceClaim(key, needs=(need,), is_trace_file=not is_shared)
+                claims[key] = DeviceClaim(key, needs=(need,), is_per_pod=not is_shared)
                 own = (DeviceClaimRequest((need,)),)
                 tied = (*joins, key) if is_shared else joins
                 made = replace(task.shape, device_claims=tied, devices=() if is_shared else own)
