@@ -1,8 +1,8 @@
-"""The objects that controllers look at: what watches tell, and what this process has just written.
+"""The objects that controllers read: from watches, and from writes of this process.
 
-What the server answers to a write is kept at once, so that nobody decides on what was there before
-it; an older state that a watch tells later is passed over. So is an object that was deleted, until
-the watch has told that it is gone.
+The answer to a write is stored at once, so that no controller decides on the state before it; an
+older state that a watch delivers later is ignored. A deleted object is ignored until its watch has
+delivered the deletion.
 """
 
 from __future__ import annotations
@@ -40,29 +40,29 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ANSWERS: Final = 10_000
-"""Questions whose answers are remembered."""
+"""Number of probe answers to remember."""
 
 
 REMEMBERED: Final = 2_000
-"""How many objects that are gone are remembered, of each kind; an answer is late by moments."""
+"""Number of deleted objects to remember per kind; a late answer arrives within moments."""
 
 
 STRANGERS: Final = 10_000
-"""How many objects are remembered that have names which were wanted, and that nobody follows."""
+"""Number of unwatched objects to remember that have a name which was wanted."""
 
 KNOWN_MS: Final = 8000
-"""How long they are; nobody tells when such a name is free."""
+"""How long they are remembered; no watch tells when such a name is free."""
 
 
 _Key: TypeAlias = tuple[str, str]
 """Namespace and name."""
 
 _Place: TypeAlias = "tuple[dict[str, dict[_Key, Raw]], str]"
-"""A way to find objects, and the word under which one is found."""
+"""An index, and the value under which it holds an object."""
 
 
 class _Objects:
-    """The objects of one kind, and the ways to find them."""
+    """The objects of one kind, with their indexes."""
 
     def __init__(self, indexes: Iterable[Index], scopes: tuple[Scope, ...]) -> None:
         self.scopes = scopes
@@ -70,25 +70,25 @@ class _Objects:
         self.by_owner: dict[str, dict[_Key, Raw]] = {}
         self.indexed: dict[Index, dict[str, dict[_Key, Raw]]] = {i: {} for i in indexes}
         self._found_by: dict[_Key, tuple[_Place, ...]] = {}
-        """Where each object is found, so that nothing is reckoned twice."""
+        """The index entries of each object."""
         self.deleted: set[str] = set()
-        """UIDs of what this process has deleted and a watch has not yet told to be gone."""
+        """UIDs of objects that this process has deleted and no watch has confirmed yet."""
         self.ended: dict[str, None] = {}
-        """UIDs of what a watch has told to be gone, the last ones: answers may come after it."""
+        """UIDs of the last objects that a watch has reported as deleted: answers may be late."""
         self.listed: dict[Scope, set[_Key]] = {scope: set() for scope in scopes}
-        """What is in the lists that are being read."""
+        """Keys in the lists that are being read."""
         self.synced: set[Scope] = set()
 
     @property
     def is_synced(self) -> bool:
-        """Whether all that is followed has been listed."""
+        """Whether every watched scope has been listed."""
         return len(self.synced) == len(self.scopes)
 
     def lookup(self, namespace: str, name: str) -> Raw | None:
         return self.by_namespace.get(namespace, {}).get(name)
 
     def store(self, obj: Raw) -> Raw | None:
-        """Keep an object; returns the one that was there."""
+        """Store an object; returns the one that it replaces."""
         key = (namespace_of(obj), name_of(obj))
         before = self.lookup(*key)
         if before is not None:
@@ -110,7 +110,7 @@ class _Objects:
         return before
 
     def end(self, uid: str) -> None:
-        """Remember that an object is gone for good."""
+        """Remember that an object was deleted."""
         self.deleted.discard(uid)
         self.ended[uid] = None
         if len(self.ended) > REMEMBERED:
@@ -137,7 +137,7 @@ class _Objects:
 
 
 def _values(index: Index, obj: Raw) -> tuple[str, ...]:
-    """The words of an object; none where it is not as any object should be."""
+    """Return the index values of an object; none if the index can not read it."""
     try:
         return tuple(index.values(obj))
     except Exception:
@@ -146,7 +146,7 @@ def _values(index: Index, obj: Raw) -> tuple[str, ...]:
 
 
 class Store:
-    """See the module; a `World`."""
+    """The objects of all kinds; a `World`."""
 
     def __init__(
         self,
@@ -156,9 +156,9 @@ class Store:
         on_change: OnChange,
         scopes: Mapping[Kind, tuple[Scope, ...]] | None = None,
     ) -> None:
-        """on_change: told of every change, with the object before and after it.
+        """on_change: called with the object before and after every change.
 
-        scopes: what is followed of a kind, where not all of it; one object may be in several.
+        scopes: the watched parts of kinds that are not watched whole; they may overlap.
         """
         every, narrow = tuple(dict.fromkeys(indexes)), scopes or {}
         self._objects = {
@@ -210,32 +210,32 @@ class Store:
         """See `World`."""
         return self._answered.get(question) is not None
 
-    # --- what is told ----------------------------------------------------------------------------
+    # --- events and writes -----------------------------------------------------------------------
 
     @property
     def kinds(self) -> Collection[Kind]:
-        """The kinds that are kept."""
+        """The kinds in the store."""
         return self._objects.keys()
 
     @property
     def is_synced(self) -> bool:
-        """Whether every kind has been listed as a whole."""
+        """Whether every kind has been listed completely."""
         return all(objects.is_synced for objects in self._objects.values())
 
     def unsynced(self) -> list[str]:
-        """The kinds that have not been listed yet."""
+        """Return the kinds that have not been listed yet."""
         return [kind.plural for kind, objects in self._objects.items() if not objects.is_synced]
 
     def is_narrow(self, kind: Kind) -> bool:
-        """Whether there may be objects of a kind that nobody follows."""
+        """Whether there may be objects of a kind that no watch covers."""
         return kind in self._objects and WHOLE not in self._objects[kind].scopes
 
     def scopes(self, kind: Kind) -> tuple[Scope, ...]:
-        """What is followed of a kind."""
+        """Return the watched scopes of a kind."""
         return self._objects[kind].scopes
 
     def apply(self, kind: Kind, event: WatchEvent, scope: Scope = WHOLE) -> None:
-        """What the watch of a scope tells."""
+        """Apply an event of the watch of a scope."""
         if isinstance(event, Listed):
             self._apply_list(kind, event, scope)
         elif isinstance(event, Deleted):
@@ -244,7 +244,7 @@ class Store:
             self._store_object(kind, event.obj)
 
     def record_written(self, kind: Kind, obj: Raw) -> None:
-        """The server has answered a write with the object as it is now."""
+        """Record the object that the server returned for a write."""
         objects = self._objects.get(kind)
         if objects is None or uid_of(obj) in objects.ended:
             return
@@ -252,23 +252,20 @@ class Store:
             self._store_object(kind, obj)
 
     def record_stranger(self, ref: Ref, obj: Raw) -> None:
-        """Somebody has an object of a name that was wanted; obj: its metadata.
-
-        A watch tells of those that are followed.
-        """
+        """Record an unwatched object that has a name which was wanted; obj: its metadata."""
         if not any(scope.includes(obj) for scope in self._objects[ref.kind].scopes):
             self._strangers.add(ref, (self._clock.now_ms(), obj))
 
     def record_answer(self, question: Question) -> None:
-        """Somebody has answered a question."""
+        """Record that a probe was answered."""
         self._answered.add(question, value=True)
 
     def record_fabric(self, fabric: Fabric, answer: FabricAnswer) -> None:
-        """A fabric has said what it is made of, or has not; nobody asks for any other than this."""
+        """Record the answer of a fabric; that of any other is dropped."""
         self._heard = {fabric: answer}
 
     def record_deleted(self, ref: Ref, uid: str) -> None:
-        """The server has deleted an object; uid: empty for whatever had the name."""
+        """Record a deletion by this process; uid: empty for any object of that name."""
         objects = self._objects.get(ref.kind)
         known = None if objects is None else objects.lookup(ref.namespace, ref.name)
         if objects is None or known is None or (uid and uid_of(known) != uid):
@@ -290,7 +287,7 @@ class Store:
             known = objects.lookup(*key)
             if known is None or key in listed or not scope.includes(known):
                 continue
-            # Not in the list, but perhaps only because the list is older.
+            # Missing in the list, but perhaps only because the list is older.
             if not page.resource_version or not _is_older(page.resource_version, known):
                 objects.end(uid_of(known))
                 self._remove_object(kind, known)
@@ -298,9 +295,10 @@ class Store:
         objects.synced.add(scope)
 
     def _apply_deleted(self, kind: Kind, obj: Raw) -> None:
-        """An object is gone, or no longer in a scope; the watch of another one may have it still.
+        """Apply a deletion, or a change that moved the object out of a scope.
 
-        A server tells the second with the version of the change, the first with one of its own.
+        An object that left a scope may still be in another one. The event then has the version of
+        the change; a deletion has a version of its own.
         """
         objects = self._objects[kind]
         known = objects.lookup(namespace_of(obj), name_of(obj))
@@ -315,10 +313,10 @@ class Store:
     def _store_object(self, kind: Kind, obj: Raw) -> None:
         objects = self._objects[kind]
         meta: dict[str, Any] = obj["metadata"]
-        # Half of an object, and nobody looks at it.
+        # Half of an object, and no controller reads it.
         meta.pop("managedFields", None)
         if kind == NODE:
-            # Names of images make up most of a node.
+            # Names of images are most of a node.
             obj.pop("status", None)
         if uid_of(obj) in objects.deleted:
             return
@@ -338,9 +336,9 @@ class Store:
 
 
 def _is_older(version: str, known: Raw) -> bool:
-    """Whether what is told has been overtaken by what is known, or is the same.
+    """Whether a version is not newer than a known object.
 
-    Versions of a kind are numbers that count up (KEP-5504); of others nothing is known.
+    Versions of a kind are increasing numbers (KEP-5504); others are only compared for equality.
     """
     other = version_of(known)
     if version.isdecimal() and other.isdecimal():

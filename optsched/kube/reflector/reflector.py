@@ -1,8 +1,8 @@
-"""One kind of object, listed once and watched from then on, as reflectors do.
+"""Lists one kind of object and watches it from then on, like client-go's Reflector.
 
-`ReflectorState` decides what comes next and what an answer means; it does no I/O and has no clock.
-`reflect` carries that out. After a break the watch goes on from the last resource version; only
-when that is no longer kept is everything listed again.
+`ReflectorState` decides on the next request and interprets its answer; it does no I/O and reads no
+clock. `reflect` carries that out. After a break the watch resumes at the last resource version;
+only if that has expired is everything listed again.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ if TYPE_CHECKING:
 PAGE_SIZE: Final = 500
 RETRIES: Final = BackoffSteps(first_s=0.2, most_s=15.0)
 AWAY_S: Final = 2.0
-"""The longest pause while the server is away or faulty: soon after its return all is followed.
+"""Longest delay while the server is unavailable, so that watches resume soon after its return.
 
-It holds until something has worked. A server that is back says first that versions are gone, and
-that its storage is not ready; how long it was away does not count for those.
+It applies until a request succeeds: a server that returns first reports expired versions and
+storage that is not ready.
 """
 
 ABSENT_S: Final = 60.0
-"""The pause before a kind that is not installed is looked for again."""
+"""Delay before a kind that is not installed is listed again."""
 
 LIST_AFTER: Final = 8
-"""Failures of a watch in a row after which its resource version is no longer trusted."""
+"""Failures of a watch in a row after which everything is listed again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
     """A page of a list: all objects that exist, from the first page to the last.
 
-    resource_version: of the list as a whole; empty where it is not known.
+    resource_version: of the list as a whole; empty if unknown.
     """
 
     items: tuple[Raw, ...]
@@ -68,7 +68,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """An object is gone; `obj` is as it was last."""
+    """An object was deleted; `obj` is its last state."""
 
     obj: Raw
 
@@ -78,7 +78,7 @@ WatchEvent: TypeAlias = Listed | Changed | Deleted
 
 @dataclass(frozen=True, slots=True)
 class FetchPage:
-    """Ask for a page of the list, after a pause."""
+    """Request a page of the list, after a delay."""
 
     token: str
     pause_s: float
@@ -86,14 +86,14 @@ class FetchPage:
 
 @dataclass(frozen=True, slots=True)
 class StartWatch:
-    """Watch from a resource version on, after a pause."""
+    """Watch from a resource version on, after a delay."""
 
     resource_version: str
     pause_s: float
 
 
 class ReflectorState:
-    """What is known of one list and watch, and what to do next."""
+    """The state of one list and watch, and its next step."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class ReflectorState:
         retries: BackoffSteps = RETRIES,
         absent: tuple[type[KubeError], ...] = (),
     ) -> None:
-        """absent: errors that say, before anything else has come, that there is no such kind."""
+        """absent: errors that mean, before any success, that the kind is not installed."""
         self._backoff = Backoff(retries, chance)
         self._absent = absent
         self._has_worked = False
@@ -112,7 +112,7 @@ class ReflectorState:
         self._was_away = False
 
     def step(self) -> FetchPage | StartWatch:
-        """What to do next."""
+        """Return the next request."""
         pause_s, self._pause_s = self._pause_s, 0.0
         if not self._version:
             return FetchPage(self._token, pause_s)
@@ -120,7 +120,7 @@ class ReflectorState:
         return StartWatch(self._version, pause_s)
 
     def page(self, page: Page) -> Listed:
-        """A page has come; raises KubeError for one from which no watch can go on."""
+        """Handle a page; raises KubeError if no watch can follow it."""
         if not page.token and not page.resource_version:
             raise Garbled("a list has no resource version")
         is_first, self._token = not self._token, page.token
@@ -131,7 +131,7 @@ class ReflectorState:
         return Listed(items, is_first, is_last=not page.token, resource_version=version)
 
     def line(self, line: bytes) -> Changed | Deleted | None:
-        """What a line of a watch says; raises KubeError for one that ends it."""
+        """Handle a line of a watch; raises KubeError if it ends the watch."""
         kind, obj = _event(line)
         if kind == "ERROR":
             raise error_from_status(obj)
@@ -142,18 +142,18 @@ class ReflectorState:
         return Deleted(obj) if kind == "DELETED" else Changed(obj)
 
     def closed(self) -> None:
-        """The server has ended the watch; one that never said anything has failed."""
+        """Handle the end of a watch; one without any event counts as failed."""
         if self._is_silent:
             self._pause_s = min(self._backoff.next_delay(), AWAY_S)
 
     def failed(self, error: KubeError) -> None:
-        """The list or the watch has failed."""
+        """Handle a failed list or watch."""
         self._pause_s = self._backoff.next_delay()
         self._was_away = self._was_away or isinstance(error, Unreachable | ServerFault)
         if self._was_away:
             self._pause_s = min(self._pause_s, AWAY_S)
         if isinstance(error, Gone):
-            # The list that comes next is another request.
+            # The list that follows is a different request.
             self._pause_s = min(self._pause_s, RETRIES.first_s)
         if isinstance(error, self._absent) and not self._has_worked:
             self._pause_s = ABSENT_S
@@ -163,7 +163,7 @@ class ReflectorState:
             self._version = self._token = ""
 
     def _is_lost(self, error: KubeError) -> bool:
-        """Whether going on from where it stood makes no sense, though the server is there."""
+        """Whether to list again: the server answers, but the watch keeps failing."""
         return self._backoff.failures % LIST_AFTER == 0 and isinstance(error, ApiError | Garbled)
 
     def _works(self) -> None:
@@ -199,18 +199,18 @@ async def reflect(
     sleep: Callable[[float], Awaitable[None]],
     on_failure: Callable[[Kind, KubeError], None],
 ) -> AsyncIterator[WatchEvent]:
-    """The events of a kind, for ever.
+    """Yield the events of a kind, for ever.
 
     Parameters
     ----------
     source, kind
-        Whom to ask for what.
+        Where to list and watch which kind.
     reflection
-        Where it stands; a fresh one to begin with.
+        A new state, or one to continue.
     sleep
-        Waits for so many seconds.
+        Waits for some seconds.
     on_failure
-        Told of every failure; it is tried again all the same.
+        Called on every failure; the request is retried.
 
     """
     while True:

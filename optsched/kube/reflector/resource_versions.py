@@ -1,4 +1,4 @@
-"""Which state of each object is the newest, whatever the order in which states arrive."""
+"""Finds the newest state of each object, in whatever order states arrive."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Final
 from optsched.formats.bounded_cache import RecentCache
 
 _REMEMBERED: Final = 8192
-"""Deleted objects that are remembered, so that an old state does not bring them back."""
+"""Number of deleted objects to remember, so that an old state does not restore them."""
 
 
 class ResourceVersions:
     """The newest resource version of each object of one kind, by key.
 
-    Resource versions of a kind are comparable as numbers (KEP-5504); one that is no number, as
-    other servers may write, counts as newer than everything.
+    Resource versions of a kind are comparable as numbers (KEP-5504); one that is no number counts
+    as newer than all others.
     """
 
     def __init__(self) -> None:
@@ -32,12 +32,12 @@ class ResourceVersions:
         return tuple(self._known)
 
     def lookup(self, key: str) -> str:
-        """The newest version of an object; empty where it is not known."""
+        """Return the newest version of an object; empty if unknown."""
         known = self._known.get(key, -1)
         return "" if known < 0 else str(known)
 
     def replace(self, key: str, version: str) -> bool:
-        """Take a state from a list; False if it is known already."""
+        """Record a state from a list; returns False if it is known already."""
         number = _number(version)
         if number is not None and self._known.get(key) == number:
             return False
@@ -45,7 +45,7 @@ class ResourceVersions:
         return True
 
     def change(self, key: str, version: str) -> bool:
-        """Take a state from a watch; False if it is known already, or older than what is known."""
+        """Record a state from a watch; returns False if it is not newer than the known one."""
         number = _number(version)
         if number is None:
             self._record(key, -1)
@@ -59,7 +59,7 @@ class ResourceVersions:
         return True
 
     def delete(self, key: str, version: str) -> bool:
-        """Take a deletion; False if the object does not exist, or has been created again since."""
+        """Record a deletion; returns False if the object is unknown or was created again since."""
         number, newest = _number(version), self._known.get(key)
         if number is not None:
             self._deleted.add(key, max(number, self._deleted.get(key) or -1))
@@ -69,7 +69,7 @@ class ResourceVersions:
         return True
 
     def drop(self, key: str) -> None:
-        """The object does not exist any more."""
+        """Remove an object."""
         del self._known[key]
         if namespace := _namespace(key):
             self.namespaces[namespace] -= 1

@@ -23,7 +23,7 @@ _FINAL: Final = (Unauthorized, Forbidden, NotFound, Rejected)
 
 @dataclass(frozen=True, slots=True)
 class SelectedSource:
-    """A `Source` of what is selected."""
+    """A `Source` of the selected objects."""
 
     source: SelectiveSource
     selection: Selection
@@ -40,10 +40,10 @@ class SelectedSource:
 async def watch_object(
     source: SelectiveSource, ref: Ref, on_failure: Callable[[KubeError], None]
 ) -> AsyncIterator[Raw | None]:
-    """The states of one object as they come, for ever; None where it is not there.
+    """Yield the states of one object as they change, for ever; None while it does not exist.
 
-    on_failure: told of what may pass, such as a server that is away; it is tried again. Raises
-    `KubeError` for what does not pass.
+    on_failure: called on temporary errors, such as an unreachable server; the watch is retried.
+    Raises `KubeError` on permanent ones.
     """
 
     def report_failure(_: Kind, error: KubeError) -> None:

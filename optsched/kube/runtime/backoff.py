@@ -1,4 +1,4 @@
-"""How long to wait before the next try."""
+"""Exponential backoff."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BackoffSteps:
-    """Waiting times that double.
+    """Delays that double.
 
     Attributes
     ----------
     first_s, most_s
-        The first and the longest.
+        The first and the longest delay.
 
     """
 
@@ -24,14 +24,14 @@ class BackoffSteps:
     most_s: float
 
     def delay_after(self, failures: int) -> float:
-        """Seconds to wait after so many failures in a row, at least one."""
+        """Return the delay after so many failures in a row, at least one."""
         return float(min(self.most_s, self.first_s * 2 ** min(failures - 1, 30)))
 
 
 class Backoff:
-    """Waiting times that grow from failure to failure.
+    """Delays that grow from failure to failure.
 
-    Chance takes up to half of each, so that clients which fail together do not come back together.
+    Jitter takes up to half of each, so that clients that fail together do not retry together.
     """
 
     def __init__(self, steps: BackoffSteps, chance: Callable[[], float]) -> None:
@@ -40,10 +40,10 @@ class Backoff:
         self.failures = 0
 
     def next_delay(self) -> float:
-        """Seconds to wait after one more failure."""
+        """Count a failure; returns the delay before the next attempt."""
         self.failures += 1
         return self._steps.delay_after(self.failures) * (1 - self._chance() / 2)
 
     def reset(self) -> None:
-        """Something has worked."""
+        """Start again with the first delay, after a success."""
         self.failures = 0

@@ -1,4 +1,4 @@
-"""The clock of the machine."""
+"""The system clock."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import time
 
 
 class SystemClock:
-    """The only place of a running scheduler where time is read."""
+    """The only place where a running process reads the time."""
 
     def now_ms(self) -> int:
-        """Epoch milliseconds."""
+        """Return epoch milliseconds."""
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Return seconds of a clock that never goes back."""
         return time.monotonic()

@@ -1,11 +1,10 @@
 """Core/v1 Events: what users read under `kubectl describe`.
 
-One event an object and reason: it is written when the reason first holds, and while it keeps
-holding only its count and time are, after 1, 5 and then every 30 minutes. The name of an event
-follows from its object and reason, so that a scheduler that was restarted, or another one, goes on
-with the same event. It has the time at which its note was taken, however late it is written. Events
-take few requests at a time, so that binds need not wait for them, nor they for binds; the oldest
-are given up when too many wait.
+There is one event per object and reason. It is written when the reason first holds; while it still
+holds, count and time are updated after 1, 5 and then every 30 minutes. The name of an event is
+derived from its object and reason, so that a restarted scheduler, or another one, continues the
+same event. Its time is that of its note, however late it is written. Events use few concurrent
+requests, so that they do not delay binds; the oldest are dropped when too many wait.
 """
 
 from __future__ import annotations
@@ -35,40 +34,40 @@ REPEATS_S: Final = (60.0, 300.0, 1800.0)
 MOST_WAITING: Final = 10_000
 REMEMBERED: Final = 50_000
 SWEPT_AT: Final = 1_000
-"""Remembered events from which on those of objects that are gone are forgotten."""
+"""Number of remembered events at which those of deleted objects are forgotten."""
 
 AT_ONCE: Final = 4
 _NAME: Final = 200
-"""Characters of an object's name in the name of its event, which may have 253."""
+"""Characters of the object's name in the name of its event, which may have 253."""
 
 _MESSAGE: Final = 1024
-"""The most that the API server takes (`validateV1EventSeries`, NoteLengthLimit)."""
+"""The most that the API server accepts (`validateV1EventSeries`, NoteLengthLimit)."""
 
 
 log = logging.getLogger(__name__)
 
 Key: TypeAlias = tuple[Ref, str, str, str]
-"""What tells events apart: object, uid, reason, code."""
+"""Identity of an event: object, UID, reason, code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something that happens to an object.
+    """Something to report about an object.
 
     Attributes
     ----------
     about, uid
         The object.
     reason
-        A word for `kubectl get events`.
+        A word, shown by `kubectl get events`.
     code
-        What tells notes of the same reason apart; a note with another code is another event.
+        Distinguishes notes of the same reason: another code makes another event.
     message
         One sentence.
     is_last
-        Whether it is about the end of the object, and so written although that may be gone.
+        Whether it is about the end of the object, and so written even if that is deleted.
     at_ms
-        When it happened; 0 for the moment in which it is noted.
+        When it happened; 0 for now.
 
     """
 
@@ -83,7 +82,7 @@ class Note:
 
     @property
     def key(self) -> Key:
-        """Notes with the same key are the same event."""
+        """Identity: notes with the same key are the same event."""
         return (self.about, self.uid, self.reason, self.code)
 
     @property
@@ -102,10 +101,10 @@ class _Written:
 
 
 class EventHistory:
-    """What has been written when, of objects that are there; no I/O, no clock."""
+    """When each event was last written, for objects that exist; no I/O, no clock."""
 
     def __init__(self, exists: Callable[[Ref, str], bool]) -> None:
-        """exists: whether the object of a uid still exists."""
+        """exists: whether an object with this UID still exists."""
         self._exists = exists
         self._written: dict[Key, _Written] = {}
         self._sweeps_at = SWEPT_AT
@@ -122,18 +121,18 @@ class EventHistory:
         return now_s - entry.at_s >= pause_s
 
     def times(self, note: Note) -> int:
-        """How often a note has been written."""
+        """Return how often a note has been written."""
         entry = self._written.get(note.key)
         return 0 if entry is None else entry.times
 
     def record_write(self, note: Note, now_s: float, times: int) -> None:
-        """A note has been written, and so many times by now."""
+        """Record that a note has been written, so many times by now."""
         self._written[note.key] = _Written(now_s, times)
         if len(self._written) >= self._sweeps_at:
             self._sweep()
 
     def _sweep(self) -> None:
-        """Forget objects that are gone; the next time is when as many again have come."""
+        """Forget deleted objects; the next sweep is due when the number has doubled."""
         for key in [key for key in self._written if not self._exists(key[0], key[1])]:
             del self._written[key]
         for key in list(self._written)[: max(0, len(self._written) - REMEMBERED)]:
@@ -143,7 +142,7 @@ class EventHistory:
 
 @dataclass(frozen=True, slots=True)
 class _Dated:
-    """A note, and when it was taken first and last."""
+    """A note with the times of its first and last occurrence."""
 
     note: Note
     first_ms: int
@@ -151,7 +150,7 @@ class _Dated:
 
 
 class EventRecorder:
-    """Writes notes as events; `run` has to be running for anything to be written."""
+    """Writes notes as events while `run` runs."""
 
     def __init__(
         self,
@@ -161,9 +160,9 @@ class EventRecorder:
         may_write: Callable[[Note], bool] = lambda _: True,
         exists: Callable[[Ref, str], bool] = lambda _about, _uid: True,
     ) -> None:
-        """may_write: asked before each request, whether the event of a note is still due.
+        """may_write: whether the event of a note is still due; checked before each request.
 
-        exists: whether the object of a uid exists; what was written of others is forgotten.
+        exists: whether an object with this UID exists; events of others are forgotten.
         """
         self._api = api
         self._clock = clock
@@ -181,18 +180,18 @@ class EventRecorder:
 
     @property
     def num_dropped(self) -> int:
-        """Events that were given up because too many waited."""
+        """Number of events dropped because too many waited."""
         return self._outbox.num_dropped
 
     def note(self, note: Note) -> None:
-        """Have a note written, unless the same one was written lately."""
+        """Have a note written, unless the same one was written recently."""
         if self._book.is_due(note, self._clock.monotonic()):
             now_ms, waits = note.at_ms or self._clock.now_ms(), self._outbox.pending_value(note.key)
             first_ms = now_ms if waits is None else waits.first_ms
             self._outbox.enqueue(note.key, _Dated(note, first_ms, now_ms))
 
     def clear(self) -> None:
-        """Give up every event that waits."""
+        """Drop every waiting event."""
         self._outbox.clear()
 
     async def run(self) -> None:
@@ -211,13 +210,13 @@ class EventRecorder:
         try:
             times = await (self._repeat(dated, times) if times else self._create(dated))
         except AlreadyExists:
-            # Written by the process before this one, which knew how often.
+            # An earlier process has written it; the event has the count.
             known = await self._api.read(note.ref)
             times = await self._repeat(dated, known.get("count") or 1)
         except NotFound:
             if not times:
                 raise
-            # Servers forget events after an hour.
+            # API servers delete events after an hour.
             times = await self._create(dated)
         self._book.record_write(note, self._clock.monotonic(), times)
 
@@ -227,7 +226,7 @@ class EventRecorder:
         return 1
 
     async def _repeat(self, dated: _Dated, times: int) -> int:
-        """Count a note that was written so often once more; how often it is now."""
+        """Increase the count of an event; returns the new count."""
         note, last = dated.note, format_time(dated.last_ms)
         body = {"lastTimestamp": last, "message": _cut(note.message), "count": times + 1}
         await self._api.patch(note.ref, body)
@@ -240,7 +239,7 @@ def _cut(message: str) -> str:
 
 
 def build_event(note: Note, first: str, last: str) -> Raw:
-    """A new event; first, last: when it happened, as the API writes times."""
+    """Return a new Event object; first, last: when it happened, in the API's time format."""
     about, ref = note.about, note.ref
     involved: dict[str, Any] = {
         "apiVersion": about.kind.api_version,

@@ -5,7 +5,7 @@ Others wait `duration_s` after they saw that renewal, so nobody can lead before 
 stopped, however clocks differ, processes hang or networks break.
 
 `kubernetes.aio.leaderelection` is not used: its renewals may hang longer than its deadline, it
-reads the wall clock, writes local times as UTC, dies of a refused connection and never releases.
+reads the wall clock, writes local times as UTC, fails on a refused connection and never releases.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ class Leadership(Protocol):
 
     @property
     def is_leading(self) -> bool:
-        """Asked before everything that changes the cluster."""
+        """Whether it leads now; checked before every write to the cluster."""
 
     @property
     def term(self) -> int:
-        """0 while it does not lead; another number each time that it begins to."""
+        """0 while it does not lead; another number each time it becomes the leader."""
 
 
 class AlwaysLeading:
-    """Without leader election."""
+    """Leadership without an election."""
 
     is_leading = True
     term = 1
@@ -75,7 +75,7 @@ class LeaseTimes:
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """The lease that decides who of several processes works."""
+    """The lease for which several processes compete."""
 
     namespace: str
     name: str
@@ -83,7 +83,7 @@ class Election:
 
 
 class Elector:
-    """One candidate; `run` has to be running for it to become or stay the leader."""
+    """One candidate; it becomes or stays the leader while `run` runs."""
 
     def __init__(
         self,
@@ -107,20 +107,20 @@ class Elector:
 
     @property
     def is_leading(self) -> bool:
-        """Whether nobody else can be leading right now."""
+        """Whether no other process can be leading now."""
         return self._clock.monotonic() < self._leads_until
 
     @property
     def term(self) -> int:
-        """How often this process has begun to lead; 0 while it does not.
+        """How often this process has become the leader; 0 while it does not lead.
 
-        A renewal that comes late begins another term: others may have led in between.
+        A late renewal starts another term: others may have led in between.
         """
         return self._num_terms if self.is_leading else 0
 
     @property
     def holder(self) -> str:
-        """Who held the lease when it was last seen."""
+        """The holder of the lease when it was last read."""
         return str(_spec(self._lease).get("holderIdentity") or "")
 
     async def run(
@@ -131,8 +131,8 @@ class Elector:
     ) -> None:
         """Try to lead, and keep leading, until cancelled.
 
-        on_failure: told of the first failure in a row. on_success: told of the first answer after
-        failures. on_lead: told when this process becomes the leader.
+        on_failure: called on the first failure in a row. on_success: called on the first answer
+        after failures. on_lead: called when this process becomes the leader.
         """
         has_failed = False
         while True:
@@ -154,7 +154,7 @@ class Elector:
             await self._timing.sleep(max(0.0, began + spread_s - self._clock.monotonic()))
 
     async def step(self) -> None:
-        """One attempt to lead or to stay the leader; raises KubeError when there is no answer."""
+        """Try once to become or stay the leader; raises KubeError if there is no answer."""
         began = self._clock.monotonic()
         try:
             async with asyncio.timeout(self._times.renew_s / 2):
@@ -163,7 +163,7 @@ class Elector:
             self._lease = {}
             raise Unreachable(f"{self._ref}: no answer in time") from e
         except KubeError:
-            # What is known of the lease may be old; the next attempt reads it again.
+            # The known state of the lease may be old; the next attempt reads it again.
             self._lease = {}
             raise
         if leads and not self.is_leading:
@@ -171,17 +171,17 @@ class Elector:
         self._leads_until = began + self._times.renew_s if leads else _NEVER
 
     async def release(self) -> None:
-        """Stop leading, and let another one begin at once; `run` must have ended."""
+        """Stop leading, so that another process leads at once; `run` must have ended."""
         was_leading, self._leads_until = self.is_leading, _NEVER
         if not was_leading:
             return
-        # After a renewal that failed nobody knows what the lease says.
+        # After a failed renewal the state of the lease is unknown.
         self._lease = self._lease or await self._api.read(self._ref)
         if self.holder == self._identity:
             self._lease = await self._write({"holderIdentity": "", "leaseDurationSeconds": 1})
 
     async def _acquire_or_renew(self) -> bool:
-        """Take or renew the lease if it is free; whether it is ours now."""
+        """Take or renew the lease if it is free; returns whether this process holds it."""
         if not (self.is_leading and self._lease):
             try:
                 self._lease = await self._api.read(self._ref)
@@ -203,7 +203,7 @@ class Elector:
         return self._clock.monotonic() - self._seen_at > lasts_s
 
     def _claim(self, spec: Mapping[str, Any]) -> Raw:
-        """The lease as ours; a change of hands is counted."""
+        """Return the spec of a lease held by this process; a change of holder is counted."""
         now = format_micro_time(self._clock.now_ms())
         claim = {
             "holderIdentity": self._identity,

@@ -1,4 +1,4 @@
-"""What processes that run for months have in common: a name, an end, and what to do before it."""
+"""Identity, signals and shutdown of long-running processes."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
 
 
 def identity(environment: Mapping[str, str] = os.environ) -> str:
-    """A name that no other process has.
+    """Return a name that no other process has.
 
-    In a pod it is the pod's: a container that is started again takes its lease again at once, for
-    the one before it has ended. POD_UID has to name the pod, and one process of a pod may elect.
+    In a pod it is that of the pod, so that a restarted container takes its lease again at once.
+    POD_UID has to name the pod, and only one process of a pod may take part in an election.
     """
     uid = environment.get("POD_UID", "")
     return f"{socket.gethostname()}_{uid or uuid.uuid4()}"
 
 
 def freeze_startup_objects() -> None:
-    """Leave out of garbage collections what exists now: modules live as long as the process.
+    """Exclude all current objects from garbage collection: modules live as long as the process.
 
-    A full collection begins once new objects may be a quarter of what it looks at; without modules
+    A full collection starts once new objects are a quarter of the tracked ones; without modules
     that is sooner, and it takes less time.
     """
     gc.collect()
     gc.freeze()
-    gc.collect()  # counts again what is looked at: CPython does that in full collections alone
+    gc.collect()  # resets the count of tracked objects: CPython does so in full collections only
 
 
 async def wait_at_most(seconds: float, action: Coroutine[None, None, None]) -> None:
-    """Wait for something, but not longer."""
+    """Await an action, but not longer than some seconds."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await action
@@ -45,7 +45,7 @@ async def wait_at_most(seconds: float, action: Coroutine[None, None, None]) -> N
 
 @contextmanager
 def handle_signals(actions: Mapping[signal.Signals, Callable[[], None]]) -> Iterator[None]:
-    """Signals do what they are meant to for a while."""
+    """Handle signals by these actions while the context is open."""
     loop = asyncio.get_running_loop()
     for number, action in actions.items():
         loop.add_signal_handler(number, action)

@@ -1,4 +1,4 @@
-"""One warning for one fault: an API server that is away fails every watch, lease and write."""
+"""One warning per outage: an unavailable API server fails every watch, lease and write."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
 
 class Outage:
-    """What fails in a process because the API server is away, faulty or busy."""
+    """The operations of a process that fail because the API server is unavailable."""
 
     def __init__(self) -> None:
         self._failing: set[Hashable] = set()
 
     @property
     def is_active(self) -> bool:
-        """Whether anything still fails because of the server."""
+        """Whether any operation still fails because of the server."""
         return bool(self._failing)
 
     def record_failure(self, about: Hashable, error: KubeError) -> bool:
-        """Note a failure; whether its fault has not been reported yet.
+        """Record a failure; returns whether it is to be reported.
 
-        Errors that are no fault of the server as a whole are new each time.
+        Errors that are no outage are always reported; an outage only with its first failure.
         """
         if not isinstance(error, Unreachable | ServerFault | TooMany):
             self.record_success(about)
@@ -36,9 +36,9 @@ class Outage:
         return is_new
 
     def record_success(self, about: Hashable) -> None:
-        """Note that something works, or is answered."""
+        """Record that an operation succeeded, or was answered."""
         self._failing.discard(about)
 
     def retain(self, is_tried: Callable[[Hashable], bool]) -> None:
-        """Forget what is no longer tried."""
+        """Forget operations that are no longer attempted."""
         self._failing = set(filter(is_tried, self._failing))

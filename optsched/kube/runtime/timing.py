@@ -1,4 +1,4 @@
-"""How this room waits, and the chance that keeps clients from waiting in step."""
+"""Sleep and random numbers, handed in so that tests control them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Waits for seconds, and draws numbers from 0 to 1."""
+    """`sleep` waits for seconds; `chance` returns a random number from 0 to 1."""
 
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     chance: Callable[[], float] = random.random

@@ -1,4 +1,4 @@
-"""Keys that have to be looked at: each once, however often it was asked for, and never by two."""
+"""A work queue as in client-go: each key once, and never handled by two workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RETRIES = BackoffSteps(first_s=0.02, most_s=30.0)
 
 
 class WorkQueue(Generic[K]):
-    """A queue of keys; a key that is added while it is worked on comes again afterwards."""
+    """A queue of keys; a key that is added while it is handled is queued again afterwards."""
 
     def __init__(self, chance: Callable[[], float], retries: BackoffSteps = RETRIES) -> None:
         self._chance = chance
@@ -29,16 +29,16 @@ class WorkQueue(Generic[K]):
         self._work = asyncio.Event()
 
     def __len__(self) -> int:
-        """How many keys wait."""
+        """Return how many keys wait."""
         return len(self._waiting) + len(self._again)
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody works and nothing waits, but for what is to be looked at later."""
+        """Whether no key waits or is handled; delayed keys do not count."""
         return not (self._waiting or self._under_way)
 
     def add(self, key: K) -> None:
-        """Have a key looked at."""
+        """Add a key."""
         if key in self._under_way:
             self._again.add(key)
             return
@@ -46,7 +46,7 @@ class WorkQueue(Generic[K]):
         self._work.set()
 
     def add_after(self, key: K, seconds: float) -> None:
-        """Have a key looked at after a while, or sooner if that was asked for before."""
+        """Add a key after a delay, or sooner if that was requested before."""
         loop = asyncio.get_running_loop()
         known = self._later.get(key)
         if known is not None:
@@ -56,7 +56,7 @@ class WorkQueue(Generic[K]):
         self._later[key] = loop.call_later(seconds, self._add_delayed, key)
 
     async def next_key(self) -> K:
-        """The next key; `done` or `failed` has to follow."""
+        """Return the next key; `mark_done` or `retry_later` has to follow."""
         while not self._waiting:
             self._work.clear()
             await self._work.wait()
@@ -66,19 +66,19 @@ class WorkQueue(Generic[K]):
         return key
 
     def mark_done(self, key: K) -> None:
-        """A key has been looked at, and all went well."""
+        """Record that a key was handled without failure."""
         self._failures.pop(key, None)
         self._release(key)
 
     def retry_later(self, key: K) -> int:
-        """A key has to be looked at again after a while; how often it has failed in a row."""
+        """Queue a key again with backoff; returns how often it has failed in a row."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         self._release(key)
         self.add_after(key, self._retries.delay_after(failures) * (1 - self._chance() / 2))
         return failures
 
     def clear(self) -> None:
-        """Forget all that waits."""
+        """Drop all waiting and delayed keys."""
         for handle in self._later.values():
             handle.cancel()
         self._later.clear()

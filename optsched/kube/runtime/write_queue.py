@@ -1,8 +1,7 @@
-"""What is to be written, the newest value for each key, in the order in which keys came.
+"""Writes in the order of their keys' arrival, only the newest value of each key.
 
-A write that fails is tried again after a pause of its own, while others go on: an object that a
-webhook refuses holds up no other object. Writes that have failed before take at most half of the
-requests under way.
+A failed write is retried with a backoff of its own while others continue: an object that a webhook
+refuses delays no other object. Retries take at most half of the concurrent requests.
 """
 
 from __future__ import annotations
@@ -24,23 +23,22 @@ V = TypeVar("V")
 RETRIES: Final = BackoffSteps(first_s=0.5, most_s=15.0)
 
 AWAY_S: Final = 3.0
-"""The longest pause while the server can not be reached."""
+"""Longest delay while the server is unreachable."""
 
 MOST_FAULTS: Final = 10
-"""Server faults in a row after which a write is given up: some 80 s after the first.
+"""Server faults (5xx) in a row after which a write is given up: some 80 s after the first.
 
-A server that can not be reached, or is too busy, has no such limit: nothing is wrong with the
-write.
+An unreachable or busy server has no such limit: nothing is wrong with the write.
 """
 
 
 class WriteQueue(Generic[K, V]):
-    """Writes values; a value that is replaced before its turn is never written.
+    """Writes values; a value that is replaced while it waits is never written.
 
     Attributes
     ----------
     num_dropped
-        Values that were given up, the oldest first, because too many waited.
+        Number of values dropped, the oldest first, because too many waited.
 
     """
 
@@ -73,7 +71,7 @@ class WriteQueue(Generic[K, V]):
         return len(self._values) + len(self._paused)
 
     def enqueue(self, key: K, value: V) -> None:
-        """Have a value written; it takes the place of one that waits under the same key."""
+        """Have a value written; it replaces a waiting value of the same key."""
         if key in self._paused:
             self._paused[key] = value
             return
@@ -88,18 +86,18 @@ class WriteQueue(Generic[K, V]):
         self._work.set()
 
     def pending_value(self, key: K) -> V | None:
-        """The value that waits under a key; None where none does."""
+        """Return the waiting value of a key; None if there is none."""
         return self._values.get(key, self._paused.get(key))
 
     def discard(self, key: K) -> None:
-        """Give up a value that waits."""
+        """Drop a waiting value."""
         self._values.pop(key, None)
         self._paused.pop(key, None)
         self._forget(key)
         self._check_idle()
 
     def clear(self) -> None:
-        """Give up everything that waits."""
+        """Drop everything that waits."""
         self._values.clear()
         self._paused.clear()
         self._failures.clear()
@@ -107,7 +105,7 @@ class WriteQueue(Generic[K, V]):
         self._check_idle()
 
     def is_written(self, key: K) -> bool:
-        """Whether nothing waits under a key and no request for it is under way."""
+        """Whether no value of a key waits or is being written."""
         return not (key in self._values or key in self._paused or key in self._under_way)
 
     async def run(self) -> None:
@@ -141,11 +139,11 @@ class WriteQueue(Generic[K, V]):
                 continue
             pause_s = min(outage.next_delay(), AWAY_S)
             if outage.failures > 1:
-                # The server is away, and each key need not find that out for itself.
+                # The server is unreachable: pause this worker, not each key.
                 await self._timing.sleep(pause_s)
 
     async def _next_key(self) -> K:
-        """The first key that may be written now; no key is written twice at a time."""
+        """Return the first key that may be written now; no key is written twice at a time."""
         most_retries = max(1, self._at_once // 2)
         while True:
             for key in self._values:
@@ -156,7 +154,7 @@ class WriteQueue(Generic[K, V]):
             await self._work.wait()
 
     async def _write_once(self, key: K, value: V, workers: asyncio.TaskGroup) -> KubeError | None:
-        """Write a value, or have it written later; the error, if there was one."""
+        """Write a value, or schedule a retry; returns the error, if there was one."""
         try:
             await self._write(key, value)
         except (Unreachable, TooMany, ServerFault) as e:
@@ -186,13 +184,14 @@ class WriteQueue(Generic[K, V]):
         if isinstance(error, TooMany) and error.retry_after_s:
             pause_s = error.retry_after_s
         self._paused[key] = self._values.pop(key, value)
-        workers.create_task(self._resume(key, pause_s))
 
-    async def _resume(self, key: K, pause_s: float) -> None:
-        await self._timing.sleep(pause_s)
-        if key in self._paused:
-            self._values[key] = self._paused.pop(key)
-            self._work.set()
+        async def resume() -> None:
+            await self._timing.sleep(pause_s)
+            if key in self._paused:
+                self._values[key] = self._paused.pop(key)
+                self._work.set()
+
+        workers.create_task(resume())
 
     def _forget(self, key: K) -> None:
         self._failures.pop(key, None)

@@ -1,7 +1,7 @@
-"""Asks extenders over HTTP, for as long as a session has time for it.
+"""Calls extenders over HTTP, within the time budget of a session.
 
-Calls run in threads of their own, so that nothing that hangs, be it a name server, holds the
-session up for longer than it may.
+Calls run in threads of their own, so that nothing that hangs, such as a name server, delays the
+session beyond its budget.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from optsched.session.ports import Clock
 
 MOST_BYTES: Final = 10 * 2**20
-"""The longest answer that is read, as in Volcano."""
+"""Limit of a response, as in Volcano."""
 
 AT_ONCE: Final = 8
-"""Calls that run beside each other."""
+"""Calls that run together."""
 
 REMEMBERED_S: Final = 30.0
-"""How long an answer about a node stands for a service that is too slow to be asked again."""
+"""How long an answer about a node is reused if the service is too slow."""
 
 MOST_REMEMBERED: Final = 200_000
 
@@ -57,11 +57,11 @@ log = logging.getLogger(__name__)
 
 
 class NoAnswer(Exception):
-    """A service did not answer as it should; the message says how."""
+    """A service gave no usable answer; the message says why."""
 
 
 class ExtenderClient:
-    """Holds the threads and connections that sessions ask through."""
+    """Threads and connections for calls to extenders."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -69,23 +69,23 @@ class ExtenderClient:
         self._idle: dict[str, list[HTTPConnection]] = {}
         self._lock = threading.Lock()
         self._service = Service()
-        self.memory = Memory(clock)
+        self.answers = AnswerCache(clock)
         self._is_closed = False
 
     def open_session(self, snapshot: Snapshot, policy: Policy) -> ExtenderSession | None:
-        """Whom the rules of a session may ask; None where its policy has no extender."""
+        """Return the extender of a session, opened; None if its policy has none."""
         active = policy.rules.find(Extender.name)
         if active is None or not isinstance(active.rule, Extender) or not active.rule.paths:
             return None
         if active.rule.service != self._service:
-            self._service, self.memory = active.rule.service, Memory(self._clock)
+            self._service, self.answers = active.rule.service, AnswerCache(self._clock)
         budget_s = policy.budgets.period_ms / 1000
         asking = ExtenderSession(self, active.rule, snapshot, self._clock.monotonic() + budget_s)
         asking.open()
         return asking
 
     def close(self) -> None:
-        """Ask nothing more."""
+        """Close all connections; no further call is made."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             self._is_closed = True
@@ -95,11 +95,11 @@ class ExtenderClient:
             connection.close()
 
     def left_s(self, deadline_s: float) -> float:
-        """Seconds until then."""
+        """Seconds until a deadline."""
         return deadline_s - self._clock.monotonic()
 
     def start(self, url: str, body: Body, timeout_s: float) -> Future[bytes]:
-        """Begin a call."""
+        """Start a call."""
         return self._pool.submit(self._post, url, json.dumps(body).encode(), timeout_s)
 
     def _post(self, url: str, body: bytes, timeout_s: float) -> bytes:
@@ -157,11 +157,11 @@ class ExtenderClient:
             return bytes(found)
 
 
-class Memory:
-    """What a service has said about shapes and nodes, for when it is too slow to be asked again.
+class AnswerCache:
+    """Answers of a service about shapes and nodes, for a service that is too slow.
 
-    It is used once the time of a session did not suffice, so that sessions together get through:
-    what was heard stands for a while, and the next session asks about the rest.
+    It is used after a session ran out of time: recent answers are reused, so that the next session
+    asks about the remaining nodes.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -170,11 +170,11 @@ class Memory:
         self._needed_s = -math.inf
 
     def mark_overdue(self) -> None:
-        """Time did not suffice."""
+        """Record that a session ran out of time."""
         self._needed_s = self._clock.monotonic()
 
     def recall(self, shape: TaskShape, nodes: Sequence[Node]) -> dict[str, str]:
-        """Why nodes that are as they were are refused; nothing while there is time to ask."""
+        """Return recent answers about unchanged nodes; empty while sessions have time to ask."""
         since_s = self._clock.monotonic() - REMEMBERED_S
         if self._needed_s < since_s:
             return {}
@@ -185,13 +185,13 @@ class Memory:
             if said is not None and said[2] >= since_s and said[0] == node
         }
 
-    def remember(self, shape: TaskShape, nodes: Sequence[Node], heard: Mapping[str, str]) -> None:
-        """Remember what was heard about nodes."""
+    def remember(self, shape: TaskShape, nodes: Sequence[Node], answers: Mapping[str, str]) -> None:
+        """Store answers about nodes."""
         now_s = self._clock.monotonic()
         if len(self._said) > MOST_REMEMBERED:
             self._said.clear()
         for node in nodes:
-            self._said[shape, node.name] = (node, heard[node.name], now_s)
+            self._said[shape, node.name] = (node, answers[node.name], now_s)
 
 
 def _connection(url: str) -> HTTPConnection:
@@ -209,7 +209,7 @@ def _describe_error(error: Exception) -> str:
 
 
 class ExtenderSession:
-    """The service of one session's extender; see `plugins.outside.Outside`."""
+    """The extender of one session; see `plugins.outside.Outside`."""
 
     def __init__(
         self, extenders: ExtenderClient, rule: Extender, snapshot: Snapshot, deadline_s: float
@@ -225,7 +225,7 @@ class ExtenderSession:
     # --- beginning and end -----------------------------------------------------------------------
 
     def open(self) -> None:
-        """Tell the service that a session begins; without it nothing is asked any more."""
+        """Tell the service that a session begins; if that fails it is not called again."""
         if Verb.SESSION_OPEN not in self._paths:
             return
         try:
@@ -235,7 +235,7 @@ class ExtenderSession:
             self._shut = str(e)
 
     def closed(self, plan: Plan | None) -> None:
-        """Tell the service what was decided, if anything was, and that the session has ended."""
+        """Send the plan, if there is one, and the end of the session to the service."""
         task_by_key = {t.key: t for g in self._snapshot.gangs for t in g.tasks}
         told = [
             (Verb.ALLOCATE if isinstance(action, Allocate) else Verb.DEALLOCATE, action.task)
@@ -271,22 +271,22 @@ class ExtenderSession:
 
     def _filter_nodes(self, question: Question) -> Reply:
         assert question.task is not None  # noqa: S101  for the type checker
-        memory, shape = self._extenders.memory, question.task.shape
-        said = memory.recall(shape, question.nodes)
+        cache, shape = self._extenders.answers, question.task.shape
+        said = cache.recall(shape, question.nodes)
         nodes = [node for node in question.nodes if node.name not in said]
         heard, failed = self._request_refusals(task_info(question.task, self._snapshot), nodes)
-        memory.remember(shape, [node for node in nodes if node.name in heard], heard)
+        cache.remember(shape, [node for node in nodes if node.name in heard], heard)
         if SPENT in " ".join(failed.values()):
-            memory.mark_overdue()
+            cache.mark_overdue()
         refused = {name: why for name, why in {**said, **heard}.items() if why}
         return Reply({"refused": refused, "failed": failed})
 
     def _request_refusals(
         self, task: Body, nodes: Sequence[Node]
     ) -> tuple[dict[str, str], dict[str, str]]:
-        """Why nodes are refused by name, empty where they are open, and which got no answer.
+        """Return refusals by node, empty for accepted nodes, and failures by node.
 
-        One call for all nodes where the service can; else one for each, beside each other.
+        One call covers all nodes if the service supports that; else one call per node, together.
         """
         if not nodes:
             return {}, {}
@@ -319,7 +319,7 @@ class ExtenderSession:
 
     @property
     def _time_s(self) -> float:
-        """How long a call may take now."""
+        """Seconds that a call may take now."""
         left_s = self._extenders.left_s(self._deadline_s)
         return min(self._rule.service.timeout_ms / 1000, left_s)
 

@@ -1,8 +1,8 @@
-"""The loop of a live scheduler: follow, decide, carry out, tell.
+"""The loop of a live scheduler: snapshot, session, binds and evictions, status.
 
-At most one session every period, and none while nothing has changed that could change its answer.
-A session runs in a thread of its own on a snapshot that nobody changes, so watches and binds go on
-beside it. What it decides is assumed at once and carried out behind its back.
+There is at most one session per period, and none while no change could change its plan. A session
+runs in a thread of its own on an immutable snapshot, while watches and binds continue. Its plan is
+assumed at once and carried out in the background.
 """
 
 from __future__ import annotations
@@ -55,42 +55,42 @@ if TYPE_CHECKING:
     from optsched.session.session import Report
 
 SETTLE_S: Final = 0.05
-"""After a calm the first change is seldom the only one: pods of a gang come one by one."""
+"""How long to wait for more changes after the first: pods of a gang are created one by one."""
 
 LOOK_S: Final = 1.0
-"""How often the loop comes round although nothing has changed."""
+"""How often the loop runs although nothing has changed."""
 
 STUCK_S: Final = 120.0
-"""A loop that has not come round for so long is dead."""
+"""A loop that has not run for so long is stuck."""
 
 MOST_FAULTS: Final = 100
-"""Faults of plugins that are told for one policy; those that differ in numbers count as others."""
+"""Faults of plugins that are reported for one policy."""
 
 _BUILTIN: Final = frozenset({DEFAULT_QUEUE, ROOT_QUEUE})
 _RECLAIMS: Final = frozenset({"reclaim", "gangreclaim"})
-"""Actions that give back what queues have lent."""
+"""Actions that reclaim capacity that queues have lent."""
 
 log = logging.getLogger(__name__)
 
 
 class Freshness(Protocol):
-    """Whether what is known of the cluster is known to be new."""
+    """Whether the cache is known to be up to date."""
 
     @property
     def is_fresh(self) -> bool:
-        """Whether all has been read since `refresh`."""
+        """Whether every kind has been listed since `refresh`."""
 
     def refresh(self) -> None:
-        """Have all read again."""
+        """List every kind again."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerDependencies:
-    """What a scheduler works with; each part is run by whoever made it.
+    """Dependencies of a scheduler; the caller runs them.
 
-    `follower` reads the cluster; None where nothing but this process may know when it is fresh.
-    `on_fault` is told what went wrong in a plugin, `on_advice` what is likely not meant so, once
-    for each policy.
+    `follower` tells whether the cache is up to date; None if no other process may have led before.
+    `on_fault` is called with faults of plugins, `on_advice` with likely mistakes in the policy,
+    each once per policy.
     """
 
     cache: ClusterCache
@@ -112,10 +112,10 @@ class SchedulerDependencies:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Answer:
-    """A question and what a session said to it.
+    """The input of the last session and its plan.
 
-    `until_ms` is when it is asked again at the latest, `times` how often it got this answer, and
-    `repeats` how often in a row it was asked before.
+    `until_ms` is when the next session is due at the latest, `times` how often in a row the same
+    gangs were pending, and `repeats` how often in a row the same input changed nothing.
     """
 
     snapshot: Snapshot
@@ -137,7 +137,7 @@ class _Logged:
 
 
 class Scheduler:
-    """Decides on a cluster; `run` has to be running for anything to be decided."""
+    """Schedules a cluster while `run` runs."""
 
     def __init__(self, dependencies: SchedulerDependencies) -> None:
         self._deps = deps = dependencies
@@ -156,10 +156,10 @@ class Scheduler:
         self._term = 0
         self._usage = UsageKeeper()
 
-    # --- what others see -------------------------------------------------------------------------
+    # --- public ----------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Something has changed."""
+        """Have the loop run soon: something has changed."""
         self._changed.set()
 
     def stop(self) -> None:
@@ -177,11 +177,11 @@ class Scheduler:
         return "" if self._deps.cache.is_synced else "not everything has been listed yet"
 
     def retry_status(self, ref: Ref) -> None:
-        """A status was not taken by the server."""
+        """Write a status again later that the server has refused."""
         self._book.record_refusal(ref, self._deps.clock.now_ms())
 
     def dump(self) -> None:
-        """Write the cluster as it is known now into a file, in a thread."""
+        """Dump the current snapshot into a file, in a thread."""
         snapshot = self._snapshot(self._deps.policies.current(), self._deps.clock.now_ms())
         answers = () if self._last_report is None else self._last_report.trace.answers
         recorded = replace(snapshot, answers=answers)
@@ -190,7 +190,7 @@ class Scheduler:
     # --- the loop --------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Hold sessions until stopped."""
+        """Run sessions until stopped."""
         clock = self._deps.clock
         while not self._stopping.is_set():
             began = self._beat_s = clock.monotonic()
@@ -199,7 +199,7 @@ class Scheduler:
             if has_turn:
                 await self._run_cycle(policy)
             period_s = self._deps.policies.period_s
-            # A process that begins to lead does not wait for a period first.
+            # A process that becomes the leader does not wait for a period first.
             least_s = period_s if has_turn else min(SETTLE_S, period_s)
             await self._pause(began + least_s - clock.monotonic())
             await self._await_change(period_s)
@@ -209,14 +209,14 @@ class Scheduler:
         self._extenders.close()
 
     def _leads(self) -> bool:
-        """Whether this process schedules; what only a leader may do ends with that."""
+        """Whether this process leads; a change of leadership clears all pending work."""
         deps, term = self._deps, self._deps.leadership.term
         deps.metrics.leading.set(term != 0)
         if term == self._term:
             return term != 0
         if self._term:
-            # Also where it leads again by now: what was to be written meanwhile was not. Where the
-            # server is away that has been reported.
+            # Even if it leads again by now: writes in between were dropped. An outage of the server
+            # has been reported already.
             level = logging.INFO if deps.outage.is_active else logging.WARNING
             log.log(level, "another process may schedule from now on")
             deps.binder.withdraw()
@@ -229,17 +229,17 @@ class Scheduler:
         if term:
             log.info("this process schedules")
             if deps.follower is not None and deps.cache.is_synced:
-                # Whatever the leader before did last may not have come through our watches.
+                # The last writes of the leader before may not have arrived by watch yet.
                 deps.follower.refresh()
         return term != 0
 
     def _is_cluster_known(self) -> bool:
-        """Whether the cluster has been read, also since this process leads."""
+        """Whether every kind has been listed, again since this process leads."""
         follower = self._deps.follower
         return self._deps.cache.is_synced and (follower is None or follower.is_fresh)
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, but not for a stop."""
+        """Wait for some seconds, or until stopped."""
         if seconds <= 0:
             await asyncio.sleep(0)
             return
@@ -250,7 +250,7 @@ class Scheduler:
             pass
 
     async def _await_change(self, period_s: float) -> None:
-        """Wait for a change, or until it is time to look all the same."""
+        """Wait for a change, or until the loop is due."""
         if self._changed.is_set():
             self._changed.clear()
             return
@@ -264,7 +264,7 @@ class Scheduler:
         self._changed.clear()
         await self._pause(min(SETTLE_S, period_s / 2))
 
-    # --- a turn ----------------------------------------------------------------------------------
+    # --- a cycle ---------------------------------------------------------------------------------
 
     async def _run_cycle(self, policy: Policy) -> None:
         deps = self._deps
@@ -278,7 +278,7 @@ class Scheduler:
             return
         self._version = deps.cache.version
         snapshot = self._snapshot(policy, now_ms)
-        self._look_at_shard(snapshot.sharding)
+        self._log_shard(snapshot.sharding)
         if self._is_answered(snapshot, policy):
             deps.metrics.sessions.skipped()
         else:
@@ -287,26 +287,26 @@ class Scheduler:
 
     @property
     def _due_ms(self) -> int | None:
-        """When statuses or events are due that were put off; None for none."""
+        """When deferred statuses or events are due; None for none."""
         due = (self._book.due_ms, self._notices.due_ms)
         return min((due_ms for due_ms in due if due_ms is not None), default=None)
 
     def _is_due(self, now_ms: int) -> bool:
-        """Whether statuses or events were put off until now."""
+        """Whether deferred statuses or events are due."""
         return self._due_ms is not None and self._due_ms <= now_ms
 
     def _snapshot(self, policy: Policy, now_ms: int) -> Snapshot:
-        """The cluster, with what queues have used if the policy looks at it."""
+        """Return the cluster, with the usage history of queues if the policy reads it."""
         return self._usage.noted(self._deps.cache.snapshot(now_ms), half_life_of(policy.rules))
 
     def _write_usage(self, *, at_last: bool = False) -> None:
-        """Have written down what queues have used, so that whoever schedules next knows."""
+        """Write the usage history of queues, for the next leader."""
         for name, usage in self._usage.to_write(self._deps.clock.now_ms(), at_last=at_last):
             if name in self._deps.cache.queues:
                 patch = usage_patch(name, usage)
                 self._deps.writes.enqueue(write_key(patch.ref, "usage"), patch)
 
-    def _look_at_shard(self, sharding: Sharding) -> None:
+    def _log_shard(self, sharding: Sharding) -> None:
         if sharding.is_missing and not self._logged.lacks_shard:
             log.warning("there is no NodeShard %s: all nodes are used", sharding.name)
         elif self._logged.lacks_shard and not sharding.is_missing:
@@ -314,12 +314,12 @@ class Scheduler:
         self._logged.lacks_shard = sharding.is_missing
 
     def _is_fresh(self, policy: Policy, now_ms: int) -> bool:
-        """Whether the last answer still stands if nothing has changed."""
+        """Whether the last plan still holds if nothing has changed."""
         answer = self._answer
         return answer is not None and answer.policy is policy and now_ms < answer.until_ms
 
     def _is_answered(self, snapshot: Snapshot, policy: Policy) -> bool:
-        """Whether a session would say what the last one said; see `question`."""
+        """Whether a session would repeat the last plan; see `question`."""
         answer = self._answer
         return (
             answer is not None
@@ -349,7 +349,7 @@ class Scheduler:
         _log_session(self._number, report)
 
     def _open_gates(self, report: Report) -> None:
-        """Let pods go whose queues have room for them although no node has."""
+        """Remove queue gates of pods whose queues have capacity although no node fits."""
         cache, now_ms = self._deps.cache, self._deps.clock.now_ms()
         for task in report.opened:
             found = cache.task(task)
@@ -367,7 +367,7 @@ class Scheduler:
                 self._deps.on_fault(str(fault))
 
     def _start_policy(self) -> None:
-        """What is done once for a policy: queues that have to exist."""
+        """Reset per-policy reports and create the built-in queues."""
         self._logged.faults.clear()
         self._logged.is_advised = False
         for creation in BUILTIN_QUEUES:
@@ -375,7 +375,7 @@ class Scheduler:
                 self._deps.writes.enqueue(creation.ref, creation)
 
     def _advise(self, snapshot: Snapshot, policy: Policy) -> None:
-        """Say once for a policy that nothing is given back although queues are reclaimable."""
+        """Warn once per policy if queues are reclaimable but no action reclaims."""
         if self._logged.is_advised or _RECLAIMS.intersection(policy.actions):
             return
         names = [q.name for q in snapshot.queues if q.reclaimable and q.name not in _BUILTIN]
@@ -389,7 +389,7 @@ class Scheduler:
             self._deps.on_advice(advice)
 
     def _repeats(self, snapshot: Snapshot, policy: Policy) -> int:
-        """How often in a row a session has asked what this one asks, and decided nothing."""
+        """Return how many sessions in a row had this input and changed nothing."""
         answer = self._answer
         if answer is None or answer.policy is not policy:
             return 0
@@ -399,13 +399,13 @@ class Scheduler:
         return answer.repeats + 1 if is_same else 0
 
     async def _decide(self, snapshot: Snapshot, policy: Policy, repeats: int) -> Report | None:
-        """A session, by the greedy pipeline alone if it fails; None if that fails, too."""
+        """Run a session, greedy only if it fails; returns None if that fails too."""
         optimises = policy.solver is not SolverKind.NONE
         for chosen in (policy, without_solver(policy)) if optimises else (policy,):
             try:
                 return await self._in_thread(snapshot, chosen, repeats)
             except Exception:
-                # Whatever is wrong with a session, it must not end the scheduler.
+                # No error in a session may end the scheduler.
                 log.exception("session failed with policy %s", chosen.name)
                 self._deps.metrics.sessions.failed()
                 self._executor.submit(self._deps.dumps.dump, snapshot, "error")
@@ -427,7 +427,7 @@ class Scheduler:
         )
 
     def _run_session(self, snapshot: Snapshot, policy: Policy, context: Surroundings) -> Report:
-        """A session, with whom its rules may ask outside."""
+        """Run a session in this thread, with access to extenders."""
         outside = self._extenders.open_session(snapshot, policy)
         context = replace(context, outside=outside)
         previous = None if self._last_report is None else self._last_report.problem
@@ -449,7 +449,7 @@ class Scheduler:
         now_ms = snapshot.taken_ms
         until_ms = now_ms + question.ask_again_ms(plan, times)
         if SHUFFLE in policy.actions:
-            # Hours end and periods pass without anything being told.
+            # Time windows of shuffles open and close without any event.
             until_ms = min(until_ms, now_ms + question.SOON_MS)
         limit_ms = policy.budgets.starvation_after_ms
         turn_ms = question.next_turn_ms(_waiting(snapshot, plan), now_ms, limit_ms)
@@ -460,7 +460,7 @@ class Scheduler:
         return _Answer(snapshot, policy, plan, report.flaws, until_ms, times, repeats)
 
     def _report_status(self, now_ms: int) -> None:
-        """Status and events of all that has changed since the last time."""
+        """Write statuses and events of what has changed since the last call."""
         if self._answer is None:
             return
         deps, plan = self._deps, self._answer.plan

@@ -1,7 +1,7 @@
-"""What Prometheus reads: Volcano's names where Volcano has one, `optsched_` for the rest.
+"""Prometheus metrics: Volcano's names where Volcano has one, `optsched_` for the rest.
 
-Figures are taken from what sessions return, never inside of deciding code. Those of queues, levels
-and waiting gangs are put out as of the last session, so nothing that is gone leaves a trace.
+Metrics are computed from reports of sessions, never inside of deciding code. Those of queues,
+levels and pending gangs are as of the last session, so deleted objects leave no series.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MS: Final = tuple(5.0 * 2**i for i in range(15))
 """Volcano's buckets (pkg/scheduler/metrics): 5 ms to 82 s."""
 
 _CLEARING: Final = frozenset({"preempt", "reclaim", "gangpreempt", "gangreclaim"})
-"""Actions that make room; the solver weighs them together."""
+"""Actions that evict; the solver decides on them together."""
 
 _SECONDS: Final = tuple(0.001 * 2**i for i in range(15))
 
@@ -50,20 +50,20 @@ class QueueFigures:
 
     @property
     def share(self) -> float:
-        """The largest part of what it deserves that is in use."""
+        """The largest share of its deserved amounts that is in use."""
         parts = ((self.allocated.get(r, 0), due) for r, due in self.deserved.items())
         return max((used / due if due else float(used > 0) for used, due in parts), default=0.0)
 
     @property
     def is_overused(self) -> bool:
-        """Whether it has all that it deserves of everything."""
+        """Whether it uses all that it deserves of every resource."""
         due = {resource: amount for resource, amount in self.deserved.items() if amount}
         return bool(due) and all(self.allocated.get(r, 0) >= a for r, a in due.items())
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What holds as of the last session."""
+    """Gauges as of the last session."""
 
     queues: Mapping[str, QueueFigures] = field(default_factory=dict)
     gaps: Mapping[str, int] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Figures:
 
 
 def figures_of(report: Report, policy: Policy) -> Figures:
-    """The figures after a session."""
+    """Return the gauges after a session."""
     plan, problem = report.plan, report.problem
     queue_of = {gang.key: gang.queue for gang in problem.snapshot.gangs}
     waiting = Counter((queue_of[g], reason.code.value) for g, reason in plan.pending.items())
@@ -86,7 +86,7 @@ def figures_of(report: Report, policy: Policy) -> Figures:
 
 
 def wasted_gpus(problem: Problem) -> dict[str, int]:
-    """GPUs by queue that tasks hold whose gang is below its minimum, and so works for nobody."""
+    """Return GPUs by queue that are allocated to gangs below their minimum."""
     wasted: dict[str, int] = {}
     for g in np.flatnonzero(problem.num_ready < problem.min_member).tolist():
         gang = problem.snapshot.gangs[g]
@@ -98,7 +98,7 @@ def wasted_gpus(problem: Problem) -> dict[str, int]:
 
 
 def _deserved(problem: Problem, policy: Policy) -> I64:
-    """(Q, R) what queues deserve: by weight if the policy says so, else as they state it."""
+    """Return (Q, R) deserved amounts: by weight if the policy has `proportion`, else as stated."""
     if policy.rules.find("proportion") is not None:
         return deserved_shares(problem)
     drf = policy.rules.find("drf")
@@ -126,7 +126,7 @@ def _queues(problem: Problem, deserved: I64) -> Iterator[tuple[str, QueueFigures
 
 
 class _Latest:
-    """Puts out the figures of the last session, and nothing else."""
+    """Collects the gauges of the last session."""
 
     def __init__(self) -> None:
         self.figures = Figures()

@@ -39,42 +39,42 @@ READY: Final = "tasks in gang are ready to be scheduled"
 """Volcano's reason of the condition Scheduled (plugins/gang)."""
 
 MESSAGE_EVERY_MS: Final = 30_000
-"""How often a condition is written again when nothing but its message has changed."""
+"""Interval of writes when only the message of a condition has changed."""
 
 NEWS_EVERY_MS: Final = 1_000
-"""How often a PodGroup is written whose phase or conditions change; the first time at once."""
+"""Interval of writes when phase or conditions change; the first write is immediate."""
 
 COUNTS_EVERY_MS: Final = 3_000
-"""How often a PodGroup is written of which nothing but counts of pods has changed."""
+"""Interval of writes when only counts of pods have changed."""
 
 SETTLE_MS: Final = 2_000
-"""How long a gang whose pods start or end one by one may say nothing: more is to follow."""
+"""How long the status of a gang may wait while its pods start or end one by one."""
 
 QUEUE_EVERY_MS: Final = 3_000
-"""How often a queue is written while what it holds changes all the time."""
+"""Interval of writes to a queue whose allocation keeps changing."""
 
 CORRECTED_EVERY_MS: Final = 30_000
-"""How often a queue's status is put right that somebody else has written.
+"""Interval of corrections to a queue status that another process has written.
 
-Another scheduler may count its own pods there: neither may make the other write all the time.
+Another scheduler may count its own pods there: the two must not overwrite each other all the time.
 """
 
 AGAIN_MS: Final = 30_000
-"""After this a status is written again that the server has refused."""
+"""After this a refused status is written again."""
 
 _THERE: Final = frozenset({GangPhase.RUNNING, GangPhase.COMPLETED})
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A snapshot with what was decided on it applied, and why things wait.
+    """A snapshot after the plan of its session, and why gangs are pending.
 
     Attributes
     ----------
     reasons
         By gang.
     enqueued
-        Gangs that may have their pods created.
+        Gangs whose pods may be created.
 
     """
 
@@ -98,7 +98,7 @@ class StatusPatch:
 def wanted_conditions(
     known: Iterable[PodGroupCondition], status: GangStatus, now_ms: int
 ) -> tuple[PodGroupCondition, ...]:
-    """The conditions of a PodGroup; those of other types stay, times change with the status."""
+    """Return the conditions of a PodGroup; other types stay, times change with the status."""
     by_type = {condition.type: condition for condition in known}
     for condition in _facts(by_type, status):
         before = by_type.get(condition.type)
@@ -128,7 +128,7 @@ def _facts(
 
 
 def group_patch(group: PodGroup, status: GangStatus, now_ms: int) -> StatusPatch | None:
-    """The patch that a PodGroup's status needs; None if it says the same already."""
+    """Return the patch for the status of a PodGroup; None if it is up to date."""
     conditions = wanted_conditions(group.status.conditions, status, now_ms)
     wanted = replace(
         group.status,
@@ -152,9 +152,9 @@ def group_patch(group: PodGroup, status: GangStatus, now_ms: int) -> StatusPatch
 
 
 def pause_ms(group: PodGroup, patch: StatusPatch) -> int:
-    """How long after the last patch this one is due.
+    """Return how long after the last patch this one is due.
 
-    Controllers wait for Inqueue; the rest of what is news may come together.
+    Controllers wait for Inqueue; other changes may be written together.
     """
     fresh = patch.body["status"]
     known = group.status
@@ -169,11 +169,11 @@ def pause_ms(group: PodGroup, patch: StatusPatch) -> int:
 
 
 def settle_ms(gang: Gang, group: PodGroup, status: GangStatus) -> int:
-    """How long a PodGroup may wait for what is likely to follow, from the first difference on."""
+    """Return how long a patch may wait for changes that are likely to follow."""
     owner = group.meta.controller
     is_of_job = owner is not None and (owner.api_version, owner.kind) == (JOB.api_version, JOB.kind)
     if is_of_job and status.phase is GangPhase.COMPLETED:
-        # The controller of the job is about to delete it.
+        # The controller of the job is about to delete the PodGroup.
         return SETTLE_MS
     is_counted = status.phase.value in (group.status.phase, GangPhase.RUNNING.value)
     has_ended = status.succeeded + status.failed > 0
@@ -188,7 +188,7 @@ def settle_ms(gang: Gang, group: PodGroup, status: GangStatus) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one gang adds to its queue."""
+    """What one gang adds to the status of its queue."""
 
     queue: str
     held: Mapping[str, int]
@@ -196,7 +196,7 @@ class Share:
 
 
 def queue_share(gang: Gang, status: GangStatus) -> Share:
-    """What a gang adds to its queue; gangs without a PodGroup are in no phase."""
+    """Return what a gang adds to its queue; gangs without a PodGroup have no phase."""
     here = [task for task in gang.tasks if task.status.is_standing]
     held = {PODS: len(here), **total(task.shape.request for task in here)} if here else {}
     has_group = not gang.is_implicit and gang.uid != ""
@@ -205,13 +205,13 @@ def queue_share(gang: Gang, status: GangStatus) -> Share:
 
 @dataclass(slots=True)
 class Account:
-    """What a queue holds itself, and its PodGroups by phase."""
+    """The allocation of a queue without its child queues, and its PodGroups by phase."""
 
     held: dict[str, int] = field(default_factory=dict)
     phases: dict[GangPhase, int] = field(default_factory=dict)
 
     def add(self, share: Share, times: int) -> None:
-        """Add a share, or take one away with -1."""
+        """Add a share, or remove one with -1."""
         for name, amount in share.held.items():
             self.held[name] = self.held.get(name, 0) + times * amount
         if share.phase is not None:
@@ -233,7 +233,7 @@ class Account:
 def sum_with_descendants(
     accounts: Mapping[str, Account], parents: Mapping[str, str]
 ) -> dict[str, dict[str, int]]:
-    """What each queue holds with all below it; nothing passes through a circle of parents twice."""
+    """Return the allocation of each queue with its descendants; a cycle of parents is cut."""
     held: dict[str, dict[str, int]] = {name: {} for name in parents}
     for name, account in accounts.items():
         at, seen = name, set[str]()
@@ -248,7 +248,7 @@ def sum_with_descendants(
 def queue_patch(
     queue: ApiQueue, held: Mapping[str, int], counts: QueueCounts
 ) -> StatusPatch | None:
-    """The patch that a queue's status needs; an idle queue holds no CPU and no memory."""
+    """Return the patch for the status of a queue; None if it is up to date."""
     wanted = {CPU: 0, MEMORY: 0, **{name: amount for name, amount in held.items() if amount}}
     if dict(queue.status.allocated) == wanted and queue.status.counts == counts:
         return None
@@ -257,7 +257,7 @@ def queue_patch(
 
 
 def usage_patch(queue: str, usage: Usage) -> StatusPatch:
-    """The patch by which a queue keeps what it has used."""
+    """Return the patch that stores the usage history of a queue."""
     marks = {USAGE: usage_text(usage)}
     return StatusPatch(Ref(QUEUE, "", queue), {"metadata": {"annotations": marks}}, "")
 
@@ -267,7 +267,7 @@ def usage_patch(queue: str, usage: Usage) -> StatusPatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _GangInputs:
-    """All that decides on what one gang should say."""
+    """The inputs of the status of one gang."""
 
     gang: Gang
     reason: Reason | None
@@ -275,7 +275,7 @@ class _GangInputs:
     is_enqueued: bool
 
     def has_same_inputs(self, other: _GangInputs) -> bool:
-        """Whether the other leads to the same."""
+        """Whether the other leads to the same status."""
         return (
             self.gang is other.gang
             and self.group is other.group
@@ -286,20 +286,20 @@ class _GangInputs:
 
 @dataclass(frozen=True, slots=True)
 class _Deferred:
-    """A PodGroup does not say what it should: since when, and since when it should this phase."""
+    """A PodGroup whose patch is deferred: since when, and since when it has this phase."""
 
     since_ms: int
     phase: GangPhase
     phase_ms: int
 
     def with_phase(self, phase: GangPhase, now_ms: int) -> _Deferred:
-        """The same, with the phase that it should say by now."""
+        """Return the same with the current phase."""
         return self if phase is self.phase else _Deferred(self.since_ms, phase, now_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """How a gang was last looked at; no look for one that has to be looked at again."""
+    """The last status of a gang; no inputs if it has to be computed again."""
 
     look: _GangInputs | None
     share: Share
@@ -309,9 +309,9 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True)
 class _QueueReport:
-    """What a queue said last as it should, or was last asked to say.
+    """The last status of a queue.
 
-    at_ms, written_ms: when it said so, and when it was asked to.
+    at_ms, written_ms: when it was up to date or patched, and when it was patched.
     """
 
     held: Mapping[str, int]
@@ -321,12 +321,12 @@ class _QueueReport:
 
 
 class StatusTracker:
-    """What every gang and queue should say, and which patches bring that about.
+    """The status of every gang and queue, and the patches that write it.
 
     Attributes
     ----------
     due_ms
-        When patches that were put off are due, although nothing else may change; None for none.
+        When deferred patches are due, even if nothing else changes; None for none.
 
     """
 
@@ -338,7 +338,7 @@ class StatusTracker:
         self._refused: dict[Ref, int] = {}
 
     def record_refusal(self, ref: Ref, now_ms: int) -> None:
-        """A status was not taken by the server; it is written again after a while."""
+        """Record that the server refused a status; it is written again after a while."""
         self._refused[ref] = now_ms + AGAIN_MS
 
     def patches(
@@ -347,7 +347,7 @@ class StatusTracker:
         group_of: Callable[[str], PodGroup | None],
         queues: Mapping[str, ApiQueue],
     ) -> list[StatusPatch]:
-        """The patches after a session; group_of and queues: objects as the server has them."""
+        """Return the patches after a session; group_of, queues: objects as the server has them."""
         snapshot, reasons, enqueued = outcome.snapshot, outcome.reasons, outcome.enqueued
         self.due_ms = min(self._refused.values(), default=None)
         self._retry_refused(snapshot.taken_ms)
@@ -360,7 +360,7 @@ class StatusTracker:
         return [*found, *self._queues(snapshot, queues)]
 
     def _retry_refused(self, now_ms: int) -> None:
-        """Forget what was said of objects whose writes were refused, once their time has come."""
+        """Forget the status of objects whose writes were refused, once a retry is due."""
         for ref in [ref for ref, due_ms in self._refused.items() if due_ms <= now_ms]:
             del self._refused[ref]
             key = f"{ref.namespace}/{ref.name}"
@@ -438,7 +438,7 @@ class StatusTracker:
     def _is_queue_due(
         self, name: str, wanted: tuple[Mapping[str, int], QueueCounts], now_ms: int
     ) -> bool:
-        """Whether a queue should say something else, or has not said what it should for long."""
+        """Whether a queue has another status than before, or its correction is due."""
         said = self._said.get(name)
         if said is None:
             return True
