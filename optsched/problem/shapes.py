@@ -152,6 +152,8 @@ class GangRow:
         Numbers of the bookings that it may not get in the way of.
     is_gated
         Whether a gate that its queue opens held, or holds, one of its pending tasks.
+    requests
+        The distinct requests of all its pending tasks, also of those that can not be placed now.
     stake
         The amounts together; those that are alike are one object.
     """
@@ -167,6 +169,7 @@ class GangRow:
     queue: str = ""
     bound: tuple[int, ...] = ()
     is_gated: bool = False
+    requests: tuple[Amounts, ...] = ()
     stake: Stake = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -206,6 +209,7 @@ def gang_row(
     if gang.problem is None and waiting:
         asked = _taken(claiming + waiting)
     amounts = (held, claimed, asked)
+    requests = tuple(dict.fromkeys(t.shape.request for t in waiting))
     parts = find_parts(gang, ready, waiting)
     if parts.short:
         waiting = [t for t in waiting if t.key not in parts.short]
@@ -214,7 +218,9 @@ def gang_row(
     if blocked is None and (too_few := _too_few(gang, waiting, need, need_role)) is not None:
         blocked = parts.lacking or too_few
     if blocked or not waiting:
-        return GangRow(gang, None, (), len(ready), *amounts, blocked, queue, bound)
+        return GangRow(
+            gang, None, (), len(ready), *amounts, blocked, queue, bound, requests=requests
+        )
     entries, sequence, pending = _entries(waiting, relations or {}, parts.part_of or {})
     has_least = need == 0 and not need_role
     shape = GangShape(
@@ -231,7 +237,9 @@ def gang_row(
     )
     shape = _shared(shape)
     is_gated = any(t.gate is not QueueGate.NONE for t in pending)
-    return GangRow(gang, shape, pending, len(ready), *amounts, None, queue, bound, is_gated)
+    return GangRow(
+        gang, shape, pending, len(ready), *amounts, None, queue, bound, is_gated, requests
+    )
 
 
 def rebound(row: GangRow, bound: tuple[int, ...]) -> GangRow:

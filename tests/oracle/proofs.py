@@ -135,7 +135,7 @@ def check_value(cluster: Cluster, model: str) -> Iterator[Finding]:
     request = {"document": cluster.document(), "policy": model_of(model)}
     evicted = [a.task for a in plan.actions if isinstance(a, Evict)]
     told = worker().ask({**request, "started": sorted(started), "evicted": evicted})
-    judged = Worth.of(snapshot, policy, plan.actions).levels
+    judged = Worth.with_loans(snapshot, policy, plan.actions).levels
     value = sum(v for name, _, v in judged if name.startswith(ADMISSION))
     # What is lent is a level of its own there.
     claimed = sum(r.value for r in plan.certificate.levels if r.name.startswith(ADMISSION))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optsched.cluster.decisions import Sense
+from optsched.cluster.decisions import Allocate, Sense
 from optsched.formats.snapshots.assembly import assemble
 from optsched.policy.load import is_shipped, load_policy
 from optsched.policy.policy import SolverKind
+from optsched.session.lending import find_shares, without_lending
 from optsched.session.session import Surroundings, judge_actions, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
@@ -76,10 +78,45 @@ class Worth:
 
     @classmethod
     def of(cls, snapshot: Snapshot, policy: Policy, actions: Sequence[Action]) -> Worth:
-        """Judge actions."""
+        """Judge actions without the gangs that can only start on loans.
+
+        Sessions count loans on a level of their own. Of all smallest sets of gangs without which
+        every queue keeps to its share, the one that leaves the best plan is left out.
+        """
+        worth = cls.with_loans(snapshot, policy, actions)
+        shares = find_shares(policy.rules)
+        if worth.violations or shares is None or not shares.lends:
+            return worth
+        firm = replace(policy, rules=without_lending(policy.rules))
+        gangs = sorted({a.gang for a in actions if isinstance(a, Allocate)})
+        for number in range(len(gangs) + 1):
+            found = [
+                each
+                for lent in combinations(gangs, number)
+                if not (each := cls.with_loans(snapshot, firm, _without(actions, lent))).violations
+            ]
+            if found:
+                return _best(found)
+        return worth
+
+    @classmethod
+    def with_loans(cls, snapshot: Snapshot, policy: Policy, actions: Sequence[Action]) -> Worth:
+        """Judge actions; gangs that borrow count like all others."""
         judged = judge_actions(snapshot, policy, actions)
         levels = tuple((r.name, r.sense is Sense.MAX, r.value) for r in judged.levels)
         return cls(levels, tuple(str(v) for v in judged.violations))
+
+
+def _without(actions: Sequence[Action], gangs: Sequence[str]) -> list[Action]:
+    return [a for a in actions if not (isinstance(a, Allocate) and a.gang in gangs)]
+
+
+def _best(found: Sequence[Worth]) -> Worth:
+    best = found[0]
+    for each in found[1:]:
+        if first_loss(best, each) is not None:
+            best = each
+    return best
 
 
 @dataclass(frozen=True)
