@@ -58,6 +58,10 @@ class GangShape:
         Tasks that must start together; 0 once the gang runs.
     need_role
         (role, number): the same by role, only where it binds.
+    lacking
+        Tasks that it needed before victims of this session were chosen, in all or by role.
+    is_restart
+        Whether it had all that it needs before victims of this session were chosen.
     is_started
         Whether the minimum already runs, so that every further task is a choice of its own.
     min_resources
@@ -80,6 +84,8 @@ class GangShape:
     need_groups: tuple[tuple[int, int], ...] = ()
     topology: TopologyRequest | None = None
     held: tuple[str, ...] = ()
+    lacking: int = 0
+    is_restart: bool = False
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
@@ -223,6 +229,8 @@ def gang_row(
         )
     entries, sequence, pending = _entries(waiting, relations or {}, parts.part_of or {})
     has_least = need == 0 and not need_role
+    victims = [t for t in gang.tasks if t.is_victim]
+    before, before_role = _needs(gang, [*ready, *victims]) if victims else (need, need_role)
     shape = GangShape(
         entries=_narrowed(entries, queue, bound),
         sequence=sequence,
@@ -234,6 +242,8 @@ def gang_row(
         need_groups=parts.need_groups,
         topology=gang.topology,
         held=standing_on(ready) if gang.topology is not None else (),
+        lacking=max(before, sum(n for _, n in before_role)),
+        is_restart=bool(victims) and not before and not before_role,
     )
     shape = _shared(shape)
     is_gated = any(t.gate is not QueueGate.NONE for t in pending)

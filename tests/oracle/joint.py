@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from ortools.sat.python import cp_model
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 Amounts = dict[str, int]
 BILLION = 10**9
@@ -477,12 +477,10 @@ class Joint:
 
     def most_started(self, seconds: float = 0.5) -> int:
         """A bound of what gangs that start are worth together."""
-        known, everybody = self.worth(), {pod.key for _, pod in self.inst.victims}
-        total = sum(weight * self.y[name] for name, weight in known.items())
-        again = {n: w for n, w in self.worth(everybody).items() if n not in known}
+        total = sum(weight * self.y[name] for name, weight in self.worth().items())
         if isinstance(total, int):
-            return sum(again.values())
-        self.model.maximize(total + sum(again.values()))
+            return total
+        self.model.maximize(total)
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.max_deterministic_time = seconds
@@ -873,17 +871,14 @@ class Joint:
         largest = [min(max(s.values(), default=Fraction(0)), Fraction(1)) for s in shares]
         return [max(round(share * BILLION), 1) for share in largest]
 
-    def worth(self, evicted: Collection[str] = ()) -> dict[str, int]:
-        """What each gang that does not run counts once it starts (admission.md).
-
-        One that runs counts, too, where so many of its pods leave that it has to start again.
-        """
+    def worth(self) -> dict[str, int]:
+        """What each gang that does not run counts once it starts (admission.md)."""
         weights = self._weights()
         by_weight = self.policy.get("admission", {}).get("by") == "weight"
         found = {}
         for g in self.inst.gangs.values():
             mine = [(i, e) for i, e in enumerate(self.inst.entries) if e.gang is g]
-            need = max(g.minimum - sum(p.key not in evicted for p in g.running), 0)
+            need = max(g.minimum - len(g.running), 0)
             if not mine or not need:
                 continue
             number = sum(len(e.pods) for _, e in mine)
@@ -1030,7 +1025,7 @@ def appraise(request: Mapping[str, Any]) -> dict[str, int]:
     inst = Instance(request["document"]["items"])
     joint = Joint(inst, request["policy"], evict=True, relaxed=True)
     started = set(request["started"])
-    worth = joint.worth(set(request["evicted"]))
+    worth = joint.worth()
     value = sum(w for name, w in worth.items() if inst.gangs[name].key in started)
     return {"value": value, "most": joint.most_started()}
 

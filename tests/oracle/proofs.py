@@ -133,8 +133,7 @@ def check_value(cluster: Cluster, model: str) -> Iterator[Finding]:
     plan = decide(snapshot, policy).plan
     started = {a.gang for a in plan.actions if isinstance(a, Allocate | Nominate)}
     request = {"document": cluster.document(), "policy": model_of(model)}
-    evicted = [a.task for a in plan.actions if isinstance(a, Evict)]
-    told = worker().ask({**request, "started": sorted(started), "evicted": evicted})
+    told = worker().ask({**request, "started": sorted(started)})
     judged = Worth.with_loans(snapshot, policy, plan.actions).levels
     value = sum(v for name, _, v in judged if name.startswith(ADMISSION))
     # What is lent is a level of its own there.

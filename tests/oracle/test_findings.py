@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from optsched.cluster.decisions import Allocate, Evict
+from optsched.cluster.decisions import Allocate, Evict, Nominate
+from optsched.cluster.eviction import leaving
+from optsched.plugins.objectives.weights import dominant_weights
+from optsched.problem.compile import compile_problem
+from optsched.session.session import judge_actions
 from tests.oracle.chains import check_calm
 from tests.oracle.checks import check_session
 from tests.oracle.manifests import Cluster, Manifest
+from tests.oracle.proofs import check_proof
 from tests.oracle.runner import Case
 from tests.oracle.sessions import decide, policy_of, snapshot_of
 
@@ -147,13 +152,56 @@ def test_pods_do_not_leave_for_a_ceiling_that_the_policy_does_not_have():
     high = cluster.gang("high", "q0", 1, ("high", 10))
     cluster.pod(high, "high-0", {"cpu": 2}, **_on("n1"))
     both = ["ml/low-0-0", "ml/low-1-0"]
-    for model, leaving in (("max-throughput", both[1:]), ("volcano-default", both)):
+    for model, expected in (("max-throughput", both[1:]), ("volcano-default", both)):
         assert list(check_session(cluster, model)) == []
         plan = decide(snapshot_of(cluster), policy_of(model)).plan
-        assert sorted(a.task for a in plan.actions if isinstance(a, Evict)) == leaving
+        assert sorted(a.task for a in plan.actions if isinstance(a, Evict)) == expected
 
 
 def test_no_plan_is_worse_than_that_of_a_pipeline_that_keeps_gangs_off_reserved_room():
     """With a reservation the pipeline alone evicted for the gang that it is for, and for others."""
     cluster = Case(5001, 110).draw()
     assert list(check_session(cluster, "volcano-default")) == []
+
+
+def test_plans_with_different_victims_are_compared_in_one_unit():
+    """A gang that is evicted took its class along, and bytes were compared with milli-CPU."""
+    cluster = Cluster()
+    cluster.queue("q0", deserved={"cpu": "1"})
+    cluster.queue("q1", deserved={"cpu": "4"})
+    cluster.node("n0", {"cpu": 2, "memory": "2Gi", "nvidia.com/gpu": 8})
+    cluster.node("n1", {"cpu": 2, "memory": "2Gi", "nvidia.com/gpu": 8})
+    lent = cluster.gang("lent", "q0", 2, ("", 0))
+    for i, node in enumerate(("n0", "n1", "")):
+        cluster.pod(lent, f"lent-{i}", {"cpu": 2, "nvidia.com/gpu": 1}, node)
+    cluster.pod(cluster.gang("other", "q1", 1, ("", 0)), "other-0", {"cpu": 1, "memory": "1Gi"})
+    snapshot = snapshot_of(cluster)
+    ended = compile_problem(leaving(snapshot, {"ml/lent-0", "ml/lent-1"}), None)
+    assert dominant_weights(compile_problem(snapshot, None)).unit == "milli-CPU"
+    assert dominant_weights(ended).unit == "milli-CPU"
+    assert len(ended.classes.shapes) == 1
+
+
+def test_a_gang_that_leaves_and_starts_again_adds_nothing_to_admission():
+    cluster = Cluster()
+    cluster.queue("q0", deserved={"cpu": "1"})
+    cluster.queue("q1", deserved={"cpu": "4"})
+    cluster.node("n0", {"cpu": 4})
+    cluster.node("n1", {"cpu": 2})
+    ends = cluster.gang("ends", "q0", 1, ("", 0))
+    cluster.pod(ends, "ends-0", {"cpu": 2}, "n0")
+    cluster.pod(ends, "ends-1", {"cpu": 2})
+    cluster.pod(cluster.gang("other", "q1", 1, ("", 0)), "other-0", {"cpu": 4})
+    plan = [
+        Evict("ml/ends-0", "n0", "reclaim", "ml/other"),
+        Allocate("ml/ends-1", "n1", "ml/ends"),
+        Nominate("ml/other-0", "n0", "ml/other"),
+    ]
+    judged = judge_actions(snapshot_of(cluster), policy_of("crater"), plan)
+    admitted = [r.value for r in judged.levels if r.name.startswith("admission")]
+    assert sum(admitted) == 4000
+
+
+def test_what_borrows_is_no_better_plan():
+    """The plan of a longer search was compared with its loans, that of the session without."""
+    assert list(check_proof(Case(7001, 865).draw(), "volcano-default")) == []

@@ -60,7 +60,7 @@ class TestTheJointModel:
         for name, cpu in (("a", 2), ("b", 2), ("c", 1)):
             cluster.pod(cluster.gang(name, "default", 1, ("", 0)), f"{name}-0", {"cpu": cpu})
         request = {"document": cluster.document(), "policy": model_of("volcano-default")}
-        told = worker().ask({**request, "started": ["ml/a"], "evicted": []})
+        told = worker().ask({**request, "started": ["ml/a"]})
         assert told == {"value": 2000, "most": 3000}
 
     def test_a_gang_that_waits_beside_room_starves(self):

@@ -30,10 +30,10 @@ ADMISSION = "admission, "
 def admission_levels(problem: Problem, tiers: Tiers) -> Sequence[Started]:
     """Gangs that start, one level a tier."""
     gangs = problem.open_gangs
-    starting = gangs[~problem.shapes.is_started[problem.shape_of[gangs]]]
     weights = problem.derived(dominant_weights)
     by_shape = _start_weights(problem, weights)
     weight = np.append(by_shape, 0)[problem.shape_of] * tiers.factor
+    starting = gangs[weight[gangs] > 0]
     return [
         Started(f"{ADMISSION}{tiers.names[t]}", weights.unit, t, tiers.of, weight)
         for t in np.unique(tiers.of[starting]).tolist()
@@ -53,14 +53,17 @@ def task_levels(problem: Problem, tiers: Tiers) -> Sequence[Placed]:
 
 
 def _start_weights(problem: Problem, weights: Weights) -> I64:
-    """(S,) weight of starting a gang of each shape; 0 for those that already run."""
+    """(S,) weight of starting a gang of each shape; 0 for those that already run.
+
+    A gang that leaves as a whole in this session gains nothing by starting again.
+    """
     shapes = problem.shapes
     whole = np.zeros(len(shapes.shapes), np.int64)
     np.add.at(whole, shapes.shape_of_entry, shapes.count * weights.of_class[shapes.class_of])
-    by_role = [sum(n for _, n in s.need_role) for s in shapes.shapes]
-    need = np.maximum(shapes.need, np.array(by_role, np.int64))
-    part = whole * need // np.maximum(shapes.num_tasks, 1)
-    return np.where(shapes.is_started, 0, np.maximum(part, 1))
+    lacking = np.array([s.lacking for s in shapes.shapes], np.int64)
+    part = whole * lacking // np.maximum(shapes.num_tasks, 1)
+    counts_nothing = shapes.is_started | np.array([s.is_restart for s in shapes.shapes], np.bool_)
+    return np.where(counts_nothing, 0, np.maximum(part, 1))
 
 
 @dataclass(frozen=True, eq=False)

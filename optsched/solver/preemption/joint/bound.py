@@ -9,7 +9,6 @@ import numpy as np
 
 from optsched.cluster.decisions import Sense
 from optsched.plugins.objectives.admission import ADMISSION, Placed, Started
-from optsched.plugins.objectives.weights import dominant_weights
 from optsched.plugins.shares.shortfall import Shortfall
 from optsched.problem.linear import Expression
 from optsched.solver.cpsat.level_model import LevelModel, Objective
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
     from optsched.plugins.extension_points import AnyLevel
     from optsched.plugins.ruleset import RuleSet
-    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.arrays import Bool
     from optsched.problem.linear import Rows
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
@@ -121,13 +120,9 @@ def _express(
     expression = level.encode(form)
     if isinstance(level, Placed | Shortfall):
         return expression
+    # A gang that leaves as a whole and starts again adds nothing to admission.
     restarts = _find_restarts(joint) & (level.tier_of == level.tier)
-    if not restarts.any():
-        return expression
-    if not level.name.startswith(ADMISSION):
-        return None
-    gain = np.maximum(_restart_weights(joint) * tiers.factor - level.weight, 0)
-    return replace(expression, constant=expression.constant + int(gain[restarts].sum()))
+    return expression if level.name.startswith(ADMISSION) or not restarts.any() else None
 
 
 def _find_restarts(joint: JointModel) -> Bool:
@@ -135,21 +130,6 @@ def _find_restarts(joint: JointModel) -> Bool:
     problem, running = joint.form.problem, joint.facts.running
     candidates = np.bincount(running.gang_of[joint.groups.tasks], minlength=problem.num_gangs)
     found: Bool = (candidates > 0) & (candidates >= joint.facts.held) & (problem.shape_of >= 0)
-    return found
-
-
-def _restart_weights(joint: JointModel) -> I64:
-    """(G,) what the minimum of a gang weighs among its pending tasks, see `admission_levels`."""
-    problem = joint.form.problem
-    shapes, of_class = problem.shapes, problem.derived(dominant_weights).of_class
-    found = np.zeros(problem.num_gangs, np.int64)
-    for g in np.flatnonzero(_find_restarts(joint)).tolist():
-        gang, shape = problem.snapshot.gangs[g], int(problem.shape_of[g])
-        entries = slice(int(shapes.start[shape]), int(shapes.start[shape + 1]))
-        whole = int(shapes.count[entries] @ of_class[shapes.class_of[entries]])
-        need = max(gang.min_member, sum(n for _, n in gang.role_minimums), 1)
-        number = int(shapes.count[entries].sum())
-        found[g] = max(whole * need // number, 1) if need <= number else 0
     return found
 
 

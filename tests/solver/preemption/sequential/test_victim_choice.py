@@ -340,7 +340,7 @@ def on_cards(by_name, task):
     world = World(Snapshot(0, (here,), (alone,), ()), [Allocate(task.key, here.name, task.gang)])
     if list(VGPU.verify(world)):
         return None
-    return replace(task, shared_gpus=VGPU.deal(world).get(task.key, ()))
+    return replace(task, shared_gpus=VGPU.allocate_devices(world).get(task.key, ()))
 
 
 @pytest.mark.parametrize("seed", range(100 * EFFORT))
