@@ -1,4 +1,4 @@
-"""Rules from elsewhere, so that what raises in one of them harms nobody else.
+"""Isolation of custom plugins: an exception in one of them does no harm to others.
 
 What a face answers is checked, and an error in it is noted and answered for: scores and orders have
 no say, and what a hard rule can not judge is refused. See docs/plugins.md.
@@ -52,10 +52,10 @@ OWN_FACES = frozenset(
         "explain_rooms",
     }
 )
-"""What the rules of plugins may say; the other methods of `Rule` are for those that come along."""
+"""The methods that custom plugins may override; the others are for built-in plugins."""
 
 HARMFUL = (Exception, SystemExit)
-"""What a plugin may raise without ending anything but itself."""
+"""Exceptions of a plugin that are contained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Fault:
 
 
 def fault_of(plugin: str, rule: str, point: str, error: BaseException) -> Fault:
-    """What is told of an error that was raised."""
+    """Return the fault to report for an exception."""
     frames = extract_tb(error.__traceback__)
     where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     text = f"{type(error).__name__}: {error}".rstrip(": ")
@@ -96,7 +96,7 @@ def fault_of(plugin: str, rule: str, point: str, error: BaseException) -> Fault:
 
 
 class PluginFailure(Exception):
-    """Rows could not be written into a model, which can not be used half written."""
+    """A plugin failed to write its rows; the model is incomplete and must not be solved."""
 
     def __init__(self, fault: Fault) -> None:
         self.fault = fault
@@ -104,18 +104,18 @@ class PluginFailure(Exception):
 
 
 class Faults:
-    """Faults of one session, each once, in the order in which they came."""
+    """The distinct faults of one session, in order of occurrence."""
 
     def __init__(self) -> None:
         self._found: dict[Fault, None] = {}
 
     def add(self, fault: Fault) -> None:
-        """Take note of a fault."""
+        """Record a fault."""
         self._found[fault] = None
 
     @property
     def found(self) -> tuple[Fault, ...]:
-        """All faults."""
+        """All recorded faults."""
         return tuple(self._found)
 
 
@@ -123,7 +123,7 @@ class IsolatedRule(Rule):
     """A rule from elsewhere; asked as itself."""
 
     def __init__(self, inner: Rule, plugin: str, faults: Faults) -> None:
-        # Other rules say these of their class; here they are those of the rule inside.
+        # Attributes that other plugins declare on their class are copied from the inner one.
         copied = ("name", "hard_face", "mask_lasts", "mask_sees_pods", "pods_may_help")
         vars(self).update({attribute: getattr(inner, attribute) for attribute in copied})
         self._inner = inner
@@ -133,7 +133,7 @@ class IsolatedRule(Rule):
 
     @property
     def inner(self) -> Rule:
-        """The rule itself."""
+        """The plugin inside."""
         return self._inner
 
     def answer_or(
@@ -155,7 +155,7 @@ class IsolatedRule(Rule):
     # --- hard ------------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterable[Violation]:
-        """See `Rule`: gangs that can not be judged alone are refused, or all that are placed."""
+        """See `Rule`: if it fails, refuse the gangs on which it fails alone, or all placed ones."""
         try:
             return _checked_violations(self._inner.verify(world))
         except HARMFUL as e:
@@ -174,7 +174,7 @@ class IsolatedRule(Rule):
         return True
 
     def verify_evictions(self, world: World) -> Iterable[Violation]:
-        """See `Rule`: nobody is evicted while that can not be judged."""
+        """See `Rule`: if it fails, refuse all evictions."""
         try:
             return _checked_violations(self._inner.verify_evictions(world))
         except HARMFUL as e:
@@ -185,7 +185,7 @@ class IsolatedRule(Rule):
         ]
 
     def spares(self, problem: Problem) -> Bool | None:
-        """See `Rule`: all are spared while that can not be judged."""
+        """See `Rule`: if it fails, spare all running tasks."""
         number = len(running_tasks(problem))
         return self.answer_or(
             "spares",
@@ -194,7 +194,7 @@ class IsolatedRule(Rule):
         )
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`: no node is open to a class that can not be judged."""
+        """See `Rule`: if it fails, exclude all nodes."""
         try:
             return _flags(self._inner.mask(problem, task_class), problem.num_nodes)
         except HARMFUL as e:
@@ -213,7 +213,7 @@ class IsolatedRule(Rule):
         )
 
     def excludes(self, problem: Problem) -> Bool | None:
-        """See `Rule`: all gangs are excluded while that can not be judged."""
+        """See `Rule`: if it fails, exclude all gangs."""
         number = problem.num_gangs
         return self.answer_or(
             "excludes",
@@ -233,7 +233,7 @@ class IsolatedRule(Rule):
     # --- rows ------------------------------------------------------------------------------------
 
     def encode(self, form: Formulation) -> None:
-        """See `Rule`; raises `PluginFailure` where the rows are not whole."""
+        """See `Rule`; raises `PluginFailure` if it fails."""
         self._write("encode", lambda: self._inner.encode(form))
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
@@ -260,7 +260,7 @@ class IsolatedRule(Rule):
     # --- scores and orders -----------------------------------------------------------------------
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`: no score where it fails."""
+        """See `Rule`: no score if it fails."""
         return self.answer_or(
             "class_score",
             lambda: _scores(self._inner.class_score(problem, task_class), problem.num_nodes),
@@ -268,7 +268,7 @@ class IsolatedRule(Rule):
         )
 
     def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
-        """See `Rule`: no score where it fails."""
+        """See `Rule`: no score if it fails."""
         score = self.answer_or(
             "scorer", lambda: self._inner.scorer(problem, task_class), lambda: None
         )
@@ -409,11 +409,11 @@ class _IsolatedGreedy:
         )
 
     def live_mask(self, value: Bool | None) -> Bool | None:
-        """A mask as it should be."""
+        """Return a checked mask."""
         return _flags(value, self._problem.num_nodes)
 
     def live_scorer(self, score: LiveScorer | None) -> LiveScorer | None:
-        """A scorer whose errors do no harm."""
+        """Return a scorer whose errors are contained."""
         number = self._problem.num_nodes
         if score is None:
             return None
@@ -424,7 +424,7 @@ class _IsolatedGreedy:
         )
 
     def no_node(self) -> Bool:
-        """A mask that lets nothing pass."""
+        """Return a mask that excludes all nodes."""
         return np.zeros(self._problem.num_nodes, np.bool_)
 
 

@@ -1,4 +1,4 @@
-"""Devices of claims: a task goes where its ResourceClaims have their devices, or can get them.
+"""ResourceClaims: a task goes to a node where its claims have devices or can be allocated some.
 
 Mathematics: models/formulation/device_claims.md. Kubernetes: KEP-4381, KEP-4816, KEP-5075 and the
 plugin `dynamicresources` of kube-scheduler.
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class DeviceClaims(Rule):
-    """Every claim of a task has devices that its node reaches, or gets free ones of that node."""
+    """Every claim of a task has devices that the node reaches, or is allocated free ones."""
 
     name = "device-claims"
     hard_face = Face.PREDICATE
@@ -83,7 +83,7 @@ class DeviceClaims(Rule):
                 yield Violation(self.name, f"node {name}", detail)
 
     def grant_devices(self, world: World) -> dict[str, tuple[DeviceGrant, ...]]:
-        """What the claims of each task get that a plan binds; claims that have all get nothing."""
+        """Return the new devices of the claims of each task that a plan binds."""
         devices = world.snapshot.devices
         found: dict[str, tuple[DeviceGrant, ...]] = {}
         for name, placed in world.placed_on.items():
@@ -102,7 +102,7 @@ class DeviceClaims(Rule):
     # --- masks -----------------------------------------------------------------------------------
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`: nodes that allocations reach and whose devices would do, were all free."""
+        """See `Rule`: nodes that allocations reach and whose devices would suffice if free."""
         shape = problem.classes.shapes[task_class]
         if not shape.device_claims and not shape.devices:
             return None
@@ -142,7 +142,7 @@ class DeviceClaims(Rule):
         return bool(requests.open(shape) or requests.allocated(shape))
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`: claims that no node could serve."""
+        """See `Rule`: claims that no node can serve."""
         problem = outcome.problem
         requests = problem.derived(_Pools).requests
         start, end = problem.task_start[gang], problem.task_start[gang + 1]
@@ -158,7 +158,7 @@ class DeviceClaims(Rule):
     # --- rows ------------------------------------------------------------------------------------
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `Rule`: those whose claims hold devices, by their claims."""
+        """See `Rule`: tasks whose claims hold devices, grouped by their claims."""
         requests = problem.derived(_Pools).requests
         if not requests.open(problem.classes.shapes[task_class]):
             return None
@@ -197,7 +197,7 @@ class DeviceClaims(Rule):
 
 
 def _describe_requests(requested: Iterable[DeviceClaimRequest]) -> Iterator[str]:
-    """What claims ask for, by class; what leaves a choice, one by one."""
+    """Describe requests of claims by device class; alternatives and constraints one by one."""
     number: Counter[str] = Counter()
     more: list[str] = []
     for request in requested:
@@ -218,12 +218,12 @@ def _describe_requests(requested: Iterable[DeviceClaimRequest]) -> Iterator[str]
 
 
 def _leaves_choices(request: DeviceClaimRequest) -> bool:
-    """Whether devices for a claim are searched for, and not only matched."""
+    """Return whether a claim needs a search, not only a matching."""
     return bool(request.constraints) or any(need.alternatives for need in request.needs)
 
 
 def _describe_withheld(devices: Devices, requested: Iterable[DeviceClaimRequest]) -> str:
-    """Which devices would do for claims if they were given out here."""
+    """Describe devices that would suffice but are left to other schedulers."""
     number: Counter[str] = Counter()
     for need in {need for request in requested for need in request.needs}:
         number |= devices.withheld(need)
@@ -232,7 +232,7 @@ def _describe_withheld(devices: Devices, requested: Iterable[DeviceClaimRequest]
 
 
 def unusable(devices: Devices, key: str) -> str:
-    """Why a claim can be used nowhere; empty when it can."""
+    """Return why a claim can be used on no node; empty if it can."""
     claim = devices.claims.get(key)
     if claim is None:
         return f"resource claim {key} does not exist"
@@ -247,7 +247,7 @@ def unusable(devices: Devices, key: str) -> str:
 
 
 def _refuses(devices: Devices, request: DeviceClaimRequest) -> str:
-    """Why a claim of a task's own can be used nowhere; empty when it can."""
+    """Return why a claim from a template can be used on no node; empty if it can."""
     found = (devices.refuses(need) for need in request.needs)
     return too_many_choices(request) or next((why for why in found if why), "")
 
@@ -260,7 +260,7 @@ def _reaches(claim: DeviceClaim, node: Node) -> bool:
 def _granted(
     devices: Devices, node: str, claims: Iterable[DeviceClaim], held: Collection[DeviceId]
 ) -> dict[str, tuple[tuple[str, DeviceId], ...]] | None:
-    """(request, device) by claim out of the free devices of a node; None where they do not do."""
+    """Return (request, device) by claim from free devices of a node; None if too few."""
     here = devices.on_node.get(node, ())
     free = {i for i, device in enumerate(here) if device.id not in held}
     requested = list(claims)
@@ -282,35 +282,35 @@ def _granted(
 
 @dataclass(frozen=True)
 class _Requests:
-    """What shapes ask for, given the claims of a snapshot."""
+    """Requests of task shapes, given the claims of a snapshot."""
 
     devices: Devices
 
     def refusal(self, shape: TaskShape) -> str:
-        """Why a shape can be placed nowhere; empty when it can."""
+        """Return why a shape can be placed on no node; empty if it can."""
         found = (unusable(self.devices, key) for key in shape.device_claims)
         of_own = (_refuses(self.devices, request) for request in shape.devices)
         return next((why for why in (*found, *of_own) if why), "")
 
     def allocations(self, shape: TaskShape) -> list[DeviceAllocation]:
-        """What its claims have got already."""
+        """Return the allocations of its claims."""
         claims = (self.devices.claims[key] for key in shape.device_claims)
         return [c.allocation for c in claims if c.allocation is not None]
 
     def shared(self, shape: TaskShape) -> list[str]:
-        """Its claims that have got nothing yet and that other tasks may name, too."""
+        """Return its unallocated named claims, which other tasks may share."""
         if self.refusal(shape):
             return []
         claims = (self.devices.claims[key] for key in shape.device_claims)
         return [c.key for c in claims if c.allocation is None]
 
     def allocated(self, shape: TaskShape) -> list[str]:
-        """Its claims that have their devices."""
+        """Return its claims that have devices."""
         claims = map(self.devices.claims.get, shape.device_claims)
         return [c.key for c in claims if c is not None and c.allocation is not None]
 
     def open(self, shape: TaskShape) -> tuple[DeviceClaimRequest, ...]:
-        """All that its claims have yet to get; nothing where it can be placed nowhere."""
+        """Return the requests of its unallocated claims; empty if it can be placed on no node."""
         if not (shape.device_claims or shape.devices) or self.refusal(shape):
             return ()
         shared = (self.devices.claims[key].ask for key in self.shared(shape))
@@ -318,7 +318,7 @@ class _Requests:
 
 
 class _Pools:
-    """The devices of nodes, by number of the node."""
+    """The devices of nodes, by index of the node."""
 
     def __init__(self, problem: Problem) -> None:
         self.devices = problem.snapshot.devices
@@ -329,21 +329,21 @@ class _Pools:
         self.steps = Steps(STEPS_OF_SESSION)
 
     def number(self, node: int) -> int:
-        """How many devices a node has."""
+        """Return the number of devices of a node."""
         return len(self.devices.on_node.get(self._names[node], ()))
 
     def free(self, node: int, ended: Collection[str] = ()) -> set[int]:
-        """Places of devices that no claim holds but those of some that are gone."""
+        """Return the indices of devices that are free once some claims have ended."""
         here, held = self.devices.on_node.get(self._names[node], ()), self.devices.held_by
         holders = [held.get(device.id) for device in here]
         return {i for i, holder in enumerate(holders) if holder is None or holder in ended}
 
     def holder(self, node: int, place: int) -> str:
-        """The claim that holds a device of a node; empty for none."""
+        """Return the claim that holds a device of a node; empty for none."""
         return self.devices.held_by.get(self.devices.on_node[self._names[node]][place].id, "")
 
     def homes(self, claims: Iterable[str]) -> set[int]:
-        """Nodes with devices that some claims hold."""
+        """Return the nodes with devices of some claims."""
         found = (self.devices.claims[key].allocation for key in claims)
         held = (device for each in found if each is not None for _, device in each.devices)
         return {self._node_of[device] for device in held if device in self._node_of}
@@ -355,27 +355,27 @@ class _Pools:
 
     @property
     def ending_claims(self) -> frozenset[str]:
-        """Claims that end with tasks that are on their way out."""
+        """Claims that end with terminating tasks."""
         return self._find_ending_claims
 
-    def options(
-        self, node: int, requested: Iterable[DeviceClaimRequest]
-    ) -> list[tuple[Option, ...]]:
-        """What claims ask for in terms of the devices of a node; the very same for the same."""
+    def options(self, node: int, requested: Iterable[DeviceClaimRequest]) -> list[tuple[Option, ...]]:
+        """Return the options of claims on a node; equal claims get the same object."""
         return [self._options_of(node, request) for request in requested]
 
     @cached_property
     def like(self) -> list[int]:
-        """(N,) the first node whose devices are alike, as far as claims can tell."""
+        """(N,) the first node with equal devices, as far as claims can select."""
         first: dict[tuple[object, ...], int] = {}
         found: list[int] = []
         for n, name in enumerate(self._names):
             here = self.devices.on_node.get(name, ())
-            looks = tuple((d.driver, d.attributes, d.capacity, d.problem, d.taints) for d in here)
+            attributes = tuple(
+                (d.driver, d.attributes, d.capacity, d.problem, d.taints) for d in here
+            )
             # Numbers of different types are equal for Python, and not for claims.
             types = tuple(type(value) for d in here for _, value in d.attributes)
             in_flux = name if self.devices.in_flux & {name, ""} else ""
-            found.append(first.setdefault((looks, types, in_flux), n))
+            found.append(first.setdefault((attributes, types, in_flux), n))
         return found
 
     def _options_of(self, node: int, request: DeviceClaimRequest) -> tuple[Option, ...]:
@@ -401,16 +401,16 @@ def _find_ending_claims(snapshot: Snapshot) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class _AllocationRows:
-    """A model in which devices are dealt out.
+    """The rows of the model that allocate devices.
 
     Attributes
     ----------
     users
-        Claims that end once some groups have left, and which these are.
+        Groups of victims by claim; the claim ends once all of them have left.
     joining
-        Variables of tasks that would use a claim that has its devices.
+        Variables of tasks that would use an allocated claim.
     allocated
-        Variables by node and place of a device: whether it is taken.
+        Variables by node and index of a device: whether it is taken.
 
     """
 
@@ -422,7 +422,7 @@ class _AllocationRows:
 
 
 def _users(problem: Problem, exits: EvictionGroups) -> dict[str, list[int]]:
-    """Claims that end once some groups have left, and which these are."""
+    """Return the groups of victims by claim; the claim ends once all of them have left."""
     if not len(exits.node):
         return {}
     tasks = running_tasks(problem).tasks
@@ -437,7 +437,7 @@ def _users(problem: Problem, exits: EvictionGroups) -> dict[str, list[int]]:
 
 
 def _joining(pools: _Pools, shapes: Sequence[TaskShape], supplied: I64) -> dict[str, list[int]]:
-    """Variables of tasks that would use a claim that has its devices, by claim."""
+    """Return the variables of tasks that would use an allocated claim, by claim."""
     found: dict[str, list[int]] = {}
     for c, shape in enumerate(shapes):
         for key in pools.requests.allocated(shape):
@@ -446,9 +446,9 @@ def _joining(pools: _Pools, shapes: Sequence[TaskShape], supplied: I64) -> dict[
 
 
 def _close(allocation_rows: _AllocationRows, exits: EvictionGroups) -> None:
-    """Every device to one claim, and to none before the one that holds it has ended.
+    """Every device for one claim at most, and for none before its current claim has ended.
 
-    A claim does not end for whom others come.
+    A claim does not end while a new task uses it.
     """
     model, ends = allocation_rows.model, dict[str, int]()
     for (node, place), variables in allocation_rows.dealt.items():
@@ -478,7 +478,7 @@ class _Rows:
         self._device_variables = allocation_rows.dealt
 
     def add(self, request: DeviceClaimRequest, tasks: int) -> None:
-        """As many devices as tasks of a variable take, each with a claim of its own."""
+        """Allocate devices for the tasks of a variable, each with a claim of its own."""
         (options,) = self._pools.options(self._node, [request])
         if any(option.bonds for option in options):
             self._add_one_by_one(options, tasks)
@@ -486,7 +486,7 @@ class _Rows:
             self._add_options(options, tasks, int(self._model.bounds[1][tasks]))
 
     def _add_options(self, options: Sequence[Option], tasks: int, most: int) -> list[list[Places]]:
-        """Σ over options of their tasks = all of them; the variables of each by want and place."""
+        """Σ over options of tasks = all tasks; return the variables by option, demand and place."""
         if len(options) == 1:
             chosen = [tasks]
         else:
@@ -499,7 +499,7 @@ class _Rows:
         ]
 
     def _add_demand(self, demand: Demand, tasks: int) -> Places:
-        """Σ dealt = number·tasks."""
+        """Σ allocated = number·tasks."""
         open_places = [place for place in demand.places if place in self._free]
         variables = self._model.add_variables(0, np.ones(len(open_places), np.int64))
         factors = np.append(np.ones(len(variables), np.int64), -demand.number)
@@ -510,7 +510,7 @@ class _Rows:
         return found
 
     def _add_one_by_one(self, options: Sequence[Option], tasks: int) -> None:
-        """The same where devices of one claim are tied to each other: a choice for each claim."""
+        """The same with constraints between devices of a claim: one choice for each claim."""
         least = max(min(option.number for option in options), 1)
         most = min(int(self._model.bounds[1][tasks]), len(self._free) // least)
         each = self._model.add_variables(0, np.ones(most, np.int64)).tolist()
@@ -521,7 +521,7 @@ class _Rows:
                     self._add_bond(bond, places)
 
     def _add_bond(self, bond: Bond, places: Sequence[Places]) -> None:
-        """Devices of one value alone, or of each value one at most."""
+        """Devices of a single value, or at most one device of each value."""
         of_value: dict[object, list[int]] = {}
         for i in bond.demands:
             for place, variable in places[i].items():
@@ -539,13 +539,13 @@ class _Rows:
 
 
 Places = dict[int, int]
-"""A variable by place: whether the device there is taken."""
+"""A variable by index of a device: whether it is taken."""
 
 
 def _share_rows(
     allocation_rows: _AllocationRows, shared: tuple[str, list[int]], supplied: I64
 ) -> None:
-    """A claim gets its devices on one node at most, and tasks that name it go there only."""
+    """A shared claim is allocated on one node at most, and its tasks go there only."""
     key, classes = shared
     model, request = allocation_rows.model, allocation_rows.pools.devices.claims[key].ask
     chosen: list[int] = []
@@ -566,9 +566,9 @@ def _share_rows(
 
 
 class _OpenClaims(NamedTuple):
-    """Claims of a task besides what has been put on a node: once others have left, and at once.
+    """Open requests of a task: after terminating tasks have left, and now.
 
-    now: None where the task may wait for that.
+    `now` is None if the task may wait.
     """
 
     later: tuple[DeviceClaimRequest, ...]
@@ -577,7 +577,7 @@ class _OpenClaims(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _ClaimUse:
-    """Tasks that name a claim without devices: their node, how many, how many can come now."""
+    """Placed tasks that share an unallocated claim: node, number, and those that fit now."""
 
     node: int = -1
     total: int = 0
@@ -585,9 +585,9 @@ class _ClaimUse:
 
 
 class _Live(Greedy):
-    """Devices as tasks come: on every node what has been asked for can be dealt out together.
+    """Devices as tasks are placed: on every node, all requests can be allocated together.
 
-    What is promised is dealt out of the devices that are free once others have left.
+    Nominated tasks are allocated devices that are free after terminating tasks have left.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -609,7 +609,7 @@ class _Live(Greedy):
         self._stamp = np.zeros(problem.num_nodes, np.int64)
         self._clock = 0
 
-    # --- questions -------------------------------------------------------------------------------
+    # --- masks -----------------------------------------------------------------------------------
 
     def live_mask(self, task_class: int) -> Bool | None:
         return self._mask(task_class, self._open_claims(task_class))
@@ -642,11 +642,11 @@ class _Live(Greedy):
 
     @property
     def _unused_ending_claims(self) -> frozenset[str]:
-        """Claims that end with those who leave, for nobody comes for them."""
+        """Claims that end with terminating tasks because no placed task uses them."""
         return self._ending_claims.difference(key for key, number in self._joined.items() if number)
 
     def _view(self, open_claims: _OpenClaims) -> Bool:
-        """(N,) nodes that have devices for some claims besides all that has been put there."""
+        """Return (N,) the nodes with devices for some claims next to all placed tasks."""
         if open_claims not in self._views:
             number = self._problem.num_nodes
             self._views[open_claims] = np.full(number, -1, np.int64), np.zeros(number, np.bool_)
@@ -659,7 +659,7 @@ class _Live(Greedy):
     def _fits(
         self, node: int, open_claims: _OpenClaims, kept: frozenset[str] = frozenset()
     ) -> bool:
-        """Whether a node has devices for some claims; kept: claims that do not end then."""
+        """Return whether a node has devices for some claims; `kept` are claims that do not end."""
         later, now = open_claims
         if not self._pools.number(node):
             return not any(request.needs for request in (*later, *(now or ())))

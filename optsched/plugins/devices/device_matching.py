@@ -1,8 +1,8 @@
-"""How devices of one node can be dealt out to what claims ask for.
+"""Allocation of the devices of one node to claims.
 
-A claim asks in one of several ways (alternatives, `firstAvailable`), each a number of devices of
-some for every request, under constraints between them. Without alternatives and constraints that is
-a matching; with them, ways are tried in order, and every step is a matching again.
+A claim has alternatives (`firstAvailable`). Each demands a number of devices for every request,
+under constraints between devices. Without alternatives and constraints, allocation is a bipartite
+matching. With them, variants are tried in order, and every step is a matching.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_DEVICES = 32
 
 
 class Demand(NamedTuple):
-    """So many devices of a node for a request, each one of those at some places."""
+    """A number of devices for a request, from some places (indices) of a node."""
 
     places: tuple[int, ...]
     number: int
@@ -35,10 +35,10 @@ class Demand(NamedTuple):
 
 
 class Bond(NamedTuple):
-    """A constraint: wants by their number, and the value of each place.
+    """A constraint between demands, given by their indices.
 
-    value_of: equal numbers for equal values, in order of places; -1 for none. Nodes whose devices
-    are alike have equal bonds.
+    `value_of` numbers the attribute values of places; -1 for none. Nodes with equal devices have
+    equal bonds.
     """
 
     is_distinct: bool
@@ -47,22 +47,22 @@ class Bond(NamedTuple):
 
 
 class Option(NamedTuple):
-    """One way to serve a claim."""
+    """One alternative of a claim."""
 
     demands: tuple[Demand, ...]
     bonds: tuple[Bond, ...] = ()
 
     @property
     def number(self) -> int:
-        """Devices that it takes."""
+        """The number of devices that it takes."""
         return sum(demand.number for demand in self.demands)
 
 
-# --- what would do -------------------------------------------------------------------------------
+# --- options -------------------------------------------------------------------------------------
 
 
 def options_of(devices: Devices, node: str, claim: DeviceClaimRequest) -> tuple[Option, ...]:
-    """The ways to serve a claim on a node if all its devices were free, in order."""
+    """Return the alternatives of a claim on a node with all its devices free, in order."""
     here = devices.on_node.get(node, ())
     variants = product(*(need.variants for need in claim.needs))
     found = (_option(devices, (node, here), variant, claim.constraints) for variant in variants)
@@ -106,11 +106,11 @@ def _values(here: Sequence[PooledDevice], attribute: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-# --- dealing -------------------------------------------------------------------------------------
+# --- allocation ----------------------------------------------------------------------------------
 
 
 def match_places(demands: Sequence[Demand], free: set[int]) -> list[list[int]] | None:
-    """Free places for every want, each place once; None where that can not be.
+    """Return free places for every demand, each place once; None if there is no matching.
 
     Augmenting paths (Kuhn): a place that is taken is given up where its owner finds another.
     """
@@ -135,15 +135,15 @@ def match_places(demands: Sequence[Demand], free: set[int]) -> list[list[int]] |
 
 
 Grant = list[tuple[str, int]]
-"""(request, place) of all devices that a claim gets."""
+"""(request, place) of all devices of a claim."""
 
 
 class OutOfStepsError(Exception):
-    """A search that was not ended."""
+    """Raised when a search runs out of steps."""
 
 
 class Steps:
-    """What searches may cost: each step puts one want in its place, or tries one way."""
+    """The step limit of searches: a step places one demand or tries one variant."""
 
     def __init__(self, left: int) -> None:
         self.left = left
@@ -161,10 +161,10 @@ KnownResult = tuple[tuple[tuple[str, int], ...], ...] | None
 def allocate_devices(
     claims: Sequence[Sequence[Option]], free: set[int], session: Steps | None = None
 ) -> list[Grant] | None:
-    """What each claim gets of the free places; None where they do not do for all of them.
+    """Return the free places for each claim; None if they do not suffice for all.
 
-    Claims that leave a choice are searched for at most `STEPS_OF_SEARCH` steps, and as long as
-    those of the session last: then the answer is None. What was found is kept for later sessions.
+    A search takes at most `STEPS_OF_SEARCH` steps, within those of the session; beyond, the result
+    is None. Results are cached for later sessions.
     """
     if all(map(_is_plain, claims)):
         return _Search(claims, free, Steps(STEPS_OF_SEARCH)).result()
@@ -197,7 +197,7 @@ _known: dict[tuple[tuple[tuple[Option, ...], ...], frozenset[int]], KnownResult]
 
 
 class _Search:
-    """Claims that leave a choice one after the other, the others with them all the time."""
+    """Backtracking over claims with alternatives; the other claims are matched in every step."""
 
     def __init__(self, claims: Sequence[Sequence[Option]], free: set[int], steps: Steps) -> None:
         self._steps = steps
@@ -211,15 +211,15 @@ class _Search:
         self._at: dict[int, int] = {}
 
     def result(self) -> list[Grant] | None:
-        """What each claim gets; None where that can not be."""
+        """Return the places for each claim; None if there is no allocation."""
         return self.collect_result() if self.succeeds(0) else None
 
     def succeeds(self, first: int) -> bool:
-        """Whether the claims from one on find devices besides those that have chosen."""
+        """Return whether the claims from one on find devices next to those that have chosen."""
         if first == len(self._open):
             return first > 0 or self._match_chosen() is not None
         claim = self._open[first]
-        # Of claims that ask for the same, it does not matter which gets what.
+        # Equal claims are interchangeable.
         before = self._open[first - 1] if first else -1
         is_equal = first > 0 and self._claims[before] is self._claims[claim]
         for i, variant in self._variants_of(claim).iterate_from(
@@ -232,7 +232,7 @@ class _Search:
         return False
 
     def collect_result(self) -> list[Grant]:
-        """What each claim gets, after a success."""
+        """Return the places for each claim after a success."""
         found: list[Grant] = [[] for _ in self._claims]
         for (claim, demand), places in zip(
             self._chosen_demands(), self._match_chosen() or (), strict=True
@@ -263,14 +263,14 @@ class _Search:
 
 
 class _LazyVariants:
-    """Ways to serve a claim, each worked out once it is asked for."""
+    """Variants of a claim, computed on demand."""
 
     def __init__(self, source: Iterator[tuple[Demand, ...]]) -> None:
         self._source = source
         self._found: list[tuple[Demand, ...]] = []
 
     def iterate_from(self, first: int) -> Iterator[tuple[int, tuple[Demand, ...]]]:
-        """Number and way, from one on."""
+        """Yield index and variant, from one on."""
         at = first
         while True:
             while at >= len(self._found):
@@ -291,7 +291,7 @@ def _is_plain(options: Sequence[Option]) -> bool:
 
 
 def _expand_bonds(option: Option, free: set[int], steps: Steps) -> Iterator[tuple[Demand, ...]]:
-    """An option without its bonds, once for each way in which they can hold."""
+    """Yield an option without its bonds, once for each assignment of values that meets them."""
     same = [bond for bond in option.bonds if not bond.is_distinct]
     values = [sorted({value for value in bond.value_of if value >= 0}) for bond in same]
     for chosen in product(*values):
@@ -312,7 +312,7 @@ def _expand_bonds(option: Option, free: set[int], steps: Steps) -> Iterator[tupl
 def _expand_distinct(
     demands: Sequence[Demand], bonds: Sequence[Bond], steps: Steps
 ) -> Iterator[tuple[Demand, ...]]:
-    """Wants with the very places that they take, where bonds keep these apart."""
+    """Yield demands with exact places that meet the distinct bonds."""
     tied = sorted({i for bond in bonds for i in bond.demands})
     if not tied:
         yield tuple(demands)
@@ -339,7 +339,7 @@ def _expand_distinct(
 
 
 def _has_values(bond: Bond, demands: Sequence[Demand]) -> bool:
-    """Whether there are enough different values for all that a bond keeps apart."""
+    """Return whether there are enough distinct values for a bond."""
     values = [
         Demand(tuple(sorted({bond.value_of[p] for p in demands[i].places})), demands[i].number)
         for i in bond.demands

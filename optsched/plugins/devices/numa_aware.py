@@ -1,4 +1,4 @@
-"""NUMA: a pod goes where its kubelet can give it CPUs and GPUs as the policy of the node wants.
+"""NUMA: a pod goes to a node whose kubelet can align its CPUs and GPUs by its policy.
 
 Mathematics: models/formulation/numa_aware.md. Volcano: `pkg/scheduler/plugins/numaaware`.
 """
@@ -53,9 +53,9 @@ _SHOWN = 3
 
 
 def wanted_policy(shape: TaskShape) -> str:
-    """The policy that a pod asks its node for; empty where none matters to it.
+    """Return the topology policy that a pod requests; empty for none.
 
-    It does to pods that have CPUs or GPUs for themselves alone.
+    It matters to pods with exclusive CPUs or GPUs only.
     """
     policy = dict(shape.notes).get(NUMA_TOPOLOGY_POLICY, "") if shape.numa else ""
     return "" if policy == Alignment.NONE else policy
@@ -65,7 +65,7 @@ def wanted_policy(shape: TaskShape) -> str:
 
 
 class NumaPolicies(Rule):
-    """A pod that asks for a NUMA policy goes to nodes whose kubelets have it."""
+    """A pod that requests a topology policy goes to nodes whose kubelets have it."""
 
     name = "numa-policy"
     hard_face = Face.PREDICATE
@@ -108,7 +108,7 @@ def _has_policy(node: Node, policy: str) -> bool:
 
 
 def _policy_of(node: Node) -> str:
-    """What a node has instead of a policy, in words."""
+    """Describe the policy of a node."""
     if node.numa is None:
         return "has no Numatopology"
     if node.numa.problem:
@@ -117,7 +117,7 @@ def _policy_of(node: Node) -> str:
 
 
 def _explain_missing_policy(policy: str, nodes: Sequence[Node]) -> str:
-    """Why no node will do for a pod that asks for a policy."""
+    """Return why no node suits a pod that requests a policy."""
     if policy not in tuple(Alignment):
         return f"NUMA policy {policy} is none: write one of {', '.join(Alignment)}"
     broken = [f"{n.name}: {n.numa.problem}" for n in nodes if n.numa and n.numa.problem]
@@ -134,7 +134,7 @@ def _explain_missing_policy(policy: str, nodes: Sequence[Node]) -> str:
 
 @dataclass(frozen=True)
 class NumaAware(Rule):
-    """What the pods of a node have alone can be dealt to its NUMA nodes as its kubelet wants.
+    """The exclusive CPUs and GPUs of the pods on a node fit its NUMA nodes by its policy.
 
     Attributes
     ----------
@@ -151,7 +151,7 @@ class NumaAware(Rule):
     # --- hard ------------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`: all tasks of a node at once, in whatever way fits."""
+        """See `Rule`: some assignment of all tasks on a node must exist."""
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             layout = layout_of(node)
@@ -165,7 +165,7 @@ class NumaAware(Rule):
                 yield Violation(self.name, f"node {name}", f"{detail} ({layout.alignment})")
 
     def plan_cells(self, world: World) -> dict[str, tuple[NumaPart, ...]]:
-        """What of the cells is meant for each task that a plan binds, as far as that is known."""
+        """Return the planned CPUs and GPUs by NUMA node of each bound task, if known."""
         found: dict[str, tuple[NumaPart, ...]] = {}
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
@@ -180,7 +180,7 @@ class NumaAware(Rule):
         return found
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """See `Rule`: needs that some kubelet insists on."""
+        """See `Rule`: needs that a kubelet with a strict policy aligns."""
         needs = problem.classes.shapes[task_class].numa
         return bool(needs) and any(
             inside is not None and inside[0].alignment.is_strict and inside[0].relevant_needs(needs)
@@ -188,7 +188,7 @@ class NumaAware(Rule):
         )
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`: nodes that would do if nobody else was there."""
+        """See `Rule`: nodes that would suffice if they were empty."""
         if not self.ties_nodes(problem, task_class):
             return None
         needs = problem.classes.shapes[task_class].numa
@@ -210,7 +210,7 @@ class NumaAware(Rule):
         return f"had no {_place(wanted_policy(shape))} with {_describe_needs(shape.numa)} free"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `Rule`: those that have anything of cells, by what they have."""
+        """See `Rule`: tasks that hold parts of NUMA nodes, grouped by these."""
         if not self.ties_nodes(problem, task_class):
             return None
         running, insides = running_tasks(problem), _insides(problem)
@@ -250,7 +250,7 @@ class NumaAware(Rule):
     # --- order -----------------------------------------------------------------------------------
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`: fewer NUMA nodes are better, for pods that ask for a policy."""
+        """See `Rule`: fewer NUMA nodes are better, for pods that request a policy."""
         if not self.weight or not wanted_policy(problem.classes.shapes[task_class]):
             return None
         start = problem.derived(_begin)
@@ -258,9 +258,9 @@ class NumaAware(Rule):
         return self.points(start.nodes_with_policy(task_class), counts, problem.ready)
 
     def points(self, nodes_with_policy: Bool, counts: I64, nodes: Bool) -> F64:
-        """(N,) points for taking cells (N,) of nodes with the policy (N,), among some nodes (N,).
+        """Return (N,) points by the number of NUMA nodes (N,) that a task would use.
 
-        None where it is not known how many cells that takes.
+        `nodes` are (N,) the nodes that compete. A node where the number is unknown gets 0.
         """
         known = nodes_with_policy & (counts > 0)
         most = max(int(counts[known & nodes].max(initial=1)), 1)
@@ -275,7 +275,7 @@ class NumaAware(Rule):
 
 
 def _insides(problem: Problem) -> tuple[_Inside, ...]:
-    """(N,) layout and what is free of nodes whose kubelets align."""
+    """Return (N,) layout and idle amounts of nodes whose kubelets align; None for others."""
     return problem.derived(_find_insides)
 
 
@@ -285,12 +285,12 @@ def _find_insides(problem: Problem) -> tuple[_Inside, ...]:
 
 
 def _begin(problem: Problem) -> _Live:
-    """Cells before anything has been placed."""
+    """Return the NUMA nodes before anything has been placed."""
     return _Live(NumaAware(), problem)
 
 
 def _assign_tasks(layout: Layout, free: Free, aligned: Sequence[Task]) -> dict[str, list[Part]]:
-    """Parts by task: as the kubelet would give them, else in any way where that is known."""
+    """Return parts by task: in the order of the kubelet, else any assignment that is known."""
     found: dict[str, list[Part]] = {}
     left = free
     for task in aligned:
@@ -315,7 +315,7 @@ def _packed(layout: Layout, free: Free, aligned: Sequence[Task]) -> dict[str, li
 
 
 def _joined(parts: Iterable[Part], numbers: Sequence[int]) -> tuple[NumaPart, ...]:
-    """One part a cell, by the number of the cell."""
+    """Return the parts merged by NUMA node, with its number."""
     cpus: dict[int, int] = {}
     gpus: dict[int, int] = {}
     for part in parts:
@@ -343,7 +343,7 @@ def _describe_free(free: Free) -> str:
 
 
 def _place(policy: str) -> str:
-    """What has to have the room, by policy."""
+    """Describe what must have the idle CPUs and GPUs, by policy."""
     if policy == Alignment.SINGLE:
         return f"NUMA node ({policy})"
     return f"NUMA nodes ({policy})" if policy else "NUMA nodes as its policy wants them"
@@ -369,7 +369,7 @@ class _Rows:
     def add(
         self, need: NumaNeed, choices: Sequence[tuple[int, int]], tasks: int, task_class: int
     ) -> None:
-        """Σ over options of v = tasks: each container of the kind takes one of them."""
+        """Σ over options of v = tasks: each container takes one option."""
         model = self._model
         most = int(self._pending[task_class])
         chosen = model.add_variables(0, np.full(len(choices), most, np.int64))
@@ -383,7 +383,7 @@ class _Rows:
                     requested.setdefault(cells, []).append((variable, amount))
 
     def close(self) -> None:
-        """What sets of cells are asked for comes from their cells, which give what is free."""
+        """Split requests of sets of NUMA nodes among the nodes, bounded by idle amounts."""
         for r, (requested, free) in enumerate(zip(self._requested, self._free, strict=True)):
             goes: list[list[tuple[int, int]]] = [[] for _ in free]
             most = list(free)
@@ -426,10 +426,10 @@ class _Rows:
 
 
 class _Live(Greedy):
-    """Cells as tasks come, dealt out as kubelets would.
+    """Idle amounts of NUMA nodes as tasks are placed, assigned as kubelets would.
 
-    They are kept twice: as they are, and as they will be once everybody who leaves has left. What
-    is promised is dealt out of the latter where there is no room yet, and counts in both.
+    They are kept twice: now, and after terminating pods have left. A nominated task that does not
+    fit now is assigned from the latter and counts in both.
     """
 
     def __init__(self, rule: NumaAware, problem: Problem) -> None:
@@ -463,7 +463,7 @@ class _Live(Greedy):
             self._add_future_idle(node, running.tasks[victim].key, sign)
 
     def _add_future_idle(self, node: int, task: str, sign: int) -> None:
-        """Count what a resident holds as free later on, or no more so."""
+        """Count the parts of a terminating resident as future idle; with sign -1 undo it."""
         parts = holdings(self._problem.snapshot.nodes[node])[1].get(task, ())
         self._later[node] = self._later[node].subtract(parts, -sign)
 
@@ -480,7 +480,7 @@ class _Live(Greedy):
         )
 
     def nodes_with_policy(self, task_class: int) -> Bool:
-        """(N,) nodes with the policy that a class asks for."""
+        """Return (N,) the nodes with the policy that a class requests."""
         policy = wanted_policy(self._problem.classes.shapes[task_class])
         if policy not in self._nodes_with_policy:
             having = [layout is not None and layout.alignment == policy for layout in self._layouts]
@@ -521,7 +521,7 @@ class _Live(Greedy):
         return self._known[key]
 
     def view(self, task_class: int, *, later: bool = False) -> tuple[Bool, I64]:
-        """(N,) nodes that take one more task, and how many cells it would be on; 0: not known."""
+        """Return (N,) the nodes that take one more task, and its NUMA nodes there; 0 if unknown."""
         touched: Iterable[int] = range(self._problem.num_nodes)
         key = (task_class, later)
         if key in self._views:

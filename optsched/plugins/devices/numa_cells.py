@@ -1,4 +1,4 @@
-"""NUMA nodes of one machine (cells): what is free of them, and how needs are dealt to them.
+"""NUMA nodes (cells) of one machine: their idle amounts, and the assignment of containers.
 
 How a kubelet aligns containers: k8s.io/kubernetes/pkg/kubelet/cm/topologymanager (policies) and
 cm/cpumanager/policy_static.go (`generateCPUTopologyHints`). Sets of cells are bit masks.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 MOST_FAILED = 3000
-"""Ways of dealing out that may fail before the search is given up."""
+"""Failed assignments after which the search is given up."""
 
 
 class Free(NamedTuple):
@@ -32,7 +32,7 @@ class Free(NamedTuple):
     gpus: tuple[int, ...]
 
     def subtract(self, parts: Iterable[Part], sign: int = 1) -> Free:
-        """What is left once parts have been taken."""
+        """Return the amounts less some parts; with sign -1 plus them."""
         cpus, gpus = list(self.cpus), list(self.gpus)
         for part in parts:
             cpus[part.at] -= sign * part.cpus
@@ -41,7 +41,7 @@ class Free(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What is taken of a cell, by its place on the node."""
+    """The amounts taken of a cell; `at` is the index of the cell on the node."""
 
     at: int
     cpus: int
@@ -49,38 +49,38 @@ class Part(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """How a kubelet aligns, and all that its cells have, reserved CPUs included."""
+    """The alignment policy of a kubelet, and the capacity of its cells with reserved CPUs."""
 
     alignment: Alignment
     cpus: tuple[int, ...]
     gpus: tuple[int, ...]
 
     def relevant_needs(self, needs: Iterable[NumaNeed]) -> tuple[NumaNeed, ...]:
-        """Needs as far as they matter: GPUs do where their cells are told."""
+        """Return the needs that matter: GPUs matter only if the cells of GPUs are known."""
         gpus = any(self.gpus)
         found = (NumaNeed(n.cpus, n.gpus if gpus else 0) for n in needs)
         return tuple(need for need in found if need.cpus or need.gpus)
 
 
 class Option(NamedTuple):
-    """Sets of cells from which a container may get its CPUs and its GPUs; 0 where it needs none."""
+    """Sets of cells from which a container may get its CPUs and its GPUs; 0 if it needs none."""
 
     cpus: int
     gpus: int
 
     @property
     def cells(self) -> int:
-        """All the cells."""
+        """The cells of both resources together."""
         return self.cpus | self.gpus
 
     @property
     def shared(self) -> int:
-        """The cells of both, or of the one that there is."""
+        """The cells that both resources share, or those of the only resource."""
         return self.cpus & self.gpus if self.cpus and self.gpus else self.cpus | self.gpus
 
 
 def layout_of(node: Node) -> Layout | None:
-    """The layout of a node whose kubelet aligns; None for others, and where it can not be read."""
+    """Return the layout of a node whose kubelet aligns; None for others and unreadable ones."""
     numa = node.numa
     if numa is None or numa.problem or numa.alignment is Alignment.NONE:
         return None
@@ -93,10 +93,10 @@ def layout_of(node: Node) -> Layout | None:
 
 @cache
 def options(layout: Layout, need: NumaNeed) -> tuple[Option, ...]:
-    """What the kubelet of a node admits of a container, the narrowest first.
+    """Return the sets of cells that the kubelet admits for a container, the narrowest first.
 
-    Both resources come from the smallest number of cells that could have them on an empty node,
-    and the cells of one meet those of the other. A kubelet that does not insist takes any cells.
+    Each resource comes from the smallest number of cells that suffices on an empty node, and the
+    cells of both overlap. A kubelet without a strict policy admits any cells.
     """
     everything = (1 << len(layout.cpus)) - 1
     if not layout.alignment.is_strict:
@@ -109,21 +109,18 @@ def options(layout: Layout, need: NumaNeed) -> tuple[Option, ...]:
 
 
 def _smallest(layout: Layout, amounts: Sequence[int], number: int) -> list[int]:
-    """Sets with so many units of as few cells as possible, of one cell where that is the policy."""
+    """Return the smallest sets of cells with a number of units; one cell if the policy says so."""
     if not number:
         return [0]
     sets = [m for m in range(1, 1 << len(amounts)) if total(amounts, m) >= number]
-    size = 1 if layout.alignment is Alignment.SINGLE else _size(sets)
+    smallest = min((m.bit_count() for m in sets), default=0)
+    size = 1 if layout.alignment is Alignment.SINGLE else smallest
     return [m for m in sets if m.bit_count() == size]
-
-
-def _size(sets: Iterable[int]) -> int:
-    return min((m.bit_count() for m in sets), default=0)
 
 
 @cache
 def _preferred_options(layout: Layout, need: NumaNeed) -> tuple[Option, ...]:
-    """The order in which cells are tried: a kubelet that does not insist still prefers few."""
+    """Return the order in which cells are tried; without a strict policy, fewer cells first."""
     if layout.alignment.is_strict:
         return options(layout, need)
     sets = sorted(range(1, 1 << len(layout.cpus)), key=lambda m: (m.bit_count(), m))
@@ -131,35 +128,34 @@ def _preferred_options(layout: Layout, need: NumaNeed) -> tuple[Option, ...]:
 
 
 def total(amounts: Sequence[int], cells: int) -> int:
-    """What some cells have together."""
+    """Return the sum of the amounts of some cells."""
     return sum(amount for at, amount in enumerate(amounts) if cells >> at & 1)
 
 
-# --- dealing -------------------------------------------------------------------------------------
+# --- assignment ----------------------------------------------------------------------------------
 
 
 def assign(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> list[Part] | None:
-    """What a pod gets, container by container, as its kubelet would; None where one is refused."""
+    """Return the parts of a pod, container by container, as its kubelet would; None if refused."""
     found: list[Part] = []
     for need in layout.relevant_needs(needs):
-        parts = _assign_one(layout, free, need)
-        if parts is None:
+        fitting = (
+            option
+            for option in _preferred_options(layout, need)
+            if total(free.cpus, option.cpus) >= need.cpus
+            and total(free.gpus, option.gpus) >= need.gpus
+        )
+        option = next(fitting, None)
+        if option is None:
             return None
+        parts = _take_from_cells(free, need, option)
         free = free.subtract(parts)
         found += parts
     return found
 
 
-def _assign_one(layout: Layout, free: Free, need: NumaNeed) -> list[Part] | None:
-    for option in _preferred_options(layout, need):
-        enough = total(free.cpus, option.cpus) >= need.cpus
-        if enough and total(free.gpus, option.gpus) >= need.gpus:
-            return _take_from_cells(free, need, option)
-    return None
-
-
 def _take_from_cells(free: Free, need: NumaNeed, option: Option) -> list[Part]:
-    """Take from the cells of an option, those of both resources first; what is short is left."""
+    """Take a need from the cells of an option, shared cells first, as far as they suffice."""
     cells = [at for at in range(len(free.cpus)) if (option.cpus | option.gpus) >> at & 1]
     cpus, gpus = need.cpus, need.gpus
     found = []
@@ -173,19 +169,19 @@ def _take_from_cells(free: Free, need: NumaNeed, option: Option) -> list[Part]:
 
 
 def take_available(free: Free, needs: Iterable[NumaNeed]) -> list[Part]:
-    """What is there of some needs, from whatever cells."""
+    """Take needs from any cells, as far as they suffice."""
     everything = (1 << len(free.cpus)) - 1
     both = NumaNeed(sum(n.cpus for n in needs), sum(n.gpus for n in needs))
     return _take_from_cells(free, both, Option(everything, everything))
 
 
-# --- whether needs fit, in any way ---------------------------------------------------------------
+# --- feasibility ---------------------------------------------------------------------------------
 
 
 def packs(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> bool:
-    """Whether all needs can be dealt out as the kubelet admits them, in whatever way.
+    """Return whether some assignment of all needs passes the kubelet's topology manager.
 
-    Where that takes too long to be found out, they can not.
+    False if the search is given up.
     """
     ordered = sorted(layout.relevant_needs(needs), key=lambda n: (-n.cpus, -n.gpus))
     if not layout.alignment.is_strict or assign(layout, free, ordered) is not None:
@@ -200,7 +196,7 @@ def packs(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> bool:
 
 
 def pack_single(free: Free, needs: Sequence[NumaNeed]) -> list[int] | None:
-    """The cell of each need where each lies in one; None where they do not fit."""
+    """Return the cell of each need if each lies in one cell; None if they do not fit."""
     return _pack_single(needs, tuple(zip(*free, strict=True)), set())
 
 
@@ -209,7 +205,7 @@ def _pack_single(
     capacities: tuple[tuple[int, int], ...],
     dead: set[tuple[int, tuple[tuple[int, int], ...]]],
 ) -> list[int] | None:
-    """`dead` are rooms, in order, that have been seen to fail: cells are all alike."""
+    """See `pack_single`; `dead` are the sorted idle amounts known to fail, for cells are equal."""
     if not needs:
         return []
     state = (len(needs), tuple(sorted(capacities)))
@@ -232,10 +228,10 @@ _SubsetCapacity = tuple[int, ...]
 
 
 def _subset_capacity(amounts: Sequence[int]) -> _SubsetCapacity:
-    """By set of cells, how much more may be asked of the sets within it.
+    """Return by set of cells how much more may be requested of its subsets.
 
-    Amounts that are asked of sets can be split up within them just when no set is asked for more
-    than it has, with all that is asked of its subsets (Hall).
+    Requests of sets can be split among their cells if and only if no set is short of the requests
+    of all its subsets (Hall).
     """
     return tuple(total(amounts, cells) for cells in range(1 << len(amounts)))
 
@@ -254,7 +250,7 @@ def _pack_sets(
     at: tuple[int, int],
     dead: set[object],
 ) -> bool:
-    """`at`: the next need, and the first option that it may take, for alike needs go up."""
+    """Return whether the needs from `at` on fit; equal needs take options in ascending order."""
     first, least = at
     if first == len(needs):
         return True
@@ -275,21 +271,21 @@ def _pack_sets(
     return False
 
 
-# --- what is free --------------------------------------------------------------------------------
+# --- idle amounts --------------------------------------------------------------------------------
 
 
 def free_of(node: Node) -> Free:
-    """What no resident of a node has of its cells; see `holdings`."""
+    """Return the idle amounts of the cells of a node, see `holdings`."""
     return holdings(node)[0]
 
 
 def holdings(node: Node) -> tuple[Free, dict[str, list[Part]]]:
-    """What is free of the cells of a node, and what each resident has of them as far as is known.
+    """Return the idle amounts of cells of a node, and the parts of each resident if known.
 
-    What the agent says of pods counts for those that are there; the rest that is taken is put down
-    to the others, the oldest first. Who is left came later than the agent has looked, and counts
-    as decided when it was bound, or as the kubelet would deal. What pods hold that have gone is
-    free. Where those sit to whom the rest is put down is known by their decisions alone.
+    Holds that the agent reports count for present pods; holds of absent pods are idle. The rest of
+    the reported use is attributed to the other residents, the oldest first. Residents beyond that
+    started after the last report. They count as planned at binding, or as the kubelet would assign
+    them. Parts of attributed residents are known only from their plans.
     """
     layout, numa = layout_of(node), node.numa
     assert layout is not None  # noqa: S101  the caller has looked
@@ -325,7 +321,7 @@ def _parts_by_cell(free: Free) -> list[Part]:
 
 
 def _match_residents(numa: Numa, residents: Sequence[Task]) -> list[Task | None]:
-    """The resident of each hold; None for pods that have gone."""
+    """Return the resident of each hold; None for absent pods."""
     by_uid = {task.uid: task for task in residents if task.uid}
     by_key = {task.key: task for task in residents}
     return [by_uid.get(h.uid) or (by_key.get(h.key) if h.key else None) for h in numa.holds]
@@ -334,7 +330,7 @@ def _match_residents(numa: Numa, residents: Sequence[Task]) -> list[Task | None]
 def _find_unreported(
     layout: Layout, node: Node, matched: Sequence[Task | None]
 ) -> Iterator[tuple[Task, tuple[NumaNeed, ...]]]:
-    """Residents that the agent has not seen yet, and what of their needs."""
+    """Yield residents that the agent has not reported yet, and their unreported needs."""
     numa = node.numa
     assert numa is not None  # noqa: S101  the caller has looked
     seen = [Counter[str](), Counter[str]()]
@@ -382,7 +378,7 @@ def _assign_unreported(
 
 
 def _planned_parts(task: Task, most: Free, place: Mapping[int, int]) -> list[Part]:
-    """What was meant for a task when it was bound, as far as there is so much."""
+    """Return the parts planned for a task when it was bound, as far as cells suffice."""
     cells = ((p, place[p.cell]) for p in task.numa if p.cell in place)
     return [
         Part(at, min(p.cpus, max(most.cpus[at], 0)), min(p.gpus, max(most.gpus[at], 0)))

@@ -1,9 +1,8 @@
-"""Who may have whom evicted, where a session weighs victims against what they make room for.
+"""Which gang may evict which pods in the optimising session.
 
-Mathematics: models/formulation/entitled.md. A gang preempts what is less important in its own
-queue, and its queue claims back what is due to it from queues that hold more than is due to them. A
-gang of victims keeps its minimum or leaves as a whole. Volcano's votes of plugins by tiers are kept
-by policies without a solver only.
+Mathematics: models/formulation/entitled.md. A gang preempts pods of lower priority in its own
+queue. Its queue reclaims its deserved share from queues above theirs. A gang of victims keeps its
+minimum or leaves as a whole. Volcano's votes of plugins by tiers apply only without a solver.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ GANG_PREEMPT, GANG_RECLAIM = "gangpreempt", "gangreclaim"
 
 
 class Entitled(Rule):
-    """Preempt by priority within a queue, reclaim by what is due between queues, gangs whole."""
+    """Preempt by priority within a queue, reclaim by deserved shares, and keep gangs whole."""
 
     name = "entitled"
 
@@ -67,7 +66,7 @@ class Entitled(Rule):
             yield Violation(self.name, f"task {victim}", detail, by)
 
     def _verify_gangs(self, world: World) -> Iterator[Violation]:
-        """What a gang of victims keeps is its minimum, or nothing."""
+        """A gang of victims keeps its minimum, or nothing."""
         evicted = {e.task for e in world.evictions}
         exchanging = {e.preemptor for e in world.evictions}
         for gang in world.snapshot.gangs:
@@ -80,7 +79,7 @@ class Entitled(Rule):
                 yield Violation(self.name, f"gang {gang.key}", detail)
 
     def _may_preempt(self, gang: Gang, preemptor: Gang) -> bool:
-        """Whether a gang lacks its minimum, or the policy lets it preempt beyond that."""
+        """Return whether a gang lacks its minimum, or may preempt beyond it."""
         if self._rules.preempts_for_growth or preemptor.is_loose or gang.key == preemptor.key:
             return True
         ready = [t for t in preemptor.tasks if t.status.counts_as_ready]
@@ -101,7 +100,7 @@ class Entitled(Rule):
     def _verify_shares(
         self, world: World, reclaims: Mapping[tuple[str, str], _Reclaim]
     ) -> Iterator[Violation]:
-        """What claiming queues hold in the end, and lenders before and after each reclaim."""
+        """Check reclaiming queues at the end, and lenders before and after each reclaim."""
         if not reclaims:
             return
         due, by_use = self._due(world)
@@ -115,7 +114,7 @@ class Entitled(Rule):
             borrower = world.snapshot.gang_by_key[preemptor].queue
             shares.replay(reclaim.last)
             gang = world.snapshot.gang_by_key[preemptor]
-            # What is guaranteed does not depend on how large the gangs are that hold it.
+            # A guarantee holds whatever the size of the gangs that use it.
             returned = [task for task in reclaim.tasks if not claims.covers(gang, task)]
             for where, detail in (
                 *shares.overclaims(borrower, lender, requested),
@@ -129,7 +128,7 @@ class Entitled(Rule):
                 yield Violation(self.name, f"task {where}", found, preemptor)
 
     def _due(self, world: World) -> tuple[Mapping[str, Mapping[str, int]] | None, bool]:
-        """What queues deserve, and whether their pods return what they use of it."""
+        """Return what queues deserve, and whether victims count by what they use of it."""
         for active in self._rules.active:
             due = active.rule.deserved_by_name(world)
             if due is not None:
@@ -139,16 +138,16 @@ class Entitled(Rule):
 
 @dataclass(slots=True)
 class _Reclaim:
-    """Victims of one queue for one gang, and the place of the last one among all evictions."""
+    """Victims of one queue for one gang, and the index of the last one among all evictions."""
 
     tasks: list[Task]
     last: int
 
 
 class _Shares:
-    """What queues hold, deserve and give back while a plan is carried out, with all below them.
+    """What queues with their descendants hold and deserve while evictions are replayed.
 
-    Evictions are replayed in the order of the plan. What the plan places counts from the start.
+    Evictions are replayed in the order of the plan. Placements count from the start.
     """
 
     def __init__(self, world: World, due: Mapping[str, Mapping[str, int]], *, by_use: bool) -> None:
@@ -164,7 +163,7 @@ class _Shares:
             self._count_eviction(at, self._evicted_in_all)
 
     def replay(self, last: int) -> None:
-        """Carry out all evictions up to one of them."""
+        """Replay all evictions up to one of them."""
         for at in range(self._replayed, last + 1):
             self._count_eviction(at, self._evicted)
         self._replayed = max(self._replayed, last + 1)
@@ -177,7 +176,7 @@ class _Shares:
             add_into(evicted[gang.queue], taken_by(task))
 
     def _path_below_common_ancestor(self, name: str, other: str) -> list[Queue]:
-        """A queue and its ancestors as far up as the other queue is not below them."""
+        """Return a queue and its ancestors up to the first common ancestor with another queue."""
         by_name = self._world.snapshot.queue_by_name
         above = {q.name for q in self._world.ancestors(by_name[other])}
         return [q for q in self._world.ancestors(by_name[name]) if q.name not in above]
@@ -185,7 +184,7 @@ class _Shares:
     def _allocated_after(
         self, queue: Queue, evicted: Mapping[str, Mapping[str, int]]
     ) -> dict[str, int]:
-        """What a queue holds once so much has gone."""
+        """Return what a queue holds after evictions."""
         held: dict[str, int] = {}
         for name in self._world.below(queue):
             add_into(held, self._world.held_by_queue[name])
@@ -194,14 +193,14 @@ class _Shares:
         return held
 
     def _named(self, queue: Queue, requested: Iterable[str]) -> dict[str, int]:
-        """What is due to a queue of what is asked for."""
+        """Return the deserved share of a queue of the requested resources."""
         due = self._due.get(queue.name, {})
         return {r: due[r] for r in requested if due.get(r, 0) > 0}
 
     def overclaims(
         self, name: str, lender: str, requested: Sequence[str]
     ) -> Iterator[tuple[str, str]]:
-        """Where the claiming side would hold more than is due to it."""
+        """Yield queues of the reclaiming side that would exceed their deserved share."""
         chain = self._path_below_common_ancestor(name, lender)
         if not any(self._named(queue, requested) for queue in chain):
             yield name, "nothing that is asked for is due to it"
@@ -216,10 +215,10 @@ class _Shares:
     def overreturns(
         self, name: str, borrower: str, requested: Sequence[str], tasks: Sequence[Task]
     ) -> Iterator[tuple[str, str]]:
-        """Where a queue was not above its due before its last victim that uses some of it.
+        """Yield queues that were not above their deserved share before their last victim.
 
-        What counts is what the claim asks for, or what the victims use; pods that use none of that
-        are not kept back.
+        The resources that count are those of the request, or those that the victims use. Pods that
+        use none of them may always be reclaimed.
         """
         for queue in self._path_below_common_ancestor(name, borrower):
             held = self._allocated_after(queue, self._evicted)
@@ -235,7 +234,7 @@ class _Shares:
     def _kinds(
         self, queue: Queue, requested: Sequence[str], tasks: Sequence[Task]
     ) -> dict[frozenset[str], list[dict[str, int]]]:
-        """What victims take, by the resources of which the queue must hold more than is due."""
+        """Return what victims take, by the resources that must exceed the deserved share."""
         due = self._due.get(queue.name, {})
         kinds: dict[frozenset[str], list[dict[str, int]]] = {}
         for taken in map(taken_by, tasks):
@@ -249,14 +248,14 @@ class _Shares:
     def unrelated(
         self, requested: Sequence[str], tasks: Sequence[Task]
     ) -> Iterator[tuple[str, str]]:
-        """Pods that use nothing of what is asked for, where queues return what their pods use."""
+        """Yield victims that use none of the requested resources, if victims count by use."""
         needed = {r for r in requested if r != PODS}
         for task in tasks if self._by_use else ():
             if not needed & {r for r, n in taken_by(task).items() if n}:
                 yield task.key, "uses nothing that is asked for"
 
     def sunk(self, name: str, borrower: str, tasks: Sequence[Task]) -> Iterator[tuple[str, str]]:
-        """Where a queue would be left with less than is guaranteed to it."""
+        """Yield queues that would keep less than their guarantee."""
         touched = summed(taken_by(t) for t in tasks)
         for queue in self._path_below_common_ancestor(name, borrower):
             held = self._allocated_after(queue, self._evicted)
@@ -268,7 +267,7 @@ class _Shares:
 
 
 def _unentitled(world: World, eviction: Evict, gang: Gang, preemptor: Gang) -> str:
-    """Why an eviction is not the preemptor's to ask for; empty when it is."""
+    """Return why a preemptor may not evict a task; empty if it may."""
     if gang.key == preemptor.key:
         return _unexchangeable(world, eviction, gang)
     if eviction.action == PREEMPT:

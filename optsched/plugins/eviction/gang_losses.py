@@ -1,4 +1,4 @@
-"""Whether a gang still has what it needs once some of its tasks have left."""
+"""What a gang loses by evictions."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 
 def find_losses(gang: Gang, held: Sequence[Task], left: Sequence[Task]) -> Iterator[str]:
-    """What a gang lacks that has only some of the tasks left that it held, in words."""
+    """Yield what a gang lacks that keeps only some of its tasks."""
     if len(left) < gang.min_member or lacks_role(gang, left):
         yield f"{len(left)} tasks would be left, minMember is {gang.min_member}"
     yield from _find_broken_groups(gang, held, left)
 
 
 def lacks_role(gang: Gang, left: Sequence[Task]) -> bool:
-    """Whether some tasks are too few of a role for their gang."""
+    """Return whether a gang with some tasks lacks tasks of a role."""
     have = Counter(t.role for t in left)
     return any(have[role] < n for role, n in gang.role_minimums)
 
 
 def _find_broken_groups(gang: Gang, held: Sequence[Task], left: Sequence[Task]) -> Iterator[str]:
-    """Smaller groups that lose a part of what they need, and policies that lack groups then."""
+    """Yield sub-groups that lose a part of their size, and policies that lack sub-groups."""
     before = Counter(sub_group_of(gang.sub_groups, t.labels) for t in held)
     after = Counter(sub_group_of(gang.sub_groups, t.labels) for t in left)
     standing = Counter(

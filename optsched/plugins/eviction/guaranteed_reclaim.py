@@ -1,7 +1,7 @@
-"""Which marks of victims do not hold against a claim: one that stays within a guarantee.
+"""Reclaim within a guarantee overrides annotations that protect victims.
 
-Mathematics: the page `victims` of the formulation. Where other queues hold what is guaranteed to
-one, that queue reclaims it whatever the annotations of their pods say.
+Mathematics: models/formulation/victims.md. A queue reclaims its guarantee from other queues
+whatever the annotations of their pods say.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class Floors:
-    """The running tasks whose own marks a claim within a guarantee passes over.
+    """The running tasks whose annotations a reclaim within a guarantee overrides.
 
     Attributes
     ----------
     waivable
-        (V,) tasks that nothing but their own marks keeps from being evicted.
+        (V,) tasks that only their annotations protect.
 
     """
 
@@ -38,7 +38,7 @@ class Floors:
             self.waivable = np.zeros_like(self.waivable)
 
     def waived(self, queue: int, request: I64, least: I64, held: I64) -> Bool:
-        """Return the tasks whose marks do not hold against a gang of a queue.
+        """Return the tasks whose annotations do not hold against a gang of a queue.
 
         Parameters
         ----------

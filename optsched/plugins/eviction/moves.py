@@ -1,4 +1,4 @@
-"""Tasks that rules want off their nodes: what the action `shuffle` goes by.
+"""Tasks that plugins want to move: the input of the action `shuffle`.
 
 Mathematics: models/formulation/moves.md. Volcano: `pkg/scheduler/actions/shuffle`, `VictimTasks`.
 """
@@ -25,20 +25,20 @@ SHUFFLE = "shuffle"
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Relief:
-    """Nodes that are to be relieved, of what, and where there is room for it; axis K of amounts.
+    """Nodes with excess load, and nodes that can take it; axis K of amounts.
 
     Attributes
     ----------
     excess
-        (N, K) what is in use above a target; at most 0 where nothing is.
+        (N, K) use above a target; at most 0 for none.
     space
-        (N, K) what may come to a node.
+        (N, K) what a node may take.
     is_open
         (N,) nodes to which tasks may be moved.
     uses
-        (V, K) what a running task is taken to use.
+        (V, K) the assumed use of a running task.
     fits
-        Whether one node has to be found for each task; otherwise all of them together have to do.
+        Whether each task needs a node that fits it; otherwise the space is pooled.
 
     """
 
@@ -51,22 +51,22 @@ class Relief:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Moves:
-    """What one rule wants moved.
+    """The tasks that one plugin wants to move.
 
     Attributes
     ----------
     tasks
-        (m,) running tasks, see `problem.running`, in the order in which they should go.
+        (m,) running tasks, see `problem.running`, in order of eviction.
     reasons
-        Why, by node.
+        The reason by node.
     period_ms
         The shortest time between two evictions.
     most
-        How many tasks of a gang may go at once; gangs that are missing are not limited.
+        Most tasks of a gang that may be missing together; other gangs are not limited.
     whole
-        Gangs that may also leave as a whole where they can not spare single tasks.
+        Gangs that may leave as a whole if they cannot spare single tasks.
     relief
-        What ends it; None where all tasks should go.
+        The excess that ends the moves; None to move all tasks.
 
     """
 
@@ -87,24 +87,24 @@ class Mover(Protocol):
 
 
 def is_due(snapshot: Snapshot, plugin: str, period_ms: int) -> bool:
-    """Whether a plugin may have pods evicted again."""
+    """Return whether the period of a plugin has passed."""
     last = snapshot.last_shuffle_ms.get(plugin)
     return last is None or snapshot.taken_ms - last >= period_ms
 
 
 def early(world: World, rule: str, period_ms: int) -> Iterator[Violation]:
-    """Evictions of a plugin that come before its period has passed."""
+    """Yield a violation if a plugin evicts before its period has passed."""
     if moved_by(world, rule) and not is_due(world.snapshot, rule, period_ms):
         yield Violation(rule, SHUFFLE, f"pods were evicted less than {period_ms} ms ago")
 
 
 def moved_by(world: World, plugin: str) -> list[Evict]:
-    """What a plan evicts because a plugin wants it."""
+    """Return the evictions of a plugin in a plan."""
     return [e for e in world.evictions if e.action == SHUFFLE and e.plugin == plugin]
 
 
 def left_broken(gang: Gang, evicted: Collection[str]) -> str:
-    """What a gang would be short of without some tasks; empty if it is whole, or gone."""
+    """Return what a gang lacks without some tasks; empty if it is complete or has ended."""
     held = [t for t in gang.tasks if t.status.counts_as_ready]
     left = [t for t in held if t.key not in evicted]
     if len(left) == len(held) or not any(t.status.holds_resources for t in left):

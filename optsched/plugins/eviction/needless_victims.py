@@ -1,8 +1,7 @@
-"""Victims that make no room for the gang that they leave for.
+"""Victims whose resources the preemptor does not use.
 
-The mathematics is on the page of `entitled`, "use". A queue that is entitled to room could
-otherwise have pods evicted in the name of a gang that sits elsewhere, and others would get their
-room.
+Mathematics: models/formulation/entitled.md, "use". Otherwise an entitled queue could evict pods in
+the name of a gang on other nodes, and other gangs would get the resources.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ _FITS = "fits"
 
 
 def find_needless(world: World, rules: RuleSet, by: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Victims of some actions that their preemptor has no use for, and the preemptor, by key.
+    """Yield victims of some actions that their preemptor does not need, with the preemptor.
 
-    A victim is of use on a node to which its preemptor comes, as long as victims there give no more
-    than the preemptor takes, one victim a task aside; or where its own gang can not keep it once
-    such a victim has left; or where a rule other than the room of nodes refuses the preemptor
-    without it.
+    A victim is needed on a node of the preemptor, as long as victims there give no more than the
+    preemptor takes, one victim for each task aside. It is also needed if its gang cannot keep it
+    without another needed victim, or if a plugin other than `fits` refuses the preemptor without
+    the eviction.
     """
     coming = _placements_by_gang(world)
     for preemptor, victims in sorted(_find_victims(world, by).items()):
@@ -47,7 +46,7 @@ def find_needless(world: World, rules: RuleSet, by: Collection[str]) -> Iterator
 
 
 def _find_victims(world: World, by: Collection[str]) -> dict[str, list[Task]]:
-    """By gang, what is evicted for it; its own tasks are left out."""
+    """Return the victims of each preemptor, without its own tasks."""
     found: dict[str, list[Task]] = {}
     for eviction in world.evictions:
         task = world.task_by_key.get(eviction.task)
@@ -60,7 +59,7 @@ def _find_victims(world: World, by: Collection[str]) -> dict[str, list[Task]]:
 
 
 def _placements_by_gang(world: World) -> dict[str, dict[str, list[Task]]]:
-    """What the plan binds and promises, by gang and node."""
+    """Return the placed and nominated tasks by gang and node."""
     found: dict[str, dict[str, list[Task]]] = {}
     for placement in (*world.placements, *world.promises):
         of_gang = found.setdefault(placement.gang.key, {})
@@ -71,7 +70,7 @@ def _placements_by_gang(world: World) -> dict[str, dict[str, list[Task]]]:
 def _find_doubtful(
     world: World, coming: Mapping[str, Sequence[Task]], victims: Sequence[Task]
 ) -> list[str]:
-    """Victims elsewhere, and the largest ones where more leave than the gang takes."""
+    """Return victims on other nodes, and the largest one of each node with too many."""
     spare = _find_spare(world, victims)
     served = {task.gang for task in victims if task.node in coming}
     doubtful = [
@@ -91,7 +90,7 @@ def _find_doubtful(
 
 
 def _find_spare(world: World, victims: Sequence[Task]) -> set[str]:
-    """Keys of the victims whose gang would lack nothing if just this one stayed."""
+    """Return the victims whose gang would stay complete if just this one stayed."""
     evicted = {eviction.task for eviction in world.evictions}
     found: set[str] = set()
     for key in {task.gang for task in victims}:
@@ -107,9 +106,9 @@ def _find_spare(world: World, victims: Sequence[Task]) -> set[str]:
 
 
 def _needs_victims(node: Node, coming: Sequence[Task], leaving: Sequence[Task]) -> bool:
-    """Whether victims give less than what comes takes and one victim a task, of some resource.
+    """Return whether placed tasks need all victims of a node.
 
-    An overfull node needs the rest of it for itself.
+    Of some resource, the victims give less than the tasks take plus one victim for each task. An overcommitted node needs the excess itself.
     """
     requested = summed(map(taken_by, coming))
     given = [taken_by(task) for task in leaving]
@@ -134,7 +133,7 @@ def _is_required_by_rule(
     preemptor: tuple[Gang, Collection[str]],
     doubtful: Sequence[str],
 ) -> bool:
-    """Whether a rule refuses a gang if some victims stay: quotas of its queue, pods near it."""
+    """Return whether a plugin refuses a gang if some victims stay, e.g. quotas or affinity."""
     stay = set(doubtful)
     actions = [a for a in world.actions if not (isinstance(a, Evict) and a.task in stay)]
     names = _find_names(world, *preemptor)
@@ -145,7 +144,7 @@ def _is_required_by_rule(
 
 
 def _without_lending(rules: RuleSet) -> RuleSet:
-    """The rules by which a gang has room for itself: what it could borrow is not its own."""
+    """Return the plugins without lending: borrowed capacity does not count for the preemptor."""
     active = (
         replace(a, rule=replace(a.rule, lends=False)) if isinstance(a.rule, Proportion) else a
         for a in rules.active
@@ -154,7 +153,7 @@ def _without_lending(rules: RuleSet) -> RuleSet:
 
 
 def _find_names(world: World, gang: Gang, nodes: Collection[str]) -> dict[str, set[str]]:
-    """Names of a gang's own objects and of the nodes to which it comes, by kind."""
+    """Return the names of the objects of a gang and of its nodes, by kind."""
     queue = world.snapshot.queue_by_name.get(gang.queue)
     line = [] if queue is None else world.ancestors(queue)
     return {

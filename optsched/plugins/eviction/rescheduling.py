@@ -1,4 +1,4 @@
-"""Pods are moved off busy nodes to nodes with little to do.
+"""Pods are moved from overutilised nodes to underutilised nodes.
 
 Mathematics: models/formulation/rescheduling.md. Volcano: `pkg/scheduler/plugins/rescheduling`, the
 strategy `lowNodeUtilization`, which looks neither at `nodeFit` nor at `thresholdPriorityClassName`.
@@ -32,17 +32,17 @@ TOP: Final = 100.0
 
 @dataclass(frozen=True)
 class LowNodeUtilization:
-    """Which nodes give and which take.
+    """Thresholds of underutilised and overutilised nodes.
 
     Attributes
     ----------
     low_ppm, high_ppm
-        Parts in use, in millionths, of CPU, memory and pods: nodes at or below all of the first
-        take, nodes above one of the second give until they are not.
+        Use of CPU, memory and pods in millionths. Nodes at or below all `low_ppm` take pods; nodes
+        above one `high_ppm` give pods until they are not.
     below_class
         Pods of this priority class and above stay.
     fits
-        Whether a pod goes only if there is a node that takes it.
+        Whether a pod is evicted only if a node fits it.
 
     """
 
@@ -54,12 +54,12 @@ class LowNodeUtilization:
 
 @dataclass(frozen=True)
 class Rescheduling(Rule):
-    """Nodes that are in use above a target give pods to nodes that are little used.
+    """Overutilised nodes give pods to underutilised nodes.
 
     Attributes
     ----------
     weight
-        Of the score by which nodes above their target come last, so that nobody comes back.
+        Weight of the score that puts nodes above their target last, so that pods do not return.
     period_ms
         Shortest time between two evictions.
     fresh_ms
@@ -77,7 +77,7 @@ class Rescheduling(Rule):
     # --- nodes -----------------------------------------------------------------------------------
 
     def measured_use(self, node: Node, now_ms: int) -> Mapping[str, int] | None:
-        """Parts of a node in use, in millionths; None where that was not measured lately."""
+        """Return the use of a node in millionths; None without a recent measurement."""
         load, offered = node.load, node.offers
         if load is None or not node.ready or now_ms - load.measured_ms > self.fresh_ms:
             return None
@@ -85,7 +85,7 @@ class Rescheduling(Rule):
         return {CPU: load.cpu_ppm, MEMORY: load.memory_ppm, PODS: pods}
 
     def excess(self, node: Node, now_ms: int) -> str:
-        """What is in use above the target, in words; empty where nothing is or nobody knows."""
+        """Describe the use above the target; empty for none or without a measurement."""
         used = {} if self._is_underused(node, now_ms) else self.measured_use(node, now_ms) or {}
         above = [r for r in used if used[r] > self.strategy.high_ppm[r]]
         return " and ".join(
@@ -116,7 +116,7 @@ class Rescheduling(Rule):
         )
 
     def _order(self, problem: Problem, reasons: Mapping[int, str]) -> list[int]:
-        """Tasks of the busiest nodes first; of a node the least important first."""
+        """Return tasks of the busiest nodes first, on a node by rising priority."""
         snapshot, running = problem.snapshot, running_tasks(problem)
         limit = snapshot.priority_classes.get(self.strategy.below_class)
         if limit is None:
@@ -161,7 +161,7 @@ class Rescheduling(Rule):
     # --- score -----------------------------------------------------------------------------------
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`: what was moved off a node does not come back; the same for all classes."""
+        """See `Rule`: nodes above their target come last; equal for all classes."""
         scores = problem.derived(self._scores)
         return scores if scores.any() else None
 
@@ -174,7 +174,7 @@ class Rescheduling(Rule):
 
 
 def _times(size: I64, ppm: I64) -> I64:
-    """Size · ppm / 10⁶ without going beyond 64 bits; at least 1 where it is above zero."""
+    """Return size · ppm / 10⁶ without overflow; at least 1 where it is above zero."""
     exact = size // MILLION * ppm + size % MILLION * ppm // MILLION
     return np.where((ppm > 0) & (size > 0), np.maximum(exact, 1), exact)
 
@@ -184,7 +184,7 @@ def _eviction_order(task: Task) -> tuple[int, bool, int, str]:
 
 
 def _requested_amounts(problem: Problem) -> I64:
-    """(V, K) what running tasks request: what they really use nobody measures."""
+    """Return (V, K) the requests of running tasks, for their actual use is unknown."""
     running = running_tasks(problem)
     found = np.zeros((len(running), len(AMOUNTS)), np.int64)
     for k, name in enumerate(AMOUNTS):

@@ -1,7 +1,7 @@
-"""Whom nobody may evict, whoever asks: the part of preemption that holds in every policy.
+"""Pods that no policy may evict.
 
-Mathematics: models/formulation/victims.md. Volcano deletes its victims without asking their
-disruption budgets; here a budget holds, as it does in the eviction API that carries plans out.
+Mathematics: models/formulation/victims.md. Volcano deletes victims regardless of disruption
+budgets; here budgets hold, as in the eviction API that carries out the plan.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _RECLAIMS = frozenset({"reclaim", "gangreclaim"})
 
 
 class Victims(Rule):
-    """Only running tasks of ours that allow it are evicted, for gangs that get room by it."""
+    """Only running, preemptable tasks of gangs are evicted, for gangs that get their resources."""
 
     name = "victims"
 
@@ -56,19 +56,19 @@ class Victims(Rule):
                 yield Violation(self.name, f"budget {budget.key}", detail)
 
     def spares(self, problem: Problem) -> Bool:
-        """See `Rule`: who does not allow it, is cooling down, or has a budget of nothing."""
+        """See `Rule`: tasks that are not preemptable, in cooldown, or under a spent budget."""
         return unwilling(problem) | protected(problem)
 
 
 def unwilling(problem: Problem) -> Bool:
-    """(V,) running tasks that say themselves that they may not be evicted, or not yet."""
+    """Return (V,) the running tasks that are not preemptable or in cooldown."""
     now_ms = problem.snapshot.taken_ms
     found = [bool(_refusal(t, now_ms)) for t in running_tasks(problem).tasks]
     return np.array(found, np.bool_)
 
 
 def protected(problem: Problem) -> Bool:
-    """(V,) running tasks that a disruption budget with nothing left covers."""
+    """Return (V,) the running tasks under a spent disruption budget."""
     spent = [b for b in problem.snapshot.budgets if b.allowed <= 0]
     return np.array(
         [any(covers(b, t) for b in spent) for t in running_tasks(problem).tasks], np.bool_
@@ -76,7 +76,7 @@ def protected(problem: Problem) -> Bool:
 
 
 def ended_gangs(snapshot: Snapshot, victims: Collection[str]) -> list[str]:
-    """Keys of the gangs that lose all their pods on ready nodes by evictions, in order.
+    """Return the keys of gangs that lose all pods on ready nodes by evictions, in order.
 
     `victims` are keys of tasks that leave for good.
     """
@@ -90,9 +90,9 @@ def ended_gangs(snapshot: Snapshot, victims: Collection[str]) -> list[str]:
 
 
 class Cooldown(Rule):
-    """The plugin `cdp`: names everybody who is not cooling down.
+    """The plugin `cdp`: votes for all tasks that are not in cooldown.
 
-    That tasks which are cooling down stay holds without it as well, see `Victims`.
+    `Victims` keeps tasks in cooldown without it as well.
     """
 
     name = "cdp"
@@ -103,9 +103,9 @@ class Cooldown(Rule):
 
 
 class Budgets(Rule):
-    """The plugin `pdb`: names as many as disruption budgets allow.
+    """The plugin `pdb`: votes for as many tasks as disruption budgets allow.
 
-    That no budget loses more than it allows holds without it as well, see `Victims`.
+    `Victims` enforces budgets without it as well.
     """
 
     name = "pdb"
@@ -116,14 +116,14 @@ class Budgets(Rule):
 
 
 class _Naming(Greedy):
-    """Names the same tasks whoever asks."""
+    """Votes for the same tasks in every action."""
 
     def __init__(self, problem: Problem) -> None:
         self._snapshot = problem.snapshot
         self._tasks = running_tasks(problem).tasks
 
     def named(self, tasks: Sequence[Task]) -> list[bool]:
-        """Which of some tasks may go."""
+        """Return which of some tasks may be evicted."""
         raise NotImplementedError
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
@@ -138,7 +138,7 @@ class _Naming(Greedy):
 
 class _Cooldown(_Naming):
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Everybody: who is cooling down is asked about for claims within a guarantee alone."""
+        """Vote for all: tasks in cooldown are candidates only for reclaim within a guarantee."""
         return victims
 
     def named(self, tasks: Sequence[Task]) -> list[bool]:
@@ -169,14 +169,14 @@ def _unmovable(world: World, eviction: Evict) -> str:
 
 
 def covers(budget: Budget, task: Task) -> bool:
-    """Whether a budget protects a task."""
+    """Return whether a budget covers a task."""
     if budget.selector is None or budget.namespace != task.namespace:
         return False
     return budget.selector.matches(task.labels)
 
 
 def _refusal(task: Task, now_ms: int) -> str:
-    """Why a running task may not be evicted; empty when it may."""
+    """Return why a running task may not be evicted; empty if it may."""
     if not task.preemptable:
         return "evicted, but says that it may not be"
     if _is_cooling(task, now_ms):
@@ -189,15 +189,15 @@ def _is_cooling(task: Task, now_ms: int) -> bool:
 
 
 class Claims:
-    """What victims say of themselves, and the claims against which it does not hold.
+    """Annotations that protect victims, and the gangs that may override them.
 
-    It does not hold against gangs that reclaim within what is guaranteed to their queues.
+    Gangs that reclaim within the guarantee of their queue override them.
     """
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._now_ms = world.snapshot.taken_ms
-        self._gangs: dict[str, set[str]] = {}  # by queue, gangs that pass over what victims say
+        self._gangs: dict[str, set[str]] = {}  # by queue, gangs that override
         for eviction in world.evictions:
             task = world.task_by_key.get(eviction.task)
             gang = world.snapshot.gang_by_key.get(eviction.preemptor)
@@ -205,7 +205,7 @@ class Claims:
                 self._gangs.setdefault(gang.queue, set()).add(gang.key)
 
     def refusal(self, eviction: Evict) -> str:
-        """Why a victim may not be evicted; empty where it may, or says nothing that holds."""
+        """Return why a victim may not be evicted; empty if it may."""
         world, task = self._world, self._world.task_by_key[eviction.task]
         refusal = "" if eviction.action == SHUFFLE else _refusal(task, self._now_ms)
         gang = world.snapshot.gang_by_key.get(eviction.preemptor)
@@ -214,7 +214,7 @@ class Claims:
         return "" if self.covers(gang, task) else refusal
 
     def covers(self, gang: Gang, task: Task) -> bool:
-        """Whether a gang reclaims a task within what is guaranteed to its queue, or above it."""
+        """Return whether a gang reclaims a task within a guarantee of its queue or an ancestor."""
         world, queues = self._world, self._world.snapshot.queue_by_name
         lender = world.snapshot.gang_by_key.get(task.gang)
         if lender is None or gang.queue not in queues or lender.queue not in queues:
@@ -224,7 +224,7 @@ class Claims:
         return any(self._is_covered(queue, gang, task) for queue in chain)
 
     def _is_covered(self, queue: Queue, gang: Gang, task: Task) -> bool:
-        """Whether what a gang claims for a queue is within its guarantee, which a victim holds."""
+        """Return whether a gang stays within the guarantee of a queue that a victim uses."""
         asked, taken = _least_request(gang), taken_by(task)
         floor = {r: amount for r, amount in queue.guarantee if amount > 0 and asked.get(r, 0) > 0}
         if not any(taken.get(r, 0) > 0 for r in floor):
@@ -238,7 +238,7 @@ class Claims:
 
 
 def _least_request(gang: Gang) -> Mapping[str, int]:
-    """The least that a gang needs of what it waits for: of what all of its tasks request."""
+    """Return the least that a gang needs of the resources that all its waiting tasks request."""
     waiting = [taken_by(t) for t in gang.tasks if t.status is TaskStatus.PENDING]
     ready = sum(task.status.counts_as_ready for task in gang.tasks)
     number = max(gang.min_member - ready, 1)

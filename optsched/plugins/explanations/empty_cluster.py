@@ -1,9 +1,9 @@
-"""Whether the minimum of a gang fits the cluster with no other pod in it, and what it lacks.
+"""Whether the minimum of a gang fits the empty cluster, and what it lacks.
 
-Nodes are as they are: one that is not ready offers nothing, taints and labels hold, what rules say
-of single nodes holds. Pods of other gangs are away, and so are limits of queues. Required pod
-affinity, spreading and other rules that other pods may help to keep are left out, so that a gang
-fits here whenever some state of the cluster lets it start.
+Nodes keep their state: one that is not ready offers nothing, and taints, labels and plugins for
+single nodes hold. Pods of other gangs and limits of queues are ignored. Required pod affinity,
+spreading and other constraints that other pods may help to satisfy are ignored, so that a gang fits
+here whenever some state of the cluster lets it start.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 MOST_CHECKS: Final = 5_000
-"""Times that rules are asked about single nodes; what stays open then counts as possible."""
+"""Most checks of single nodes by plugins; beyond them, a gang counts as possible."""
 
 HOST: Final = "kubernetes.io/hostname"
 
@@ -48,7 +48,7 @@ class Item(NamedTuple):
 
 
 class Minimum(NamedTuple):
-    """What a gang must get at least: so many pods in all, and of roles."""
+    """The least that a gang needs: pods in all, and by role."""
 
     items: tuple[Item, ...]
     whole: int
@@ -57,20 +57,20 @@ class Minimum(NamedTuple):
 
 @dataclass(frozen=True)
 class Lack:
-    """Why a minimum fits no empty cluster.
+    """Why a minimum does not fit the empty cluster.
 
     Attributes
     ----------
     chosen
         Pods of each item that make up the cheapest minimum.
     missing
-        How many of them find no place, at least.
+        How many of them do not fit, at least.
     is_exact
-        Whether that is the number.
+        Whether `missing` is exact.
     resources
-        Resources of which more on every node would help, on axis R; none where that helps nothing.
+        Resources on axis R of which more on every node would help; empty if none would.
     rules
-        Names of the rules that keep pods out where resources alone do not.
+        Names of the plugins that exclude pods where resources would suffice.
     closed
         Items that no node is open to.
 
@@ -85,7 +85,7 @@ class Lack:
 
 
 class EmptyCluster:
-    """The nodes of a problem without their pods; what is learnt of one minimum is kept.
+    """The nodes of a problem without their pods; results are cached by minimum.
 
     Parameters
     ----------
@@ -136,9 +136,9 @@ class EmptyCluster:
         return Minimum(items, max(shape.need, 1), shape.need_role)
 
     def whole_minimum(self, gang: int) -> Minimum:
-        """Return the same with the pods of a broken gang that run and look like pending ones.
+        """Return the minimum with the running pods of a broken gang that equal pending ones.
 
-        They hold nodes like all of its pods, and may have to start elsewhere.
+        They may have to start on other nodes.
         """
         minimum = self.minimum(gang)
         problem = self._problem
@@ -163,7 +163,7 @@ class EmptyCluster:
     # --- what it lacks ---------------------------------------------------------------------------
 
     def find_lack(self, gang: int) -> Lack | None:
-        """Return what the minimum of a gang lacks; None where it fits, or where that stays open."""
+        """Return what the minimum of a gang lacks; None if it fits or if that is unknown."""
         if self._fits_one_class(gang):
             return None
         minimum = self.whole_minimum(gang)
@@ -177,9 +177,9 @@ class EmptyCluster:
         return self._known[key]
 
     def _fits_one_class(self, gang: int) -> bool:
-        """Whether it is plain that a gang fits: alike pods, of which none runs, and room for all.
+        """Return whether a gang of equal pods, none of them running, obviously fits.
 
-        Most gangs are such, and nothing has to be made of their pods to see it.
+        This shortcut decides most gangs without a search.
         """
         problem = self._problem
         number = int(problem.shape_of[gang])
@@ -196,12 +196,12 @@ class EmptyCluster:
             yield from (task.device_claims for task in item.tasks)
 
     def _tying(self, classes: Sequence[int]) -> tuple[Rule, ...]:
-        """The rules that say of single nodes which pods fit together."""
+        """Return the plugins that decide on single nodes which pods fit together."""
         tying = {name for task_class in classes for name in self.tying(task_class)}
         return tuple(r for r in self._masking if r.name in tying and not r.pods_may_help)
 
     def tying(self, task_class: int) -> tuple[str, ...]:
-        """Names of the rules that tie a class to what else is on nodes."""
+        """Return the names of the plugins that tie a class to other pods on nodes."""
         if task_class not in self._ties:
             found = (r.name for r in self._tying_rules if r.ties_nodes(self._problem, task_class))
             self._ties[task_class] = tuple(found)
@@ -218,7 +218,7 @@ class EmptyCluster:
             return None
 
     def _is_easy(self, minimum: Minimum) -> bool:
-        """Whether all pods are of one class, or every one could have a node of its own."""
+        """Return whether the minimum fits because it has one class, or a node for each pod."""
         total = sum(item.number for item in minimum.items)
         rooms = [self.pods_per_node(item.task_class) for item in minimum.items]
         if len({item.task_class for item in minimum.items}) == 1:
@@ -227,7 +227,7 @@ class EmptyCluster:
         return all(int(np.count_nonzero(room)) >= total for room in rooms)
 
     def pods_per_node(self, task_class: int) -> I64:
-        """(N,) pods of a class that nodes have resources for, no other pods there."""
+        """Return (N,) how many pods of a class each empty node fits."""
         if task_class not in self._pods_per_node:
             problem = self._problem
             request = problem.classes.request[task_class]
@@ -240,12 +240,12 @@ class EmptyCluster:
         return self._pods_per_node[task_class]
 
     def is_open(self, task_class: int) -> Bool:
-        """(N,) nodes that are ready and that no mask closes to a class."""
+        """Return (N,) the ready nodes that no mask closes to a class."""
         mask = self._mask(task_class)
         return np.ones(self._problem.num_nodes, np.bool_) if mask is None else mask
 
     def _mask(self, task_class: int) -> Bool | None:
-        """(N,) the same; None where all are open."""
+        """Return the mask of `is_open`; None if all nodes are open."""
         if task_class not in self._open:
             problem = self._problem
             found: Bool | None = None if problem.ready.all() else problem.ready
@@ -268,7 +268,7 @@ class EmptyCluster:
 
     @cached_property
     def node_kind(self) -> I64:
-        """(N,) number of each node's kind: rules can tell those of one kind apart by name alone."""
+        """(N,) the kind of each node: nodes of one kind differ for plugins by name only."""
         known: dict[object, int] = {}
         on_node = self._problem.snapshot.devices.on_node
         kinds = [
@@ -285,23 +285,23 @@ class EmptyCluster:
         return [(item.task_class, item.role, n) for item, n in pairs if n]
 
     def count_check(self) -> None:
-        """Count one question to rules; raises once there were too many."""
+        """Count one check by plugins; raise `_TooManyChecksError` after too many."""
         if not self._checks_left:
             raise _TooManyChecksError
         self._checks_left -= 1
 
     @property
     def problem(self) -> Problem:
-        """The problem itself."""
+        """The problem of this cluster."""
         return self._problem
 
 
 _MOST_COMPARED: Final = 16
-"""Resources of a minimum of which those that are short are chosen by comparing all."""
+"""Most resources of a minimum for which all combinations are compared."""
 
 
 class _TooManyChecksError(Exception):
-    """Rules have been asked too often."""
+    """Plugins have checked too many nodes."""
 
 
 class _Nodes:
@@ -333,7 +333,7 @@ class _Nodes:
         self.refusing: dict[str, None] = {}
 
     def packing(self, lifted: tuple[int, ...] = ()) -> Packing:
-        """Return the minimum and the nodes, which offer plenty of some resources."""
+        """Return the packing problem with unlimited amounts of the lifted resources."""
         capacity = self._problem.allocatable[self._first].copy()
         for r in lifted:
             capacity[:, r] += int(self._request[:, r] @ self._count) + int(self._count.sum())
@@ -357,7 +357,7 @@ class _Nodes:
         return tuple(Goal(roles == role, least) for role, least in self._minimum.roles)
 
     def _cliques(self) -> tuple[tuple[Bool, int], ...]:
-        """Items that want none of each other near, and the domains in which they could be."""
+        """Return items with anti-affinity among themselves, and the number of their domains."""
         relations, found = self._problem.relations, []
         if not any(rule.mask_sees_pods for rule in self._rules):
             return ()
@@ -381,7 +381,7 @@ class _Nodes:
         return tuple(found)
 
     def _fits(self, task_class: int) -> Bool:
-        """(N,) nodes that one pod of a class fits, which offer plenty of what is lifted."""
+        """Return (N,) the nodes that fit one pod of a class, lifted resources aside."""
         short = self._problem.classes.request[task_class] > self._problem.allocatable
         short[:, list(self._lifted)] = False
         fits: Bool = self._cluster.is_open(task_class) & ~short.any(axis=1)
@@ -419,7 +419,7 @@ class _Nodes:
     # --- what is short ---------------------------------------------------------------------------
 
     def explain(self, missing: int, *, is_exact: bool) -> Lack:
-        """Return which resources or rules keep pods of the minimum out."""
+        """Return which resources or plugins exclude pods of the minimum."""
         requested = np.flatnonzero(self._request.any(axis=0)).tolist()
         chosen = tuple(self.cheapest().tolist())
         closed = tuple(np.flatnonzero(~self._is_open.any(axis=0)).tolist())
@@ -428,7 +428,7 @@ class _Nodes:
             return Lack(chosen, missing, is_exact, (), tuple(self.refusing), closed)
         lifted, left = list[int](), missing
         if len(requested) > _MOST_COMPARED:
-            # To compare many takes minutes: all of them, less those that change nothing.
+            # To compare many takes minutes: lift all of them, then drop those without effect.
             lifted, left = sorted(requested, key=lambda r: (-self._slack(r), r)), 0
         while left:
             others = [r for r in requested if r not in lifted]
@@ -447,7 +447,7 @@ class _Nodes:
         return Lack(chosen, missing, is_exact, tuple(lifted), self._refused_alone(), closed)
 
     def _most_helpful(self, lifted: list[int], others: list[int]) -> int:
-        """The resource of which more would leave least missing, as bounds have it."""
+        """Return the resource of which more would leave the fewest pods missing, by bounds."""
 
         def missing(r: int) -> tuple[int, bool, float, int]:
             bound, is_exact = self.packing((*lifted, r)).estimate_missing()
@@ -456,7 +456,7 @@ class _Nodes:
         return min(others, key=missing)
 
     def _refused_alone(self) -> tuple[str, ...]:
-        """The rules that refuse pods now, where resources alone would do."""
+        """Return the plugins that refuse pods although resources suffice."""
         self.refusing = {}
         packing = self.packing()
         if not self._rules or replace(packing, admits=None, cliques=()).fewest_missing()[0]:
@@ -468,12 +468,12 @@ class _Nodes:
         return self.packing(lifted).fewest_missing()[0]
 
     def _slack(self, r: int) -> float:
-        """What nodes offer of a resource for each unit that the minimum asks for."""
+        """Return the amount of a resource on nodes for each unit of the minimum."""
         requested = int(self._request[:, r] @ self._count)
         return float(self._number @ self._problem.allocatable[self._first, r]) / max(requested, 1)
 
     def cheapest(self) -> I64:
-        """(I,) pods of each item that make up the minimum that asks for least."""
+        """Return (I,) the pods of each item in the cheapest minimum."""
         packing = self.packing()
         top = np.maximum(packing.capacity.max(axis=0, initial=0), 1)
         cost = (self._request * 1_000_000 // top).max(axis=1)
@@ -481,7 +481,7 @@ class _Nodes:
 
 
 class _OneNode:
-    """A snapshot of one empty node and one gang, whose pods ask for no other pods."""
+    """A snapshot of one empty node and one gang without pod affinity."""
 
     def __init__(self, problem: Problem, gang: int, node: Node) -> None:
         snapshot = problem.snapshot
@@ -522,14 +522,14 @@ def emptied(node: Node) -> Node:
 
 
 def _alone(task: Task) -> Task:
-    """A task that wants no other pods near, and that is not to be spread."""
+    """Return a task without pod affinity and spreading."""
     if not task.shape.pod_affinity and not task.shape.spread:
         return task
     return replace(task, shape=replace(task.shape, pod_affinity=(), spread=()))
 
 
 def _kind(node: Node) -> object:
-    """What rules may look at on an empty node, other than its name."""
+    """Return what plugins may read of an empty node, other than its name."""
     labels = tuple(sorted(pair for pair in node.labels.items() if pair[0] != HOST))
     shared_gpus = tuple(replace(card, key="") for card in node.shared_gpus)
     numa = emptied(node).numa

@@ -1,7 +1,7 @@
-"""A service outside has its say: on nodes, scores, enqueueing, victims and queues.
+"""Extender: an HTTP service filters and scores nodes, votes on gangs, victims and queues.
 
-Mathematics: models/formulation/extender.md. Volcano: `pkg/scheduler/plugins/extender`. One pending
-task is asked about for all that have its shape, once a session.
+Mathematics: models/formulation/extender.md. Volcano: `pkg/scheduler/plugins/extender`. Each session
+sends one request for all pending tasks of one shape.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PERMIT, ABSTAIN, REJECT = 1, 0, -1
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Where a service is, and how long one call may take."""
+    """The address of a service, and the timeout of one call."""
 
     url: str = ""
     timeout_ms: int = 1000
@@ -42,7 +42,7 @@ class Service:
 
 @dataclass
 class _Answers:
-    """What the service has said in one session."""
+    """The answers of the service in one session."""
 
     refusals: dict[TaskShape, Mapping[str, str]] = field(default_factory=dict)
     scores: dict[TaskShape, Mapping[str, float]] = field(default_factory=dict)
@@ -56,20 +56,20 @@ class _Answers:
 
 @dataclass(frozen=True, eq=False)
 class Extender(Rule):
-    """What a service outside refuses, scores and votes.
+    """The filters, scores and votes of an external service.
 
     Attributes
     ----------
     service
         Where it is.
     paths
-        (verb, path) of what it is asked; nothing else is.
+        (verb, path) of the calls that are made.
     ignorable
-        Whether it has no say while it does not answer; otherwise what it is asked about waits.
+        Whether failed calls are ignored; otherwise the affected gangs wait.
     managed
-        Resources; who asks for none of them is not its business. Without any, everybody is.
+        Resources; tasks that request none of them are not sent. Empty sends all tasks.
     outside
-        Through whom it is asked.
+        The port for calls.
 
     """
 
@@ -89,15 +89,15 @@ class Extender(Rule):
         return replace(self, outside=outside)
 
     def is_configured(self, verb: Verb) -> bool:
-        """Whether it is asked something."""
+        """Return whether a verb is configured."""
         return any(verb is known for known, _ in self.paths)
 
     def manages(self, request: Amounts) -> bool:
-        """Whether a request is its business."""
+        """Return whether a request contains a managed resource."""
         return not self.managed or any(amount and name in self.managed for name, amount in request)
 
     def manages_gang(self, gang: Gang) -> bool:
-        """Whether a gang is: by its tasks, or by what it needs at least while it has none."""
+        """Return whether a gang requests a managed resource, by its tasks or `minResources`."""
         return self.manages(gang.min_resources) or any(
             self.manages(task.shape.request) for task in gang.tasks
         )
@@ -105,7 +105,7 @@ class Extender(Rule):
     # --- hard ------------------------------------------------------------------------------------
 
     def refusals(self, task: Task, nodes: tuple[Node, ...]) -> Mapping[str, str]:
-        """Why nodes are refused to tasks like one, by node."""
+        """Return why nodes are refused to tasks of this shape, by node."""
         if not self.is_configured(Verb.PREDICATE) or not self.manages(task.shape.request):
             return {}
         known = self._answers.refusals
@@ -122,7 +122,7 @@ class Extender(Rule):
         return {**failed, **_texts(reply.fields, "refused")}
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`: by what the service has said about tasks of the same shape."""
+        """See `Rule`: by the answer for the shape of each task."""
         for task, _, node in world.placements:
             why = self.refusals(task, world.snapshot.nodes).get(node.name)
             if why is not None:
@@ -137,7 +137,7 @@ class Extender(Rule):
         return np.array([n.name not in refused for n in problem.snapshot.nodes], np.bool_)
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`: what was said most often."""
+        """See `Rule`: the most frequent reason."""
         task = _first_task_of(problem, task_class)
         reasons = (
             [] if task is None else sorted(self.refusals(task, problem.snapshot.nodes).values())
@@ -148,7 +148,7 @@ class Extender(Rule):
     # --- score -----------------------------------------------------------------------------------
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`: no score where the service gives none."""
+        """See `Rule`: no score for nodes without an answer."""
         task = _first_task_of(problem, task_class)
         if (
             task is None
@@ -206,7 +206,7 @@ class Extender(Rule):
         return known[found.name]
 
     def reports_gang_ready(self, gang: Gang, placed: int) -> bool:
-        """Whether a gang may start with so many tasks placed."""
+        """Return whether a gang may start with a number of tasks placed."""
         if not self.is_configured(Verb.JOB_READY) or not self.manages_gang(gang):
             return True
         known = self._answers.ready
@@ -258,7 +258,7 @@ _VOTING = (
 
 
 def _first_task_of(problem: Problem, task_class: int) -> Task | None:
-    """The first task by name of those that have the shape of a class."""
+    """Return the first task by name with the shape of a class."""
     shape = problem.classes.shapes[task_class]
     return problem.derived(_first_by_shape).get(shape)
 

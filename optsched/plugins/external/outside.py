@@ -1,4 +1,4 @@
-"""Questions to somebody outside the session, and answers that can be given again.
+"""Calls to external services, and records from which they can be replayed.
 
 A rule asks through a port. Whoever holds a live session puts a service behind it; what it says is
 recorded, and a session on a snapshot with that record asks nobody.
@@ -98,7 +98,7 @@ class Reply:
 
     @property
     def failure_reason(self) -> str:
-        """Why there is no answer, or none about some node; empty where there is one."""
+        """Why a reply, or the reply for some node, is missing; empty if it is there."""
         failed = self.fields.get("failed")
         some = failed.values() if isinstance(failed, dict) else ()
         return self.failure or str(next(iter(some), ""))
@@ -122,14 +122,14 @@ class Reply:
 
 
 class Outside(Protocol):
-    """Somebody to ask."""
+    """The port for calls to an external service."""
 
     def ask(self, question: Question) -> Reply:
-        """Ask, and wait for the answer no longer than there is time."""
+        """Send a question and return the reply within the time limit."""
 
 
 class Silent:
-    """Nobody to ask."""
+    """No external service."""
 
     def ask(self, question: Question) -> Reply:
         """See `Outside`."""
@@ -137,7 +137,7 @@ class Silent:
 
 
 class Recording:
-    """Gives the answers of a record again, in their order; the last one stands for later ones."""
+    """Replays the replies of a record in order; the last one repeats."""
 
     def __init__(self, entries: Iterable[tuple[str, str]]) -> None:
         self._replies: dict[str, list[Reply]] = {}
@@ -153,7 +153,7 @@ class Recording:
 
 
 class Recorder:
-    """Asks somebody, and keeps what was said."""
+    """Calls a service and records its replies."""
 
     def __init__(self, outside: Outside) -> None:
         self._outside = outside

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Gang(Rule):
-    """Fewer than the minimum of a gang, in all and by role, never start."""
+    """A gang starts with its minimum, in all and by role, or not at all."""
 
     name = "gang"
     hard_face = Face.JOB_READY
@@ -68,7 +68,7 @@ class Gang(Rule):
     def _verify_free(
         self, starting: Sequence[GangObject], placed: Sequence[Task], free: Mapping[str, int]
     ) -> Iterator[Violation]:
-        """What is free has to do for each gang that starts, and for all that is placed."""
+        """Idle amounts must cover minResources of each starting gang, and all placements."""
         taken = summed(taken_by(t) for t in placed)
         for gang in starting:
             requested = summed(taken_by(t) for t in _waiting(gang))
@@ -143,7 +143,7 @@ def _starts(gang: GangObject) -> bool:
 
 
 def _waiting(gang: GangObject) -> list[Task]:
-    """Tasks that could be placed: not those of smaller groups that have too few pods."""
+    """Return the tasks that could be placed, without those of incomplete sub-groups."""
     waits = [t for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None]
     ready = [t for t in gang.tasks if t.status.counts_as_ready]
     short = find_parts(gang, ready, waits).short
@@ -151,7 +151,7 @@ def _waiting(gang: GangObject) -> list[Task]:
 
 
 def _free(world: World, *excluded: TaskStatus) -> dict[str, int]:
-    """What is free on ready nodes together, by resource, without residents of some statuses."""
+    """Return idle amounts of ready nodes, without residents of some statuses."""
     free: dict[str, int] = {}
     for node in world.snapshot.nodes:
         if node.ready:
@@ -171,7 +171,7 @@ def _add_minimum_row(form: Formulation, entries: list[int], need: int, start: in
 
 
 def excess_resources(problem: Problem) -> I64:
-    """(S, R) what minResources keeps free beyond the pending tasks of a starting gang."""
+    """Return (S, R) the excess of minResources over the pending tasks of a starting gang."""
     shapes = problem.shapes
     requested = np.zeros_like(shapes.least)
     use = problem.classes.request[shapes.class_of] * shapes.count[:, None]
@@ -204,8 +204,8 @@ def _encode_min_resources(form: Formulation) -> None:
 class _Order(Greedy):
     """Gangs that have not started come first (Volcano `gang.go`, JobOrder), broken ones before all.
 
-    A broken gang has some members bound, but fewer than its minimum: it holds devices that work for
-    nobody until the rest has come.
+    A broken gang has fewer running tasks than its minimum: they hold devices in vain until the rest
+    is placed.
     """
 
     orders_by_class = True
@@ -240,14 +240,14 @@ class _Order(Greedy):
         return self.preempt_reach(gang)
 
     def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Everybody: the action itself sees that gangs stay whole or leave."""
+        """Vote for all: the action itself keeps gangs whole."""
         return victims
 
     def gang_reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
         return victims
 
     def _surplus(self, victims: I64) -> I64:
-        """Tasks that their gangs can do without, as long as they last."""
+        """Return victims beyond the minimum of their gangs."""
         gang_of = running_tasks(self._problem).gang_of
         spare: dict[int, int] = {}
         chosen = []
@@ -270,7 +270,7 @@ class _Order(Greedy):
 
 
 class _OrderWithMinResources(_Order):
-    """The same, where some gang names minResources."""
+    """The same order, for problems with minResources."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         super().__init__(problem, ledger)
@@ -303,5 +303,5 @@ class _OrderWithMinResources(_Order):
         return is_free and self._suffices(ledger.idle_total, nothing)
 
     def _suffices(self, idle: list[int], least: list[int]) -> bool:
-        """Whether so much is left of some room beside what is kept."""
+        """Return whether idle amounts less the kept ones cover an amount."""
         return all(a <= b - k for a, b, k in zip(least, idle, self._kept, strict=True))

@@ -1,4 +1,4 @@
-"""Strict order in queues that ask for it: nobody passes the first gang that stays out.
+"""Strict FIFO order in queues that request it: no gang passes the first gang that waits.
 
 Mathematics: models/formulation/fifo.md. The field is `spec.dequeueStrategy: fifo` of a Queue, which
 Volcano declares but does not read (volcano-sh/volcano#4572).
@@ -30,10 +30,9 @@ NOBODY = -1
 
 
 class Fifo(Rule):
-    """In a queue with strict order a gang gets nothing while one before it stays out.
+    """In a FIFO queue, a gang gets nothing while a gang before it waits.
 
-    Before it are the more important ones, of equals the older ones, at last those with the smaller
-    name. Gangs that have room kept for them and gangs that run in part are out of the order.
+    The order is priority, age, name. Nominated gangs and gangs that run in part are exempt.
     """
 
     name = "fifo"
@@ -62,7 +61,7 @@ class Fifo(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def distinguish_gangs(self, problem: Problem) -> I64 | None:
-        """See `Rule`: neighbours in a line that are alike are one class."""
+        """See `Rule`: equal neighbours in the order are one class."""
         order = problem.derived(_order)
         if not order.lines:
             return None
@@ -79,7 +78,7 @@ class Fifo(Rule):
     def encode(self, form: Formulation) -> None:
         """x[h'], y[h'] ≤ most·b[h] for the class h' after h; m·b[h] ≤ y[h], b[h] ≤ b[class before].
 
-        b[h] ∈ {0, 1} is whether everybody up to class h is served.
+        b[h] ∈ {0, 1} is whether all gangs up to class h are served.
         """
         order = form.problem.derived(_order)
         if not order.lines:
@@ -104,13 +103,13 @@ class Fifo(Rule):
 
 
 def order_reason(problem: Problem, head: int) -> Reason:
-    """Why a gang waits that nothing but the order holds back."""
+    """Return the reason of a gang that only the order blocks."""
     gang = problem.snapshot.gangs[head]
     return Reason(ReasonCode.QUEUE_ORDER, f"waits behind {gang.key} in the fifo queue {gang.queue}")
 
 
 def first_in_order(problem: Problem, gang: int, among: Bool) -> int:
-    """The first of some gangs (G,) of the queue of one of them; the gang itself without order."""
+    """Return the first of some gangs (G,) in the queue of a gang; itself if not FIFO."""
     queue = int(problem.queue_of[gang])
     if not problem.snapshot.queues[queue].is_fifo:
         return gang
@@ -122,7 +121,7 @@ def first_in_order(problem: Problem, gang: int, among: Bool) -> int:
 
 
 def fifo_lines(outcome: Outcome) -> FifoLines:
-    """The lines as decisions leave them; every caller gets the same."""
+    """Return the FIFO lines after the decisions; computed once."""
     return outcome.derived(_make_lines)
 
 
@@ -134,7 +133,7 @@ def _make_lines(outcome: Outcome) -> FifoLines:
 
 
 class FifoLines:
-    """Who waits behind whom, while gangs are being served; one that is served stays so."""
+    """Which gang waits behind which, while gangs are served one after the other."""
 
     def __init__(self, problem: Problem, is_served: Callable[[int], bool]) -> None:
         order = problem.derived(_order)
@@ -145,11 +144,11 @@ class FifoLines:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no gang waits behind another."""
+        """Whether there is no FIFO order."""
         return not self._place
 
     def ahead(self, gang: int) -> int:
-        """The gang that has to be served first; NOBODY where none has to."""
+        """Return the gang that must be served before a gang; `NOBODY` for none."""
         if gang not in self._place:
             return NOBODY
         line, place = self._place[gang]
@@ -174,12 +173,12 @@ def _count_ready_tasks(gang: Gang) -> int:
 
 
 def _waiting(gang: Gang) -> list[str]:
-    """Roles of the tasks that may be placed."""
+    """Return the roles of the tasks that may be placed."""
     return [t.role for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None]
 
 
 def _is_exempt(gang: Gang) -> bool:
-    """Whether it is out of the order: room is kept for it, or it runs in part."""
+    """Return whether a gang is exempt from the order: nominated, or running in part."""
     if any(t.nominated_node for t in gang.tasks if t.status is TaskStatus.PENDING):
         return True
     if gang.is_loose or not _count_ready_tasks(gang):
@@ -190,10 +189,9 @@ def _is_exempt(gang: Gang) -> bool:
 
 
 def _could_start(gang: Gang) -> bool:
-    """Whether nothing of it runs and nothing about itself keeps it from starting.
+    """Return whether no task of a gang runs and the gang itself is complete.
 
-    Whether smaller groups inside it are complete is not looked into: such a gang holds up nobody
-    here, although engines wait for it.
+    A gang with sub-groups blocks no other gang here, although the solver waits for it.
     """
     waiting = _waiting(gang)
     if gang.problem is not None or gang.sub_groups or _count_ready_tasks(gang) or not waiting:
@@ -209,14 +207,14 @@ def _could_start(gang: Gang) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """Gangs of each queue with strict order, first come first.
+    """The gangs of each FIFO queue in order.
 
     Attributes
     ----------
     lines
-        By queue, those that the order is about.
+        By queue, the gangs that are not exempt.
     waits
-        Those of them of which nothing runs: others wait for them.
+        Gangs without running tasks, which block the gangs behind them.
 
     """
 
@@ -243,7 +241,7 @@ def _order(problem: Problem) -> _Order:
 
 
 def _class_key(problem: Problem, order: _Order, gang: int) -> tuple[int, int, bool] | None:
-    """What neighbours have in common to be one class; None for a gang that stays alone."""
+    """Return the key by which neighbours are one class; None for a class of one gang."""
     shape = problem.rows[gang].shape
     if gang in order.waits and shape is not None and shape.is_started:
         return None
@@ -251,7 +249,7 @@ def _class_key(problem: Problem, order: _Order, gang: int) -> tuple[int, int, bo
 
 
 class _Turns(Greedy):
-    """Importance, gangs that have not started, then age: Volcano's order of jobs without shares."""
+    """Order by priority, unstarted gangs, age: Volcano's job order without shares."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -268,7 +266,7 @@ class _Turns(Greedy):
 
 
 class _Chain:
-    """Rows along one line."""
+    """The rows of one FIFO line."""
 
     def __init__(self, form: Formulation, order: _Order) -> None:
         self._form = form
@@ -278,7 +276,7 @@ class _Chain:
         self._is_closed = False
 
     def run(self, line: Sequence[tuple[int, int]]) -> None:
-        """Gangs in order, with the class that each is the first member of; -1 for the others."""
+        """Add the rows of gangs in order, each with its class if it is its first member, or -1."""
         settled = self._form.problem.settled
         for gang, h in line:
             if settled[gang] >= 0:
@@ -289,14 +287,14 @@ class _Chain:
                     self._extend(h)
 
     def _pass_settled(self, gang: int, *, is_served: bool) -> None:
-        """One that was decided on before holds up the rest, or shows that nobody held it up."""
+        """A settled gang blocks the rest, or implies that the gangs before it are served."""
         if not is_served:
             self._is_closed |= gang in self._order.waits
         elif self._last is not None:
             self._form.model.add_rows(0, [self._last], 1, lower=1)
 
     def _variables(self, h: int) -> I64:
-        """What stands for the gangs of a class and their tasks."""
+        """Return the start and task variables of a class."""
         form = self._form
         mine = slice(int(form.gangs.start[h]), int(form.gangs.start[h + 1]))
         tasks = form.placed_variable[mine][form.is_flexible[mine]]
@@ -304,7 +302,7 @@ class _Chain:
         return np.concatenate([start[start >= 0], tasks])
 
     def _gate(self, h: int) -> None:
-        """Nothing for a class before everybody else is served."""
+        """A class gets nothing before the classes before it are served."""
         model, variables = self._form.model, self._variables(h)
         if self._is_closed:
             rows = np.arange(len(variables))
@@ -315,7 +313,7 @@ class _Chain:
                 model.add_rows(0, [variable, self._last], [1, -most], upper=0)
 
     def _extend(self, h: int) -> None:
-        """Whether the class is served as well."""
+        """Add the variable for the line being served up to this class."""
         form, model = self._form, self._form.model
         start, number = int(form.start[h]), int(form.gangs.multiplicity[h])
         mine = slice(int(form.gangs.start[h]), int(form.gangs.start[h + 1]))

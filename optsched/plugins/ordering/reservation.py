@@ -1,7 +1,7 @@
-"""Room that is promised to gangs which have waited for too long: nobody may delay their start.
+"""Reservations for gangs that have waited too long: no other gang may delay their start.
 
-Mathematics: models/formulation/reservation.md. Always on, without effect in snapshots that have no
-bookings. With one booking this is EASY backfilling (Lifka, JSSPP 1995).
+Mathematics: models/formulation/reservation.md. Always on, without effect in snapshots without
+reservations. With one reservation this is EASY backfilling (Lifka, JSSPP 1995).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 NEVER = 2**62
-"""The end of a task that does not say how long it runs."""
+"""The end of a task with unknown duration."""
 
 
 class ExtraResources(NamedTuple):
@@ -50,7 +50,7 @@ class ExtraResources(NamedTuple):
 
 
 class Reservation(Rule):
-    """What is booked is free when the booking begins, as far as anybody knows."""
+    """Reserved capacity is idle when the reservation starts, as far as durations are known."""
 
     name = "reservation"
 
@@ -124,7 +124,7 @@ class Reservation(Rule):
         return ExtraResources(capacity, request) if request.any() else None
 
     def encode(self, form: Formulation) -> None:
-        """Σ over bound tasks in the subtree of request·x ≤ what is left below the ceiling then."""
+        """Σ over bound tasks in the subtree of request·x ≤ rest of the capability at the start."""
         problem, gangs = form.problem, form.gangs
         for i, _ in enumerate(problem.snapshot.bookings):
             bound = _bound(problem, i)[gangs.class_of]
@@ -157,14 +157,14 @@ class Reservation(Rule):
     # --- greedy ----------------------------------------------------------------------------------
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`: queues only; engines know of nodes by `spare`."""
+        """See `Rule`: queues only; `spare` covers nodes."""
         booked = any(reservation.queues for reservation in problem.snapshot.bookings)
         return _BelowCeilings(problem, ledger) if booked else None
 
     # --- explain ---------------------------------------------------------------------------------
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`: a ceiling that would be in the way of a booking."""
+        """See `Rule`: a capability that a reservation needs."""
         problem = outcome.problem
         if not problem.snapshot.bookings:
             return None
@@ -178,7 +178,7 @@ class Reservation(Rule):
         return None
 
     def explain_rooms(self, outcome: Outcome, gang: int, rooms: Sequence[Room]) -> Reason | None:
-        """See `Rule`: the first booking that leaves too little of the rooms of nodes."""
+        """See `Rule`: the first reservation that leaves too little on nodes."""
         problem = outcome.problem
         for i in _bookings_of(outcome, gang):
             room = _node_limits(problem, i)
@@ -194,13 +194,13 @@ class Reservation(Rule):
         return None
 
 
-# --- bookings as arrays --------------------------------------------------------------------------
+# --- reservations as arrays ----------------------------------------------------------------------
 
 
 class _NodeLimits(NamedTuple):
-    """(N, D) what bound tasks may take of nodes beside a booking, and (C, D) what each takes.
+    """(N, D) what bound tasks may take of nodes next to a reservation, and (C, D) their requests.
 
-    D are the resources of which they may not take all that will be free.
+    D are the resources of which the reservation leaves less than the future idle amount.
     """
 
     left: I64
@@ -208,7 +208,7 @@ class _NodeLimits(NamedTuple):
 
 
 def _ends(problem: Problem) -> I64:
-    """(V,) when the tasks that run are expected to end; see `problem.running` for the axis."""
+    """Return (V,) expected ends of running tasks, see `problem.running`."""
     gangs, now = problem.snapshot.gangs, problem.snapshot.taken_ms
     running = running_tasks(problem)
     pairs = zip(running.tasks, running.gang_of.tolist(), strict=True)
@@ -217,7 +217,7 @@ def _ends(problem: Problem) -> I64:
 
 
 def expected_ends(problem: Problem) -> I64:
-    """(V,) when the tasks that run are expected to end, `NEVER` where that is not known."""
+    """Return (V,) expected ends of running tasks; `NEVER` if unknown."""
     return problem.derived(_ends)
 
 
@@ -245,12 +245,12 @@ def _node_limits(problem: Problem, number: int) -> _NodeLimits:
 
 
 def _bound(problem: Problem, number: int) -> Bool:
-    """(C,) classes that may not get in the way of a booking."""
+    """Return (C,) the classes that must not delay a reservation."""
     return np.array([number in bound for bound in problem.classes.bound], np.bool_)
 
 
 def _queue_limits(problem: Problem, number: int) -> list[tuple[int, int, int]]:
-    """(queue, resource, what bound tasks below it may take beside a booking)."""
+    """Return (queue, resource, what bound tasks below it may take next to a reservation)."""
     reservation, queues = problem.snapshot.bookings[number], problem.queues
     if not reservation.queues:
         return []
@@ -270,7 +270,7 @@ def _queue_limits(problem: Problem, number: int) -> list[tuple[int, int, int]]:
 
 
 class _BelowCeilings(Greedy):
-    """What bookings leave below the ceilings of queues."""
+    """What reservations leave of the capabilities of queues."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -303,14 +303,14 @@ class _BelowCeilings(Greedy):
 
 
 def _bookings_of(outcome: Outcome, gang: int) -> tuple[int, ...]:
-    """Numbers of the bookings that a gang may not get in the way of."""
+    """Return the indices of the reservations that a gang must not delay."""
     problem = outcome.problem
     start = problem.task_start[gang]
     return problem.classes.bound[problem.task_class[start]]
 
 
 def _gained(outcome: Outcome, number: int, above: int, resource: int) -> int:
-    """What bound tasks get below a queue."""
+    """Return what bound tasks gain below a queue."""
     problem = outcome.problem
     tasks = np.flatnonzero(outcome.seated)
     below = problem.queues.subtree[above][problem.queue_of[problem.gang_of[tasks]]]
@@ -319,7 +319,7 @@ def _gained(outcome: Outcome, number: int, above: int, resource: int) -> int:
 
 
 def _allocated_on(outcome: Outcome, request: I64) -> I64:
-    """(N, D) what placed and promised tasks take of some (C, D)."""
+    """Return (N, D) what placed and nominated tasks take of requests (C, D)."""
     problem, tasks = outcome.problem, np.flatnonzero(outcome.seated)
     taken = np.zeros((problem.num_nodes, request.shape[1]), np.int64)
     np.add.at(taken, outcome.seat_of[tasks], request[problem.task_class[tasks]])
@@ -337,7 +337,7 @@ def _reservation_reason(problem: Problem, number: int, reservation: CapacityRese
 
 
 def expectation(reservation: CapacityReservation) -> str:
-    """What the gang that a booking is made for is told."""
+    """Return the message for the gang that has a reservation."""
     if not reservation.is_open:
         return f"room is reserved for it from {format_time(reservation.start_ms)} on"
     return (
@@ -360,7 +360,7 @@ def _start_text(reservation: CapacityReservation) -> str:
 
 
 def _keeps_resources(task: Task, reservation: CapacityReservation, world: World) -> bool:
-    """Whether a task that has its node still holds it when a booking begins."""
+    """Return whether a running task still holds its resources when a reservation starts."""
     if task.status is TaskStatus.RELEASING:
         return False
     gang = world.snapshot.gang_by_key.get(task.gang)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 TOP = 100.0
 LEVEL = "network topology"
 MOST_CHOICES = 400
-"""Pairs of hard gang shapes and domains beyond which node classes are not told apart by domain."""
+"""Pairs of hard gang shapes and domains above which node classes ignore domains."""
 
 _SHOWN = 3
 
@@ -61,7 +61,7 @@ class EvictionDomains(NamedTuple):
 
 @dataclass(frozen=True)
 class NetworkTopology(Rule):
-    """Tasks of a gang that asks for it lie within one HyperNode of an allowed tier.
+    """Tasks of a gang with `networkTopology` lie within one HyperNode of an allowed tier.
 
     Attributes
     ----------
@@ -70,11 +70,11 @@ class NetworkTopology(Rule):
     resources
         Weight by resource in scores of HyperNodes; only these count.
     packs_others
-        Whether tasks of gangs that ask nothing of the network prefer HyperNodes in use, too.
+        Whether tasks of gangs without a network topology also prefer HyperNodes in use.
     fading
-        How much less that counts with every tier upwards.
+        Factor of that score for each tier upwards.
     most_cleared
-        Domains in which evictions are tried for one gang.
+        Most domains in which evictions are tried for one gang.
 
     """
 
@@ -125,9 +125,9 @@ class NetworkTopology(Rule):
     # --- scores ----------------------------------------------------------------------------------
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`: HyperNodes in use come first for tasks that ask nothing of the network.
+        """See `Rule`: HyperNodes in use come first for tasks without a network topology.
 
-        As things stand when the session opens; Volcano brings it up to date with every task.
+        The score is that of the session start; Volcano updates it with every task.
         """
         forest = problem.topology.forests[0]
         if not self.packs_others or not self.weight or len(forest) == 1:
@@ -138,10 +138,10 @@ class NetworkTopology(Rule):
         return TOP * self.weight * _faded(forest, packed, self.fading)
 
     def packing(self, problem: Problem, forest: Forest, used: I64, request: I64) -> F64:
-        """(D,) how full each domain would be with a request (R,) more: 0 where it does not fit.
+        """Return (D,) the use of each domain with a request (R,) more; 0 if it does not fit.
 
-        Σ_r w[r]·(used[d, r] + request[r]) / allocatable[d, r] / Σ_r w[r] over the resources that
-        the request names.
+        Σ_r w[r]·(used[d, r] + request[r]) / allocatable[d, r] / Σ_r w[r] over the resources of the
+        request.
         """
         counted_ = [
             (r, weight)
@@ -159,14 +159,14 @@ class NetworkTopology(Rule):
         return np.where(fits, total / max(weights, 1), 0.0)
 
     def domain_scores(self, problem: Problem, forest: Forest, used: I64, request: I64) -> F64:
-        """(D,) score of each domain for a gang or group that asks for a request (R,) in all."""
+        """Return (D,) the score of each domain for a gang or group with a request (R,) in all."""
         return TOP * self.weight * self.packing(problem, forest, used, request)
 
     def nearness(self, forest: Forest, anchor: int, share: F64) -> F64:
-        """(N,) score of nodes for tasks of a gang that lies in a domain already.
+        """Return (N,) the score of nodes for tasks of a gang that is in a domain already.
 
-        The less the higher the tier that it takes to reach a node from there. In a domain that
-        holds several others, a share (N,) of the gang's tasks makes the nodes next to them better.
+        It falls with the tier of the common domain. In a domain with child domains, the share (N,)
+        of the gang's tasks raises the score of nodes next to them.
         """
         lowest, top = int(forest.tier.min()), forest.top
         by_leaf = np.zeros(len(forest))
@@ -223,12 +223,12 @@ class NetworkTopology(Rule):
     # --- explain ---------------------------------------------------------------------------------
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`: a network that is not as the gang asks."""
+        """See `Rule`: a network topology that does not exist."""
         bounds = outcome.problem.topology.bounds[int(outcome.problem.shape_of[gang])]
         return bounds.problem
 
     def explain_rooms(self, outcome: Outcome, gang: int, rooms: Sequence[Room]) -> Reason | None:
-        """See `Rule`: no domain has room for all."""
+        """See `Rule`: no domain fits all pods."""
         problem = outcome.problem
         bound = problem.topology.bounds[int(problem.shape_of[gang])].whole
         if bound is None or not bound.is_hard:
@@ -256,7 +256,7 @@ class NetworkTopology(Rule):
 def _bound_together(
     gang: Gang, placed: Sequence[Task]
 ) -> Iterator[tuple[TopologyRequest, Sequence[Task]]]:
-    """What is asked of the network for tasks that come, with all tasks that it is asked for."""
+    """Yield the topology requests of placed tasks, each with all tasks that it covers."""
     if gang.topology is not None:
         yield gang.topology, gang.tasks
     groups = dict.fromkeys(sub_group_of(gang.sub_groups, t.labels) for t in placed)
@@ -268,7 +268,7 @@ def _bound_together(
 
 
 def _nodes(world: World, tasks: Iterable[Task], goes_to: Mapping[str, str]) -> set[str]:
-    """Nodes of tasks that run or come; a task on a node that is gone is nowhere."""
+    """Return the nodes of running and placed tasks; a task on an absent node does not count."""
     known = world.snapshot.node_by_name
     stand = {t.node for t in tasks if t.status.is_standing and t.node in known}
     return stand | {goes_to[t.key] for t in tasks if t.key in goes_to}
@@ -286,7 +286,7 @@ def _verify_domain(
 
 
 def _lie_in_one_domain(world: World, request: TopologyRequest, nodes: set[str]) -> bool:
-    """Whether nodes lie together as a rule asks."""
+    """Return whether nodes lie in one domain as requested."""
     if request.label:
         values = {world.snapshot.node_by_name[n].labels.get(request.label) for n in nodes}
         return len(values) == 1 and None not in values
@@ -304,7 +304,7 @@ def _lie_in_one_domain(world: World, request: TopologyRequest, nodes: set[str]) 
 
 
 class _Live(Greedy):
-    """Whether what has been placed for a gang, and for its smaller groups, lies together."""
+    """Check that the placed tasks of gangs and of their sub-groups lie in one domain."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -339,7 +339,7 @@ class _Live(Greedy):
 
 
 def _free_classes(problem: Problem) -> Bool:
-    """(C,) classes with tasks of gangs that ask nothing of the network."""
+    """Return (C,) the classes with tasks of gangs without a network topology."""
     asks = np.array([bool(b.all) for b in problem.topology.bounds], np.bool_)
     free = np.zeros(len(problem.classes.shapes), np.bool_)
     shape = problem.shape_of[problem.gang_of]
@@ -437,7 +437,7 @@ class TierLevel:
         )
 
     def ideal(self, problem: Problem) -> int:
-        """See `Level`: everybody in the lowest domain that is allowed."""
+        """See `Level`: all tasks in the lowest domain that is allowed."""
         return sum(_least_tier(problem, bound) for bound in units_of(problem).bounds)
 
     def encode_places(self, form: Formulation, supplied: I64) -> Expression:

@@ -1,9 +1,9 @@
 """Affinity and anti-affinity between pods, by domains of a node label.
 
 Mathematics: models/formulation/pod_affinity.md. Upstream: `InterPodAffinity`. Required terms only.
-A task may come to a domain when some order of placing the plan's tasks allows it: a domain counts
-as having a wanted pod if one stands there, if the plan puts one there that does not itself ask for
-the term, or if it is the single domain in which pods that want their own kind make a start.
+A domain satisfies an affinity term if a selected pod runs there, if the plan places a selected pod
+there that does not carry the term, or if it is the one domain where pods that select themselves
+start.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class PodAffinity(Rule):
-    """Required pod affinity and anti-affinity hold, also those of pods that already run."""
+    """Required pod affinity and anti-affinity hold, also those of running pods."""
 
     name = "pod-affinity"
     hard_face = Face.PREDICATE
@@ -136,7 +136,7 @@ class PodAffinity(Rule):
 
 
 def _in_domains(problem: Problem, m: int, count: I64) -> Bool:
-    """(N,) nodes in a domain where a count (N,) is above zero anywhere."""
+    """Return (N,) the nodes in a domain where a count (N,) is above zero on some node."""
     domain = problem.relations.domain_of[m]
     known = domain >= 0
     hit = np.zeros(int(problem.relations.num_domains[m]) + 1, np.bool_)
@@ -147,13 +147,13 @@ def _in_domains(problem: Problem, m: int, count: I64) -> Bool:
 
 
 def _terms_of(problem: Problem, task_class: int) -> list[int]:
-    """Affinity and anti-affinity terms that a class carries."""
+    """Return the affinity and anti-affinity terms of a class."""
     carried = problem.relations.carried_by(problem.classes.shapes[task_class])
     return [m for m in carried if problem.relations.terms[m].kind is not TermKind.SPREAD]
 
 
 def _carrying(problem: Problem) -> list[I64]:
-    """By term, the running tasks that carry it; anti-affinity only, made once."""
+    """Return by term the running tasks that carry it; anti-affinity only, computed once."""
     return problem.derived(_find_carrying)
 
 
@@ -172,9 +172,9 @@ def _carried_by_pending(problem: Problem) -> set[int]:
 
 
 class _Live(Greedy):
-    """Where wanted and unwanted pods stand as tasks are placed.
+    """Nodes of pods that terms select as tasks are placed.
 
-    Pods that are promised room keep others away already; near them is nothing yet.
+    Nominated pods count for anti-affinity already, but not yet for affinity.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -197,7 +197,7 @@ class _Live(Greedy):
         return self._mask(task_class, self._selected_leave, self._carried_leave)
 
     def _mask(self, task_class: int, selected_leave: I64, carried_leave: I64) -> Bool | None:
-        """(N,) as `live_mask` once some residents, (M, N) or (M, 1) by term, have left."""
+        """Return (N,) the mask after some residents, (M, N) or (M, 1) by term, have left."""
         terms = self._problem.relations.terms
         allowed = np.ones(self._problem.num_nodes, np.bool_)
         for m in self._carries[task_class]:
@@ -214,7 +214,7 @@ class _Live(Greedy):
         return None if allowed.all() else allowed
 
     def _near(self, m: int, is_kin: bool, bound: I64, selected: I64) -> Bool:
-        """(N,) nodes near a pod that affinity asks for; kin may make a start where none is."""
+        """Return (N,) the nodes near a selected pod; pods that select themselves may start."""
         near = _in_domains(self._problem, m, bound)
         if near.any() or not is_kin:
             return near
@@ -244,7 +244,7 @@ class _Live(Greedy):
 
 
 class _Supply:
-    """Supply variables of groups of classes, by domain of a term."""
+    """Supply variables of classes, by domain of a term."""
 
     def __init__(self, problem: Problem, model: LinearModel, supplied: I64, m: int) -> None:
         self._supplied = supplied
@@ -280,7 +280,7 @@ class _Supply:
 
 
 def _roles(problem: Problem, m: int) -> tuple[list[int], list[int], list[int]]:
-    """Classes that carry a term and are selected by it, only carry it, are only selected."""
+    """Return classes that carry a term and are selected, only carry it, are only selected."""
     classes = range(len(problem.classes.shapes))
     carriers = {c for c in classes if m in _terms_of(problem, c)}
     selected = {c for c in classes if m in problem.classes.relations[c]}
@@ -321,7 +321,7 @@ def _encode_anti(problem: Problem, model: LinearModel, supplied: I64, m: int) ->
 def _encode_affinity(
     problem: Problem, model: LinearModel, supplied: I64, m: int, leaving: _Leaving
 ) -> None:
-    """Carriers go to domains with a resident, a plain selected task, or the one fresh start."""
+    """Carriers go to domains with a selected resident or placed task, or to the one new domain."""
     supply = _Supply(problem, model, supplied, m)
     both, carriers, selected = _roles(problem, m)
     if not len(supply.variables_anywhere([*both, *carriers])):
@@ -345,7 +345,7 @@ def _encode_affinity(
         if flag is not None:
             factors = np.append(-np.ones(len(reasons), np.int64), 1)
             model.add_rows(0, np.append(reasons, flag), factors, upper=0)
-        # A fresh start needs one of the kin to make it.
+        # A new domain needs one of the pods that select themselves.
         model.add_rows(0, np.append(kin, start), np.append(-np.ones_like(kin), 1), upper=0)
     supply.forbid(supply.variables([*both, *carriers], -1))
     if starts:
@@ -355,21 +355,21 @@ def _encode_affinity(
 
 
 class _Leaving:
-    """Residents that a term wants near and that may have to leave."""
+    """Selected residents of an affinity term that may be evicted."""
 
     def __init__(self, exits: EvictionGroups, groups: I64) -> None:
         self.groups, self.nodes = groups, exits.node[groups]
         self.number, self._leave = exits.number, exits.leave
 
     def add_stay_variable(self, model: LinearModel, groups: I64) -> int:
-        """A 0-1 variable that may be 1 only while anybody of some groups stays."""
+        """Return a 0-1 variable that may be 1 only while a task of some groups stays."""
         (stays,) = model.add_variables(0, 1)
         there = int(self.number[groups].sum())
         model.add_rows(0, np.append(self._leave[groups], stays), 1, upper=there)
         return int(stays)
 
     def add_start_rows(self, model: LinearModel, groups: I64, starts: Sequence[int]) -> None:
-        """Nobody makes a start while anybody of some groups stays: count·Σ start ≤ leave."""
+        """No domain starts before all tasks of some groups leave: count·Σ start ≤ leave."""
         for group in groups.tolist():
             factors = [int(self.number[group])] * len(starts)
             model.add_rows(0, [*starts, int(self._leave[group])], [*factors, -1], upper=0)
@@ -379,7 +379,7 @@ class _Leaving:
 
 
 class _Standing:
-    """Where every task stands once the plan is carried out."""
+    """The node of every task after the plan."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -414,11 +414,11 @@ class _Standing:
         return {**found, **{p.task.key: p.node for p in world.placements}}
 
     def domain(self, task: Task, key: str) -> str | None:
-        """The value of a node label where a task stands."""
+        """Return the value of a node label on the node of a task."""
         return self._node_of[task.key].labels.get(key)
 
     def in_domain(self, key: str, value: str | None) -> list[Task]:
-        """Tasks on nodes with a value of a label; none where the label is missing."""
+        """Return the tasks on nodes with a value of a label; none without the label."""
         if key not in self._by_domain:
             groups: dict[str, list[Task]] = {}
             for task in self.tasks:
@@ -434,7 +434,7 @@ class _Standing:
 
     @cached_property
     def tasks(self) -> Sequence[Task]:
-        """All of them."""
+        """All running and placed tasks."""
         residents = [t for n in self.world.snapshot.nodes for t in n.residents]
         return residents + [p.task for p in self.world.placements]
 
@@ -444,7 +444,7 @@ def _with_anti_affinity(node: Node) -> tuple[Task, ...]:
 
 
 def _selects(world: World, term: PodTerm, task: Task) -> bool:
-    """Whether a term selects a task."""
+    """Return whether a term selects a task."""
     if term.selector is None or not term.selector.matches(task.labels):
         return False
     if task.namespace in term.namespaces:
@@ -455,7 +455,7 @@ def _selects(world: World, term: PodTerm, task: Task) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _SelectedPods:
-    """Where pods stand that some affinity terms select, by domains of one label.
+    """Domains of one label with pods that some affinity terms select.
 
     Attributes
     ----------

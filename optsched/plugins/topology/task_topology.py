@@ -1,7 +1,7 @@
-"""Affinity between the roles of a job: tasks that belong together form buckets, one on a node.
+"""Affinity between the roles of a job: tasks with affinity form buckets, one on a node.
 
 Mathematics: models/formulation/task_topology.md. Volcano: `pkg/scheduler/plugins/task-topology`.
-Annotations of a PodGroup say which roles want to be together and which apart.
+Annotations of a PodGroup name roles with affinity and roles with anti-affinity.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class TaskTopology(Rule):
     weight: int = 1
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`: only where a gang says something about its roles."""
+        """See `Rule`: only if a gang has such annotations."""
         wanted: dict[int, Roles] = {}
         for gang in problem.open_gangs.tolist():
             roles = read_roles(problem.snapshot.gangs[gang].annotations, [])
@@ -71,16 +71,16 @@ class TaskTopology(Rule):
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """What a gang says about its roles.
+    """Affinity and order of the roles of a gang.
 
     Attributes
     ----------
     together, apart
-        Pairs of roles that want to be on one node, and that do not.
+        Pairs of roles with affinity, and with anti-affinity.
     rank
-        Roles in one of the pairs: how early they come, larger is earlier.
+        Rank of roles in one of the pairs; larger is earlier.
     place
-        Roles in the order that the user wants, larger is earlier.
+        Rank of roles in the order of the user; larger is earlier.
 
     """
 
@@ -90,24 +90,24 @@ class Roles:
     place: Mapping[str, int]
 
     def pull(self, role: str, others: Mapping[str, int]) -> int:
-        """How many of other tasks, counted by role, want a task of a role with them, net."""
+        """Return how many tasks have affinity to a role, less those with anti-affinity."""
         drawn = sum(n for other, n in others.items() if frozenset((role, other)) in self.together)
         return drawn - self.push(role, others)
 
     def push(self, role: str, others: Mapping[str, int]) -> int:
-        """How many of other tasks do not want a task of a role with them."""
+        """Return how many tasks, by role, have anti-affinity to a role."""
         return sum(n for other, n in others.items() if frozenset((role, other)) in self.apart)
 
     def role_order(self, role: str) -> tuple[int, int]:
-        """Order of roles, smaller is earlier."""
+        """Return the sort key of a role."""
         return (-self.place.get(role, 0), -self.rank.get(role, 0))
 
 
 def read_roles(annotations: Mapping[str, str], remarks: list[FieldError]) -> Roles | None:
-    """What the annotations of a PodGroup say about its roles; None without any.
+    """Return what the annotations of a PodGroup say about its roles; None without any.
 
-    A group that names a role twice is remarked on, and nothing at all is taken from them, as in
-    Volcano (`readTopologyFromPgAnnotations`).
+    A group that names a role twice adds a remark and makes all of them void, as in Volcano
+    (`readTopologyFromPgAnnotations`).
     """
     before = len(remarks)
     near, far, order = (list(_groups(annotations, key, remarks)) for key in ANNOTATIONS)
@@ -129,7 +129,7 @@ def read_roles(annotations: Mapping[str, str], remarks: list[FieldError]) -> Rol
 def _groups(
     annotations: Mapping[str, str], key: str, remarks: list[FieldError]
 ) -> Iterator[list[str]]:
-    """Groups with semicolons between them, roles with commas between them."""
+    """Yield groups, separated by semicolons, of roles, separated by commas."""
     text = annotations.get(key, "")
     for part in text.split(";") if key != TASK_TOPOLOGY_ORDER else [text]:
         roles = [role.strip() for role in part.split(",") if role.strip()]
@@ -153,34 +153,34 @@ def _pairs(groups: Sequence[Sequence[str]]) -> Iterator[_Pair]:
 
 @dataclass(eq=False, slots=True)
 class _Bucket:
-    """Tasks that want to be on one node.
+    """Tasks that are to be on one node.
 
     Attributes
     ----------
     roles
-        All its tasks by role, whether they run or wait.
+        All its tasks by role, running and waiting.
     entries
-        Entries of the tasks that waited at first, in the order in which they are to be placed.
-    gone
+        Entries of the tasks that waited at the start, in the order of placement.
+    placed
         How many of each entry have been placed.
     on_node
         Tasks by node.
     load
-        What its waiting tasks ask for in all, as one number (`reqScore`).
+        The total request of its waiting tasks as one number (Volcano: `reqScore`).
 
     """
 
     index: int
     roles: Counter[str] = field(default_factory=Counter)
     entries: list[int] = field(default_factory=list)
-    gone: Counter[int] = field(default_factory=Counter)
+    placed: Counter[int] = field(default_factory=Counter)
     on_node: Counter[int] = field(default_factory=Counter)
     load: float = 0.0
 
     @property
     def waiting(self) -> list[int]:
-        """Entries of the tasks that wait still."""
-        left, found = Counter(self.gone), []
+        """The entries of the tasks that still wait."""
+        left, found = Counter(self.placed), []
         for entry in self.entries:
             if left[entry]:
                 left[entry] -= 1
@@ -191,7 +191,7 @@ class _Bucket:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Waiting:
-    """A task that waits: its entry, and what it asks for as one number."""
+    """A waiting task: its entry, and its request as one number."""
 
     task: Task
     entry: int
@@ -207,7 +207,7 @@ class _Sorter:
         self.largest = 0
 
     def settle(self, here: Iterable[tuple[int, str]]) -> None:
-        """Tasks on nodes, as (node, role) in the order of nodes: one bucket for each node."""
+        """Put running tasks, as (node, role) in the order of nodes, in one bucket for each node."""
         by_node: dict[int, _Bucket] = {}
         for node, role in here:
             if role in self._roles.rank:
@@ -217,7 +217,7 @@ class _Sorter:
                 self._count_role(bucket, role)
 
     def sort(self, tasks: Iterable[_Waiting]) -> dict[str, _Bucket]:
-        """Tasks that wait, one after the other; returns buckets by task."""
+        """Put waiting tasks in buckets one after the other; return buckets by task."""
         found: dict[str, _Bucket] = {}
         mine = (w for w in tasks if w.task.role in self._roles.rank)
         for waiting in sorted(
@@ -239,7 +239,7 @@ class _Sorter:
         self.largest = max(self.largest, bucket.roles.total())
 
     def _best(self, role: str) -> _Bucket | None:
-        """The bucket that wants a role most, the least loaded of them; None if none does."""
+        """Return the bucket with the most affinity to a role, the least loaded; None for none."""
         best: tuple[int, float, int] | None = None
         for bucket in self.buckets:
             key = (-self._roles.pull(role, bucket.roles), bucket.load, bucket.index)
@@ -254,9 +254,9 @@ class _Plan:
     Attributes
     ----------
     runs
-        (entry, number) in the order in which tasks are to be placed.
+        (entry, number) in the order of placement.
     next_of
-        By entry, the bucket of each of its tasks in that order; None for one that is in none.
+        By entry, the bucket of each task in that order; None for a task in no bucket.
     role_of
         By entry.
     largest
@@ -278,7 +278,7 @@ class _Plan:
 
     @classmethod
     def of(cls, problem: Problem, gang: int, roles: Roles) -> _Plan:
-        """The plan of a gang that has tasks waiting."""
+        """Return the plan of a gang with waiting tasks."""
         here = list(_standing(problem, gang))
         on_node: dict[int, Counter[str]] = {}
         for node, role in here:
@@ -307,12 +307,12 @@ class _Plan:
         )
 
     def bucket(self, entry: int) -> _Bucket | None:
-        """The bucket of the next task of an entry."""
+        """Return the bucket of the next task of an entry."""
         tasks, number = self.next_of[entry], self.done[entry]
         return tasks[number] if number < len(tasks) else None
 
     def move(self, entry: int, node: int, step: int) -> None:
-        """Put one task of an entry on a node, or with -1 take it back from there."""
+        """Count one task of an entry on a node; with -1 undo it."""
         if step < 0:
             self.done[entry] -= 1
         bucket = self.bucket(entry)
@@ -321,13 +321,13 @@ class _Plan:
         self.on_node.setdefault(node, Counter())[self.role_of[entry]] += step
         if bucket is not None:
             bucket.on_node[node] += step
-            bucket.gone[entry] += step
+            bucket.placed[entry] += step
 
 
 def _order_tasks(
     tasks: Sequence[_Waiting], roles: Roles, bucket_of: Mapping[str, _Bucket]
 ) -> list[_Waiting]:
-    """Tasks in the order in which they are to be placed: large buckets first, the rest last."""
+    """Return tasks in the order of placement: large buckets first, tasks in no bucket last."""
 
     def role_order(waiting: _Waiting) -> tuple[object, ...]:
         task, bucket = waiting.task, bucket_of.get(waiting.task.key)
@@ -340,7 +340,7 @@ def _order_tasks(
 
 
 def _standing(problem: Problem, gang: int) -> Iterator[tuple[int, str]]:
-    """(node, role) of the tasks of a gang that are on nodes, in the order of nodes."""
+    """Yield (node, role) of the running tasks of a gang, in the order of nodes."""
     number = {n.name: i for i, n in enumerate(problem.snapshot.nodes)}
     tasks = problem.snapshot.gangs[gang].tasks
     here = (t for t in tasks if t.node in number and t.status.holds_resources)
@@ -358,7 +358,7 @@ def _waiting(problem: Problem, gang: int) -> Iterator[_Waiting]:
 
 
 def _points(resource: str) -> float:
-    """What one unit counts: a milli-CPU, a MiB, a thousandth of anything else, a pod."""
+    """Return the weight of one unit of a resource in the load of a task."""
     if resource in (CPU, PODS):
         return 1.0
     return 1 / 2**20 if resource in (MEMORY, "ephemeral-storage") else 1000.0
@@ -391,7 +391,7 @@ class _Buckets(Greedy):
         return score
 
     def _worth(self, plan: _Plan, bucket: _Bucket, gang: int, entry: int) -> F64:
-        """(N,) how many tasks of a bucket are, or could be, on a node with one of an entry."""
+        """Return (N,) how many tasks of a bucket are, or fit, on a node with one of an entry."""
         request = self._request(gang, entry)
         waiting = bucket.waiting
         worth = np.full(len(self._room), float(len(waiting)))
@@ -404,9 +404,9 @@ class _Buckets(Greedy):
         return np.where(fits, worth, 0.0)
 
     def _unfitting_tasks(self, waiting: Sequence[I64], own: I64) -> I64:
-        """(N,) tasks without which the rest, a task of its own among them, fits the node.
+        """Return (N,) how many waiting tasks must be dropped until the rest fits the node.
 
-        Those that come last are left out first.
+        The last tasks are dropped first, and the task with the own request never.
         """
         others = list(waiting)
         others.pop(next(i for i, request in enumerate(others) if (request == own).all()))
