@@ -10,6 +10,6 @@ def amount_text(resource: str, amount: int) -> str:
     return f"{format_quantity(amount, resource)} {resource}"
 
 
-def counted(number: int, noun: str) -> str:
+def count_noun(number: int, noun: str) -> str:
     """A number with its noun: 1 node, 2 nodes."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

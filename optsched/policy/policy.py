@@ -13,7 +13,7 @@ from optsched.plugins.faces import DEFAULT_FACES, Face
 from optsched.plugins.objectives.levels import LEVELS
 from optsched.plugins.registry import PLUGINS
 from optsched.plugins.ruleset import ActiveRule, RuleSet
-from optsched.plugins.wording import counted
+from optsched.plugins.wording import count_noun
 from optsched.units import format_duration_ms
 
 if TYPE_CHECKING:
@@ -236,5 +236,5 @@ def _budget_rows(policy: Policy) -> Iterator[tuple[str, str, str]]:
         yield ("solver", f"CP-SAT, up to {format_duration_ms(budgets.solve_ms)} a session", "")
     yield ("period", format_duration_ms(budgets.period_ms), "")
     yield ("starvation", f"after {format_duration_ms(budgets.starvation_after_ms)}", "")
-    most = f"for up to {counted(policy.reservations, 'gang')}" if policy.reservations else "none"
+    most = f"for up to {count_noun(policy.reservations, 'gang')}" if policy.reservations else "none"
     yield ("reserved", most, "")

@@ -9,7 +9,7 @@ import numpy as np
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM
 from optsched.plugins.eviction.victims import Victims, covers, unwilling
-from optsched.plugins.wording import counted
+from optsched.plugins.wording import count_noun
 from optsched.problem.running import running_tasks
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Protection:
 def with_budgets(reason: Reason, kept: Mapping[str, int]) -> Reason:
     """A reason that names the budgets which keep pods that could make room."""
     told = [
-        f"{counted(number, 'pod')} that could make room {'stays' if number == 1 else 'stay'} "
+        f"{count_noun(number, 'pod')} that could make room {'stays' if number == 1 else 'stay'} "
         f"because of the disruption budget {key}"
         for key, number in sorted(kept.items())
     ]

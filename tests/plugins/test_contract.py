@@ -66,7 +66,7 @@ OF_PLUGINS = {rule.name: rule for plugin in PLUGINS.values() for rule in plugin.
 class Fickle:
     """Refuses some nodes to some shapes and likes others."""
 
-    def ask(self, question: Question) -> Reply:
+    def send_question(self, question: Question) -> Reply:
         size = len(question.task.shape.request) + len(question.task.shape.tolerations)
         names = [n.name for n in question.nodes]
         if question.verb is Verb.PRIORITIZE:

@@ -47,7 +47,7 @@ HALF = TaskShape((("cpu", 1000),), device=DeviceRequest(1, 500))
 
 def waste(kinds: Sequence[tuple[Kind, int]], cpu_m: int, free: list[int]) -> int:
     problem = compile_problem(cluster([node("n", gpu=len(free))], []))
-    target = Target.of(problem, kinds)
+    target = Target.from_kinds(problem, kinds)
     (found,) = target.waste(np.array([0]), np.array([cpu_m]), np.array([free]))
     return int(found)
 
@@ -81,7 +81,7 @@ def test_it_is_weighed_by_how_typical_tasks_are() -> None:
 def test_tasks_see_only_the_nodes_that_they_select() -> None:
     only = Kind(0, 1, 1000, selector=(("kubernetes.io/hostname", "a"),))
     problem = compile_problem(cluster([node("a", gpu=1), node("b", gpu=1)], []))
-    target = Target.of(problem, [(only, 1)])
+    target = Target.from_kinds(problem, [(only, 1)])
     assert target.total(np.array([0, 0]), np.array([[1000], [1000]])) == 1000
 
 
@@ -92,7 +92,7 @@ def test_rare_kinds_are_left_out() -> None:
     number_of = {shape(1, 1): 90, shape(2, 2): 5, shape(1): 4, shape(4, 4): 1}
     assert [n for _, n in typical(number_of)] == [90, 5]
     number_of[shape(2, 2)] = 4
-    assert typical(number_of)[1:] == [(Kind.of(shape(2, 2)), 4), (Kind.of(shape(1)), 4)]
+    assert typical(number_of)[1:] == [(Kind.from_shape(shape(2, 2)), 4), (Kind.from_shape(shape(1)), 4)]
 
 
 def test_the_target_counts_what_runs_and_what_waits() -> None:

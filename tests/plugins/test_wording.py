@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from optsched.plugins.wording import amount_text, counted
+from optsched.plugins.wording import amount_text, count_noun
 
 
 @pytest.mark.parametrize(
@@ -25,4 +25,4 @@ def test_amounts_are_told_with_their_resource(resource: str, amount: int, text: 
     ("number", "text"), [(0, "0 nodes"), (1, "1 node"), (2, "2 nodes"), (1000, "1000 nodes")]
 )
 def test_one_is_singular(number: int, text: str) -> None:
-    assert counted(number, "node") == text
+    assert count_noun(number, "node") == text

@@ -256,7 +256,7 @@ class ExtenderSession:
 
     # --- questions -------------------------------------------------------------------------------
 
-    def ask(self, question: Question) -> Reply:
+    def send_question(self, question: Question) -> Reply:
         """See `Outside`."""
         if self._shut and not self._rule.ignorable:
             return Reply(failure=f"{self._rule.service.url} {self._shut}")

@@ -24,7 +24,7 @@ from optsched.plugins.devices.device_matching import (
 )
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
-from optsched.plugins.wording import counted
+from optsched.plugins.wording import count_noun
 from optsched.problem.running import number_keys, running_tasks
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class DeviceClaims(Rule):
         if requested:
             known: dict[int, bool] = {}
             for n in np.flatnonzero(chosen).tolist():
-                twin = pools.like[n]
+                twin = pools.first_equal_node[n]
                 if twin not in known:
                     options, free = pools.options(twin, requested), set(range(pools.number(twin)))
                     known[twin] = allocate_devices(options, free, pools.steps) is not None
@@ -227,7 +227,7 @@ def _describe_withheld(devices: Devices, requested: Iterable[DeviceClaimRequest]
     number: Counter[str] = Counter()
     for need in {need for request in requested for need in request.needs}:
         number |= devices.withheld(need)
-    parts = [f"{counted(n, 'device')} on all nodes {why}" for why, n in sorted(number.items())]
+    parts = [f"{count_noun(n, 'device')} on all nodes {why}" for why, n in sorted(number.items())]
     return f" (left to others: {', '.join(parts)})" if parts else ""
 
 
@@ -363,7 +363,7 @@ class _Pools:
         return [self._options_of(node, request) for request in requested]
 
     @cached_property
-    def like(self) -> list[int]:
+    def first_equal_node(self) -> list[int]:
         """(N,) the first node with equal devices, as far as claims can select."""
         first: dict[tuple[object, ...], int] = {}
         found: list[int] = []
@@ -379,7 +379,7 @@ class _Pools:
         return found
 
     def _options_of(self, node: int, request: DeviceClaimRequest) -> tuple[Option, ...]:
-        node = self.like[node]
+        node = self.first_equal_node[node]
         key = (node, request)
         if key not in self._options:
             self._options[key] = options_of(self.devices, self._names[node], request)
@@ -421,16 +421,16 @@ class _AllocationRows:
     dealt: dict[tuple[int, int], list[int]] = field(default_factory=dict)
 
 
-def _users(problem: Problem, exits: EvictionGroups) -> dict[str, list[int]]:
+def _users(problem: Problem, evictions: EvictionGroups) -> dict[str, list[int]]:
     """Return the groups of victims by claim; the claim ends once all of them have left."""
-    if not len(exits.node):
+    if not len(evictions.node):
         return {}
     tasks = running_tasks(problem).tasks
     residents = [t for node in problem.snapshot.nodes for t in node.residents if t.device_claims]
-    ended = {tasks[v].key for v in exits.tasks.tolist()}
+    ended = {tasks[v].key for v in evictions.tasks.tolist()}
     freed = problem.snapshot.devices.freed(residents, ended)
     found: dict[str, list[int]] = {}
-    for v, group in zip(exits.tasks.tolist(), exits.group_of.tolist(), strict=True):
+    for v, group in zip(evictions.tasks.tolist(), evictions.group_of.tolist(), strict=True):
         for key in freed.intersection(tasks[v].device_claims):
             found.setdefault(key, []).append(group)
     return found
@@ -445,7 +445,7 @@ def _joining(pools: _Pools, shapes: Sequence[TaskShape], supplied: I64) -> dict[
     return found
 
 
-def _close(allocation_rows: _AllocationRows, exits: EvictionGroups) -> None:
+def _close(allocation_rows: _AllocationRows, evictions: EvictionGroups) -> None:
     """Every device for one claim at most, and for none before its current claim has ended.
 
     A claim does not end while a new task uses it.
@@ -459,8 +459,8 @@ def _close(allocation_rows: _AllocationRows, exits: EvictionGroups) -> None:
         if holder not in ends:
             (ends[holder],) = model.add_variables(0, 1).tolist()
             for group in sorted(set(allocation_rows.users[holder])):
-                factors = [int(exits.number[group]), -1]
-                model.add_rows(0, [ends[holder], int(exits.leave[group])], factors, upper=0)
+                factors = [int(evictions.number[group]), -1]
+                model.add_rows(0, [ends[holder], int(evictions.leave[group])], factors, upper=0)
             for tasks in allocation_rows.joining.get(holder, ()):
                 most = int(model.bounds[1][tasks])
                 model.add_rows(0, [tasks, ends[holder]], [1, most], upper=most)

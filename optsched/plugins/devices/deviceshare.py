@@ -28,7 +28,7 @@ from optsched.cluster.gpu_shares import ALL_CORES, NVIDIA, GpuShare
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
-from optsched.plugins.wording import counted
+from optsched.plugins.wording import count_noun
 from optsched.problem.running import number_keys, running_tasks
 
 if TYPE_CHECKING:
@@ -202,8 +202,8 @@ class DeviceShare(Rule):
             node = world.snapshot.node_by_name[name]
             sharing = [t for t in placed if self.gpu_needs(t.shape)]
             if sharing and self._allocate_tasks(node, sharing) is None:
-                number = counted(len(node.shared_gpus), "shared GPU")
-                detail = f"{counted(len(sharing), 'more task')} can not be dealt out to {number}"
+                number = count_noun(len(node.shared_gpus), "shared GPU")
+                detail = f"{count_noun(len(sharing), 'more task')} can not be dealt out to {number}"
                 yield Violation(self.name, f"node {name}", detail)
 
     def allocate_devices(self, world: World) -> dict[str, tuple[GpuShare, ...]]:
@@ -217,7 +217,7 @@ class DeviceShare(Rule):
             for task in (t for t in sharing if t.key in allocated):
                 container_of = _containers(self.gpu_needs(task.shape))
                 found[task.key] = tuple(
-                    positions.to_card_use(taken, container_of[i])
+                    positions.make_annotation(taken, container_of[i])
                     for i, taken in allocated[task.key]
                 )
         return found
@@ -411,7 +411,7 @@ def _sum_holdings(node: Node, holdings: Mapping[str, Sequence[Taken]]) -> list[U
 def _describe_need(need: Need) -> str:
     """Describe what a node lacks: `no vGPU with 3000 memory`, `fewer than 2 vGPUs with …`."""
     kind = "vGPU" if need.is_vgpu else need.family or "shared GPU"
-    few = f"fewer than {counted(need.number, kind)}" if need.number > 1 else f"no {kind}"
+    few = f"fewer than {count_noun(need.number, kind)}" if need.number > 1 else f"no {kind}"
     if need.is_alone and not need.family:
         return f"{few} that nobody uses"
     memory = f"{need.memory} memory" if need.memory else f"{need.percent}% memory"
@@ -561,7 +561,7 @@ class _Positions:
                 return name
         return ""
 
-    def to_card_use(self, taken: Taken, container: int) -> GpuShare:
+    def make_annotation(self, taken: Taken, container: int) -> GpuShare:
         """Return a share as it is written to the annotation of a pod."""
         device = self._cards[taken.at]
         template = device.chip.cut(taken.memory) if device.chip is not None else None

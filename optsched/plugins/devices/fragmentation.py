@@ -67,7 +67,7 @@ class Kind:
     affinity: NodeSelector | None = None
 
     @classmethod
-    def of(cls, shape: TaskShape) -> Kind:
+    def from_shape(cls, shape: TaskShape) -> Kind:
         """The kind of a shape."""
         cpu_m, part = amount_of(shape.request, CPU), share_milli(shape)
         number = 1 if part else amount_of(shape.request, GPU)
@@ -96,7 +96,7 @@ def typical(number_of: Mapping[TaskShape, int]) -> list[tuple[Kind, int]]:
     """Return the most frequent kinds of tasks, until they cover `TYPICAL` of all."""
     kinds: Counter[Kind] = Counter()
     for shape, number in number_of.items():
-        kinds[Kind.of(shape)] += number
+        kinds[Kind.from_shape(shape)] += number
     found: list[tuple[Kind, int]] = []
     missing = kinds.total() * TYPICAL
     for kind, number in sorted(kinds.items(), key=lambda k: (-k[1], k[0].size)):
@@ -129,7 +129,7 @@ class Target:
     reach: Bool
 
     @classmethod
-    def of(cls, problem: Problem, kinds: Iterable[tuple[Kind, int]]) -> Target:
+    def from_kinds(cls, problem: Problem, kinds: Iterable[tuple[Kind, int]]) -> Target:
         """Kinds with their weights, as arrays."""
         listed = list(kinds)
         numbers = [(w, k.cpu_m, k.number, k.milli) for k, w in listed]
@@ -172,7 +172,9 @@ def _target_of(problem: Problem) -> Target:
     number_of.update(t.shape for t in waiting)
     kinds = typical(number_of)
     shares = _rounded([number for _, number in kinds])
-    return Target.of(problem, [(k, s) for (k, _), s in zip(kinds, shares, strict=True) if s])
+    return Target.from_kinds(
+        problem, [(k, s) for (k, _), s in zip(kinds, shares, strict=True) if s]
+    )
 
 
 def _rounded(numbers: Sequence[int]) -> list[int]:
@@ -252,7 +254,7 @@ class FragLevel:
         target = target_of(problem)
         free = int(_free_at_start(problem).sum())
         shapes, number = problem.classes.shapes, problem.classes.num_pending.tolist()
-        kinds = [Kind.of(shape) for shape in shapes]
+        kinds = [Kind.from_shape(shape) for shape in shapes]
         requested = sum(k.number * k.milli * n for k, n in zip(kinds, number, strict=True))
         idle_share = int(target.share[target.number == 0].sum())
         return idle_share * max(free - int(requested), 0)
@@ -357,7 +359,7 @@ class _Live(Greedy):
         self._weight = weight
         self._devices = Devices(problem)
         self._cpu_m = _column(problem, CPU, problem.idle).copy()
-        self._kinds = [Kind.of(shape) for shape in problem.classes.shapes]
+        self._kinds = [Kind.from_shape(shape) for shape in problem.classes.shapes]
         self._class_of = [
             problem.task_class[s] for s in problem.task_start[:-1] if s < len(problem.tasks)
         ]

@@ -14,7 +14,7 @@ import numpy as np
 from optsched.cluster.amounts import amount_of
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.wording import counted
+from optsched.plugins.wording import count_noun
 from optsched.problem.running import running_tasks
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class GpuShares(Rule):
             devices = amount_of(node.allocatable, GPU) - whole
             if parts and not packs(parts, devices):
                 requested = ", ".join(map(str, parts))
-                free_milli = counted(max(devices, 0), "device")
+                free_milli = count_noun(max(devices, 0), "device")
                 detail = f"parts of {requested} thousandths do not fit {free_milli}"
                 yield Violation(self.name, f"node {name}", detail)
         yield from self._verify_nominations(world)
@@ -73,7 +73,7 @@ class GpuShares(Rule):
         if whole > fresh or not _pack(tuple(parts), tuple(open_devices), set()):
             requested = ", ".join(map(str, parts)) or "none"
             detail = (
-                f"{counted(whole, 'whole GPU')} and parts of {requested} thousandths do not fit"
+                f"{count_noun(whole, 'whole GPU')} and parts of {requested} thousandths do not fit"
                 f" devices with {', '.join(map(str, free_milli))} free"
             )
             yield Violation(self.name, f"node {node.name}", detail)
@@ -84,7 +84,7 @@ class GpuShares(Rule):
             node = world.snapshot.node_by_name[name]
             stays = [t.shape for t in node.residents if t.status is not TaskStatus.RELEASING]
             stays += [t.shape for t in world.placed_on.get(name, ())]
-            have = Holding.of(node, (*stays, *(t.shape for t in promised)))
+            have = Holding.from_shapes(node, (*stays, *(t.shape for t in promised)))
             if any(_uses_gpus(t.shape) for t in promised) and have.parts and not have.fits:
                 detail = "parts of GPUs are promised that will not fit"
                 yield Violation(self.name, f"node {name}", detail)
@@ -112,7 +112,7 @@ class GpuShares(Rule):
         part, whole = share_milli(shape), amount_of(shape.request, GPU)
         if part:
             return f"had no GPU with {part}/{WHOLE} free"
-        return f"had fewer than {counted(whole, 'whole GPU')} free"
+        return f"had fewer than {count_noun(whole, 'whole GPU')} free"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
         """See `Rule`: tasks that hold GPUs or shares, grouped by what they hold."""
@@ -149,7 +149,7 @@ class GpuShares(Rule):
             ]
             comes = [(int(supplied[c, n]), shapes[c]) for c in here]
             if comes:
-                stays = Holding.of(node, [t.shape for t in node.residents])
+                stays = Holding.from_shapes(node, [t.shape for t in node.residents])
                 _RepackRows((problem, model), stays, comes, goes).write()
 
 
@@ -162,7 +162,7 @@ class Holding:
     parts: tuple[int, ...]
 
     @classmethod
-    def of(cls, node: Node, shapes: Sequence[TaskShape]) -> Holding:
+    def from_shapes(cls, node: Node, shapes: Sequence[TaskShape]) -> Holding:
         """Return what tasks of some shapes hold of a node."""
         parts = sorted((p for s in shapes if (p := share_milli(s))), reverse=True)
         whole = sum(amount_of(s.request, GPU) for s in shapes)
@@ -249,8 +249,8 @@ def _free_devices(problem: Problem) -> I64:
         whole[i] += amount_of(shape.request, GPU)
     found = devices_left(free, parts, whole)
     for i, coming in _nominated(problem).items():
-        have = Holding.of(nodes[i], [t.shape for t in nodes[i].residents])
-        loads = _pack_with_nominated(have, Holding.of(nodes[i], coming))
+        have = Holding.from_shapes(nodes[i], [t.shape for t in nodes[i].residents])
+        loads = _pack_with_nominated(have, Holding.from_shapes(nodes[i], coming))
         if loads is not None and i not in tied:
             found[i, : have.devices] = WHOLE - np.array(loads, np.int64)
     return found
@@ -382,7 +382,7 @@ class Devices(Greedy):
         if node not in self._after:
             there = self._problem.snapshot.nodes[node]
             stays = [t.shape for t in there.residents if t.status is not TaskStatus.RELEASING]
-            after = Holding.of(there, stays)
+            after = Holding.from_shapes(there, stays)
             for part, whole, number in self._here.get(node, ()):
                 after = after.with_tasks(part, whole, number)
             self._after[node] = after

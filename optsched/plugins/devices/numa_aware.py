@@ -29,7 +29,7 @@ from optsched.plugins.devices.numa_cells import (
 )
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
-from optsched.plugins.wording import counted
+from optsched.plugins.wording import count_noun
 from optsched.problem.running import number_keys, running_tasks
 
 if TYPE_CHECKING:
@@ -123,7 +123,8 @@ def _explain_missing_policy(policy: str, nodes: Sequence[Node]) -> str:
     broken = [f"{n.name}: {n.numa.problem}" for n in nodes if n.numa and n.numa.problem]
     found = dict.fromkeys(_policy_of(n) for n in nodes)
     tally = ", ".join(
-        f"{counted(sum(_policy_of(n) == words for n in nodes), 'node')} {words}" for words in found
+        f"{count_noun(sum(_policy_of(n) == words for n in nodes), 'node')} {words}"
+        for words in found
     )
     faults = f"; Numatopology {'; '.join(broken[:_SHOWN])}" if broken else ""
     return f"no node has NUMA policy {policy}: {tally or 'there are none'}{faults}"
@@ -334,8 +335,8 @@ def _describe_needs(needs: Sequence[NumaNeed]) -> str:
 
 
 def _units(cpus: int, gpus: int) -> str:
-    parts = [counted(cpus, "CPU")] if cpus or not gpus else []
-    return " and ".join([*parts, *([counted(gpus, "GPU")] if gpus else [])])
+    parts = [count_noun(cpus, "CPU")] if cpus or not gpus else []
+    return " and ".join([*parts, *([count_noun(gpus, "GPU")] if gpus else [])])
 
 
 def _describe_free(free: Free) -> str:

@@ -108,7 +108,8 @@ def _find_spare(world: World, victims: Sequence[Task]) -> set[str]:
 def _needs_victims(node: Node, coming: Sequence[Task], leaving: Sequence[Task]) -> bool:
     """Return whether placed tasks need all victims of a node.
 
-    Of some resource, the victims give less than the tasks take plus one victim for each task. An overcommitted node needs the excess itself.
+    Of some resource, the victims give less than the tasks take plus one victim for each task. An
+    overcommitted node needs the excess itself.
     """
     requested = summed(map(taken_by, coming))
     given = [taken_by(task) for task in leaving]

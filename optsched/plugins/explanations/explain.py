@@ -13,7 +13,7 @@ from optsched.plugins.explanations.empty_cluster import EmptyCluster
 from optsched.plugins.explanations.placed_state import PlacedState
 from optsched.plugins.extension_points import Room
 from optsched.plugins.gangs.next_request import next_entries
-from optsched.plugins.wording import amount_text, counted
+from optsched.plugins.wording import amount_text, count_noun
 from optsched.units import PODS
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ class Explainer:
         code = ReasonCode.FRAGMENTED if binding == ["gpu-shares"] else ReasonCode.RELATIONS
         return Reason(
             code,
-            f"{', '.join(binding)}: room for {together} of its {counted(number, 'pod')} at once",
+            f"{', '.join(binding)}: room for {together} of its {count_noun(number, 'pod')} at once",
         )
 
     def _view(self, task_class: int) -> _View:
@@ -341,7 +341,7 @@ class _Ask:
         if device is not None and device.is_share:
             asks.append(f"{device.milli}/1000 of a GPU")
         role = f" of {self.role}" if self.role else ""
-        return f"{counted(self.number, 'pod')}{role} with {', '.join(asks) or 'no requests'}"
+        return f"{count_noun(self.number, 'pod')}{role} with {', '.join(asks) or 'no requests'}"
 
     def no_node_open(self, refusals: list[tuple[int, str]]) -> Reason:
         """Return that no node is open to it, and why."""
@@ -427,4 +427,4 @@ def _besides(refusals: list[tuple[int, str]]) -> str:
 
 def _list(refusals: list[tuple[int, str]]) -> str:
     ordered = sorted(refusals, key=lambda r: (-r[0], r[1]))
-    return ", ".join(f"{counted(n, 'node')} {text}" for n, text in ordered[:SHOWN])
+    return ", ".join(f"{count_noun(n, 'node')} {text}" for n, text in ordered[:SHOWN])

@@ -111,7 +111,7 @@ class Extender(Rule):
         known = self._answers.refusals
         if task.shape not in known:
             open_nodes = tuple(node for node in nodes if node.ready)
-            reply = self.outside.ask(Question(Verb.PREDICATE, task, open_nodes))
+            reply = self.outside.send_question(Question(Verb.PREDICATE, task, open_nodes))
             known[task.shape] = self._refused(reply, open_nodes)
         return known[task.shape]
 
@@ -159,7 +159,7 @@ class Extender(Rule):
         known, nodes = self._answers.scores, problem.snapshot.nodes
         if task.shape not in known:
             open_nodes = tuple(node for node in nodes if node.ready)
-            reply = self.outside.ask(Question(Verb.PRIORITIZE, task, open_nodes))
+            reply = self.outside.send_question(Question(Verb.PRIORITIZE, task, open_nodes))
             known[task.shape] = _numbers(reply.fields, "scores")
         scores = known[task.shape]
         if not scores:
@@ -178,7 +178,7 @@ class Extender(Rule):
         if not self.is_configured(Verb.JOB_ENQUEUEABLE) or not self.manages_gang(gang):
             return ABSTAIN
         if gang.key not in known:
-            reply = self.outside.ask(Question(Verb.JOB_ENQUEUEABLE, gang=gang))
+            reply = self.outside.send_question(Question(Verb.JOB_ENQUEUEABLE, gang=gang))
             known[gang.key] = self._status(reply)
         return known[gang.key]
 
@@ -191,7 +191,7 @@ class Extender(Rule):
     def enqueued(self, gang: Gang) -> None:
         """Tell the service that a gang has been enqueued."""
         if self.is_configured(Verb.JOB_ENQUEUED) and self.manages_gang(gang):
-            self.outside.ask(Question(Verb.JOB_ENQUEUED, gang=gang))
+            self.outside.send_question(Question(Verb.JOB_ENQUEUED, gang=gang))
 
     def is_overused(self, problem: Problem, queue: int) -> bool:
         """Whether a queue gets nothing more."""
@@ -200,7 +200,7 @@ class Extender(Rule):
             return False
         known = self._answers.overused
         if found.name not in known:
-            reply = self.outside.ask(Question(Verb.QUEUE_OVERUSED, queue=found))
+            reply = self.outside.send_question(Question(Verb.QUEUE_OVERUSED, queue=found))
             reasons = reply.fields.get("overused") is True
             known[found.name] = not self.ignorable if reply.failure else reasons
         return known[found.name]
@@ -211,7 +211,7 @@ class Extender(Rule):
             return True
         known = self._answers.ready
         if (gang.key, placed) not in known:
-            reply = self.outside.ask(Question(Verb.JOB_READY, gang=gang, placed=placed))
+            reply = self.outside.send_question(Question(Verb.JOB_READY, gang=gang, placed=placed))
             reasons = reply.fields.get("status") is True
             known[gang.key, placed] = self.ignorable if reply.failure else reasons
         return known[gang.key, placed]
@@ -223,7 +223,7 @@ class Extender(Rule):
         names = tuple(victim.key for victim in victims)
         known, asked = self._answers.victims, (verb, task.shape, names)
         if asked not in known:
-            reply = self.outside.ask(Question(verb, task, victims=victims))
+            reply = self.outside.send_question(Question(verb, task, victims=victims))
             named = reply.fields.get("victims", ())
             allowed = map(str, named) if isinstance(named, list | tuple) else ()
             known[asked] = None if self._status(reply) == ABSTAIN else frozenset(allowed)

@@ -124,14 +124,14 @@ class Reply:
 class Outside(Protocol):
     """The port for calls to an external service."""
 
-    def ask(self, question: Question) -> Reply:
+    def send_question(self, question: Question) -> Reply:
         """Send a question and return the reply within the time limit."""
 
 
 class Silent:
     """No external service."""
 
-    def ask(self, question: Question) -> Reply:
+    def send_question(self, question: Question) -> Reply:
         """See `Outside`."""
         return Reply(failure=NOBODY)
 
@@ -144,7 +144,7 @@ class Recording:
         for question, reply in entries:
             self._replies.setdefault(question, []).append(Reply.read(reply))
 
-    def ask(self, question: Question) -> Reply:
+    def send_question(self, question: Question) -> Reply:
         """See `Outside`."""
         replies = self._replies.get(question.text)
         if not replies:
@@ -159,9 +159,9 @@ class Recorder:
         self._outside = outside
         self._entries: list[tuple[Question, Reply]] = []
 
-    def ask(self, question: Question) -> Reply:
+    def send_question(self, question: Question) -> Reply:
         """See `Outside`."""
-        reply = self._outside.ask(question)
+        reply = self._outside.send_question(question)
         self._entries.append((question, reply))
         return reply
 

@@ -14,7 +14,7 @@ import numpy as np
 from optsched.cluster.topology import sub_group_of
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
-from optsched.plugins.wording import counted
+from optsched.plugins.wording import count_noun
 from optsched.problem.parts import NO_PART
 
 if TYPE_CHECKING:
@@ -106,14 +106,14 @@ def _broken(rule: str, gang: Gang, placed: Sequence[Task]) -> Iterator[Violation
         least = gang.sub_groups[group[0]].size
         if number < least:
             name = "-".join((gang.sub_groups[group[0]].name or str(group[0]), *group[1]))
-            detail = f"{counted(number, 'task')} of group {name} would run, it needs {least}"
+            detail = f"{count_noun(number, 'task')} of group {name} would run, it needs {least}"
             yield Violation(rule, f"gang {gang.key}", detail)
     for r, policy in enumerate(gang.sub_groups):
         whole = sum(g is not None and g[0] == r and n >= policy.size for g, n in there.items())
         if whole < policy.min_groups:
             name = policy.name or str(r)
             detail = (
-                f"{counted(whole, 'group')} of {name} would run, minSubGroups is "
+                f"{count_noun(whole, 'group')} of {name} would run, minSubGroups is "
                 f"{policy.min_groups}"
             )
             yield Violation(rule, f"gang {gang.key}", detail)

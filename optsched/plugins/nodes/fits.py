@@ -44,9 +44,9 @@ class Fits(Rule):
                     )
                     yield Violation(self.name, f"node {name}", detail)
 
-        yield from self._verify_promises(world)
+        yield from self._verify_nominations(world)
 
-    def _verify_promises(self, world: World) -> Iterator[Violation]:
+    def _verify_nominations(self, world: World) -> Iterator[Violation]:
         """What is promised fits once everything that is leaving has left."""
         for name, promised in world.promised_on.items():
             node = world.snapshot.node_by_name[name]

@@ -252,11 +252,11 @@ def _find_limited(problem: Problem) -> Mapping[str, Sequence[_LimitedSpot]]:
 
 
 def _encode_spot(
-    where: tuple[Problem, LinearModel], spot: _LimitedSpot, supplied: I64, exits: EvictionGroups
+    where: tuple[Problem, LinearModel], spot: _LimitedSpot, supplied: I64, evictions: EvictionGroups
 ) -> None:
     """The rows of one limit; `supplied` has what counts against it alone."""
     problem, model = where
-    request, first = problem.classes.request, exits.by_group()
+    request, first = problem.classes.request, evictions.by_group()
     gone = np.flatnonzero(_inside(problem, spot)[first]).tolist() if len(first) else []
     for r in np.flatnonzero(spot.limit < UNLIMITED).tolist():
         task_class, node = np.nonzero((supplied >= 0) & (request[:, r] > 0)[:, None])
@@ -265,7 +265,8 @@ def _encode_spot(
         counted = supplied[task_class, node]
         comes = list(zip(counted.tolist(), request[task_class, r].tolist(), strict=True))
         goes = [
-            (int(exits.leave[k]), int(running_tasks(problem).request[first[k], r])) for k in gone
+            (int(evictions.leave[k]), int(running_tasks(problem).request[first[k], r]))
+            for k in gone
         ]
         most = int(max(model.bounds[1][counted].max(), 1))
         model.add_room(comes, goes, int(spot.limit[r] - spot.held[r]), most)

@@ -110,7 +110,7 @@ class Tdm(Rule):
         order = sorted(range(len(tasks)), key=lambda i: _eviction_order(tasks[i]))
         snapshot = problem.snapshot
         gangs = np.unique(running.gang_of[leaving]).tolist()
-        most = {g: Allowance.of(snapshot.gangs[g]) for g in gangs}
+        most = {g: Allowance.from_gang(snapshot.gangs[g]) for g in gangs}
         return Moves(
             tasks=leaving[order],
             reasons={n: _closed(snapshot.nodes[n]) for n in np.flatnonzero(closed).tolist()},
@@ -170,7 +170,7 @@ class Allowance(NamedTuple):
     is_given: bool
 
     @classmethod
-    def of(cls, gang: Gang) -> Allowance:
+    def from_gang(cls, gang: Gang) -> Allowance:
         """What its annotations say; one that has no reading allows nothing."""
         stand = sum(t.status.is_standing for t in gang.tasks)
         over = sum(t.status in _OVER for t in gang.tasks)
@@ -240,7 +240,7 @@ class _Order(Greedy):
         return bool(says_so and runs and task.preemptable)
 
     def _allowance(self, gang: int) -> int:
-        allowance = Allowance.of(self._problem.snapshot.gangs[gang])
+        allowance = Allowance.from_gang(self._problem.snapshot.gangs[gang])
         return allowance.most - (self._evicted.get(gang, 0) if allowance.is_given else 0)
 
     def leaves(self, victim: int, sign: int) -> None:

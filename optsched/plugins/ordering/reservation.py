@@ -169,7 +169,7 @@ class Reservation(Rule):
         if not problem.snapshot.bookings:
             return None
         requested, queue = next_requests(outcome, gang), int(problem.queue_of[gang])
-        for i in _bookings_of(outcome, gang):
+        for i in _reservations_of(outcome, gang):
             for above, r, left in _queue_limits(problem, i):
                 if not problem.queues.subtree[above][queue] or not requested[r]:
                     continue
@@ -180,7 +180,7 @@ class Reservation(Rule):
     def explain_rooms(self, outcome: Outcome, gang: int, rooms: Sequence[Room]) -> Reason | None:
         """See `Rule`: the first reservation that leaves too little on nodes."""
         problem = outcome.problem
-        for i in _bookings_of(outcome, gang):
+        for i in _reservations_of(outcome, gang):
             room = _node_limits(problem, i)
             left = room.left - _allocated_on(outcome, room.request)
             for task_class, number, counts in rooms:
@@ -302,7 +302,7 @@ class _BelowCeilings(Greedy):
 # --- words ---------------------------------------------------------------------------------------
 
 
-def _bookings_of(outcome: Outcome, gang: int) -> tuple[int, ...]:
+def _reservations_of(outcome: Outcome, gang: int) -> tuple[int, ...]:
     """Return the indices of the reservations that a gang must not delay."""
     problem = outcome.problem
     start = problem.task_start[gang]

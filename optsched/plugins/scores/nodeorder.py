@@ -60,11 +60,11 @@ class NodeOrder(Rule):
         """See `Rule`: load of CPU and memory once the task has come, and how even it is."""
         cpu, memory = problem.resources.index(CPU), problem.resources.index(MEMORY)
         asked = problem.classes.request[task_class]
-        asks = int(asked[cpu]), int(asked[memory])
+        matcher = int(asked[cpu]), int(asked[memory])
 
         def score(used: I64, offered: I64) -> F64:
             cpus = used[:, cpu], offered[:, cpu]
-            return self._load(asks, cpus, (used[:, memory], offered[:, memory]))
+            return self._load(matcher, cpus, (used[:, memory], offered[:, memory]))
 
         return score
 
@@ -74,13 +74,13 @@ class NodeOrder(Rule):
         """Return exactly what `scorer` gives, for classes and nodes (..., R) that broadcast."""
         cpu, memory = problem.resources.index(CPU), problem.resources.index(MEMORY)
         request = problem.classes.request
-        asks = request[task_class, cpu], request[task_class, memory]
+        matcher = request[task_class, cpu], request[task_class, memory]
         cpus = used[..., cpu], offered[..., cpu]
-        return self._load(asks, cpus, (used[..., memory], offered[..., memory]))
+        return self._load(matcher, cpus, (used[..., memory], offered[..., memory]))
 
     def _load(
         self,
-        asks: tuple[int, int] | tuple[I64, I64],
+        matcher: tuple[int, int] | tuple[I64, I64],
         cpus: tuple[I64, I64],
         memory: tuple[I64, I64],
     ) -> F64:
@@ -90,8 +90,8 @@ class NodeOrder(Rule):
         """
         least, most, even = self.least_requested, self.most_requested, self.balanced_resource
         all_cpus, all_bytes = np.maximum(cpus[1], 1), np.maximum(memory[1], 1)
-        busy_cpu = np.minimum(cpus[0] + asks[0], all_cpus)
-        busy_memory = np.minimum(memory[0] + asks[1], all_bytes)
+        busy_cpu = np.minimum(cpus[0] + matcher[0], all_cpus)
+        busy_memory = np.minimum(memory[0] + matcher[1], all_bytes)
         total = np.zeros(busy_cpu.shape)
         if least:
             free = (all_cpus - busy_cpu) * _TOP // all_cpus

@@ -132,7 +132,7 @@ class _Filling:
         """Update what gangs hold, and close the kinds that a limit stops."""
         kinds, level = self._kinds, self._level[self._kinds.home]
         self._gangs.move_on(level)
-        self.held = np.where(self._is_open, self._gangs.held(level), self.held)
+        self.held = np.where(self._is_open, self._gangs.total_held(level), self.held)
         full = kinds.use @ self.held >= kinds.limit - _TINY * np.maximum(kinds.limit, 1.0)
         stopped = (kinds.use[full] > 0).any(axis=0)
         self._is_open &= ~stopped & (self._gangs.num_unserved > 0)
@@ -201,7 +201,7 @@ class _Gangs:
         coming = np.minimum(*self._next_levels())[moving] - level[moving]
         return float((np.maximum(coming, 0.0) / speed[moving]).min(initial=np.inf))
 
-    def held(self, level: F64) -> F64:
+    def total_held(self, level: F64) -> F64:
         """Return (L,) what all gangs hold: at least their floors, at most their requests."""
         below = self._sum[self._start + self._served]
         total = self._sum[self._start + self._number]

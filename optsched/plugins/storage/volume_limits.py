@@ -17,7 +17,7 @@ from optsched.cluster.snapshot import volumes_of
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
-from optsched.plugins.wording import counted
+from optsched.plugins.wording import count_noun
 from optsched.problem.running import number_keys, running_tasks
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class VolumeLimits(Rule):
             come = {driver for driver, _ in fresh}
             for driver, most in node.attach_limits:
                 if driver in come and attached[driver] > most:
-                    described = counted(attached[driver], "volume")
+                    described = count_noun(attached[driver], "volume")
                     detail = f"{described} of driver {driver} would be attached, it takes {most}"
                     yield Violation(self.name, f"node {name}", detail)
 
@@ -123,7 +123,8 @@ def _describe_limits(facts: _Facts, requested: Requested) -> Iterator[str]:
         limits = facts.limit[d][facts.limit[d] < NO_LIMIT]
         least, most = int(limits.min()), int(limits.max())
         described = f"limit {least}" if least == most else f"limits {least} to {most}"
-        yield f"{counted(len(volumes), 'more volume')} of driver {facts.drivers[d]} ({described})"
+        more = count_noun(len(volumes), "more volume")
+        yield f"{more} of driver {facts.drivers[d]} ({described})"
 
 
 # --- arrays --------------------------------------------------------------------------------------
@@ -278,14 +279,16 @@ _LeavingUsers: TypeAlias = "dict[tuple[Volume, int], list[tuple[int, int]]]"
 and how many they are."""
 
 
-def _find_leaving_users(problem: Problem, facts: _Facts, exits: EvictionGroups) -> _LeavingUsers:
+def _find_leaving_users(
+    problem: Problem, facts: _Facts, evictions: EvictionGroups
+) -> _LeavingUsers:
     users: dict[tuple[Volume, int], Counter[int]] = {}
     running = running_tasks(problem)
-    for v, group in zip(exits.tasks.tolist(), exits.group_of.tolist(), strict=True):
+    for v, group in zip(evictions.tasks.tolist(), evictions.group_of.tolist(), strict=True):
         for volume in facts.of_task(running.tasks[v]):
             users.setdefault((volume, int(running.node_of[v])), Counter())[group] += 1
     return {
-        (volume, n): [(int(exits.leave[g]), int(exits.number[g])) for g in sorted(groups)]
+        (volume, n): [(int(evictions.leave[g]), int(evictions.number[g])) for g in sorted(groups)]
         for (volume, n), groups in users.items()
         if facts.users(volume).get(n, 0) == groups.total()
     }

@@ -208,7 +208,7 @@ class _Supply:
         """Task classes that use a claim."""
         return [c for c, keys in enumerate(self.of_class) if key in keys]
 
-    def ask(self, key: str, nodes: Collection[int]) -> VolumeRequest:
+    def fitting_volumes(self, key: str, nodes: Collection[int]) -> VolumeRequest:
         """What a claim could get, used on some nodes."""
         at = list(nodes)
         claim = self.claims[key]
@@ -251,7 +251,7 @@ class _VolumeMatching(Greedy):
         self._holders = VolumeAssignment()
         for key, nodes in supply.standing.items():
             for node in nodes:
-                self._count_use_of(key, node, 1)
+                self._add_user(key, node, 1)
 
     def live_mask(self, task_class: int) -> Bool | None:
         keys = self._supply.of_class[task_class]
@@ -265,23 +265,23 @@ class _VolumeMatching(Greedy):
     def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         for key in self._supply.of_class[task_class]:
             for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
-                self._count_use_of(key, node, count)
+                self._add_user(key, node, count)
 
-    def _count_use_of(self, key: str, node: int, count: int) -> None:
+    def _add_user(self, key: str, node: int, count: int) -> None:
         """Count uses of a claim on a node; it holds a volume while it needs one there."""
         used = self._used.setdefault(key, {})
         used[node] = used.get(node, 0) + count
         if used[node] <= 0:
             del used[node]
         if used:
-            self._holders.put(self._supply.ask(key, used))
+            self._holders.put(self._supply.fitting_volumes(key, used))
         else:
             self._holders.remove(key)
 
     def _open_nodes(self, key: str) -> Bool:
         """(N,) nodes on which one more task may use a claim, by itself."""
         supply, used = self._supply, self._used.get(key, {})
-        request = supply.ask(key, used)
+        request = supply.fitting_volumes(key, used)
         found = (
             supply.allowed[key].copy() if request.is_made else np.zeros_like(supply.allowed[key])
         )
@@ -294,10 +294,10 @@ class _VolumeMatching(Greedy):
         found = allowed.copy()
         for node in np.flatnonzero(allowed).tolist():
             for key in keys:
-                self._count_use_of(key, node, 1)
+                self._add_user(key, node, 1)
             found[node] = self._holders.short.isdisjoint(keys)
             for key in reversed(keys):
-                self._count_use_of(key, node, -1)
+                self._add_user(key, node, -1)
         return found
 
 

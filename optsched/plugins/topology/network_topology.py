@@ -17,7 +17,7 @@ from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.topology import sub_group_of
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
-from optsched.plugins.wording import counted
+from optsched.plugins.wording import count_noun
 from optsched.problem.choices import Choices, candidates, widest
 from optsched.problem.linear import Expression
 from optsched.problem.parts import NO_PART
@@ -243,7 +243,7 @@ class NetworkTopology(Rule):
         if not len(domains) or (there[domains] >= wanted).any():
             return None
         best = int(domains[np.lexsort((forest.rank[domains], -there[domains]))[0]])
-        pods = counted(wanted, "pod") if wanted == 1 else f"all {counted(wanted, 'pod')}"
+        pods = count_noun(wanted, "pod") if wanted == 1 else f"all {count_noun(wanted, 'pod')}"
         kind = f"value of {forest.label}" if forest.label else "HyperNode"
         text = f"it needs {bound.request}; none has room for {pods}: the {kind} with the most, "
         text += f"{forest.names[best]}, has room for {int(there[best])}"

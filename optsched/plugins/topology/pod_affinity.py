@@ -357,9 +357,9 @@ def _encode_affinity(
 class _Leaving:
     """Selected residents of an affinity term that may be evicted."""
 
-    def __init__(self, exits: EvictionGroups, groups: I64) -> None:
-        self.groups, self.nodes = groups, exits.node[groups]
-        self.number, self._leave = exits.number, exits.leave
+    def __init__(self, evictions: EvictionGroups, groups: I64) -> None:
+        self.groups, self.nodes = groups, evictions.node[groups]
+        self.number, self._leave = evictions.number, evictions.leave
 
     def add_stay_variable(self, model: LinearModel, groups: I64) -> int:
         """Return a 0-1 variable that may be 1 only while a task of some groups stays."""

@@ -277,7 +277,7 @@ class _Plan:
     done: Counter[int] = field(default_factory=Counter)
 
     @classmethod
-    def of(cls, problem: Problem, gang: int, roles: Roles) -> _Plan:
+    def from_gang(cls, problem: Problem, gang: int, roles: Roles) -> _Plan:
         """Return the plan of a gang with waiting tasks."""
         here = list(_standing(problem, gang))
         on_node: dict[int, Counter[str]] = {}
@@ -370,7 +370,9 @@ class _Buckets(Greedy):
     def __init__(self, weight: int, problem: Problem, wanted: Mapping[int, Roles]) -> None:
         self._weight = weight
         self._problem = problem
-        self._plans = {gang: _Plan.of(problem, gang, roles) for gang, roles in wanted.items()}
+        self._plans = {
+            gang: _Plan.from_gang(problem, gang, roles) for gang, roles in wanted.items()
+        }
         self._room = np.maximum(problem.idle, 0) + problem.releasing
 
     def task_runs(self, gang: int) -> Sequence[tuple[int, int]] | None:

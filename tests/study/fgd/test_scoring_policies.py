@@ -136,7 +136,7 @@ def test_the_rule_has_the_same_measure(trace: str) -> None:
     workload, _ = read_workload(pods)
     problem = compile_problem(read_openb(pods)[0])
     models = sorted({node.gpu_model for node in problem.snapshot.nodes})
-    target = Target.of(problem, kinds_of(workload, models))
+    target = Target.from_kinds(problem, kinds_of(workload, models))
     machines = workload.machines
     node, cpu_m, free = some_states(machines.free, machines.cpu_m, 3000)
     ours = target.waste(node, cpu_m, free) / 10**12
