@@ -92,7 +92,10 @@ def test_rare_kinds_are_left_out() -> None:
     number_of = {shape(1, 1): 90, shape(2, 2): 5, shape(1): 4, shape(4, 4): 1}
     assert [n for _, n in typical(number_of)] == [90, 5]
     number_of[shape(2, 2)] = 4
-    assert typical(number_of)[1:] == [(Kind.from_shape(shape(2, 2)), 4), (Kind.from_shape(shape(1)), 4)]
+    assert typical(number_of)[1:] == [
+        (Kind.from_shape(shape(2, 2)), 4),
+        (Kind.from_shape(shape(1)), 4),
+    ]
 
 
 def test_the_target_counts_what_runs_and_what_waits() -> None:

@@ -358,7 +358,9 @@ class _Pools:
         """Claims that end with terminating tasks."""
         return self._find_ending_claims
 
-    def options(self, node: int, requested: Iterable[DeviceClaimRequest]) -> list[tuple[Option, ...]]:
+    def options(
+        self, node: int, requested: Iterable[DeviceClaimRequest]
+    ) -> list[tuple[Option, ...]]:
         """Return the options of claims on a node; equal claims get the same object."""
         return [self._options_of(node, request) for request in requested]
 
