@@ -1,4 +1,4 @@
-"""Carrying out what controllers want: many writes at once, each of them safe to repeat."""
+"""Carries out the effects of controllers: many writes together, each safe to repeat."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from optsched.kube.client.errors import (
 from optsched.kube.runtime.events import Note
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
 
     from optsched.controllers.effects import Effects, Fabric, FabricAnswer, Question
-    from optsched.kube.client.interfaces import DeletingApi, Raw
+    from optsched.kube.client.interfaces import DeletingApi
     from optsched.kube.reflector.object_store import Store
 
 AT_ONCE: Final = 64
-"""Requests under way; more of them make none of them faster."""
+"""Concurrent requests; more would make none of them faster."""
 
 _Write: TypeAlias = Create | Patch | PatchStatus | Delete
 _LEAVING: Final = "because it is being terminated"
@@ -51,24 +51,24 @@ log = logging.getLogger(__name__)
 
 
 class Stale(Exception):
-    """What was decided on is no longer so, or somebody else may write from now on: look again."""
+    """The decision is based on an old state, or another process leads: reconcile again."""
 
 
 class Listener(Protocol):
-    """Whom an executor tells."""
+    """Receives the results of an executor."""
 
     def wrote(self, verb: str, plural: str) -> None:
-        """A write has been taken."""
+        """Handle an accepted write."""
 
     def note(self, note: Note) -> None:
-        """Something to tell users."""
+        """Write an event."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutorContext:
-    """What an executor works with.
+    """Dependencies of an executor.
 
-    may_write: whether this process leads. is_answered, ask_fabric: ask outside of the API server.
+    may_write: whether this process leads. is_answered, ask_fabric: probes outside the API server.
     """
 
     listener: Listener
@@ -78,7 +78,7 @@ class ExecutorContext:
 
 
 class Executor:
-    """Carries out effects, and keeps in the store what the server has made of them."""
+    """Carries out effects, and stores the objects that the server returns."""
 
     def __init__(self, api: DeletingApi, store: Store, context: ExecutorContext) -> None:
         self._api = api
@@ -87,9 +87,9 @@ class Executor:
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def carry_out(self, effects: Effects) -> tuple[Again, ...]:
-        """Carry effects out, all that can be; returns when to look again.
+        """Carry out all effects; returns the delayed requeues among them.
 
-        Raises Stale or KubeError, the worst of them, once everything has been tried.
+        Raises the worst error, Stale or KubeError, after all effects were tried.
         """
         agains = tuple(effect for effect in effects if isinstance(effect, Again))
         rest = [effect for effect in effects if not isinstance(effect, Again)]
@@ -97,7 +97,9 @@ class Executor:
             await self._carry_out_effect(rest[0])
             return agains
         results = await asyncio.gather(*map(self._carry_out_effect, rest), return_exceptions=True)
-        _raise_worst([result for result in results if result is not None])
+        errors = [result for result in results if result is not None]
+        if errors:
+            raise max(errors, key=_severity)
         return agains
 
     async def _carry_out_effect(
@@ -112,7 +114,10 @@ class Executor:
         elif isinstance(effect, AskFabric):
             self._store.record_fabric(effect.fabric, await self._context.ask_fabric(effect.fabric))
         elif isinstance(effect, Emit):
-            self._context.listener.note(_note(effect))
+            event = Note(
+                effect.ref, effect.uid, effect.type, effect.reason, effect.message, effect.code
+            )
+            self._context.listener.note(event)
         else:
             await self._write(effect)
 
@@ -150,33 +155,29 @@ class Executor:
         found = await self._api.delete(
             effect.ref, effect.uid, effect.propagation.value, effect.grace_s
         )
-        if found.get("kind") == effect.kind.kind and "resourceVersion" in found.get("metadata", {}):
-            self._kept(effect, found)
-        else:
-            self._store.record_deleted(effect.ref, effect.uid)
-
-    def _kept(self, effect: Delete, found: Raw) -> None:
-        """The answer holds the object: as it was at its end, or as it waits for it."""
-        if "deletionTimestamp" in found["metadata"]:
+        meta = found.get("metadata", {})
+        is_object = found.get("kind") == effect.kind.kind and "resourceVersion" in meta
+        # The server returns an object that waits for its deletion, or the last state of one.
+        if is_object and "deletionTimestamp" in meta:
             self._store.record_written(effect.kind, found)
         else:
             self._store.record_deleted(effect.ref, effect.uid)
 
     async def _read_stranger(self, ref: Ref) -> None:
-        """Look at who has a name, where no watch tells it."""
+        """Read the object that has a wanted name, if no watch covers it."""
         if not self._store.is_narrow(ref.kind):
             return
         with suppress(NotFound):
             self._store.record_stranger(ref, await self._api.read_metadata(ref))
 
     def _handle_refusal(self, effect: _Write, error: KubeError) -> None:
-        """What a refusal means; raises unless there is nothing left to do."""
+        """Handle a refused write; raises unless nothing is left to do."""
         if isinstance(effect, Delete) and isinstance(error, NotFound | Conflict):
-            # Gone, or another one has the name by now.
+            # It was deleted, or another object has the name.
             self._store.record_deleted(effect.ref, effect.uid)
             return
         if isinstance(error, NotFound) or (isinstance(error, Forbidden) and _LEAVING in str(error)):
-            # The object has gone, or the namespace in which it was to be.
+            # The object was deleted, or its namespace is terminating.
             return
         if isinstance(error, Conflict) or _is_other_uid(effect, error):
             raise Stale(f"{effect.ref}: {error}") from error
@@ -197,7 +198,7 @@ class Executor:
         raise error
 
     def _report_failed_create(self, effect: Create, error: ApiError) -> None:
-        """Tell the object on whose behalf something could not be created."""
+        """Write an event on the owner of an object that could not be created."""
         owner = controller_of(effect.manifest)
         kind = owner and find_kind(str(owner.get("apiVersion")), str(owner.get("kind")))
         if not owner or not kind:
@@ -211,13 +212,13 @@ class Executor:
 
 
 def _is_other_uid(effect: _Write, error: KubeError) -> bool:
-    """Whether a patch was refused because its object has another UID by now."""
+    """Whether a patch was refused because the object has another UID."""
     has_uid = isinstance(effect, Patch) and effect.uid != ""
     return has_uid and isinstance(error, Rejected) and _OTHER_UID in error.message
 
 
 def _guarded(effect: Patch) -> dict[str, Any]:
-    """The body, with what the object has to be."""
+    """Return the body with its preconditions."""
     guards = {"uid": effect.uid, "resourceVersion": effect.resource_version}
     held = {name: value for name, value in guards.items() if value}
     if not held:
@@ -225,16 +226,7 @@ def _guarded(effect: Patch) -> dict[str, Any]:
     return {**effect.body, "metadata": {**(effect.body.get("metadata") or {}), **held}}
 
 
-def _note(effect: Emit) -> Note:
-    return Note(effect.ref, effect.uid, effect.type, effect.reason, effect.message, effect.code)
-
-
-def _raise_worst(errors: Sequence[BaseException]) -> None:
-    """Raise a mistake of ours before a refusal, and that before what is only old news."""
-    for error in sorted(errors, key=_badness, reverse=True)[:1]:
-        raise error
-
-
-def _badness(error: BaseException) -> int:
+def _severity(error: BaseException) -> int:
+    """Rank errors: stale decisions below refusals, and those below programming errors."""
     kinds = (Stale, KubeError, Exception)
     return next((i for i, kind in enumerate(kinds) if isinstance(error, kind)), len(kinds))

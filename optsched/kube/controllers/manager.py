@@ -1,8 +1,8 @@
-"""The shell around controllers: follow, decide, carry out, tell.
+"""Runs controllers: watches, a work queue, and the executor of their effects.
 
-What a watch or one of our own writes changes wakes keys; each key is decided on by one worker at a
-time, from what is known by then, and its effects are carried out before it is looked at again. All
-of it may end at any moment: whoever comes next looks at everything once.
+A change, by a watch or a write of this process, queues keys. One worker at a time reconciles a key,
+from the current state, and its effects are carried out before it is reconciled again. The process
+may end at any moment: the next one reconciles every object once.
 """
 
 from __future__ import annotations
@@ -52,22 +52,22 @@ if TYPE_CHECKING:
     from optsched.session.ports import Clock
 
 WORKERS: Final = 64
-"""Keys that are worked on at once; they mostly wait for the server."""
+"""Keys that are reconciled together; they mostly wait for the server."""
 
 LOOK_S: Final = 0.2
-"""How often it is asked whether this process leads."""
+"""How often leadership is checked."""
 
 NUMBERS_EVERY_S: Final = 2.0
-"""How often a status is written that may wait."""
+"""Interval of writes of a status that may wait."""
 
 TELL_AFTER: Final = 5
-"""Failures in a row of one key after which the log says so."""
+"""Failures in a row of one key after which they are logged again."""
 
 _REMEMBERED: Final = 256
-"""Objects of which it is known when their status was written, before old ones are forgotten."""
+"""Number of objects whose last status write is remembered."""
 
 Key: TypeAlias = "tuple[int, Ref]"
-"""Which controller, and which of its objects."""
+"""Index of a controller, and one of its objects."""
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ log = logging.getLogger(__name__)
 class ManagerDependencies:
     """What a manager works with; the caller runs each of them.
 
-    reads_again: whether all is listed again when this process becomes the leader.
+    reads_again: whether every kind is listed again when this process becomes the leader.
     """
 
     source: SelectiveSource
@@ -92,7 +92,7 @@ class ManagerDependencies:
 
 
 class Manager:
-    """Runs controllers; `run` has to be running for anything to be done."""
+    """Runs controllers while `run` runs."""
 
     def __init__(
         self, controllers: Sequence[Controller], dependencies: ManagerDependencies
@@ -119,20 +119,20 @@ class Manager:
         self._leads = False
         self._written_s: dict[Ref, float] = {}
         self._late_s: dict[Ref, float] = {}
-        """Objects whose status waits to be written, and since when."""
+        """Objects with a deferred status, and since when."""
         self._stopping = asyncio.Event()
         self._watch_log = WatchLog(dependencies.outage)
         self._absent: set[tuple[Kind, Scope]] = set()
         self._stale: set[tuple[Kind, Scope]] = set()
-        """What has to be listed before this process works, after it has become the leader."""
+        """Watches that have to list again before a new leader works."""
         self._follows: dict[tuple[Kind, Scope], asyncio.Task[None]] = {}
         dependencies.metrics.watch_depth(lambda: len(self._queue))
         dependencies.metrics.watch_groups(self._groups)
 
-    # --- what others see -------------------------------------------------------------------------
+    # --- public ----------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """End after what is under way."""
+        """Stop after the current effects."""
         self._stopping.set()
 
     def trouble(self) -> str:
@@ -145,12 +145,12 @@ class Manager:
         return f"not listed yet: {', '.join(missing)}" if missing else ""
 
     def may_report(self, note: Note) -> bool:
-        """Whether this process works and the object of a note is known to exist."""
+        """Whether this process leads and the object of a note exists."""
         leads = self._leads and self._deps.leadership.is_leading
         return leads and self.exists(note.about, note.uid)
 
     def exists(self, about: Ref, uid: str) -> bool:
-        """Whether an object is known to exist; of kinds of which it is not known, they do."""
+        """Whether an object exists; objects of kinds that are not watched whole always do."""
         if about.kind not in self.store.kinds or self.store.is_narrow(about.kind):
             return True
         known = self.store.get(about.kind, about.namespace, about.name)
@@ -158,18 +158,18 @@ class Manager:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all that was asked for is done."""
+        """Whether no key is queued or reconciled."""
         return self._queue.is_idle
 
     def _groups(self) -> Mapping[PodGroupPhase, Mapping[str, int]]:
-        """PodGroups by phase and queue; nothing where another process tells it."""
+        """Return PodGroups by phase and queue; empty if another process reports them."""
         is_known = self._leads and {QUEUE, POD_GROUP} <= set(self.store.kinds)
         return groups_by_phase(self.store) if is_known else {}
 
     # --- running ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Follow and work until stopped."""
+        """Watch and reconcile until stopped."""
         async with asyncio.TaskGroup() as group:
             for kind in self.store.kinds:
                 for scope in self.store.scopes(kind):
@@ -185,7 +185,7 @@ class Manager:
         while True:
             term = self._deps.leadership.term
             if term != known_term and self._leads:
-                # Also where it leads again by now: what was to be written meanwhile was not.
+                # Even if it leads again by now: writes in between were dropped.
                 self._stop_leading()
             if term not in (0, known_term) and self.store.is_synced and self._deps.reads_again:
                 self._refresh(group)
@@ -198,7 +198,7 @@ class Manager:
             await self._deps.timing.sleep(LOOK_S)
 
     def _refresh(self, group: asyncio.TaskGroup) -> None:
-        """List all again: a watch may have been silent, and what the last leader did is unknown."""
+        """List every kind again: a watch may have been silent during another leader's term."""
         self._stale = self._follows.keys() - self._absent
         for kind, scope in self._stale:
             self._follows[kind, scope].cancel()
@@ -216,7 +216,7 @@ class Manager:
     def _stop_leading(self) -> None:
         self._leads = False
         self._deps.metrics.leading.set(False)
-        # Where the server is away that has been reported.
+        # An outage of the server has been reported already.
         level = logging.INFO if self._deps.outage.is_active else logging.WARNING
         log.log(level, "another process may work from now on")
         self._deps.outage.retain(lambda about: about == LEASE or about in self._follows)
@@ -237,15 +237,15 @@ class Manager:
             if isinstance(event, Listed) and event.is_last:
                 self._stale.discard((kind, scope))
             if isinstance(event, Listed):
-                # A long list is read page by page; others get their turn in between.
+                # Let other tasks run between the pages of a long list.
                 await asyncio.sleep(0)
 
     def _failed(self, scope: Scope, kind: Kind, error: KubeError) -> None:
         self._deps.metrics.watch_failed(kind.plural)
         is_reported = self._watch_log.record_failure((kind, scope), kind, error)
         if is_reported and isinstance(error, NotFound) and kind.plural in self.store.unsynced():
-            # A kind that is not installed has no objects; it is asked for again. One that was
-            # there has only been lost by a server that is starting.
+            # A kind that is not installed counts as empty; its list is retried. A kind that was
+            # installed before is only missing on a server that is starting.
             self._absent.add((kind, scope))
             self.store.apply(kind, Listed(()), scope)
 
@@ -254,7 +254,7 @@ class Manager:
             self._wake(kind, [obj for obj in (before, after) if obj is not None])
 
     def _wake(self, kind: Kind, objs: Sequence[Raw]) -> None:
-        """objs: an object as it is, or before and after a change."""
+        """Queue the keys that a change affects; objs: an object, or its states before and after."""
         for number in self._interested[kind]:
             controller = self._controllers[number]
             facet = controller.facets.get(kind)
@@ -265,7 +265,7 @@ class Manager:
                     self._queue.add((number, ref))
 
     def _find_woken(self, controller: Controller, kind: Kind, obj: Raw) -> list[Ref]:
-        """What of a controller an object wakes; a mistake there must not end the process."""
+        """Return the keys that an object wakes; an error there must not end the process."""
         found = [ref_of(kind, obj)] if kind == controller.kind else []
         wakes = controller.wakes.get(kind)
         if wakes is None:
@@ -286,7 +286,7 @@ class Manager:
                 self._queue.mark_done(key)
                 continue
             await self._reconcile(key)
-            # Where there was nothing to write nobody else has had a turn.
+            # Without any write no other task has run meanwhile.
             await asyncio.sleep(0)
 
     async def _reconcile(self, key: Key) -> None:
@@ -304,7 +304,7 @@ class Manager:
             self._report(key, e)
             return
         except Exception:
-            # A mistake in one object must not keep the others from being looked at.
+            # An error with one object must not stop the others.
             log.exception("%s %s: failed", controller.name, ref)
             self._requeue(key, "error")
             return
@@ -316,7 +316,7 @@ class Manager:
         self._deps.metrics.reconciled(controller.name, "done", seconds)
 
     def _defer_statuses(self, effects: Effects, ref: Ref, now_s: float) -> Effects:
-        """The effects, but for a status that may wait for what is likely to follow."""
+        """Return the effects, with a status deferred that may wait for more changes."""
         if not any(isinstance(effect, PatchStatus) for effect in effects):
             self._late_s.pop(ref, None)
         return tuple(self._due_or_again(effect, now_s) for effect in effects)
@@ -349,7 +349,7 @@ class Manager:
         self._deps.metrics.reconciled(self._controllers[key[0]].name, result)
         return self._queue.retry_later(key)
 
-    # --- what the executor tells -----------------------------------------------------------------
+    # --- Listener --------------------------------------------------------------------------------
 
     def wrote(self, verb: str, plural: str) -> None:
         """See `effects.Listener`."""

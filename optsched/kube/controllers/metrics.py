@@ -1,4 +1,4 @@
-"""What Prometheus reads of controllers: Volcano's names where it has one, else `optsched_`."""
+"""Prometheus metrics of the controllers: Volcano's names where it has one, else `optsched_`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SECONDS: Final = tuple(0.0005 * 2**i for i in range(16))
 
 
 class _Groups:
-    """Puts out PodGroups by queue and phase as they are when somebody asks."""
+    """Collects PodGroups by queue and phase whenever metrics are read."""
 
     def __init__(self) -> None:
         self.count: Callable[[], Mapping[PodGroupPhase, Mapping[str, int]]] = dict
@@ -76,27 +76,27 @@ class ControllerMetrics:
         )
 
     def watch_depth(self, depth: Callable[[], int]) -> None:
-        """Ask how many objects wait whenever somebody reads the metrics."""
+        """Count waiting objects whenever metrics are read."""
         self._depth.set_function(depth)
 
     def watch_groups(self, count: Callable[[], Mapping[PodGroupPhase, Mapping[str, int]]]) -> None:
-        """Ask how many PodGroups queues have in each phase whenever somebody reads the metrics."""
+        """Count PodGroups by phase and queue whenever metrics are read."""
         self._groups.count = count
 
     def reconciled(self, controller: str, result: str, seconds: float | None = None) -> None:
-        """An object was looked at; result: done, stale, refused or error."""
+        """Record a reconciliation; result: done, stale, refused or error."""
         self._looks.labels(controller, result).inc()
         if seconds is not None:
             self._seconds.labels(controller).observe(seconds)
 
     def wrote(self, verb: str, resource: str) -> None:
-        """The server has taken a write."""
+        """Record an accepted write."""
         self._writes.labels(verb, resource).inc()
 
     def watch_failed(self, resource: str) -> None:
-        """A list or a watch has failed."""
+        """Record a failed list or watch."""
         self._watch_failures.labels(resource).inc()
 
     def exposition(self) -> bytes:
-        """All of it, as Prometheus reads it."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry)

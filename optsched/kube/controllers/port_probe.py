@@ -1,4 +1,4 @@
-"""Asking pods whether they answer, on a port or over HTTP."""
+"""Probes whether pods answer, on a TCP port or over HTTP."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REFUSALS: Final = 400
 
 
 async def is_answered(question: Question) -> bool:
-    """Whether somebody answers now."""
+    """Whether the port accepts a connection, or the path answers without an error."""
     try:
         async with asyncio.timeout(ANSWER_S):
             return await (_probe_http(question) if question.path else _probe_tcp(question))

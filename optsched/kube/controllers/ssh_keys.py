@@ -1,4 +1,4 @@
-"""New keys for ssh."""
+"""Key pairs for SSH."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EXPONENT: Final = 65537
 
 
 def generate_rsa_keys() -> KeyPair:
-    """A new RSA key of 2048 bits, as `ssh-keygen -m PEM` writes it; some 50 ms of work."""
+    """Return a new RSA key of 2048 bits, as `ssh-keygen -m PEM` writes it; takes some 50 ms."""
     key = rsa.generate_private_key(_EXPONENT, _BITS)
     private = key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)

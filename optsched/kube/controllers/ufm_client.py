@@ -1,4 +1,4 @@
-"""Asks NVIDIA UFM over HTTP what a fabric is made of, with the credentials of a Secret."""
+"""Reads the links of a fabric from NVIDIA UFM over HTTP, with the credentials of a Secret."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ from optsched.kube.client.interfaces import Ref
 
 if TYPE_CHECKING:
     from optsched.controllers.effects import Fabric
-    from optsched.controllers.ufm import Link
     from optsched.kube.client.interfaces import Api
     from optsched.session.ports import Clock
 
 ANSWER_S: Final = 30.0
-"""How long it may take, as in Volcano."""
+"""Timeout, as in Volcano."""
 
 MOST_BYTES: Final = 100 * 2**20
-"""The longest answer that is read, as in Volcano."""
+"""Limit of a response, as in Volcano."""
 
 _OK: Final = 200
 
@@ -45,28 +44,25 @@ class _Credentials:
 
 
 class _NoAnswer(Exception):
-    """Why there is no answer; holds nothing of the credentials."""
+    """Why there is no answer; the message contains no credentials."""
 
 
 @dataclass(frozen=True, slots=True)
 class UfmClient:
-    """Asks fabrics; whatever goes wrong becomes a part of the answer."""
+    """Reads fabrics; an error becomes part of the answer."""
 
     api: Api
     clock: Clock
 
     async def read_fabric(self, fabric: Fabric) -> FabricAnswer:
-        """What a fabric is made of, or why nobody knows."""
+        """Return the links of a fabric, or why they can not be read."""
         try:
-            links = await self._links(fabric)
+            body = await _fetch(fabric, await self._credentials(fabric))
+            # Parsing fabrics of thousands of hosts takes a second.
+            links = await asyncio.to_thread(read_links, body)
         except (_NoAnswer, UfmError, KubeError) as e:
             return FabricAnswer(self.clock.now_ms(), problem=f"{fabric.url}: {e}")
         return FabricAnswer(self.clock.now_ms(), links)
-
-    async def _links(self, fabric: Fabric) -> tuple[Link, ...]:
-        body = await _fetch(fabric, await self._credentials(fabric))
-        # Fabrics of thousands of hosts are read for a second.
-        return await asyncio.to_thread(read_links, body)
 
     async def _credentials(self, fabric: Fabric) -> _Credentials:
         ref = Ref(SECRET, *fabric.secret)
@@ -107,7 +103,7 @@ async def _fetch(fabric: Fabric, credentials: _Credentials) -> bytes:
 
 
 def _tls_context(fabric: Fabric, credentials: _Credentials) -> ssl.SSLContext | bool:
-    """Whose certificates are taken: of the authorities of the system, and of the Secret."""
+    """Return the trusted authorities: those of the system and of the Secret."""
     if not fabric.verifies:
         return False
     context = ssl.create_default_context()

@@ -1,4 +1,4 @@
-"""What Prometheus reads of the webhook."""
+"""Prometheus metrics of the webhook."""
 
 from __future__ import annotations
 
@@ -59,27 +59,27 @@ class WebhookMetrics:
         )
 
     def reviewed(self, path: str, result: str, seconds: float) -> None:
-        """A request was answered; result: allowed, denied, malformed, busy or error."""
+        """Record an answered request; result: allowed, denied, malformed, busy or error."""
         self._reviews.labels(path, result).inc()
         self._seconds.labels(path).observe(seconds)
 
     def reviewed_again(self, path: str) -> None:
-        """Objects were read again because a denial rests on them."""
+        """Record that objects were read again because a denial depends on them."""
         self._looks.labels(path).inc()
 
     def watch_failed(self, resource: str) -> None:
-        """A list or a watch has failed."""
+        """Record a failed list or watch."""
         self._watch_failures.labels(resource).inc()
 
     def expires(self, epoch_s: float) -> None:
-        """Another certificate is shown."""
+        """Record when the certificate in use ends."""
         self._expiry.set(epoch_s)
 
     def config_read(self, problem: str) -> None:
-        """A new content of the file of resource groups was read; problem: empty for a good one."""
+        """Record a new content of the resource groups file; problem: empty if it is valid."""
         self._config_reads.labels("rejected" if problem else "read").inc()
         self._config_rejected.set(bool(problem))
 
     def exposition(self) -> bytes:
-        """All of it, as Prometheus reads it."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry)

@@ -1,4 +1,4 @@
-"""Puts the parts of a webhook process together, runs them, and takes them down in order."""
+"""The process of the webhook: what it consists of, how it starts and how it stops."""
 
 from __future__ import annotations
 
@@ -37,42 +37,42 @@ if TYPE_CHECKING:
     from optsched.kube.serving.metrics_server import SecureMetrics
 
 LOOK_S: Final = 5.0
-"""How often certificates and configurations are looked at."""
+"""How often certificates and webhook configurations are checked."""
 
 CONFIG_LOOK_S: Final = 5.0
-"""How often the file of resource groups is."""
+"""How often the file of resource groups is read."""
 
 RETRY_S: Final = 1.0
 ENDING_S: Final = 5.0
-"""How long requests may take that are being answered when the server ends."""
+"""How long open requests may take at shutdown."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a process of the webhook is told.
+    """Settings of a webhook process.
 
     Attributes
     ----------
     place
-        Where API servers ask.
+        Where API servers send reviews.
     listen
         Where health is served, and metrics unless `metrics` names another address.
     metrics
-        Where metrics are served over TLS; None where they are served without.
+        Where metrics are served over TLS; None for plain HTTP.
     files
-        Credentials that somebody else renews; None where the server signs for itself.
+        Credentials that are renewed elsewhere; None if the server signs its own.
     secret, names
-        Where its own credentials are kept, and the names they are for.
+        The Secret of its own credentials, and their DNS names and IP addresses.
     service_name
-        Of the Service in front of it, after which configurations are named.
+        The Service in front of it, after which webhook configurations are named.
     url
-        Where it is reached instead of through that Service.
+        Where it is reached, instead of that Service.
     config
-        The file of resource groups, which is followed; None for none.
+        The file of resource groups, reloaded when it changes; None for none.
     grace_s
-        How long it still answers once it has been told to stop: meanwhile others are found.
+        How long it still answers after a signal, while clients move to other replicas.
 
     """
 
@@ -107,7 +107,7 @@ async def run(settings: Settings) -> None:
 
 
 class WebhookProcess:
-    """All parts of one process; what a kubelet asks of it, too."""
+    """The parts of one process, and its probes."""
 
     def __init__(self, settings: Settings, client: Client) -> None:
         self._settings = settings

@@ -1,6 +1,6 @@
-"""The file of resource groups, read again when it changes; a broken one keeps the last good one.
+"""The file of resource groups, reloaded when it changes; the last valid content stays in force.
 
-Contents are compared, not times or inodes: a ConfigMap that is mounted swaps symbolic links.
+Contents are compared, not times or inodes: a mounted ConfigMap swaps symbolic links.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ log = logging.getLogger(__name__)
 
 
 class ResourceGroupsFile:
-    """What an administrator has chosen, with the resource groups that a file holds now.
+    """Settings with the resource groups of a file.
 
-    `on_verdict` is told how a content was found that is new: empty where it is good.
+    `on_verdict` is called with the problem of each new content; empty if it is valid.
     """
 
     def __init__(self, path: Path, settings: Settings, on_verdict: Callable[[str], None]) -> None:
-        """Read it for the first time; raises OSError or ValueError where that fails."""
+        """Read the file; raises OSError or ValueError if that fails."""
         self._path = path
         self._on_verdict = on_verdict
-        self._seen = _content(path)
+        self._seen = path.read_text("utf-8")
         groups = read_resource_groups(self._seen)
         self._settings = replace(settings, resource_groups=groups)
 
     @property
     def settings(self) -> Settings:
-        """Those in force."""
+        """The settings in force."""
         return self._settings
 
     def poll(self) -> None:
-        """Look at the file again. What is wrong with one content is told once."""
+        """Reload the file if it changed; each problem is reported once."""
         try:
-            content = _content(self._path)
+            content = self._path.read_text("utf-8")
         except (OSError, ValueError) as e:
             self._reject(f"\0{e}", str(e))
             return
@@ -64,7 +64,3 @@ class ResourceGroupsFile:
         self._seen = seen
         log.error("%s not read again, what was good last stays: %s", self._path, problem)
         self._on_verdict(problem)
-
-
-def _content(path: Path) -> str:
-    return path.read_text("utf-8")

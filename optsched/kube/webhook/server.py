@@ -1,9 +1,8 @@
-"""Reviews over HTTPS: an API server asks, and nothing is let in by mistake.
+"""Admission reviews over HTTPS; every error fails closed.
 
-Whatever goes wrong is no: a body that is no AdmissionReview is 400, one that does not come 408, one
-that is too large 413, no JSON 415, a mistake of ours a denial, and as long as nobody knows what
-else is there the answer is 503, upon which an API server refuses, since the webhooks' failure
-policy is Fail.
+A body that is no AdmissionReview gets 400, one that does not arrive 408, one that is too large 413,
+one that is no JSON 415, and an internal error is a denial. Before all kinds are listed the answer
+is 503, which an API server treats as a denial: the failure policy of the webhooks is Fail.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ KEEPALIVE_S: Final = 120.0
 """How long a connection may be idle: longer than API servers keep one, which is 90 s."""
 
 LINGERING_S: Final = 1.0
-"""How long the rest of a body is read that has been answered already."""
+"""How long the rest of a body is read after an early answer."""
 MAX_ROUNDS: Final = 4
 """Reviews of one request: an answer may raise the next question."""
 
@@ -86,9 +85,9 @@ class ReviewingApi(Api, SelectiveSource, ValidatingApi, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reviewer:
-    """Reviews requests against the world as it is known, and once more against what is true.
+    """Reviews requests on the watched state, and denials again on the current one.
 
-    settings: gives those in force; a file that they are in may change.
+    settings: returns those in force; their file may change.
     """
 
     api: ReviewingApi
@@ -149,7 +148,7 @@ class Reviewer:
                 return await list_podgroup_members(self.api, question.namespace)
 
     async def respond(self, service: Service, body: bytes) -> tuple[web.Response, str]:
-        """The answer to a body, and what came of it."""
+        """Return the answer to a body, and its result for metrics."""
         if self.world.unsynced():
             return _plain(503, "not ready: the cluster has not been looked at yet"), "unready"
         read = await self.lanes.run(len(body), self._read, service, body)
@@ -165,13 +164,15 @@ class Reviewer:
             log.warning("%s: no answer from the API server in %g s", service.path, ANSWERS_S)
             late = f"the API server did not say within {ANSWERS_S:g} s whether this is allowed"
             response = Response((*response.problems, f"{late}: try again"))
-        said, result = web.json_response(answer(request.uid, response)), _result_of(response)
+        result = "allowed" if response.allowed else "denied"
+        if response is _BROKEN:
+            result = "error"
         about = (request.action, f"{request.namespace}/{request.name}", request.user)
         log.debug("%s: %s %r by %r: %s", service.path, *about, result)
-        return said, result
+        return web.json_response(answer(request.uid, response)), result
 
     def _read(self, service: Service, body: bytes) -> tuple[Request, Response] | _Unread:
-        # An exception that left this thread would keep the body and all that was made of it.
+        # An exception that leaves this thread would keep the body and its objects in memory.
         try:
             request = read_body(body)
         except TooLarge as e:
@@ -186,16 +187,16 @@ class Reviewer:
         try:
             return review(service, request, self.world, self.settings())
         except Exception:
-            # A mistake of ours must neither let anything in nor end the server.
+            # Fail closed on internal errors.
             log.exception("%s: %s %s", service.path, request.namespace, request.name)
             return _BROKEN
 
     async def _review_again(
         self, service: Service, request: Request, response: Response, num_bytes: int
     ) -> Response:
-        """Review a denied request again if the objects that the denial rests on have changed.
+        """Review a denied request again if the objects on which the denial depends have changed.
 
-        A client may submit a job right after it has made a queue, before a watch tells us.
+        A client may submit a job right after it created a queue, before the watch delivers that.
         """
         self.metrics.reviewed_again(service.path)
         if not await self.world.refresh_objects(self.api, response.rests_on):
@@ -215,16 +216,10 @@ class _Unread:
 _BROKEN: Final = Response(("this object can not be reviewed: see the log of the webhook",))
 
 
-def _result_of(response: Response) -> str:
-    if response is _BROKEN:
-        return "error"
-    return "allowed" if response.allowed else "denied"
-
-
 def application(
     services: Sequence[Service], reviewer: Reviewer, body_s: float = TIMEOUT_S
 ) -> web.Application:
-    """The paths of some services; body_s: how long a body may take, for nobody waits longer."""
+    """Return an application with the paths of services; body_s: timeout of a body."""
     app = web.Application(client_max_size=MAX_BODY)
     for service in services:
         app.router.add_post(service.path, _handler(service, reviewer, body_s))
@@ -237,12 +232,11 @@ async def serve_reviews(
     place: Address,
     tls: ssl.SSLContext,
     ending_s: float,
-    patience: ConnectionLimits = ConnectionLimits(),  # noqa: B008  it is frozen
+    limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008  it is frozen
 ) -> AsyncIterator[Address]:
-    """Serve the paths over TLS while the context is open; gives the address as it came to be.
+    """Serve over TLS while the context is open; yields the bound address.
 
-    ending_s: how long requests may take that are being answered at the end. OSError for an
-    address that can not be had.
+    ending_s: how long open requests may take at shutdown. OSError if the address can not be bound.
     """
     runner = web.AppRunner(
         app,
@@ -255,7 +249,7 @@ async def serve_reviews(
     await runner.setup()
     server = cast("web.Server", runner.server)
     try:
-        async with listen(place, tls, server, patience) as address:
+        async with listen(place, tls, server, limits) as address:
             yield address
     finally:
         await runner.cleanup()

@@ -1,4 +1,4 @@
-"""What admission looks at, kept up to date by watches."""
+"""The objects that admission reads, kept up to date by watches."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ log = logging.getLogger(__name__)
 
 
 class LiveWorld:
-    """A `World`; `watches` have to be running for it to know anything.
+    """A `World` that is up to date while its `watches` run.
 
-    It may be read in any thread; each look is at one state of one kind.
+    It may be read in any thread; each call sees one state of one kind.
     """
 
     def __init__(self, clock: Clock, on_failure: Callable[[Kind], None]) -> None:
@@ -73,18 +73,18 @@ class LiveWorld:
             return None
         return str((template.get("spec") or {}).get("queue") or _DEFAULT_QUEUE)
 
-    # --- what is told ----------------------------------------------------------------------------
+    # --- watches ---------------------------------------------------------------------------------
 
     def unsynced(self) -> list[str]:
-        """The kinds that have not been listed yet."""
+        """Return the kinds that have not been listed yet."""
         return self._store.unsynced()
 
     def watches(self, source: Source, timing: Timing) -> Iterator[Coroutine[None, None, None]]:
-        """What has to be running, for ever."""
+        """Return the coroutines that keep it up to date."""
         return (self._follow(kind, source, timing) for kind in KINDS)
 
     async def refresh_objects(self, api: Api, refs: Iterable[Ref]) -> bool:
-        """Read some objects again; whether anything is other than it was thought to be."""
+        """Read some objects again; returns whether any has changed."""
         found = [await self._read(api, ref) for ref in refs]
         return any(found)
 
@@ -95,7 +95,7 @@ class LiveWorld:
         except NotFound:
             self._store.record_deleted(ref, "")
         except KubeError as error:
-            # What is known decides: a denial stays one.
+            # The known state decides: a denial stays.
             log.warning("%s: can not be read: %s", ref, error)
         return self._store.get(ref.kind, ref.namespace, ref.name) is not before
 
@@ -106,14 +106,14 @@ class LiveWorld:
             self._store.apply(kind, event)
             self._watch_log.record_success(kind, kind)
             if isinstance(event, Listed):
-                # A long list is read page by page; reviews get their turn in between.
+                # Let reviews run between the pages of a long list.
                 await asyncio.sleep(0)
 
     def _failed(self, kind: Kind, error: KubeError) -> None:
         self._on_failure(kind)
         is_reported = self._watch_log.record_failure(kind, kind, error)
         if is_reported and isinstance(error, NotFound) and kind.plural in self._store.unsynced():
-            # A kind that is not installed has no objects; it is asked for again.
+            # A kind that is not installed counts as empty; its list is retried.
             self._store.apply(kind, Listed(()))
 
     def _changed(self, kind: Kind, before: Raw | None, after: Raw | None) -> None:
@@ -121,7 +121,7 @@ class LiveWorld:
             return
         old = self._queues.get(before["metadata"]["name"]) if before else None
         queue = parse_queue(after)[0] if after else None
-        # Reviews read in other threads: what is there before and after is there at any time.
+        # Reviews read in other threads: a queue that stays must never be missing in between.
         if queue is not None:
             self._queues[queue.name] = queue
             self._children.setdefault(queue.parent, {})[queue.name] = queue
