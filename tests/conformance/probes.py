@@ -232,7 +232,7 @@ class Asked:
         placing = PlacementState(self._problem, self._rules)
         gang_classes = GangClasses(placing, self._rules)
         order = GangOrder(self._problem, placing.faces, gang_classes)
-        evicting = GreedyPreemption(placing, self._rules, order, gang_classes)
+        evicting = GreedyPreemption(placing, order, gang_classes)
         running = [task.key for task in running_tasks(self._problem).tasks]
         asked = np.array([running.index(key) for key in keys], np.int64)
         queue = int(running_tasks(self._problem).queue_of[asked[0]])

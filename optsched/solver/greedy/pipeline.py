@@ -359,7 +359,6 @@ class _Pipeline:
     def _evicting(self) -> GreedyPreemption:
         return GreedyPreemption(
             self._placing,
-            self._rules,
             self._order,
             self._gang_classes,
             weighs=self._options.weighs_nodes,

@@ -71,6 +71,17 @@ class _Step:
     answer: I64
 
 
+@dataclass(frozen=True, slots=True)
+class _TaskIndex:
+    """Where tasks are on the axes of a problem, as lists: reading one number is faster there."""
+
+    class_of: list[int]
+    start: list[int]
+    offset: list[int]
+    shape_of: list[int]
+    task_start: list[int]
+
+
 class PlacementState:
     """Tasks on nodes as the pipeline goes along.
 
@@ -103,20 +114,22 @@ class PlacementState:
         self._releasing = problem.releasing.copy()
         self.node_of = np.full(len(problem.tasks), UNPLACED, np.int64)
         self.nominated = self.node_of.copy()
-        self._rules = rules
+        self.rules = rules
         self.changes = 0
         self._cursors: dict[int, Cursor] = {}
         self._steps: list[_Step] = []
-        self._class_of: list[int] = problem.shapes.class_of.tolist()
-        self._start: list[int] = problem.shapes.start.tolist()
-        self._shape_of: list[int] = problem.shape_of.tolist()
-        self._task_start: list[int] = problem.task_start.tolist()
-        self._offset: list[int] = problem.shapes.offset.tolist()
+        self._index = _TaskIndex(
+            class_of=problem.shapes.class_of.tolist(),
+            start=problem.shapes.start.tolist(),
+            offset=problem.shapes.offset.tolist(),
+            shape_of=problem.shape_of.tolist(),
+            task_start=problem.task_start.tolist(),
+        )
 
     def cursor(self, gang: int) -> Cursor:
         """How far a gang has come."""
         if gang not in self._cursors:
-            shape = self.problem.shapes.shapes[self._shape_of[gang]]
+            shape = self.problem.shapes.shapes[self._index.shape_of[gang]]
             sequence = self.faces.task_runs(gang) or shape.sequence
             self._cursors[gang] = Cursor(
                 sequence=sequence,
@@ -139,11 +152,11 @@ class PlacementState:
 
     def class_of(self, gang: int, entry: int) -> int:
         """Task class of an entry of a gang."""
-        return self._class_of[self._start[self._shape_of[gang]] + entry]
+        return self._index.class_of[self._index.start[self._index.shape_of[gang]] + entry]
 
     def could_start(self, gang: int) -> bool:
         """Whether each class of a gang that starts whole has room for all its tasks by itself."""
-        shape = self.problem.shapes.shapes[self._shape_of[gang]]
+        shape = self.problem.shapes.shapes[self._index.shape_of[gang]]
         if not shape.is_rigid:
             return True
         classes = [self.class_of(gang, e) for e in range(len(shape.entries))]
@@ -238,7 +251,7 @@ class PlacementState:
     def future(self) -> NodeTable:
         """`later`, even where nothing is leaving yet."""
         if self.later is None:
-            self.later = NodeTable(self.problem, self._rules, self._short + self.book.idle)
+            self.later = NodeTable(self.problem, self.rules, self._short + self.book.idle)
             self.later.used[:] = self.book.used
             self.later.spare[:] = self.book.spare
         return self.later
@@ -281,7 +294,7 @@ class PlacementState:
 
     def _start_in(self, gang: int, book: NodeTable, answer: I64) -> None:
         cursor = self.cursor(gang)
-        roles = [e.role for e in self.problem.shapes.shapes[self._shape_of[gang]].entries]
+        roles = [e.role for e in self.problem.shapes.shapes[self._index.shape_of[gang]].entries]
         # First what roles need: room may end with the minimum of the gang.
         for role in (*cursor.need_role, None):
             for run in cursor.runs:
@@ -365,8 +378,8 @@ class PlacementState:
         if not placed:
             return 0
         cursor = self.cursor(gang)
-        offset = self._offset[self._start[self._shape_of[gang]] + entry]
-        first = self._task_start[gang] + offset + cursor.done[entry]
+        offset = self._index.offset[self._index.start[self._index.shape_of[gang]] + entry]
+        first = self._index.task_start[gang] + offset + cursor.done[entry]
         answer[first : first + placed] = np.repeat(nodes, counts)
         step = _Step(entry, self.class_of(gang, entry), nodes, counts, first, book, answer)
         self._steps.append(step)
@@ -406,7 +419,7 @@ class PlacementState:
 
     def _update_needs(self, cursor: Cursor, gang: int, entry: int, number: int) -> None:
         cursor.need -= number
-        role = self.problem.shapes.shapes[self._shape_of[gang]].entries[entry].role
+        role = self.problem.shapes.shapes[self._index.shape_of[gang]].entries[entry].role
         if role in cursor.need_role:
             cursor.need_role[role] -= number
 

@@ -38,9 +38,12 @@ if TYPE_CHECKING:
     from optsched.plugins.extension_points import Blocker
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64, Bool
+    from optsched.problem.problem import Problem
+    from optsched.problem.running import Running
     from optsched.solver.greedy.gang_classes import GangClasses
     from optsched.solver.greedy.gang_order import GangOrder, Key
     from optsched.solver.greedy.placement import PlacementState
+    from optsched.solver.greedy.plugins import GreedyPlugins
 
 _Entry = tuple[int, int]
 """A gang and an entry of it."""
@@ -78,7 +81,6 @@ class GreedyPreemption:
     def __init__(
         self,
         placing: PlacementState,
-        rules: RuleSet,
         order: GangOrder,
         gang_classes: GangClasses,
         *,
@@ -89,30 +91,71 @@ class GreedyPreemption:
 
         Once `is_late` no further gang is asked.
         """
-        self.is_late = is_late
-        self.evictions: list[Evict] = []
         self.placing = placing
-        self._problem = problem = placing.problem
-        self.faces = placing.faces
         self._order = order
         self._gang_classes = gang_classes
-        self.running = running_tasks(problem)
-        self._counted_resources = [i for i, name in enumerate(problem.resources) if name != PODS]
-        self._idles = ~self.running.request[:, self._counted_resources].any(axis=1)
-        self._reclaimable = np.array([q.reclaimable for q in problem.snapshot.queues], np.bool_)
-        self._owed: dict[tuple[int, tuple[int, ...]], Bool] = {}
-        self._rules = rules
         self._weighs = weighs
-        self._blockers: dict[int, list[Blocker]] = {}
-        self._whole = any(rules.has(name, Face.JOB_PIPELINED) for name in ("gang", "tdm"))
-        self.gang_minimums = GangMinimums(placing, rules)
+        self.is_late = is_late
+        self.gang_minimums = GangMinimums(placing, placing.rules)
+        self.evictions: list[Evict] = []
         self.taken: list[int] = []
         self.evicted: set[int] = set()
-        self._budgets = {b: b.allowed for b in problem.snapshot.budgets}
-        self._holding: set[int] = set(self.running.gang_of.tolist())
+        self._budgets = {b: b.allowed for b in placing.problem.snapshot.budgets}
+        self._owed: dict[tuple[int, tuple[int, ...]], Bool] = {}
+        self._blockers: dict[int, list[Blocker]] = {}
         self._refused: set[int] = set()
         self._commits = 0
         self._keys = _Keys()
+
+    @property
+    def _problem(self) -> Problem:
+        return self.placing.problem
+
+    @property
+    def _rules(self) -> RuleSet:
+        return self.placing.rules
+
+    @property
+    def faces(self) -> GreedyPlugins:
+        """The greedy sides of the plugins."""
+        return self.placing.faces
+
+    @cached_property
+    def running(self) -> Running:
+        """Running tasks, axis V."""
+        return running_tasks(self._problem)
+
+    @cached_property
+    def _holding(self) -> set[int]:
+        """Gangs with running tasks."""
+        return set(self.running.gang_of.tolist())
+
+    @cached_property
+    def _counted_resources(self) -> list[int]:
+        """Resources except for pods, which every task requests."""
+        return [i for i, name in enumerate(self._problem.resources) if name != PODS]
+
+    @cached_property
+    def _idles(self) -> Bool:
+        """(V,) running tasks that request nothing but a pod."""
+        requested = self.running.request[:, self._counted_resources]
+        idles: Bool = np.logical_not(requested.any(axis=1))
+        return idles
+
+    @cached_property
+    def _reclaimable(self) -> Bool:
+        """(Q,) queues that other queues may reclaim from."""
+        return np.array([q.reclaimable for q in self._problem.snapshot.queues], np.bool_)
+
+    @cached_property
+    def _due(self) -> I64 | None:
+        """(Q, R) what queues may reclaim; None if no plugin entitles them."""
+        return self._rules.entitling(self._problem)[0]
+
+    @cached_property
+    def _whole(self) -> bool:
+        """Whether evictions for a gang are all or nothing."""
+        return any(self._rules.has(name, Face.JOB_PIPELINED) for name in ("gang", "tdm"))
 
     @cached_property
     def _spared(self) -> Bool:
@@ -126,10 +169,6 @@ class GreedyPreemption:
     @cached_property
     def _floors(self) -> Floors:
         return Floors(self._problem, self._rules)
-
-    @cached_property
-    def _due(self) -> I64 | None:
-        return self._rules.entitling(self._problem)[0]
 
     # --- actions ---------------------------------------------------------------------------------
 
@@ -168,9 +207,7 @@ class GreedyPreemption:
                 line.rejoin(gang)
         # A gang that holds nothing has no victims of its own.
         for gang in sorted((g for g in starving if g in self._holding), key=self.gang_key):
-            while self.faces.is_starving(gang) and self._preempt_for_one_task(
-                gang, PREEMPT, self._tasks_of_own_gang
-            ):
+            while self.faces.is_starving(gang) and self._preempt_within_gang(gang):
                 pass
 
     def reclaim(self, gangs: Iterable[int], is_overused: Callable[[int], bool]) -> None:
@@ -302,13 +339,14 @@ class GreedyPreemption:
             return ALONE
         return self._gang_classes.class_now(gang)
 
-    def _preempt_for_one_task(self, gang: int, action: str, who: Callable[[int], Bool]) -> bool:
-        """The same for one task, whether or not that is enough."""
+    def _preempt_within_gang(self, gang: int) -> bool:
+        """Evict tasks of a gang for a more important one of its own; False if no task gains."""
         for entry in self.entries(gang):
+            own = self.evictable & (self.running.gang_of == gang)
             if self._has_unplaced_task(gang, entry) and self._evict_for_task(
-                (gang, entry), action, who(gang)
+                (gang, entry), PREEMPT, own
             ):
-                return self.commit(gang, action)
+                return self.commit(gang, PREEMPT)
         return False
 
     def entries(self, gang: int) -> list[int]:
@@ -316,12 +354,6 @@ class GreedyPreemption:
         shapes, placing = self._problem.classes.shapes, self.placing
         entries = dict.fromkeys(entry for entry, _ in placing.cursor(gang).runs)
         return [e for e in entries if shapes[placing.class_of(gang, e)].preempts]
-
-    def _may_all_tasks_preempt(self, gang: int) -> bool:
-        """Whether others may be evicted for every task that a gang gets."""
-        shapes, done = self._problem.classes.shapes, self.placing.cursor(gang).done
-        classes = [self.placing.class_of(gang, e) for e, number in enumerate(done) if number]
-        return all(shapes[c].preempts for c in classes)
 
     def _has_unplaced_task(self, gang: int, entry: int) -> bool:
         return any(left for e, left in self.placing.cursor(gang).runs if e == entry)
@@ -334,7 +366,9 @@ class GreedyPreemption:
 
     def commit(self, gang: int, action: str) -> bool:
         """Evict; False, with all undone, where a rule would not hold then."""
-        entitled = not self.taken or self._may_all_tasks_preempt(gang)
+        shapes, done = self._problem.classes.shapes, self.placing.cursor(gang).done
+        placed = [self.placing.class_of(gang, e) for e, number in enumerate(done) if number]
+        entitled = not self.taken or all(shapes[c].preempts for c in placed)
         if not (
             entitled and self.faces.all_rules_hold(gang) and self.gang_minimums.has_minimum(gang)
         ):
@@ -359,10 +393,6 @@ class GreedyPreemption:
         same = self.evictable & (running.queue_of == self._problem.queue_of[gang])
         others: Bool = same & (running.gang_of != gang)
         return others
-
-    def _tasks_of_own_gang(self, gang: int) -> Bool:
-        mine: Bool = self.evictable & (self.running.gang_of == gang)
-        return mine
 
     def tasks_of_other_queues(self, gang: int) -> Bool:
         """(V,) tasks of other queues that give back, and owe the gang's queue something."""
@@ -389,25 +419,22 @@ class GreedyPreemption:
         return waived
 
     def _queues_in_debt(self, gang: int) -> Bool:
-        """(Q,) queues that owe something: it is due to the gang's queue, or to one above it alone.
+        """(Q,) queues to reclaim from: something is due to the gang's queue or its ancestor.
 
-        Siblings of which only their parent deserves something owe each other nothing: else they
-        would evict each other in turns.
+        Siblings that share only an entitled parent owe each other nothing: otherwise they would
+        evict each other in turns.
         """
         queue = int(self._problem.queue_of[gang])
         classes = tuple(self.placing.class_of(gang, entry) for entry in self.entries(gang))
         if (queue, classes) not in self._owed:
-            self._owed[queue, classes] = self._find_queues_in_debt(queue, list(classes))
+            due, subtree = self._due, self._problem.queues.subtree
+            owing: Bool = np.ones(len(subtree), np.bool_)
+            if due is not None:
+                requested = self._problem.classes.request[list(classes)].any(axis=0)
+                has_claim = subtree[:, queue] & (due[:, requested] > 0).any(axis=1)
+                owing = np.logical_not(subtree[np.flatnonzero(has_claim)].all(axis=0))
+            self._owed[queue, classes] = owing
         return self._owed[queue, classes]
-
-    def _find_queues_in_debt(self, queue: int, classes: list[int]) -> Bool:
-        due, subtree = self._due, self._problem.queues.subtree
-        if due is None:
-            return np.ones(len(subtree), np.bool_)
-        asked = self._problem.classes.request[classes].any(axis=0)
-        claiming = np.flatnonzero(subtree[:, queue] & (due[:, asked] > 0).any(axis=1))
-        owing: Bool = np.logical_not(subtree[claiming].all(axis=0))
-        return owing
 
     # --- one task --------------------------------------------------------------------------------
 
@@ -577,12 +604,14 @@ class GreedyPreemption:
         if task_class not in self._blockers:
             rules, problem = self._rules.predicates, self._problem
             self._blockers[task_class] = [b for r in rules for b in r.blockers(problem, task_class)]
-        return any(self._blocks_node(bar, node) for bar in self._blockers[task_class])
-
-    def _blocks_node(self, bar: Blocker, node: int) -> bool:
-        domain = bar.domain_of[node]
-        here = bar.tasks[bar.domain_of[self.running.node_of[bar.tasks]] == domain]
-        return bool(domain >= 0) and not self.evicted.issuperset(here.tolist())
+        for blocker in self._blockers[task_class]:
+            domain = blocker.domain_of[node]
+            domains = blocker.domain_of[self.running.node_of[blocker.tasks]]
+            if domain >= 0 and not self.evicted.issuperset(
+                blocker.tasks[domains == domain].tolist()
+            ):
+                return True
+        return False
 
     def _spare_needless_victims(self, entry_of_gang: _Entry, node: int, before: int) -> bool:
         """Of those that were taken for a task that has its room let stay who is not in its way."""

@@ -1,4 +1,4 @@
-"""Running tasks that keep others off nodes, and tasks of one gang that keep apart."""
+"""Running tasks that block nodes for others, and tasks of a gang that must stay apart."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 class Blockers:
-    """What stands in the way of a bid's entries other than room.
+    """What keeps the entries of an eviction problem off nodes, other than capacity.
 
     Attributes
     ----------
     alone
-        The problem in which nobody minds those who may have to leave.
+        The problem without running gangs, so that possible victims block no node.
 
     """
 
@@ -46,7 +46,7 @@ class Blockers:
     def find_blocking_tasks(
         self, task_class: I64, state: EvictionState, candidates: Bool, allowed: Bool
     ) -> list[tuple[int, Blocker]]:
-        """Candidates in the way of a class; takes nodes from `allowed` where others are."""
+        """Return candidates that block a class; excludes nodes in `allowed` that others block."""
         found = []
         for c in np.unique(task_class).tolist():
             for rule in self._rules.masking:
@@ -71,7 +71,7 @@ class Blockers:
         groups: Groups,
         blocking: Sequence[tuple[int, Blocker]],
     ) -> Iterator[BlockedNodes]:
-        """The same by domain and group, for the model."""
+        """Yield blocked nodes by domain, with the groups that block them, for the model."""
         group_of = dict(zip(groups.tasks.tolist(), groups.of_task.tolist(), strict=True))
         for c, bar in blocking:
             entries = np.flatnonzero(task_class == c)
@@ -84,7 +84,7 @@ class Blockers:
                     yield BlockedNodes(entries, nodes, np.unique(np.array(here, np.int64)))
 
     def is_tied(self, task_class: int) -> bool:
-        """Whether tasks of a class look at what else stands on nodes."""
+        """Whether placements of a class depend on other tasks of the node."""
         if task_class not in self._tied:
             self._tied[task_class] = any(
                 r.ties_nodes(self._facts.problem, task_class) for r in self._rules.hard
@@ -98,15 +98,15 @@ class Blockers:
             self._stakes[task_class] = [stakes for stakes in found if stakes is not None]
         return self._stakes[task_class]
 
-    # --- those beside ----------------------------------------------------------------------------
+    # --- other placements ------------------------------------------------------------------------
 
     def find_other_placements(
         self, tied_classes: Sequence[int], state: EvictionState, tasks: Bool
     ) -> OtherPlacements | None:
-        """What those see beside them who look: classes of a bid, or others who have their places.
+        """Return placements of other gangs that the tied classes depend on.
 
-        None where there is nobody who looks, and nobody who has to look at any of some running
-        tasks (V,) that may leave.
+        None if no class is tied to its neighbours, and no placed task depends on any of the
+        possible victims `tasks` (V,).
         """
         task_class, node, number = self._count_tied_placements(state)
         others = np.unique(task_class).tolist()
@@ -129,7 +129,7 @@ class Blockers:
         return row_groups(list(relations.domain_of[wide]))[0]
 
     def _needs_any_to_stay(self, task_class: int, tasks: Bool) -> bool:
-        """Whether tasks of a class may want any of some running tasks (V,) to stay."""
+        """Whether placed tasks of a class may depend on any of some running tasks (V,)."""
         problem = self._facts.problem
         found = (
             r.relevant_tasks(problem, task_class) for r in self._rules.hard if r.eviction_can_break
@@ -137,7 +137,7 @@ class Blockers:
         return any(bool((s[tasks] >= 0).any()) for s in found if s is not None)
 
     def _count_tied_placements(self, state: EvictionState) -> tuple[I64, I64, I64]:
-        """Tasks (m,) of a class on a node, as far as they look at what else stands there."""
+        """Return decided placements (m,) of tied classes: class, node, and number of tasks."""
         none = np.empty(0, np.int64)
         parts = [np.concatenate(each) for each in zip(*state.came, strict=True)]
         task_class, node, number = parts or (none, none, none)
@@ -157,21 +157,23 @@ class Blockers:
             self._known = key, once_gone(self._facts.problem, gone)
         return self._known[1]
 
-    def relate(self, bid: EvictionProblem, model: LinearModel, supplied: I64, leave: I64) -> None:
-        """Rows on what may stand together once everybody has left who is to leave.
+    def relate(
+        self, eviction: EvictionProblem, model: LinearModel, supplied: I64, leave: I64
+    ) -> None:
+        """Add rows on which tasks may share nodes once the victims have left.
 
-        `supplied` is (E, N) variables of the bid's entries, -1 where none may be; `leave` is (K,)
-        those of its groups.
+        `supplied` is (E, N) variables of the entries, -1 where a node is excluded; `leave` is
+        (K,) variables of the groups.
         """
-        others = bid.others
+        others = eviction.constraints.others
         assert others is not None  # noqa: S101  the caller has looked
         shape = (len(self._facts.problem.classes.shapes), self._facts.problem.num_nodes)
         by_class = np.full(shape, -1, np.int64)
-        for c in np.unique(bid.task_class[bid.is_tied]).tolist():
-            mine = supplied[bid.task_class == c]
+        for c in np.unique(eviction.task_class[eviction.is_tied]).tolist():
+            mine = supplied[eviction.task_class == c]
             by_class[c] = mine[0] if len(mine) == 1 else _add_sums(model, mine)
         _add_decided(model, by_class, others)
-        groups = bid.groups
+        groups = eviction.groups
         evictions = EvictionGroups(groups.tasks, groups.of_task, groups.node, leave, groups.count)
         nodes = NodeModel(others.problem, self.alone, model, by_class, evictions)
         for rule in self._rules.hard:
@@ -179,7 +181,7 @@ class Blockers:
 
 
 def _add_decided(model: LinearModel, by_class: I64, others: OtherPlacements) -> None:
-    """Count what others get among the tasks of its classes."""
+    """Add the placements of other gangs to the variables of their classes."""
     at = (others.task_class, others.node)
     own = by_class[at]
     most = np.where(own >= 0, model.bounds[1][own], 0) if len(own) else own

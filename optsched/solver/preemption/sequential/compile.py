@@ -10,7 +10,11 @@ import numpy as np
 from optsched.plugins.nodes.shards import preferred_nodes
 from optsched.solver.model.node_masks import static_mask
 from optsched.solver.preemption.sequential.blockers import Blockers
-from optsched.solver.preemption.sequential.eviction_problem import EvictionProblem, claims
+from optsched.solver.preemption.sequential.eviction_problem import (
+    EvictionConstraints,
+    EvictionProblem,
+    claims,
+)
 from optsched.solver.preemption.sequential.limits import Limits
 from optsched.solver.preemption.sequential.running import SessionFacts
 from optsched.solver.preemption.sequential.victim_groups import VictimGrouper
@@ -38,7 +42,7 @@ class _Candidates(NamedTuple):
 
 
 class EvictionCompiler:
-    """Makes bids; what is the same for all of them is computed once.
+    """Compiles eviction problems; computes once what all of them share.
 
     Attributes
     ----------
@@ -60,10 +64,10 @@ class EvictionCompiler:
         first = preferred_nodes(problem)
         self._second = np.zeros(problem.num_nodes, np.bool_) if first is None else ~first
 
-    # --- one bid ---------------------------------------------------------------------------------
+    # --- one eviction problem --------------------------------------------------------------------
 
     def fences(self, gang: int) -> tuple[list[Bool | None], bool]:
-        """Sets of nodes to make room for a gang in, each by itself, and whether that is all."""
+        """Return node sets to search victims in, one at a time, and whether they are all."""
         rule = self._rules.topology
         domains = None if rule is None else rule.find_eviction_domains(self.problem, gang)
         return ([None], True) if domains is None else (list(domains.masks), domains.are_all)
@@ -71,9 +75,9 @@ class EvictionCompiler:
     def compile_minimum(
         self, gang: int, state: EvictionState, within: Bool | None = None
     ) -> EvictionProblem | None:
-        """What a gang may have evicted for its minimum on some nodes.
+        """Return the eviction problem of a gang's minimum on some nodes.
 
-        None where nothing could help it, or where it has its minimum.
+        None if no eviction can help, or if the gang has its minimum.
         """
         if not self.has_minimum(gang):
             return None
@@ -98,8 +102,12 @@ class EvictionCompiler:
             return None
         leave, reclaimed, claims = self._candidates(gang, state, grows=False)
         candidates_of_gang = _Candidates(leave & covered & reclaimed, reclaimed & covered, claims)
-        bid = self._compile(gang, state, within, candidates_of_gang, self.facts.counts_of(gang))
-        return None if bid is None else replace(bid, lendings=())
+        eviction = self._compile(
+            gang, state, within, candidates_of_gang, self.facts.counts_of(gang)
+        )
+        if eviction is None:
+            return None
+        return replace(eviction, constraints=replace(eviction.constraints, lendings=()))
 
     def compile_growth(
         self, gang: int, state: EvictionState, rest: I64, within: Bool | None = None
@@ -113,13 +121,13 @@ class EvictionCompiler:
         return self._compile(gang, state, within, candidates, rest, grows=True)
 
     def has_minimum(self, gang: int) -> bool:
-        """Whether tasks of a gang must come together: not once it runs with its minimum."""
+        """Whether a gang still has to start its minimum together."""
         return not self.problem.shapes.is_started[self.problem.shape_of[gang]]
 
     def compile_exchange(
         self, gang: int, state: EvictionState, within: Bool | None = None
     ) -> EvictionProblem | None:
-        """What the most important tasks of a gang may have evicted of the gang's own surplus."""
+        """Return the problem in which tasks of top priority replace surplus tasks of their gang."""
         problem, running = self.problem, self.running
         shape = int(problem.shape_of[gang])
         if "preempt" not in self._reach or not problem.shapes.is_started[shape]:
@@ -202,18 +210,22 @@ class EvictionCompiler:
             room=np.maximum(state.room, 0),
             second=self._second,
             groups=groups,
-            wholes=self._grouping.wholes(gang, groups, state),
-            limits=(
-                *self._limits.gain_limits(groups, ceilings),
-                *self._limits.gain_limits(groups, claims, is_claim=True),
-                *self._limits.floors(gang, groups, state),
-                *self._limits.budgets(groups, state),
-            ),
-            lendings=tuple(self._limits.lendings(gang, groups, state, request)),
-            reserves=reserves,
-            blocked=tuple(self.blockers.group_blocked_nodes(task_class, allowed, groups, blocking)),
             is_tied=is_tied,
-            others=others,
+            constraints=EvictionConstraints(
+                wholes=self._grouping.wholes(gang, groups, state),
+                limits=(
+                    *self._limits.gain_limits(groups, ceilings),
+                    *self._limits.gain_limits(groups, claims, is_claim=True),
+                    *self._limits.floors(gang, groups, state),
+                    *self._limits.budgets(groups, state),
+                ),
+                lendings=tuple(self._limits.lendings(gang, groups, state, request)),
+                reserves=reserves,
+                blocked=tuple(
+                    self.blockers.group_blocked_nodes(task_class, allowed, groups, blocking)
+                ),
+                others=others,
+            ),
         )
 
     def _find_allowed_nodes(self, task_class: I64, state: EvictionState) -> Bool:
@@ -229,7 +241,7 @@ class EvictionCompiler:
     def _find_helpful_tasks(
         self, allowed: Bool, request: I64, blocking: Sequence[tuple[int, Blocker]]
     ) -> Bool:
-        """(V,) tasks that take room on nodes that help, or that keep the gang off them."""
+        """(V,) tasks on nodes that the gang could use, and tasks that block such nodes."""
         running = self.running
         open_nodes = np.logical_or.reduce(allowed)
         takes = (running.request[:, request.any(axis=0)] > 0).any(axis=1)
@@ -241,7 +253,7 @@ class EvictionCompiler:
     def _find_relieving_tasks(
         self, gain: I64, rows: Sequence[tuple[int, int, int]], reserves: Sequence[GuaranteeReserve]
     ) -> Bool:
-        """(V,) tasks whose queues have to get smaller for a gang that takes (R,) `gain`."""
+        """(V,) tasks of queues that must shrink for a gang that gains (R,) `gain`."""
         running = self.running
         helps = np.zeros(len(running), np.bool_)
         for a, r, room in rows:
@@ -306,13 +318,13 @@ class EvictionCompiler:
         return _Candidates(found | reclaimed, reclaimed, rows)
 
     def _waived(self, gang: int, least: I64, state: EvictionState) -> Bool:
-        """(V,) running tasks whose marks do not hold against a claim within a guarantee."""
+        """(V,) tasks whose annotations do not protect them from a claim within a guarantee."""
         held = self.problem.queues.summed_up(state.used)
         queue, request = int(self.problem.queue_of[gang]), self.facts.request_of(gang)
         return self.facts.floors.waived(queue, request, least, held)
 
     def find_possible_victims(self, gang: int, state: EvictionState) -> Bool:
-        """(V,) running tasks that may be asked to leave for a gang."""
+        """(V,) running tasks that may be evicted for a gang."""
         return self._candidates(gang, state, grows=not self.has_minimum(gang)).leave
 
     def entitled(self, gang: int, lenders: I64) -> dict[tuple[int, int], int]:
@@ -349,7 +361,7 @@ class EvictionCompiler:
                         yield other, r, held, due
 
     def _minimum_request(self, gang: int, *, grows: bool) -> I64:
-        """(R,) what the least that is worth having takes."""
+        """(R,) the least amounts with which the gang gains anything."""
         problem = self.problem
         request = self.facts.request_of(gang)
         shape = problem.shapes.shapes[int(problem.shape_of[gang])]

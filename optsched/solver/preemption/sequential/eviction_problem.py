@@ -1,8 +1,8 @@
-"""What a gang that stays out wants, and what may go to make room for it: values.
+"""The eviction problem of one gang: its demand, possible victims and constraints, as values.
 
-Alike victims on one node are one group: single tasks of equal queue, priority, request and cost,
-or alike tasks of one gang. Groups are axis K; the gangs of victims that must keep a minimum or
-leave as a whole are axis J.
+Equal victims on one node are one group: single tasks of equal queue, priority, request and cost,
+or equal tasks of one gang. Groups are axis K; gangs of victims that must keep a minimum or end
+as a whole are axis J.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class EvictionState:
-    """The cluster as far as it has been decided.
+    """The cluster after the decisions so far.
 
     Attributes
     ----------
     room
-        (N, R) what a node will have free once everything that is leaving has left.
+        (N, R) future idle of nodes.
     used
-        (Q, R) what each queue's own gangs hold, with what has been promised to them.
+        (Q, R) what each queue's own gangs hold, nominations included.
     evicted
-        (V,) tasks that leave.
+        (V,) tasks that are evicted.
     spent
         Evictions that each disruption budget has paid for, in the snapshot's order.
     came
-        Whom it has been decided to put where: (task class, node, tasks), parallel (m,) each.
+        Decided placements: (task class, node, tasks), parallel (m,) each.
     entitled
         By (queue, resource), the most that queues which reclaim may hold with all below them.
     bidders
@@ -53,7 +53,7 @@ class EvictionState:
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """Axis K of alike victims.
+    """Axis K: groups of equal victims.
 
     Attributes
     ----------
@@ -187,16 +187,16 @@ class Lending:
 
 
 class OtherPlacements(NamedTuple):
-    """What others get in this session, as far as it looks at what else stands on nodes.
+    """Placements of other gangs in this session that tied tasks depend on.
 
     Attributes
     ----------
     task_class, node, number
         (m,) parallel: tasks of a class on a node.
     problem
-        The one once everybody has left who has been told to go.
+        The problem after the evictions decided so far.
     domain_of
-        (N,) numbers; nodes that differ in them are of different domains of what the bid looks at.
+        (N,) numbers that differ where nodes lie in different domains of pod affinity terms.
 
     """
 
@@ -239,8 +239,37 @@ class GuaranteeReserve:
 
 
 @dataclass(frozen=True, eq=False)
+class EvictionConstraints:
+    """What limits evictions and placements, in addition to the capacity of nodes.
+
+    Attributes
+    ----------
+    wholes
+        Gangs of victims that keep their minimum or end.
+    limits
+        Bounds of queues, claims and disruption budgets.
+    lendings
+        What each lender has to give back.
+    reserves
+        What queues claim for their guarantees.
+    blocked
+        Nodes that an entry can use only once some groups have been evicted.
+    others
+        Placements of other gangs, if tasks depend on what else runs on their node; else None.
+
+    """
+
+    wholes: tuple[Whole, ...]
+    limits: tuple[Limit, ...]
+    lendings: tuple[Lending, ...]
+    reserves: tuple[GuaranteeReserve, ...]
+    blocked: tuple[BlockedNodes, ...]
+    others: OtherPlacements | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class EvictionProblem:
-    """What a gang wants and what may be taken for it.
+    """The demand of a gang and the victims that may be evicted for it.
 
     Attributes
     ----------
@@ -257,13 +286,11 @@ class EvictionProblem:
     allowed
         (E, N) nodes that an entry may use.
     room
-        (N, R) what nodes will have free without evictions.
+        (N, R) future idle of nodes without evictions.
     is_tied
-        (E,) entries whose tasks look at what else stands on nodes.
-    beside
-        What they see there besides the victims; None where nobody looks.
+        (E,) entries whose placements depend on other tasks of the node.
     second
-        (N,) nodes that come after others that do as well.
+        (N,) nodes to use only if no other node is as good.
 
     """
 
@@ -280,13 +307,8 @@ class EvictionProblem:
     room: I64
     second: Bool
     groups: Groups
-    wholes: tuple[Whole, ...]
-    limits: tuple[Limit, ...]
-    lendings: tuple[Lending, ...]
-    reserves: tuple[GuaranteeReserve, ...]
-    blocked: tuple[BlockedNodes, ...]
     is_tied: Bool
-    others: OtherPlacements | None = None
+    constraints: EvictionConstraints
 
 
 def claims(reserve: GuaranteeReserve, used: I64) -> I64:

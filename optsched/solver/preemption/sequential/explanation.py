@@ -1,4 +1,4 @@
-"""Why no eviction helps a gang, in one sentence with the numbers that decide."""
+"""Explain in one sentence, with the numbers that decide, why no eviction helps a gang."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     )
 
 
-def explain_shortage(problem: Problem, bid: EvictionProblem) -> Reason | None:
-    """The resource of which too little can be had, and who keeps it; None if that is not why."""
-    for r in np.flatnonzero(bid.request.any(axis=0)).tolist():
+def explain_shortage(problem: Problem, eviction: EvictionProblem) -> Reason | None:
+    """Return the resource that is short and the queues that keep it; None for other causes."""
+    for r in np.flatnonzero(eviction.request.any(axis=0)).tolist():
         name = problem.resources[r]
-        asked = _minimum_request(bid, r)
-        free = int(bid.room[bid.allowed.any(axis=0), r].sum())
-        lent = list(_find_lenders(problem, bid, r))
-        own = ~bid.groups.reclaimed
-        preempted = int((bid.groups.count * bid.groups.request[:, r])[own].sum())
+        asked = _minimum_request(eviction, r)
+        free = int(eviction.room[eviction.allowed.any(axis=0), r].sum())
+        lent = list(_find_lenders(problem, eviction, r))
+        own = ~eviction.groups.reclaimed
+        preempted = int((eviction.groups.count * eviction.groups.request[:, r])[own].sum())
         if lent and free + preempted + sum(most for _, most in lent) < asked:
             givers = ", ".join(
                 f"queue {problem.queues.names[q]} may give back {amount_text(name, most)}"
-                f"{_describe_lender(problem, bid, q, r)}"
+                f"{_describe_lender(problem, eviction, q, r)}"
                 for q, most in lent
             )
             return Reason(
@@ -46,7 +46,7 @@ def explain_shortage(problem: Problem, bid: EvictionProblem) -> Reason | None:
 def explain_kept_capacity(
     compiler: EvictionCompiler, gang: int, state: EvictionState
 ) -> Reason | None:
-    """The queue that lends what a gang could claim, but does not have to give it back."""
+    """Return the non-reclaimable queue that holds the capacity this gang is entitled to."""
     problem = compiler.problem
     for queue, r, held, due in compiler.find_kept_capacity(gang, state):
         resource, name = problem.resources[r], problem.queues.names[queue]
@@ -58,21 +58,21 @@ def explain_kept_capacity(
     return None
 
 
-def _minimum_request(bid: EvictionProblem, resource: int) -> int:
+def _minimum_request(eviction: EvictionProblem, resource: int) -> int:
     """The least that the gang must get of a resource to start."""
-    amounts = np.sort(np.repeat(bid.request[:, resource], bid.most))
-    return int(amounts[: max(bid.need, 1)].sum())
+    amounts = np.sort(np.repeat(eviction.request[:, resource], eviction.most))
+    return int(amounts[: max(eviction.need, 1)].sum())
 
 
 def _find_lenders(
-    problem: Problem, bid: EvictionProblem, resource: int
+    problem: Problem, eviction: EvictionProblem, resource: int
 ) -> Iterator[tuple[int, int]]:
-    """Queues that lend, and the most that each may give back of a resource."""
-    groups = bid.groups
+    """Yield lenders, and the most that each may give back of a resource."""
+    groups = eviction.groups
     held = groups.count * groups.request[:, resource]
     for queue in np.unique(groups.queue[groups.reclaimed]).tolist():
         most = int(held[groups.reclaimed & (groups.queue == queue)].sum())
-        for lending in bid.lendings:
+        for lending in eviction.constraints.lendings:
             if int(groups.queue[lending.groups[0]]) == queue:
                 found = [(m // size) * size for r, size, _, m in lending.options if r == resource]
                 if found and len(found) == len(lending.options):
@@ -80,11 +80,11 @@ def _find_lenders(
         yield queue, most
 
 
-def _describe_lender(problem: Problem, bid: EvictionProblem, queue: int, resource: int) -> str:
-    """What the queue that is in the way holds and deserves."""
-    for lending in bid.lendings:
+def _describe_lender(problem: Problem, eviction: EvictionProblem, queue: int, resource: int) -> str:
+    """Describe what a lender holds and deserves."""
+    for lending in eviction.constraints.lendings:
         due = dict(lending.due).get(resource)
-        if int(bid.groups.queue[lending.groups[0]]) == queue and due is not None:
+        if int(eviction.groups.queue[lending.groups[0]]) == queue and due is not None:
             below = problem.queues.subtree[lending.queue]
             held = int(problem.queues.allocated[below, resource].sum())
             name = problem.resources[resource]

@@ -1,4 +1,4 @@
-"""What queues and disruption budgets allow a bid."""
+"""Limits of queues and disruption budgets on evictions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Limits:
-    """Rows that a bid has to keep beside room."""
+    """Compiles the constraints of an eviction problem, other than the capacity of nodes."""
 
     def __init__(self, facts: SessionFacts) -> None:
         self._facts = facts
@@ -99,7 +99,7 @@ class Limits:
             )
 
     def budgets(self, groups: Groups, state: EvictionState) -> list[Limit]:
-        """What disruption budgets still pay for."""
+        """Return the evictions that disruption budgets still allow."""
         found = []
         for b, budget in enumerate(self._problem.snapshot.budgets):
             covered = self._facts.cover[b, groups.tasks]
@@ -112,7 +112,7 @@ class Limits:
     def lendings(
         self, gang: int, groups: Groups, state: EvictionState, request: I64
     ) -> list[Lending]:
-        """How much each queue that lends gives back."""
+        """Return how much each lender gives back."""
         if self._facts.due is None or self._facts.kept is None:
             return []
         mine = self._facts.above[int(self._problem.queue_of[gang])]

@@ -1,4 +1,4 @@
-"""A bid as a level model: start, tasks, victims, their importance and lost work, then nodes."""
+"""Level model of an eviction problem: start, tasks, victims, their cost, then nodes."""
 
 from __future__ import annotations
 
@@ -57,30 +57,32 @@ class Encoded:
 
 
 def encode_eviction(
-    bid: EvictionProblem, known: HeuristicSolution | None, blockers: Blockers
+    eviction: EvictionProblem, known: HeuristicSolution | None, blockers: Blockers
 ) -> Encoded:
     """Return an eviction problem as a level model; `known` is a solution to start from."""
-    model, groups = LinearModel(), bid.groups
+    model, groups = LinearModel(), eviction.groups
     evict = model.add_variables(0, groups.count)
-    entry, node, most = _find_places(bid)
+    entry, node, most = _find_places(eviction)
     place = model.add_variables(0, most)
     (start,) = model.add_variables(0, 1)
-    whole = model.add_variables(0, np.array([int(w.may_end) for w in bid.wholes], np.int64))
-    _capacity_rows(model, bid, evict, (entry, node, place))
-    _start_rows(model, bid, int(start), (entry, place))
-    add_whole_rows(model, (groups, bid.wholes), evict, whole)
-    _limit_rows(model, bid, int(start), evict, (entry, place))
-    _blocked_rows(model, bid, evict, (entry, node, place))
-    _use_rows(model, bid, (evict, whole), (node, place))
-    if bid.others is not None:
-        supplied = np.full(bid.allowed.shape, -1, np.int64)
+    whole = model.add_variables(
+        0, np.array([int(w.may_end) for w in eviction.constraints.wholes], np.int64)
+    )
+    _capacity_rows(model, eviction, evict, (entry, node, place))
+    _start_rows(model, eviction, int(start), (entry, place))
+    add_whole_rows(model, (groups, eviction.constraints.wholes), evict, whole)
+    _limit_rows(model, eviction, int(start), evict, (entry, place))
+    _blocked_rows(model, eviction, evict, (entry, node, place))
+    _use_rows(model, eviction, (evict, whole), (node, place))
+    if eviction.constraints.others is not None:
+        supplied = np.full(eviction.allowed.shape, -1, np.int64)
         supplied[entry, node] = place
-        blockers.relate(bid, model, supplied, evict)
-    for reserve in bid.reserves:
-        _reserve_rows(model, bid, reserve, evict, (entry, place))
-    for lending in bid.lendings:
-        _lending_rows(model, bid, evict, lending)
-    levels, objectives = _objectives(bid, int(start), (evict, whole), (node, place))
+        blockers.relate(eviction, model, supplied, evict)
+    for reserve in eviction.constraints.reserves:
+        _reserve_rows(model, eviction, reserve, evict, (entry, place))
+    for lending in eviction.constraints.lendings:
+        _lending_rows(model, eviction, evict, lending)
+    levels, objectives = _objectives(eviction, int(start), (evict, whole), (node, place))
     lower, upper = model.bounds
     hint = lower.copy()
     if known is not None:
@@ -91,48 +93,48 @@ def encode_eviction(
     return Encoded(levels_of, tuple(levels), evict, whole, entry, node, place)
 
 
-def _find_places(bid: EvictionProblem) -> tuple[I64, I64, I64]:
+def _find_places(eviction: EvictionProblem) -> tuple[I64, I64, I64]:
     """Entries, nodes and the most tasks there could be with every victim gone."""
-    groups = bid.groups
-    room = bid.room.copy()
+    groups = eviction.groups
+    room = eviction.room.copy()
     np.add.at(room, groups.node, groups.count[:, None] * groups.request)
-    most = np.zeros(bid.allowed.shape, np.int64)
-    for e, request in enumerate(bid.request):
+    most = np.zeros(eviction.allowed.shape, np.int64)
+    for e, request in enumerate(eviction.request):
         asked = np.flatnonzero(request)
         fits = (room[:, asked] // request[asked]).min(axis=1, initial=2**40)
-        most[e] = np.where(bid.allowed[e], np.minimum(fits, bid.most[e]), 0)
+        most[e] = np.where(eviction.allowed[e], np.minimum(fits, eviction.most[e]), 0)
     entry, node = np.nonzero(most > 0)
     return entry, node, most[entry, node]
 
 
 def _capacity_rows(
-    model: LinearModel, bid: EvictionProblem, evict: I64, places: tuple[I64, I64, I64]
+    model: LinearModel, eviction: EvictionProblem, evict: I64, places: tuple[I64, I64, I64]
 ) -> None:
     """Σ request·x − Σ request·evicted ≤ room, by node and resource."""
     entry, node, place = places
-    groups = bid.groups
+    groups = eviction.groups
     used = np.unique(node)
-    at = np.full(bid.room.shape[0], -1, np.int64)
+    at = np.full(eviction.room.shape[0], -1, np.int64)
     at[used] = np.arange(len(used))
     here = np.flatnonzero(at[groups.node] >= 0)
-    for r in np.flatnonzero(bid.request.any(axis=0)).tolist():
-        takes = np.flatnonzero(bid.request[entry, r])
+    for r in np.flatnonzero(eviction.request.any(axis=0)).tolist():
+        takes = np.flatnonzero(eviction.request[entry, r])
         gives = here[groups.request[here, r] > 0]
         model.add_rows(
             np.concatenate([at[node[takes]], at[groups.node[gives]]]),
             np.concatenate([place[takes], evict[gives]]),
-            np.concatenate([bid.request[entry[takes], r], -groups.request[gives, r]]),
-            upper=bid.room[used, r],
+            np.concatenate([eviction.request[entry[takes], r], -groups.request[gives, r]]),
+            upper=eviction.room[used, r],
         )
 
 
 def _blocked_rows(
-    model: LinearModel, bid: EvictionProblem, evict: I64, places: tuple[I64, I64, I64]
+    model: LinearModel, eviction: EvictionProblem, evict: I64, places: tuple[I64, I64, I64]
 ) -> None:
     """Where any of some groups stays, barred entries do not come."""
     entry, node, place = places
     _, most = model.bounds
-    for entries, nodes, groups in bid.blocked:
+    for entries, nodes, groups in eviction.constraints.blocked:
         mine = place[np.isin(entry, entries) & np.isin(node, nodes)]
         (cleared,) = model.add_variables(0, 1)
         total = int(most[mine].sum())
@@ -141,24 +143,24 @@ def _blocked_rows(
         model.add_rows(
             np.concatenate([rows, rows]),
             np.concatenate([np.full(len(groups), cleared), evict[groups]]),
-            np.concatenate([bid.groups.count[groups], minus]),
+            np.concatenate([eviction.groups.count[groups], minus]),
             upper=np.zeros(len(groups), np.int64),
         )
 
 
 def _use_rows(
-    model: LinearModel, bid: EvictionProblem, leaving: tuple[I64, I64], places: tuple[I64, I64]
+    model: LinearModel, eviction: EvictionProblem, leaving: tuple[I64, I64], places: tuple[I64, I64]
 ) -> None:
     """Pods of the gang's own queue make room for its claim only where the gang comes to their node.
 
     Those of a gang that leaves whole come with one that does; see `Entitled`. What other rules say
     of pods near the gang may need an eviction elsewhere: then nothing is demanded.
     """
-    groups, (evict, whole), (node, place) = bid.groups, leaving, places
-    claimed = [limit.groups for limit in bid.limits if limit.is_claim]
+    groups, (evict, whole), (node, place) = eviction.groups, leaving, places
+    claimed = [limit.groups for limit in eviction.constraints.limits if limit.is_claim]
     counted = np.unique(np.concatenate([*claimed, np.zeros(0, np.int64)]))
     own = counted[~groups.reclaimed[counted]]
-    if not len(own) or bid.blocked or bid.others is not None:
+    if not len(own) or eviction.constraints.blocked or eviction.constraints.others is not None:
         return
     coming: dict[int, list[int]] = {}
     for at, variable in zip(node.tolist(), place.tolist(), strict=True):
@@ -178,18 +180,18 @@ def _use_rows(
 
 
 def _start_rows(
-    model: LinearModel, bid: EvictionProblem, start: int, places: tuple[I64, I64]
+    model: LinearModel, eviction: EvictionProblem, start: int, places: tuple[I64, I64]
 ) -> None:
     """Σ x ≤ most·y by entry and in all; Σ x ≥ need·y in all and by role."""
     entry, place = places
-    if bid.most_in_all < int(bid.most.sum()):
+    if eviction.most_in_all < int(eviction.most.sum()):
         ones = np.ones_like(place)
-        model.add_rows(0, np.append(place, start), np.append(ones, -bid.most_in_all), upper=0)
-    for e, most in enumerate(bid.most.tolist()):
+        model.add_rows(0, np.append(place, start), np.append(ones, -eviction.most_in_all), upper=0)
+    for e, most in enumerate(eviction.most.tolist()):
         mine = place[entry == e]
         model.add_rows(0, np.append(mine, start), np.append(np.ones_like(mine), -most), upper=0)
-    needs = [(np.ones(len(entry), np.bool_), bid.need)]
-    needs += [(bid.role[entry] == role, least) for role, least in bid.need_role]
+    needs = [(np.ones(len(entry), np.bool_), eviction.need)]
+    needs += [(eviction.role[entry] == role, least) for role, least in eviction.need_role]
     for chosen, least in needs:
         if least:
             mine = place[chosen]
@@ -240,23 +242,23 @@ def _sub_group_rows(model: LinearModel, gang: Whole, evict: list[I64], whole: in
 
 
 def _limit_rows(
-    model: LinearModel, bid: EvictionProblem, start: int, evict: I64, places: tuple[I64, I64]
+    model: LinearModel, eviction: EvictionProblem, start: int, evict: I64, places: tuple[I64, I64]
 ) -> None:
     """Σ weight·evicted + Σ request·x ≤ most, once the gang starts, or once it reclaims anything."""
     entry, place = places
-    groups = bid.groups
+    groups = eviction.groups
     reclaimed = np.flatnonzero(groups.reclaimed)
     (reclaims,) = model.add_variables(0, 1)
     total = int(groups.count[reclaimed].sum())
     ones = np.ones(len(reclaimed), np.int64)
     model.add_rows(0, np.append(evict[reclaimed], reclaims), np.append(ones, -total), upper=0)
-    for limit in bid.limits:
+    for limit in eviction.constraints.limits:
         variables, factors = evict[limit.groups], limit.weights
         largest = int(np.maximum(limit.weights, 0) @ groups.count[limit.groups])
         if limit.resource >= 0:
             variables = np.concatenate([variables, place])
-            factors = np.concatenate([factors, bid.request[entry, limit.resource]])
-            largest += int(bid.request[:, limit.resource] @ bid.most)
+            factors = np.concatenate([factors, eviction.request[entry, limit.resource]])
+            largest += int(eviction.request[:, limit.resource] @ eviction.most)
         slack = max(largest - limit.most, 0)
         # Where nothing has to hold yet, the switch lets everything pass.
         switch = int(reclaims) if limit.is_claim else start
@@ -270,7 +272,7 @@ def _limit_rows(
 
 def _reserve_rows(
     model: LinearModel,
-    bid: EvictionProblem,
+    eviction: EvictionProblem,
     reserve: GuaranteeReserve,
     evict: I64,
     places: tuple[I64, I64],
@@ -280,7 +282,7 @@ def _reserve_rows(
     c[q] are the claims without the gang, s[a] what a queue on its line leaves unused of its floor,
     d what the gang's gain adds to the claims. See models/formulation/guarantee.md.
     """
-    groups, r = bid.groups, reserve.resource
+    groups, r = eviction.groups, reserve.resource
     floor, parent_of = reserve.floor, reserve.parent_of
     most = int(floor.sum() + reserve.used.sum() + reserve.pool)
     claim = model.add_variables(floor, most)
@@ -307,11 +309,11 @@ def _reserve_rows(
             )
             model.add_rows(0, [unused[i], leaves[i]], [1, -most], upper=0)
     entry, place = places
-    takes = np.flatnonzero(bid.request[entry, r])
+    takes = np.flatnonzero(eviction.request[entry, r])
     model.add_rows(
         0,
         np.concatenate([place[takes], unused, [grows]]),
-        np.concatenate([bid.request[entry[takes], r], -np.ones(len(line) + 1, np.int64)]),
+        np.concatenate([eviction.request[entry[takes], r], -np.ones(len(line) + 1, np.int64)]),
         upper=0,
     )
     top = claim[parent_of < 0]
@@ -329,9 +331,11 @@ def _ancestors(reserve: GuaranteeReserve) -> list[int]:
     return line
 
 
-def _lending_rows(model: LinearModel, bid: EvictionProblem, evict: I64, lending: Lending) -> None:
+def _lending_rows(
+    model: LinearModel, eviction: EvictionProblem, evict: I64, lending: Lending
+) -> None:
     """Some resource is still held above what is due before the last victim goes."""
-    groups = bid.groups
+    groups = eviction.groups
     if len(lending.options) == 1 and np.isin(lending.options[0][2], lending.groups).all():
         r, _, below, most = lending.options[0]
         model.add_rows(0, evict[below], groups.request[below, r], upper=max(most, 0))
@@ -356,13 +360,13 @@ def _lending_rows(model: LinearModel, bid: EvictionProblem, evict: I64, lending:
 
 
 def _objectives(
-    bid: EvictionProblem, start: int, leaving: tuple[I64, I64], places: tuple[I64, I64]
+    eviction: EvictionProblem, start: int, leaving: tuple[I64, I64], places: tuple[I64, I64]
 ) -> tuple[list[str], list[Objective]]:
-    groups, (evict, whole), (node, place) = bid.groups, leaving, places
+    groups, (evict, whole), (node, place) = eviction.groups, leaving, places
     found: list[tuple[str, Objective]] = []
-    if not bid.is_started:
+    if not eviction.is_started:
         found.append((START, Objective(Expression.of([start], [1]), Sense.MAX)))
-    if bid.is_started or bid.need < bid.most_in_all:
+    if eviction.is_started or eviction.need < eviction.most_in_all:
         found.append((TASKS, Objective(Expression.of(place, np.ones_like(place)), Sense.MAX)))
     costs = [
         (VICTIMS, np.ones(len(groups), np.int64)),
@@ -375,11 +379,11 @@ def _objectives(
     for name, cost in costs:
         if name == VICTIMS or len(np.unique(cost)) > 1:
             found.append((name, Objective(Expression.of(evict, cost), Sense.MIN)))
-        if name == VICTIMS and bid.wholes:
+        if name == VICTIMS and eviction.constraints.wholes:
             single = evict[groups.gang < 0]
             ended = np.concatenate([single, whole])
             found.append((ENDED, Objective(Expression.of(ended, np.ones_like(ended)), Sense.MIN)))
-    away = bid.second[node].astype(np.int64)
+    away = eviction.second[node].astype(np.int64)
     if len(np.unique(away)) > 1:
         found.append((OUTSIDE, Objective(Expression.of(place, away), Sense.MIN)))
     return [name for name, _ in found], [objective for _, objective in found]

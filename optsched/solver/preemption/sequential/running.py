@@ -1,4 +1,4 @@
-"""What is the same for all bids of a session: who runs where, and what is due to whom."""
+"""Facts that all eviction problems of a session share: running tasks and entitlements."""
 
 from __future__ import annotations
 

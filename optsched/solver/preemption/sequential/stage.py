@@ -1,7 +1,7 @@
-"""Gang by gang, from the most important: who makes room for those that stay out.
+"""Find victims gang by gang, from the most important gang to the least.
 
-What is decided for one gang stands when the next one is looked at. Gangs of lower tiers that were
-placed in this session give way, for nothing of them runs yet; they are decided on again afterwards.
+Decisions for one gang stay when the next gang is considered. Gangs of lower tiers that were placed
+in this session are ignored, since none of their tasks runs; they are placed again afterwards.
 """
 
 from __future__ import annotations
@@ -60,20 +60,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What the search for victims may use.
+    """Dependencies and settings of the search for victims.
 
     Attributes
     ----------
     solver
-        None for greedy answers alone.
+        None for heuristic solutions alone.
     left_ms
-        Wall time that is left, None where no clock may be read.
+        Returns the wall time left; None in deterministic mode.
     limits
-        What one solve may spend.
+        Limits of one solve.
     passed_over
-        Gangs that no room is made for.
+        Gangs for which no task is evicted.
     on_trial
-        Gangs that can not sit where models would have them.
+        Gangs whose model solutions the verifier rejected: victims are found by trial.
 
     """
 
@@ -86,18 +86,18 @@ class Means:
 
 @dataclass(frozen=True, eq=False)
 class EvictionPlan:
-    """Who leaves, and for whom.
+    """Evictions, and the gangs they are for.
 
     Attributes
     ----------
     evictions
         In the order of the gangs that they are evicted for.
     seats
-        Where the tasks of those gangs go, by gang number, in the order of the gangs.
+        By gang number, the nodes for the tasks of those gangs, in the order of the gangs.
     results
-        How many leave, against the least that is possible.
+        The number of victims against the fewest possible.
     hopeless
-        Gangs that no eviction helps, proved, and why where one number says it.
+        Gangs for which no eviction helps, proved, and the reason if one number shows it.
     entitlements
         What queues that reclaim may hold once all is placed.
 
@@ -115,7 +115,7 @@ class EvictionPlan:
         return replace(after, entitlements=self.entitlements) if self.entitlements else after
 
     def find_misplaced(self, problem: Problem, decisions: Decisions) -> frozenset[int]:
-        """Gangs that room was made for and that some decisions do not put there in full."""
+        """Return gangs that decisions do not place in full where tasks were evicted for them."""
         at = np.maximum(decisions.node_of, decisions.nominated)
         found = set[int]()
         for gang, seats in self.seats.items():
@@ -136,7 +136,7 @@ def find_victims(
     reach: frozenset[str],
     means: Means,
 ) -> EvictionPlan:
-    """Find victims for the gangs that some decisions leave out.
+    """Find victims for the gangs that the decisions leave pending.
 
     Parameters
     ----------
@@ -177,9 +177,9 @@ class _FewestVictims(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """A bid, who goes and who comes, and what is the least possible; None where not proved."""
+    """An eviction problem, its solution, and the fewest victims possible; None if not proved."""
 
-    bid: EvictionProblem
+    eviction: EvictionProblem
     found: HeuristicSolution | None
     least: _FewestVictims | None
 
@@ -210,7 +210,7 @@ class _Stage:
         self._served = set(problem.gang_of[placed].tolist())
 
     def run(self, gangs: list[int]) -> EvictionPlan:
-        """Make room for minimums, tier by tier, then for what gangs have beyond them."""
+        """Evict for minimums, tier by tier, then for tasks beyond the minimum."""
         for serve in (self._evict_for_minimums, self._evict_for_growths):
             if not serve(gangs):
                 self._all_known = False
@@ -271,7 +271,7 @@ class _Stage:
         return True
 
     def _equivalence_key(self, gang: int) -> tuple[int, ...]:
-        """What two gangs have in common for which the same is found, one after the other."""
+        """Return a key; gangs of equal keys get equal results one after the other."""
         problem = self._problem
         return (
             int(problem.shape_of[gang]),
@@ -284,14 +284,14 @@ class _Stage:
         )
 
     def _count_unplaced(self, gang: int) -> I64:
-        """(E,) tasks of each entry that have no node and no seat yet."""
+        """(E,) tasks of each entry that have no node and no nomination yet."""
         rest = self._compiler.facts.counts_of(gang).copy()
         for entry, _, number in self._nominations_of(gang):
             rest[entry] -= number
         return rest
 
     def _nominations_of(self, gang: int) -> Seats:
-        """The seats of a gang: those that it got here, or where the decisions put it."""
+        """Return the nominations of a gang, or the nodes that the decisions give it."""
         if gang in self._seats:
             return self._seats[gang]
         first, last = self._problem.task_start[gang : gang + 2].tolist()
@@ -313,11 +313,11 @@ class _Stage:
         )
 
     def _is_losing_tasks(self, gang: int) -> bool:
-        """Whether a gang loses pods in this session: it gets no room then, as in Volcano."""
+        """Whether a gang loses pods in this session: it gets no capacity then, as in Volcano."""
         return bool(self._state.evicted[self._compiler.running.gang_of == gang].any())
 
     def _depends_on_neighbours(self, gang: int) -> bool:
-        """Whether a gang looks at what else stands on nodes."""
+        """Whether placements of a gang depend on other tasks of the node."""
         classes = np.unique(self._compiler.facts.classes_of(gang)).tolist()
         return any(map(self._compiler.blockers.is_tied, classes))
 
@@ -364,7 +364,7 @@ class _Stage:
         return self._evict_for(gang, compile_growth, is_last=not self._compiler.has_minimum(gang))
 
     def _evict_for(self, gang: int, compile_problem: Compile, *, is_last: bool) -> bool:
-        """Evict for a bid of a gang; False where nothing comes of it.
+        """Solve the eviction problems of a gang; False if no eviction follows.
 
         `is_last`: whether the gang gets nothing else, so that it may learn why.
         """
@@ -376,7 +376,9 @@ class _Stage:
             if not is_last:
                 return False
             if are_all and tried and all(t.least is not None for t in tried):
-                why = explain_shortage(self._problem, tried[0].bid) if len(tried) == 1 else None
+                why = (
+                    explain_shortage(self._problem, tried[0].eviction) if len(tried) == 1 else None
+                )
                 self._hopeless[gang] = why
             elif are_all and not tried:
                 self._explain_kept_capacity(gang)
@@ -388,7 +390,7 @@ class _Stage:
         return self._accept(tried, best, are_all=are_all)
 
     def _evict_by_trial(self, gang: int) -> bool:
-        """Evict for a gang that rules keep out of which no model knows."""
+        """Evict for a gang that custom rules block, by trial."""
         before = self._list_actions()
         is_over = lambda: self._left_ms() <= 0  # noqa: E731
         found = search_by_trial(self._compiler, gang, self._state, before, is_over)
@@ -403,7 +405,7 @@ class _Stage:
         return True
 
     def _list_actions(self) -> list[Action]:
-        """What has been decided so far, as a plan would say it."""
+        """Return the decisions so far as actions of a plan."""
         problem, nodes = self._problem, self._problem.snapshot.nodes
         actions: list[Action] = list(self._evictions)
         for gang, seats in self._seats.items():
@@ -434,49 +436,53 @@ class _Stage:
         if least is not None:
             mine = self._least
             self._least = _FewestVictims(mine.victims + least.victims, mine.ended + least.ended)
-        self._apply_solution(best.bid, best.found)
+        self._apply_solution(best.eviction, best.found)
         return True
 
     def _explain_kept_capacity(self, gang: int) -> None:
-        """Nobody may leave for a gang; say so where that is because a queue keeps what it lent."""
+        """Record why no task may be evicted for a gang, if a queue keeps borrowed capacity."""
         why = explain_kept_capacity(self._compiler, gang, self._state)
         if why is not None:
             self._hopeless[gang] = why
 
     def _solve_all_domains(self, gang: int, compile_problem: Compile) -> tuple[list[_Answer], bool]:
-        """What can be done in each place that a gang may lie in, and whether all were tried."""
+        """Return solutions for each domain that the gang may use, and whether all were tried."""
         fences, are_all = self._compiler.fences(gang)
         tried: list[_Answer] = []
         for within in fences:
             if tried and self._left_ms() <= 0:
                 return tried, False
-            bid = compile_problem(gang, self._state, within)
-            if bid is not None:
-                known = self._solve(bid) if self._means.solver else (solve_heuristically(bid), None)
-                tried.append(_Answer(bid, *known))
+            eviction = compile_problem(gang, self._state, within)
+            if eviction is not None:
+                known = (
+                    self._solve(eviction)
+                    if self._means.solver
+                    else (solve_heuristically(eviction), None)
+                )
+                tried.append(_Answer(eviction, *known))
         return tried, are_all
 
     def _solve(
-        self, bid: EvictionProblem
+        self, eviction: EvictionProblem
     ) -> tuple[HeuristicSolution | None, _FewestVictims | None]:
         """The best answer known, and the least possible, None where not proved."""
-        if bid.others is None:
-            return self._solve_from(bid, solve_heuristically(bid))
+        if eviction.constraints.others is None:
+            return self._solve_from(eviction, solve_heuristically(eviction))
         # What is packed does not look at who stands where: some nodes are looked at first.
-        few = restrict_to_promising_nodes(bid)
+        few = restrict_to_promising_nodes(eviction)
         packed = None if few is None else self._solve_from(few, None)[0]
         if packed is not None and self._left_ms() <= 0:
             return packed, None
-        found, least = self._solve_from(bid, packed)
+        found, least = self._solve_from(eviction, packed)
         known = [each for each in (found, packed) if each is not None]
-        return min(known, key=lambda each: _cost_of(bid, each), default=None), least
+        return min(known, key=lambda each: _cost_of(eviction, each), default=None), least
 
     def _solve_from(
-        self, bid: EvictionProblem, packed: HeuristicSolution | None
+        self, eviction: EvictionProblem, packed: HeuristicSolution | None
     ) -> tuple[HeuristicSolution | None, _FewestVictims | None]:
         """The same with an answer to start from."""
         assert self._means.solver is not None  # noqa: S101  the caller asks only then
-        encoded = encode_eviction(bid, packed, self._compiler.blockers)
+        encoded = encode_eviction(eviction, packed, self._compiler.blockers)
         left = self._means.left_ms()
         limits = self._means.limits
         if left is not None:
@@ -488,7 +494,7 @@ class _Stage:
         last = next((u for u in reversed(solved.updates) if u.solution is not None), None)
         if last is None or last.solution is None:
             return packed, None
-        placed = np.zeros(bid.allowed.shape, np.int64)
+        placed = np.zeros(eviction.allowed.shape, np.int64)
         placed[encoded.entry, encoded.node] = last.solution[encoded.place]
         evicted = last.solution[encoded.evict]
         found = HeuristicSolution(evicted, placed, last.solution[encoded.whole] > 0)
@@ -496,23 +502,25 @@ class _Stage:
         if victims is None or not placed.any():
             return packed, None
         # Without gangs of several pods each victim is a gang.
-        ended = updates.get(ENDED) if bid.wholes else victims
+        ended = updates.get(ENDED) if eviction.constraints.wholes else victims
         if victims.bound is None:
             return found, None
         return found, _FewestVictims(victims.bound, 0 if ended is None else ended.bound or 0)
 
-    def _apply_solution(self, bid: EvictionProblem, found: HeuristicSolution) -> None:
-        gang = bid.gang
-        chosen = _choose_last_created(self._compiler, bid, found.evicted)
+    def _apply_solution(self, eviction: EvictionProblem, found: HeuristicSolution) -> None:
+        gang = eviction.gang
+        chosen = _choose_last_created(self._compiler, eviction, found.evicted)
         self._evict(gang, chosen)
         entry, node = np.nonzero(found.placed)
         counts = found.placed[entry, node]
-        self._record_arrivals(gang, (bid.task_class[entry], node, counts), bid.request[entry])
+        self._record_arrivals(
+            gang, (eviction.task_class[entry], node, counts), eviction.request[entry]
+        )
         seats = zip(entry.tolist(), node.tolist(), counts.tolist(), strict=True)
         self._seats[gang] = _merge_nominations(self._nominations_of(gang), seats)
 
     def _evict(self, gang: int, chosen: I64) -> None:
-        """Some running tasks leave for a gang."""
+        """Record that running tasks are evicted for a gang."""
         problem, running, state = self._problem, self._compiler.running, self._state
         state.evicted[chosen] = True
         state.preemptors.add(gang)
@@ -527,7 +535,7 @@ class _Stage:
             self._evictions.append(Evict(task.key, task.node, action, key))
 
     def _record_arrivals(self, gang: int, came: tuple[I64, I64, I64], request: I64) -> None:
-        """Tasks (m,) of a class come to a node, so many each, that ask for (m, R)."""
+        """Record placements (m,): class, node and number of tasks, which request (m, R)."""
         state = self._state
         state.came.append(came)
         taken = came[2][:, None] * request
@@ -536,7 +544,7 @@ class _Stage:
         self._served.add(gang)
 
     def _results(self) -> tuple[LevelResult, ...]:
-        """How many leave, against the fewest that could; no level where nobody does."""
+        """Return the number of victims against the fewest possible; empty without victims."""
         results = count_victims(self._problem.snapshot, self._evictions)
         known = self._least if self._all_known else _FewestVictims(0, 0)
         least = {VICTIMS: known.victims, ENDED: known.ended}
@@ -576,7 +584,7 @@ def nominate_tasks(problem: Problem, gang: int, seats: Seats) -> Iterator[Nomina
 
 
 def _merge_nominations(*parts: Iterable[tuple[int, int, int]]) -> Seats:
-    """Seats together, by entry and node."""
+    """Merge nominations by entry and node."""
     found: dict[tuple[int, int], int] = {}
     for entry, node, number in chain.from_iterable(parts):
         found[entry, node] = found.get((entry, node), 0) + number
@@ -585,13 +593,13 @@ def _merge_nominations(*parts: Iterable[tuple[int, int, int]]) -> Seats:
 
 def _cost(answer: _Answer) -> tuple[int, ...]:
     """Smaller is better: more tasks, then fewer and cheaper victims."""
-    return () if answer.found is None else _cost_of(answer.bid, answer.found)
+    return () if answer.found is None else _cost_of(answer.eviction, answer.found)
 
 
-def _cost_of(bid: EvictionProblem, found: HeuristicSolution) -> tuple[int, ...]:
-    groups = bid.groups
+def _cost_of(eviction: EvictionProblem, found: HeuristicSolution) -> tuple[int, ...]:
+    groups = eviction.groups
     costs = (cost * found.evicted for cost in (groups.priority, groups.lost, groups.size))
-    numbers = (-int(found.placed.sum()), int(found.evicted.sum()), found.num_ended(bid))
+    numbers = (-int(found.placed.sum()), int(found.evicted.sum()), found.num_ended(eviction))
     return (*numbers, *(int(cost.sum()) for cost in costs))
 
 
@@ -605,9 +613,11 @@ def _combine_bounds(tried: Sequence[_Answer], best: _Answer) -> _FewestVictims |
     return min(t.least for t in equals if t.least is not None)
 
 
-def _choose_last_created(compiler: EvictionCompiler, bid: EvictionProblem, evicted: I64) -> I64:
+def _choose_last_created(
+    compiler: EvictionCompiler, eviction: EvictionProblem, evicted: I64
+) -> I64:
     """Return which tasks of each group are evicted: those that were created last."""
-    running, groups = compiler.running, bid.groups
+    running, groups = compiler.running, eviction.groups
     born = np.array([running.tasks[int(v)].created_ms for v in groups.tasks], np.int64)
     order = np.lexsort((groups.tasks, -born, groups.of_task))
     rank = np.arange(len(order)) - np.searchsorted(

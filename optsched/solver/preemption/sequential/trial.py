@@ -1,8 +1,8 @@
-"""Victims where a rule of a user's own is in the way, of which no model knows: tried out.
+"""Victims for a gang that custom rules block: search by trial, for no model knows such rules.
 
-Tasks of the gang come one by one to the node where the fewest have to leave, as far as the
-verifiers of rules say; in the end those stay who leave for nothing. What is found is sound, for
-verifiers judge all of it; how few could do nobody knows.
+Tasks of the gang are placed one by one on the node with the fewest victims, as the verifiers of
+rules allow; in the end needless victims stay. The verifiers check the whole result. The fewest
+victims possible are not known.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TrialResult(NamedTuple):
 
 
 def has_custom_rules(rules: RuleSet) -> bool:
-    """Whether rules of users have a say in where tasks may be."""
+    """Whether custom rules constrain placements."""
     return any(active.origin and active.binds for active in rules.active)
 
 
@@ -53,9 +53,9 @@ def search_by_trial(
     before: Sequence[Action],
     is_over: Callable[[], bool],
 ) -> TrialResult | None:
-    """Victims and seats for a gang, judged beside what has been decided before; None without.
+    """Return victims and nominations for a gang, given the actions decided before; None without.
 
-    `is_over` says that no time is left.
+    `is_over` returns whether no time is left.
     """
     return _Trial(compiler, gang, state, before, is_over).run()
 
@@ -112,7 +112,7 @@ class _Trial:
     # --- one task --------------------------------------------------------------------------------
 
     def _place_task(self, task: int, entry: int) -> bool:
-        """Put one task where the fewest more have to leave for it."""
+        """Place one task where it needs the fewest further victims."""
         best: tuple[list[list[int]], int] | None = None
         request = self._problem.classes.request[self._problem.task_class[task]]
         for node in self._nodes():
@@ -208,7 +208,7 @@ class _Trial:
         return [*self._before, *evictions, *come]
 
     def _fits_after(self, task: int, node: int, units: Sequence[Sequence[int]]) -> bool:
-        """Whether no rule on places is against a task on a node once some more have left."""
+        """Whether all placement rules allow a task on a node once further victims have left."""
         if self._left <= 0 or self._is_over():
             return False
         self._left -= 1
@@ -229,7 +229,7 @@ class _Trial:
         return not verify_actions(self._problem.snapshot, actions, self._rules)
 
     def _count_nominations(self) -> Seats:
-        """Seats by entry and node."""
+        """Return the nominations by entry and node."""
         found: dict[tuple[int, int], int] = {}
         for _, entry, node in self._seats:
             found[entry, node] = found.get((entry, node), 0) + 1

@@ -1,4 +1,4 @@
-"""Alike victims as groups, and what their gangs can do without."""
+"""Groups of equal victims, and how many tasks their gangs can spare."""
 
 from __future__ import annotations
 
