@@ -14,7 +14,7 @@ from typing import (
 
 import numpy as np
 
-from optsched.plugins.deprecated import adopt_old_names
+from optsched.plugins.deprecated import Renamed, adopt_old_names
 from optsched.problem.gang_nodes import GangNodes
 
 if TYPE_CHECKING:
@@ -235,6 +235,16 @@ class KeyReach(IntEnum):
     """Those of other queues as well."""
 
 
+_RENAMED_IN_GREEDY: Renamed = {
+    "placed": ("record_placement", None),
+    "filled": ("record_tasks", None),
+    "promised": ("record_nomination", None),
+    "leaves": ("record_eviction", None),
+    "enqueued": ("record_enqueued", None),
+    "room": ("max_tasks", None),
+}
+
+
 class Greedy:
     """The face of a rule in the greedy pipeline, opened for one problem. Does nothing by itself.
 
@@ -251,6 +261,10 @@ class Greedy:
     reads_labels: ClassVar[bool] = False
     """Whether pod labels that are not part of task classes decide where a gang is placed."""
 
+    def __init_subclass__(cls, **arguments: object) -> None:
+        super().__init_subclass__(**arguments)
+        adopt_old_names(cls, _RENAMED_IN_GREEDY)
+
     def queue_key(self, queue: int) -> tuple[float, ...]:
         """Order of queues."""
         raise NotImplementedError
@@ -263,7 +277,7 @@ class Greedy:
         """Whether a queue gets nothing more in this session."""
         raise NotImplementedError
 
-    def room(self, queue: int, task_class: int) -> int:
+    def max_tasks(self, queue: int, task_class: int) -> int:
         """How many tasks of a class may still be allocated to a queue."""
         raise NotImplementedError
 
@@ -279,7 +293,7 @@ class Greedy:
         """Whether a gang may be enqueued: 1 permits, 0 abstains, -1 rejects."""
         raise NotImplementedError
 
-    def enqueued(self, gang: int) -> None:
+    def record_enqueued(self, gang: int) -> None:
         """Take note that a gang has been enqueued."""
         raise NotImplementedError
 
@@ -298,7 +312,7 @@ class Greedy:
         """(N,) the same once everything that is leaving has left."""
         return self.live_mask(task_class)
 
-    def leaves(self, victim: int, sign: int) -> None:
+    def record_eviction(self, victim: int, sign: int) -> None:
         """Take note that a running task is to leave (1), or stays after all (-1).
 
         victim: its number on the axis of `problem.running`.
@@ -320,11 +334,11 @@ class Greedy:
         """
         raise NotImplementedError
 
-    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+    def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         """Take note of counts (m,) of tasks placed on nodes (m,); negative ones come back."""
         raise NotImplementedError
 
-    def filled(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
+    def record_tasks(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
         """The same by entry of the gang."""
         raise NotImplementedError
 
@@ -348,25 +362,29 @@ class Greedy:
         """The same for a gang of another queue."""
         raise NotImplementedError
 
+    def record_nomination(self, task_class: int, nodes: I64, counts: I64) -> None:
+        """Take note that tasks placed before get their room later: nobody may rely on them yet."""
+        raise NotImplementedError
+
+
+class VictimReach(Protocol):
+    """A rule that knows which victims it may name, so that the pipeline does not try others."""
+
     def preempt_reach(self, gang: int) -> Bool | None:
         """(V,) running tasks that `preemptable` may name for a gang now, or more; None for all."""
-        return None
 
     def reclaim_reach(self, gang: int) -> Bool | None:
         """(V,) the same for `reclaimable`."""
-        return None
+
+
+class GangPreemption(Protocol):
+    """A rule that names other victims where the pipeline preempts for a whole gang."""
 
     def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
-        """The same as `preemptable` for a whole gang at once, where that is not the same."""
-        raise NotImplementedError
+        """The same as `preemptable` for a whole gang."""
 
     def gang_reclaimable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
-        """The same as `reclaimable` for a whole gang at once, where that is not the same."""
-        raise NotImplementedError
-
-    def promised(self, task_class: int, nodes: I64, counts: I64) -> None:
-        """Take note that tasks placed before get their room later: nobody may rely on them yet."""
-        raise NotImplementedError
+        """The same as `reclaimable` for a whole gang."""
 
 
 def _adapt_encode_nodes(old: Callable[..., None]) -> Callable[..., None]:
@@ -379,7 +397,7 @@ def _adapt_encode_nodes(old: Callable[..., None]) -> Callable[..., None]:
     return constrain_nodes
 
 
-_RENAMED = {
+_RENAMED: Renamed = {
     "encode_nodes": ("constrain_nodes", _adapt_encode_nodes),
     "tells_apart": ("distinguish_gangs", None),
 }

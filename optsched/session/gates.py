@@ -124,7 +124,7 @@ class _Rooms:
         queue, taken = self._ledger.queue_of[gang], list[tuple[int, int]]()
         fits = True
         for task_class, number in self._by_class(tasks):
-            rooms = (each.room(queue, task_class) for each in self._ceilings)
+            rooms = (each.max_tasks(queue, task_class) for each in self._ceilings)
             fits = all(room >= number for room in rooms)
             if not fits:
                 break
@@ -147,8 +147,8 @@ class _Rooms:
     def _place(self, gang: int, task_class: int, number: int) -> None:
         self._ledger.place(gang, task_class, number)
         for each in self._ceilings:
-            if type(each).placed is not Greedy.placed:
-                each.placed(gang, task_class, _ANYWHERE, np.array([number]))
+            if type(each).record_placement is not Greedy.record_placement:
+                each.record_placement(gang, task_class, _ANYWHERE, np.array([number]))
 
 
 _ANYWHERE: Final = np.zeros(1, np.int64)
@@ -158,4 +158,6 @@ _ANYWHERE: Final = np.zeros(1, np.int64)
 def _with_rooms(problem: Problem, rules: RuleSet, ledger: Ledger) -> list[Greedy]:
     """The rules that say how much a queue may still take."""
     asked = (a.rule.open(problem, ledger) for a in rules.asked if Face.ALLOCATABLE in a.faces)
-    return [each for each in asked if each is not None and type(each).room is not Greedy.room]
+    return [
+        each for each in asked if each is not None and type(each).max_tasks is not Greedy.max_tasks
+    ]

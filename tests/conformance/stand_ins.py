@@ -76,7 +76,7 @@ class _Held(Greedy):
     def later_mask(self, task_class: int) -> Bool:
         return self._later == 0
 
-    def leaves(self, victim: int, sign: int) -> None:
+    def record_eviction(self, victim: int, sign: int) -> None:
         self._later[self._running.node_of[victim]] -= sign
 
 

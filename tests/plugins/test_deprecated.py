@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pytest
 
-from optsched.plugins.extension_points import NodeModel, Rule
+from optsched.plugins.extension_points import Greedy, NodeModel, Rule
 
 if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
@@ -47,6 +47,26 @@ def test_tells_apart_distinguishes_gangs() -> None:
                 return np.array([True, False])
 
     assert Old().distinguish_gangs(cast("Any", None)).tolist() == [True, False]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("room", "max_tasks"),
+        ("placed", "record_placement"),
+        ("filled", "record_tasks"),
+        ("promised", "record_nomination"),
+        ("leaves", "record_eviction"),
+        ("enqueued", "record_enqueued"),
+    ],
+)
+def test_old_names_of_the_greedy_pipeline(old: str, new: str) -> None:
+    def method(self: Greedy) -> str:
+        return old
+
+    with pytest.warns(DeprecationWarning, match=f"Old.{old} is deprecated: name it {new}"):
+        made = type("Old", (Greedy,), {old: method})
+    assert getattr(made(), new)() == old
 
 
 def test_a_rule_with_the_new_name_is_not_warned_about() -> None:

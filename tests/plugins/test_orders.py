@@ -137,7 +137,7 @@ class Hears(Rule, Greedy):
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
         return self
 
-    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+    def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         self.gangs.append(gang)
 
 

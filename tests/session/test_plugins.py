@@ -249,8 +249,15 @@ def test_rows_that_raise_leave_the_greedy_plan(face) -> None:
 
 
 KEYS = ("queue_key", "gang_key")
-VOTES = ("is_overused", "enqueue_vote", "task_runs", "live_scorer", "placed", "filled")
-GATES = ("room", "may_start", "holds")
+VOTES = (
+    "is_overused",
+    "enqueue_vote",
+    "task_runs",
+    "live_scorer",
+    "record_placement",
+    "record_tasks",
+)
+GATES = ("max_tasks", "may_start", "holds")
 
 
 @both

@@ -75,7 +75,7 @@ class _Loud(Greedy):
     def live_mask(self, task_class: int) -> Bool:
         return (self._loud < 1) | (task_class not in self.classes)
 
-    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+    def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         if task_class in self.classes:
             np.add.at(self._loud, nodes, counts)
 

@@ -70,7 +70,7 @@ class Counted(Greedy):
         """(N,) nodes that one more task of a gang may use."""
         return np.asarray(self._left[gang] > 0)
 
-    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+    def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         """Count tasks that have been placed."""
         self._left[gang, nodes] -= counts
 

@@ -680,7 +680,7 @@ class _Live(Greedy):
 
     # --- notes -----------------------------------------------------------------------------------
 
-    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+    def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         kept = self._kept[task_class]
         if not self._own[task_class] and not self._shared[task_class] and not kept:
             return
@@ -720,7 +720,7 @@ class _Live(Greedy):
             if not seats.total:
                 self._sharing[node].remove(key)
 
-    def leaves(self, victim: int, sign: int) -> None:
+    def record_eviction(self, victim: int, sign: int) -> None:
         task = running_tasks(self._problem).tasks[victim]
         if not task.device_claims:
             return

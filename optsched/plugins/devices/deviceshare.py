@@ -932,7 +932,7 @@ class _Live(Greedy):
     def later_mask(self, task_class: int) -> Bool | None:
         return self._view(task_class, later=True)[0] if self._needs[task_class] else None
 
-    def leaves(self, victim: int, sign: int) -> None:
+    def record_eviction(self, victim: int, sign: int) -> None:
         running = running_tasks(self._problem)
         node = int(running.node_of[victim])
         if self._cards[node]:
@@ -947,7 +947,7 @@ class _Live(Greedy):
             before = now.cores_before - sign * taken.cores
             self._later[node][taken.at] = now._replace(cores_before=before)
 
-    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+    def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         if not self._needs[task_class]:
             return
         for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):

@@ -373,8 +373,8 @@ class _Live(Greedy):
         task_class = int(problem.shapes.class_of[problem.shapes.start[shape] + entry])
         return lambda nodes: self._score(task_class)
 
-    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
-        self._devices.placed(gang, task_class, nodes, counts)
+    def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+        self._devices.record_placement(gang, task_class, nodes, counts)
         self._cpu_m[nodes] -= counts * self._kinds[task_class].cpu_m
         self._log.append(nodes)
 

@@ -367,7 +367,7 @@ class Devices(Greedy):
                 enough[n] = after.with_tasks(part, whole).fits
         return enough
 
-    def leaves(self, victim: int, sign: int) -> None:
+    def record_eviction(self, victim: int, sign: int) -> None:
         """See `Greedy`."""
         running = running_tasks(self._problem)
         node, shape = int(running.node_of[victim]), running.tasks[victim].shape
@@ -388,7 +388,7 @@ class Devices(Greedy):
             self._after[node] = after
         return self._after[node]
 
-    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+    def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         """See `Greedy`."""
         part, whole = self._part[task_class], self._whole[task_class]
         if not part and not whole:

@@ -456,7 +456,7 @@ class _Live(Greedy):
     def later_mask(self, task_class: int) -> Bool | None:
         return self.view(task_class, later=True)[0].copy() if self._needs[task_class] else None
 
-    def leaves(self, victim: int, sign: int) -> None:
+    def record_eviction(self, victim: int, sign: int) -> None:
         running = running_tasks(self._problem)
         node = int(running.node_of[victim])
         if self._layouts[node] is not None:
@@ -488,7 +488,7 @@ class _Live(Greedy):
             self._nodes_with_policy[policy] = np.array(having, np.bool_)
         return self._nodes_with_policy[policy]
 
-    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+    def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         if not self._needs[task_class]:
             return
         for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):

@@ -192,7 +192,7 @@ class _Kept(Greedy):
         allowed: Bool = np.logical_and.reduce(masks)
         return allowed
 
-    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+    def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         for each in self._slack:
             each.slack[nodes] += counts * each.change[task_class]
 

@@ -47,8 +47,8 @@ class PlacedState:
     def placed(self, task_class: int, nodes: I64, counts: I64) -> None:
         """Tell of tasks of a class on nodes (m,); negative counts come back."""
         for _, greedy in self._watching:
-            if type(greedy).placed is not Greedy.placed:
-                greedy.placed(_NOBODY, task_class, nodes, counts)
+            if type(greedy).record_placement is not Greedy.record_placement:
+                greedy.record_placement(_NOBODY, task_class, nodes, counts)
 
     def masks(self, task_class: int) -> Iterator[tuple[Rule, Bool]]:
         """Rules with the nodes (N,) on which they allow one more task of a class."""

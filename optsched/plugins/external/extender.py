@@ -292,7 +292,7 @@ class _Votes(Greedy):
     def enqueue_vote(self, gang: int) -> int:
         return self._rule.vote(self._gangs[gang])
 
-    def enqueued(self, gang: int) -> None:
+    def record_enqueued(self, gang: int) -> None:
         self._rule.enqueued(self._gangs[gang])
 
     def is_overused(self, queue: int) -> bool:

@@ -281,7 +281,7 @@ class _OrderWithMinResources(_Order):
         self._kept = [0] * len(problem.resources)
         self._started: set[int] = set()
 
-    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+    def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         starts = self._ledger.gang_placed[gang] > 0
         if starts is (gang in self._started):
             return

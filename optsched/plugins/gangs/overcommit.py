@@ -43,6 +43,6 @@ class _Budget(Greedy):
         pairs = zip(self._least[gang].tolist(), self._spare, strict=True)
         return 1 if all(asked <= spare for asked, spare in pairs if asked) else -1
 
-    def enqueued(self, gang: int) -> None:
+    def record_enqueued(self, gang: int) -> None:
         pairs = zip(self._spare, self._least[gang].tolist(), strict=True)
         self._spare = [spare - asked for spare, asked in pairs]

@@ -122,5 +122,5 @@ class _Votes(Greedy):
                 return -1
         return 1
 
-    def enqueued(self, gang: int) -> None:
+    def record_enqueued(self, gang: int) -> None:
         _expect(self._expected, self._snapshot, self._snapshot.gangs[gang])

@@ -82,7 +82,7 @@ class _Live(Greedy):
         self._problem = problem
         self._count: Counter[tuple[int, int]] = Counter()
 
-    def filled(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
+    def record_tasks(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
         shape = self._problem.shapes.shapes[int(self._problem.shape_of[gang])]
         self._count[gang, shape.entries[entry].part] += int(counts.sum())
 

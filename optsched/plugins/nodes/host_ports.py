@@ -114,6 +114,6 @@ class _Ports(Greedy):
         bound: Bool = np.logical_or.reduce(self._bound[rivals] > 0)
         return ~bound
 
-    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+    def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         for p in self._of_class[task_class]:
             np.add.at(self._bound[p], nodes, counts)

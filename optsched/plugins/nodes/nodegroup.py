@@ -298,12 +298,12 @@ class _Limits(Greedy):
                 allowed = ~spot.nodes if allowed is None else allowed & ~spot.nodes
         return allowed
 
-    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+    def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         name, request = self._queues[task_class], self._request[task_class]
         for spot, held in zip(self._spots.get(name, ()), self._held.get(name, ()), strict=True):
             held += int(counts[spot.nodes[nodes]].sum()) * request
 
-    def leaves(self, victim: int, sign: int) -> None:
+    def record_eviction(self, victim: int, sign: int) -> None:
         """See `Greedy`: who leaves does not count any more."""
         for name, spots in self._spots.items():
             for spot, held in zip(spots, self._held[name], strict=True):

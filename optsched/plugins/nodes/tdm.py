@@ -243,6 +243,6 @@ class _Order(Greedy):
         allowance = Allowance.from_gang(self._problem.snapshot.gangs[gang])
         return allowance.most - (self._evicted.get(gang, 0) if allowance.is_given else 0)
 
-    def leaves(self, victim: int, sign: int) -> None:
+    def record_eviction(self, victim: int, sign: int) -> None:
         gang = int(running_tasks(self._problem).gang_of[victim])
         self._evicted[gang] = self._evicted.get(gang, 0) + sign

@@ -263,7 +263,7 @@ class _Usage(Greedy):
     def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
         return lambda nodes: self._gain
 
-    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+    def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
             added = self._added[task_class, node]
             for _ in range(count):

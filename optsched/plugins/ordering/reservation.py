@@ -279,7 +279,7 @@ class _BelowCeilings(Greedy):
         self._below = [frozenset(np.flatnonzero(row).tolist()) for row in problem.queues.subtree]
         self._taken: dict[tuple[int, int, int], int] = {}
 
-    def room(self, queue: int, task_class: int) -> int:
+    def max_tasks(self, queue: int, task_class: int) -> int:
         request = self._ledger.request[task_class]
         rooms = (
             max(left - self._taken.get((i, above, r), 0), 0) // request[r]
@@ -289,7 +289,7 @@ class _BelowCeilings(Greedy):
         )
         return min(rooms, default=int(UNLIMITED))
 
-    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+    def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         number, request = int(counts.sum()), self._ledger.request[task_class]
         queue = self._ledger.queue_of[gang]
         for i in self._bound[task_class]:

@@ -184,7 +184,7 @@ class _AsPlaced(Greedy):
 
         return change
 
-    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+    def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         self._standing.placed(self._task(gang, task_class), nodes, counts)
 
 

@@ -134,7 +134,7 @@ class _Ceilings(Greedy):
         self._expected: list[list[int]] = queues.summed_up(expected_by_queue(problem)).tolist()
         self._expectable: list[list[int]] = _expectable(problem).tolist()
 
-    def room(self, queue: int, task_class: int) -> int:
+    def max_tasks(self, queue: int, task_class: int) -> int:
         request, used = self._ledger.request[task_class], self._ledger.subtree_used
         binding = [(a, r) for a, r in self._binding[queue] if request[r]]
         rooms = (max(self._ceiling[a][r] - used[a][r], 0) // request[r] for a, r in binding)
@@ -155,7 +155,7 @@ class _Ceilings(Greedy):
         requested = np.flatnonzero(row)
         return list(zip(requested.tolist(), row[requested].tolist(), strict=True))
 
-    def enqueued(self, gang: int) -> None:
+    def record_enqueued(self, gang: int) -> None:
         for a in self._above[self._ledger.queue_of[gang]]:
             for r, amount in self._least_request(gang):
                 self._expected[a][r] += amount

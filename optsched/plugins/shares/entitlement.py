@@ -109,7 +109,7 @@ class _Limits(Greedy):
             for q in range(len(queues.names))
         ]
 
-    def room(self, queue: int, task_class: int) -> int:
+    def max_tasks(self, queue: int, task_class: int) -> int:
         request = self._ledger.request[task_class]
         rooms = (
             max(most - self._subtree_use(a, r), 0) // request[r]

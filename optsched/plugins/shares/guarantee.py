@@ -195,14 +195,14 @@ class _Reserve(Greedy):
         self._ledger = ledger
         self._claims = {r: _Claims(problem, r, used[:, r]) for r in _guaranteed(problem)}
 
-    def room(self, queue: int, task_class: int) -> int:
+    def max_tasks(self, queue: int, task_class: int) -> int:
         request = self._ledger.request[task_class]
         requested = [(r, claims) for r, claims in self._claims.items() if request[r]]
         return min(
             (max(c.room(queue), 0) // request[r] for r, c in requested), default=int(UNLIMITED)
         )
 
-    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+    def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         request, number = self._ledger.request[task_class], int(counts.sum())
         for r, claims in self._claims.items():
             if request[r]:

@@ -257,7 +257,7 @@ class TurnsByTree(Greedy):
             self._num_evicted = number
             self._note(*range(self._problem.num_gangs))
 
-    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+    def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         """See `Greedy`."""
         self._tree.changed(gang)
 

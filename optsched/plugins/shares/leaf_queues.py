@@ -99,7 +99,7 @@ class _Closed(Greedy):
         self._excluded: list[bool] = excluded.tolist()
         self._queues = set(problem.queue_of[excluded].tolist())
 
-    def room(self, queue: int, task_class: int) -> int:
+    def max_tasks(self, queue: int, task_class: int) -> int:
         return 0 if queue in self._queues else int(UNLIMITED)
 
     def may_reclaim(self, queue: int, task_class: int) -> bool:

@@ -187,7 +187,7 @@ class _Shares(Greedy):
         pairs = zip(self._ledger.queue_used[queue], self._deserved[queue], strict=True)
         return all(due <= used for used, due in pairs)
 
-    def room(self, queue: int, task_class: int) -> int:
+    def max_tasks(self, queue: int, task_class: int) -> int:
         if not self._caps:
             return int(UNLIMITED)
         request, used = self._ledger.request[task_class], self._ledger.queue_used[queue]
@@ -195,7 +195,7 @@ class _Shares(Greedy):
         return min((max(d - u, 0) // a for d, u, a in left if a), default=int(UNLIMITED))
 
     def may_reclaim(self, queue: int, task_class: int) -> bool:
-        return self.room(queue, task_class) > 0
+        return self.max_tasks(queue, task_class) > 0
 
     def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
         """Queues whose overuse has a limit give back first."""

@@ -381,7 +381,7 @@ class _Live(Greedy):
         requested = self._facts.requested[task_class]
         return self._later.allows(requested) if requested else None
 
-    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+    def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         if not self._volumes[task_class]:
             return
         for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
@@ -403,7 +403,7 @@ class _Live(Greedy):
         if self._put[node, task_class].pop():
             self._now.change(node, self._volumes[task_class], -1)
 
-    def leaves(self, victim: int, sign: int) -> None:
+    def record_eviction(self, victim: int, sign: int) -> None:
         running = running_tasks(self._problem)
         volumes = self._facts.of_task(running.tasks[victim])
         self._later.change(int(running.node_of[victim]), volumes, -sign)

@@ -262,7 +262,7 @@ class _VolumeMatching(Greedy):
             allowed &= self._open_nodes(key)
         return allowed if len(keys) == 1 else self._together(keys, allowed)
 
-    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+    def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         for key in self._supply.of_class[task_class]:
             for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
                 self._add_user(key, node, count)

@@ -310,7 +310,7 @@ class _Live(Greedy):
         self._problem = problem
         self._count: dict[tuple[int, int], Counter[int]] = {}
 
-    def filled(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
+    def record_tasks(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
         here = self._count.setdefault((gang, entry), Counter())
         here.update(dict(zip(nodes.tolist(), counts.tolist(), strict=True)))
 

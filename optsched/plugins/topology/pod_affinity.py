@@ -221,14 +221,14 @@ class _Live(Greedy):
         promised = _in_domains(self._problem, m, selected)
         return promised if promised.any() else self._problem.relations.domain_of[m] >= 0
 
-    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+    def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         for m in self._selecting[task_class]:
             np.add.at(self._selected[m], nodes, counts)
             np.add.at(self._bound[m], nodes, counts)
         for m in self._carries[task_class]:
             np.add.at(self._carried[m], nodes, counts)
 
-    def leaves(self, victim: int, sign: int) -> None:
+    def record_eviction(self, victim: int, sign: int) -> None:
         node = int(running_tasks(self._problem).node_of[victim])
         for tasks_of, leave in (
             (selected_tasks, self._selected_leave),
@@ -238,7 +238,7 @@ class _Live(Greedy):
                 if victim in tasks:
                     leave[m, node] += sign
 
-    def promised(self, task_class: int, nodes: I64, counts: I64) -> None:
+    def record_nomination(self, task_class: int, nodes: I64, counts: I64) -> None:
         for m in self._selecting[task_class]:
             np.add.at(self._bound[m], nodes, -counts)
 

@@ -197,7 +197,7 @@ class _Live(Greedy):
                 )
         return kept
 
-    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+    def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         if not self._domains[task_class]:
             return
         for m in self._counted[task_class]:
@@ -205,8 +205,8 @@ class _Live(Greedy):
         none = np.zeros(self._selected.shape[1], np.int64)
         np.add.at(self._placed.setdefault(task_class, none), nodes, counts)
 
-    def promised(self, task_class: int, nodes: I64, counts: I64) -> None:
-        self.placed(-1, task_class, nodes, -counts)
+    def record_nomination(self, task_class: int, nodes: I64, counts: I64) -> None:
+        self.record_placement(-1, task_class, nodes, -counts)
 
 
 def _encode_term(

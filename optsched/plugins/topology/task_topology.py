@@ -423,11 +423,11 @@ class _Buckets(Greedy):
         found: I64 = self._problem.classes.request[self._problem.task_class[first]]
         return found
 
-    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+    def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         taken = counts[:, None] * self._problem.classes.request[task_class]
         np.subtract.at(self._room, nodes, taken)
 
-    def filled(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
+    def record_tasks(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
         plan = self._plans.get(gang)
         if plan is None:
             return

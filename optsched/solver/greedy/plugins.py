@@ -25,7 +25,7 @@ _SWITCH = {
     "queue_key": Face.QUEUE_ORDER,
     "gang_key": Face.JOB_ORDER,
     "is_overused": Face.OVERUSED,
-    "room": Face.ALLOCATABLE,
+    "max_tasks": Face.ALLOCATABLE,
     "may_start": Face.JOB_READY,
     "holds": Face.JOB_READY,
     "enqueue_vote": Face.JOB_ENQUEUED,
@@ -40,11 +40,11 @@ _SWITCH = {
 
 _UNSWITCHED = (
     "comes_first",
-    "leaves",
-    "placed",
-    "filled",
-    "promised",
-    "enqueued",
+    "record_eviction",
+    "record_placement",
+    "record_tasks",
+    "record_nomination",
+    "record_enqueued",
     "victim_queue_key",
 )
 """Methods that are called whatever extension points a policy switches off."""
@@ -133,7 +133,7 @@ class GreedyPlugins:
             later[mask.__self__].open_nodes if mask.__self__ in later else mask
             for mask in self._methods["open_nodes"]
         ]
-        for name in ("placed", "filled"):
+        for name in ("record_placement", "record_tasks"):
             copies = (greedy for greedy in later.values() if _overrides(greedy, name))
             self._methods[name] += [getattr(greedy, name) for greedy in copies]
 
@@ -216,7 +216,7 @@ class GreedyPlugins:
     def max_tasks(self, queue: int, task_class: int) -> int:
         """Return the most tasks of a class that every plugin still allows a queue."""
         least = int(UNLIMITED)
-        for room in self._methods["room"]:
+        for room in self._methods["max_tasks"]:
             least = min(least, room(queue, task_class))
         return least
 
@@ -247,7 +247,7 @@ class GreedyPlugins:
 
     def record_eviction(self, victim: int, sign: int) -> None:
         """Record the eviction of a running task; with sign -1 its rollback."""
-        for note in self._methods["leaves"]:
+        for note in self._methods["record_eviction"]:
             note(victim, sign)
 
     def task_runs(self, gang: int) -> Sequence[tuple[int, int]] | None:
@@ -266,17 +266,17 @@ class GreedyPlugins:
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         """Record tasks of a class placed on nodes."""
-        for note in self._methods["placed"]:
+        for note in self._methods["record_placement"]:
             note(gang, task_class, nodes, counts)
 
     def record_tasks(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
         """Record tasks of an entry placed on nodes."""
-        for note in self._methods["filled"]:
+        for note in self._methods["record_tasks"]:
             note(gang, entry, nodes, counts)
 
     def record_nomination(self, task_class: int, nodes: I64, counts: I64) -> None:
         """Record that tasks placed before are nominated only."""
-        for note in self._methods["promised"]:
+        for note in self._methods["record_nomination"]:
             note(task_class, nodes, counts)
 
     def may_enqueue(self, gang: int) -> bool:
@@ -291,7 +291,7 @@ class GreedyPlugins:
 
     def record_enqueued(self, gang: int) -> None:
         """Record that a gang has been enqueued."""
-        for note in self._methods["enqueued"]:
+        for note in self._methods["record_enqueued"]:
             note(gang)
 
 
@@ -317,7 +317,8 @@ def _reach(tiers: list[list[Any]], reach_of: str, gang: int) -> Bool | None:
     """(V,) tasks that all plugins of some tier may name; None if a tier may name all tasks."""
     reach: Bool | None = None
     for tier in tiers:
-        found = _intersect_masks(getattr(vote.__self__, reach_of)(gang) for vote in tier)
+        known = (getattr(vote.__self__, reach_of, None) for vote in tier)
+        found = _intersect_masks(find(gang) for find in known if find is not None)
         if found is None:
             return None
         reach = found if reach is None else reach | found
