@@ -332,7 +332,11 @@ def _print_answers(found: Answers, later: Mapping[str, Sequence[str]], *, wide: 
 
 
 def _row(answer: Answer, *, wide: bool) -> tuple[str, ...]:
-    victims = _pods_by_gang(answer) if not wide else [v.pod for v in answer.victims]
+    victims = (
+        _count_names(victim.gang or victim.pod for victim in answer.victims)
+        if not wide
+        else [v.pod for v in answer.victims]
+    )
     nodes = [f"{pod}={node}" for pod, node in sorted(answer.places.items())] if wide else None
     return (
         job_name(answer.gang),
@@ -343,10 +347,6 @@ def _row(answer: Answer, *, wide: bool) -> tuple[str, ...]:
         _format_start(answer.expected),
         str(answer.reason) if answer.reason is not None else _NONE,
     )
-
-
-def _pods_by_gang(answer: Answer) -> list[str]:
-    return _count_names(victim.gang or victim.pod for victim in answer.victims)
 
 
 def _count_names(names: Iterable[str]) -> list[str]:

@@ -80,7 +80,7 @@ def show_jobs(place: Place, form: str, namespace: str | None, which: Mapping[str
         jobs = await _listed_jobs(client, namespace, which)
         if form != WIDE:
             return jobs
-        events = refused_pods(client, _inside(client, namespace))
+        events = refused_pods(client, "" if namespace is None else namespace or client.namespace)
         return _with_refusals(jobs, await if_allowed(events, []))
 
     jobs = [obj for obj in call_cluster(place, list_jobs) if matches_filters(obj, which)]
@@ -107,10 +107,6 @@ async def _listed_jobs(
     client: Client, namespace: str | None, which: Mapping[str, str]
 ) -> list[Any]:
     return await listed_in(client, JOB, namespace, labels=which.get("labels", ""))
-
-
-def _inside(client: Client, namespace: str | None) -> str:
-    return "" if namespace is None else namespace or client.namespace
 
 
 def _with_refusals(jobs: Sequence[Raw], events: Sequence[Raw]) -> list[Any]:

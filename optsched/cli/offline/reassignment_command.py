@@ -21,7 +21,7 @@ from optsched.cli.offline.benchmark_instances import STOPPED_BY_HAND, form_of, s
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.solver.cpsat.process import WorkerProcess
 from optsched.study.reassignment.reassignment_files import reassignment_document, write_assignment
-from optsched.study.reassignment.reassignment_problem import ReassignmentCost, cost_of
+from optsched.study.reassignment.reassignment_problem import cost_of
 from optsched.study.reassignment.reassignment_process import reassignments
 from optsched.study.reassignment.roadef import initial_file, read_reassignment
 from optsched.study.reassignment.solve_reassignment import Effort
@@ -150,7 +150,10 @@ def _print_result(
         return
     before = cost_of(problem, problem.initial)
     after = cost_of(problem, result.machine_of)
-    rows = [[said, *_both(before, after, name)] for name, said in TERMS.items()]
+    rows = [
+        [said, *(str(getattr(before, name)), str(getattr(after, name)))]
+        for name, said in TERMS.items()
+    ]
     rows.append(["cost", str(before.total), str(after.total)])
     rows.append(["bound", "", f"≥ {result.bound}"])
     rows.append(["gap", "", f"{100 * result.gap:.3g} %" if result.gap else "0"])
@@ -163,10 +166,6 @@ def _print_result(
         f"found by {result.found_by} after {seconds:.1f} s; {result.stopped}",
         err=is_piped,
     )
-
-
-def _both(before: ReassignmentCost, after: ReassignmentCost, name: str) -> tuple[str, str]:
-    return str(getattr(before, name)), str(getattr(after, name))
 
 
 def _document(

@@ -78,7 +78,7 @@ class Scene:
             It breaks a rule, or leaves out more pods without GPUs than FGD does.
 
         """
-        runs, due = (self._num_without_gpus(some) for some in (plan, self.placed))
+        runs, due = (sum(not at.devices for at in some) for some in (plan, self.placed))
         fewer = f"{runs} pods without GPUs run, and {due} under FGD"
         return self._percent_of(plan, [fewer] if runs < due else [])
 
@@ -94,9 +94,6 @@ class Scene:
         return self._percent_of(
             plan, find_unplaced_that_fit(self.workload, self.classes.tolist(), plan)
         )
-
-    def _num_without_gpus(self, plan: Sequence[Placed]) -> int:
-        return sum(not at.devices for at in plan)
 
     def _percent_of(self, plan: Sequence[Placed], unfair: Sequence[str]) -> float:
         kinds = self.classes.tolist()

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from optsched.cluster.snapshot import Node
     from optsched.formats.files.diagnostics import ObjectProblem
-    from optsched.formats.traces.openb_cluster import PodRow
     from optsched.problem.arrays import F64, I64
 
 TUNE: Final = 1.3
@@ -103,7 +102,7 @@ def read_workload(
         node_file = nodes or pods.with_name(NODE_LIST)
         raise InstanceError(f"{node_file}: no node has GPUs; one at least has to", problems)
     models = sorted({n.gpu_model for n in machines})
-    kinds = [_kind(row) for row in rows]
+    kinds = [(row.cpu_m, row.gpu_milli, row.num_gpu, row.gpu_spec, row.memory_mib) for row in rows]
     classes = sorted(set(kinds))
     index = {kind: i for i, kind in enumerate(classes)}
     frequent = _typical(kinds)
@@ -113,16 +112,18 @@ def read_workload(
         requests=_class_requests(classes, models),
         machines=_machines(machines, models),
         pod_class=np.array([index[kind] for kind in kinds], np.int64),
-        typical=np.array([_index_of_kind(classes, kind) for kind, _ in frequent], np.int64),
+        typical=np.array(
+            [
+                next(i for i, other in enumerate(classes) if other[:4] == kind)
+                for kind, _ in frequent
+            ],
+            np.int64,
+        ),
         share=part / (numbers.sum() / len(rows)),
     ), problems
 
 
 _Kind = tuple[int, int, int, str, int]  # CPU, thousandths of a GPU, GPUs, models, memory
-
-
-def _kind(row: PodRow) -> _Kind:
-    return row.cpu_m, row.gpu_milli, row.num_gpu, row.gpu_spec, row.memory_mib
 
 
 def _typical(kinds: Iterable[_Kind]) -> list[tuple[tuple[int, int, int, str], int]]:
@@ -136,10 +137,6 @@ def _typical(kinds: Iterable[_Kind]) -> list[tuple[tuple[int, int, int, str], in
         frequent.append((kind, number))
         found += number
     return frequent
-
-
-def _index_of_kind(classes: Sequence[_Kind], kind: tuple[int, int, int, str]) -> int:
-    return next(i for i, other in enumerate(classes) if other[:4] == kind)
 
 
 def _class_requests(classes: Sequence[_Kind], models: Sequence[str]) -> Requests:

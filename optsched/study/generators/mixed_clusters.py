@@ -98,7 +98,7 @@ class MixedCluster:
             free = dict(node.allocatable)
             residents: list[Task] = []
             for _ in range(60):
-                if _used_fraction(node, free) >= target:
+                if max(1 - free[r] / a for r, a in node.allocatable if a) >= target:
                     break
                 shape = shapes[int(rng.integers(len(shapes)))]
                 if not _has_place(node, shape, free):
@@ -202,10 +202,6 @@ def _shape(rng: np.random.Generator) -> TaskShape:
         models = tuple(sorted(rng.choice([k[3] for k in _KINDS[1:]], 2, replace=False).tolist()))
         affinity = NodeSelector((NodeTerm((Requirement(MODEL, Operator.IN, models),)),))
     return TaskShape(tuple(sorted(asked.items())), node_affinity=affinity, tolerations=tolerations)
-
-
-def _used_fraction(node: Node, free: dict[str, int]) -> float:
-    return max(1 - free[r] / a for r, a in node.allocatable if a)
 
 
 def _has_place(node: Node, shape: TaskShape, free: dict[str, int]) -> bool:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from optsched.study.instances.random_choice import Chance
-    from optsched.study.instances.short_manifests import Amounts, Manifest
+    from optsched.study.instances.short_manifests import Manifest
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,6 @@ def _gangs(chance: Chance, gpus: int, teams: list[tuple[str, int]]) -> Iterator[
     while gpus > 0:
         each, size = chance.pick((1, 2, 4, 8), (6, 5, 4, 2)), chance.pick((1, 2, 4), (5, 4, 2))
         order = Order(queue=chance.pick(names, parts), priority_class=any_priority(chance))
-        yield from gang(f"g{number:03d}", [Role(size, _share(each))], order)
+        yield from gang(f"g{number:03d}", [Role(size, share(each, 10))], order)
         gpus -= each * size
         number += 1
-
-
-def _share(gpus: int) -> Amounts:
-    return share(gpus, 10)

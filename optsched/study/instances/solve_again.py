@@ -78,13 +78,10 @@ def solve_recipe(recipe: Recipe, model: str, solving: Solving) -> Found:
     around = Surroundings(solving.clock, solving.worker, limits=solving.limits)
     plan = run_session(snapshot_of(recipe), model_of(model, solving.folder), around).plan
     plan = replace(plan, certificate=replace(plan.certificate, seconds=0.0))
-    levels = tuple(r for r in plan.certificate.levels if not _lends_nothing(r))
+    levels = tuple(
+        r for r in plan.certificate.levels if not (r.name.startswith(LENT) and r.value == 0)
+    )
     return Found(levels, plan.certificate.engine, plan_text(plan))
-
-
-def _lends_nothing(level: LevelResult) -> bool:
-    """Whether a level over loans stands for none: then it is no part of what a plan is worth."""
-    return level.name.startswith(LENT) and level.value == 0
 
 
 def _pack(recipe: Recipe, solving: Solving) -> Found:
@@ -124,7 +121,9 @@ def judged(entry: Entry, model: str, found: Found) -> Iterator[str]:
     for old, fresh in zip(known.levels, found.levels, strict=False):
         # Of victims the bound is proved gang by gang, each with what was decided before it held.
         bound = None if old.name in OVER_VICTIMS else old.bound
-        if bound is not None and _is_beyond(fresh, bound):
+        if bound is not None and (
+            fresh.value > bound if fresh.sense is Sense.MAX else fresh.value < bound
+        ):
             yield f"{fresh.name}: {fresh.value} is beyond the known bound {old.bound}"
         if old.value != fresh.value:
             break
@@ -142,10 +141,6 @@ def merge_best(
         return known if levels == known.levels else replace(known, levels=levels)
     plan = f"{name}.{PurePath(model).stem}.plan.json"
     return Best(model, plan, found.engine, how, found.levels)
-
-
-def _is_beyond(level: LevelResult, bound: int) -> bool:
-    return level.value > bound if level.sense is Sense.MAX else level.value < bound
 
 
 def _tighter(known: Sequence[LevelResult], new: Sequence[LevelResult]) -> tuple[LevelResult, ...]:

@@ -184,7 +184,11 @@ class _Search:
                 trimmed.append((kept, number))
                 missing -= number
         is_better = not self.best or sum(n for _, n in trimmed) < self._num_best
-        if is_better and not left.any() and self._items.fit(_table(trimmed)).all():
+        if (
+            is_better
+            and not left.any()
+            and self._items.fit(np.array([counts for counts, _ in trimmed])).all()
+        ):
             self.best, self._found_by = trimmed, how
             self._report(self.result(""))
 
@@ -277,8 +281,3 @@ class _Search:
         if not left.any():
             self._offer(((counts, 1) for counts in fixed), DIVE)
         self._columns.master.set_demand(self._items.number)
-
-
-def _table(bins: Iterable[Copies]) -> I64:
-    """(B, K) counts of different bins."""
-    return np.array([counts for counts, _ in bins])

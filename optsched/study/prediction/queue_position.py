@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from optsched.cluster.reservation import CapacityReservation
-    from optsched.cluster.snapshot import Gang
     from optsched.study.prediction.object_keys import Means
 
     Manifest = Mapping[str, Any]
@@ -77,7 +76,7 @@ def waiting(
 
     """
     snapshot = assemble(objects, means.options).snapshot
-    gang = _find_gang(snapshot.gangs, key)
+    gang = next((gang for gang in snapshot.gangs if gang.key == key), None)
     if gang is None:
         return None
     standing = dict(_queue_positions(waiting_lines(snapshot, means.policy))).get(key)
@@ -88,10 +87,6 @@ def waiting(
     if booking is not None and not booking.is_open and booking.start_ms <= snapshot.taken_ms:
         booking = None
     return Waiting(gang.waiting_since_ms, snapshot.taken_ms, standing, booking)
-
-
-def _find_gang(gangs: Sequence[Gang], key: str) -> Gang | None:
-    return next((gang for gang in gangs if gang.key == key), None)
 
 
 def _queue_positions(lines: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Standing]]:

@@ -169,13 +169,9 @@ class Neighbourhoods:
         came = came[instance.initial[came] != self.machine_of[came]]
         here = np.flatnonzero(self.machine_of == first)
         size = instance.weight @ np.abs(instance.demand[:, here])
-        free = np.concatenate([came, _largest(here, size, _DEAR)])
+        free = np.concatenate([came, np.sort(here[np.argsort(-size, kind="stable")[:_DEAR]])])
         machines = np.concatenate([[first], others, instance.initial[came]])
         return np.unique(machines).astype(np.int64), np.sort(free)
 
     def _drawn(self, worth: F64) -> int:
         return int(self._random.choice(len(worth), p=worth / worth.sum()))
-
-
-def _largest(processes: I64, size: F64, number: int) -> I64:
-    return np.sort(processes[np.argsort(-size, kind="stable")[:number]])

@@ -143,9 +143,14 @@ def _interval_chart(found: Comparison, model: str, number: int, rows: Sequence[_
         (figure, apart, verdict, base)
         for figure, apart, verdict in rows
         if (base := abs(found.mean_of_model(found.models[0], figure) or 0.0))
-        and _differs(figure, apart)
+        and (signed_text(figure, apart.mean) != value_text(figure, 0.0))
     ]
-    ends = [abs(v) / base for _, apart, _, base in drawn for v in _ends(apart)]
+    ends = [
+        abs(v) / base
+        for _, apart, _, base in drawn
+        for v in (apart.mean, apart.low, apart.high)
+        if v is not None
+    ]
     reach = next((r for r in _REACHES if max(ends, default=0.0) <= r), _REACHES[-1])
     name = f"interval-{number}"
     bottom = 12 + _ROW * len(drawn)
@@ -165,14 +170,6 @@ def _interval_chart(found: Comparison, model: str, number: int, rows: Sequence[_
 
 
 _REACHES: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-
-
-def _differs(figure: Figure, apart: Difference) -> bool:
-    return signed_text(figure, apart.mean) != value_text(figure, 0.0)
-
-
-def _ends(apart: Difference) -> list[float]:
-    return [v for v in (apart.mean, apart.low, apart.high) if v is not None]
 
 
 def _difference_x(part: float, reach: float) -> float:

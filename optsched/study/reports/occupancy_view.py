@@ -53,7 +53,11 @@ def film(view: View) -> Film:
         f"Whose is each {unit}?" if grid.rows else f"Whose are the {unit}s?",
         grid_drawing(grid, shown),
         [
-            *(_gang_keys(grid) if is_exact else view.legend),
+            *(
+                gang_keys([h.name for h in grid.who], [h.css for h in grid.who])
+                if is_exact
+                else view.legend
+            ),
             Key("free", "free"),
             *_more_keys(view),
         ],
@@ -71,10 +75,6 @@ def _more_keys(view: View) -> list[Key]:
         *keys,
         *([Key("others", "pods that are not played")] if view.timeline.lanes.others else []),
     ]
-
-
-def _gang_keys(grid: Grid) -> list[Key]:
-    return gang_keys([h.name for h in grid.who], [h.css for h in grid.who])
 
 
 def grid_note(num_gangs: int) -> str:

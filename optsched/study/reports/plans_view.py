@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from optsched.cluster.gpu_shares import GpuShare
-    from optsched.cluster.snapshot import Node, Snapshot
+    from optsched.cluster.snapshot import Snapshot
     from optsched.cluster.task import Task
     from optsched.formats.plan import PlanDocument
     from optsched.study.reports.gang_cells import Parts
@@ -71,7 +71,7 @@ class PlansData:
     @cached_property
     def lanes(self) -> Lanes:
         """What is dealt out."""
-        return lanes_of(tuple(_empty(n) for n in self.snapshot.nodes))
+        return lanes_of(tuple(replace(n, residents=()) for n in self.snapshot.nodes))
 
     @cached_property
     def frames(self) -> dict[str, list[PlacedTask]]:
@@ -116,10 +116,6 @@ class PlansData:
         for seat in self.frames[frame]:
             found[self.queue_of.get(seat.gang, "")] += seat.milli * len(seat.lanes)
         return found
-
-
-def _empty(node: Node) -> Node:
-    return replace(node, residents=())
 
 
 class _Table:

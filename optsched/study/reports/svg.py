@@ -18,16 +18,14 @@ WIDTH: Final = 860
 def tag(name: str, *children: str | Markup, **attributes: str | float | None) -> Markup:
     """An element. `class_` is `class`, other underscores are hyphens; None leaves one out."""
     told = Markup("").join(
-        Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), _text(value))
+        Markup(' {}="{}"').format(
+            key.rstrip("_").replace("_", "-"), value if isinstance(value, str) else number(value)
+        )
         for key, value in attributes.items()
         if value is not None
     )
     inside = Markup("").join(children)
     return Markup("<{}{}>{}</{}>").format(name, told, inside, name)
-
-
-def _text(value: str | float) -> str:
-    return value if isinstance(value, str) else number(value)
 
 
 def number(value: float) -> str:

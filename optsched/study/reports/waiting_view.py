@@ -37,7 +37,11 @@ _RIGHT: Final = svg.WIDTH - 190.0
 def reason_section(timeline: Timeline) -> Section:
     """Gangs that wait at the end of a replay with the reason of the last session."""
     heading, end = "What waits, and why", moment(timeline.end_ms)
-    waiting = [job for job in timeline.jobs if _waits(job)]
+    waiting = [
+        job
+        for job in timeline.jobs
+        if (job.done_ms is None and not (job.runs and job.runs[-1].why == GOES_ON))
+    ]
     waiting.sort(key=lambda job: (-waited_ms(job, timeline.end_ms), job.key))
     rows = [_reason_row(timeline, job) for job in waiting[:MOST_ROWS]]
     if not rows:
@@ -50,10 +54,6 @@ def reason_section(timeline: Timeline) -> Section:
     numbers = frozenset(("tasks", timeline.lanes.unit, "waited"))
     caption = f"At the end, {end}: {number} waiting"
     return Section("waiting", heading, [Table(caption, headings, rows, numbers, note)])
-
-
-def _waits(job: Job) -> bool:
-    return job.done_ms is None and not (job.runs and job.runs[-1].why == GOES_ON)
 
 
 def _reason_row(timeline: Timeline, job: Job) -> tuple[Cell, ...]:

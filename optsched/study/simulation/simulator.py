@@ -258,7 +258,7 @@ class Simulation:
             Held(
                 t.key,
                 Placement(t.node, t.shared_gpus, t.numa),
-                self._since_ms(t.started_ms),
+                t.started_ms - self.trace.start_ms if t.started_ms else self.now_ms,
                 None,
                 t.saved_ms,
             )
@@ -268,9 +268,6 @@ class Simulation:
         if standing:
             self._continue_placed_job(job, self.cluster.restore_places(job, standing))
         self._request_session()
-
-    def _since_ms(self, started_ms: int) -> int:
-        return started_ms - self.trace.start_ms if started_ms else self.now_ms
 
     def _finish(self, job: Job) -> None:
         self.cluster.remove(job)

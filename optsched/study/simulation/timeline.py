@@ -225,7 +225,11 @@ class TimelineBuilder:
                 self._change_node(self._node[node], is_up=change == "up")
             case Held(waiting=waiting, levels=levels):
                 self._sessions.append((event.at_ms, waiting))
-                gaps = [_gap(value, bound) for _, value, bound in levels if bound is not None]
+                gaps = [
+                    (abs(bound - value) / max(abs(bound), abs(value), 1))
+                    for _, value, bound in levels
+                    if bound is not None
+                ]
                 if gaps:
                     self._gaps.append((event.at_ms, max(gaps), sum(gaps) / len(gaps)))
 
@@ -328,11 +332,6 @@ class TimelineBuilder:
         names = sorted(resource for resource, amount in total.items() if amount)
         found = [[amount_of(s.request, r) / total[r] for r in names] for s in self._shapes]
         return np.array(found, dtype=np.float64).reshape(len(found), len(names))
-
-
-def _gap(value: int, bound: int) -> float:
-    """As in the figures of a replay."""
-    return abs(bound - value) / max(abs(bound), abs(value), 1)
 
 
 def lanes_of(nodes: Sequence[Node]) -> Lanes:

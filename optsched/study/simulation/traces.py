@@ -9,7 +9,7 @@ from optsched.cluster.task import TaskStatus
 from optsched.cluster.trace import Arrival, Trace
 
 if TYPE_CHECKING:
-    from optsched.cluster.snapshot import Gang, Node, Snapshot
+    from optsched.cluster.snapshot import Node, Snapshot
 
 _KEPT = frozenset({TaskStatus.PENDING, TaskStatus.GATED, TaskStatus.BOUND, TaskStatus.RUNNING})
 
@@ -25,7 +25,10 @@ def trace_of(snapshot: Snapshot, name: str, duration_ms: int | None = None) -> T
         How long each gang runs from then on; None: for ever.
 
     """
-    gangs = [_live(gang) for gang in snapshot.gangs]
+    gangs = [
+        replace(gang, tasks=tuple(t for t in gang.tasks if t.status in _KEPT))
+        for gang in snapshot.gangs
+    ]
     ours = {gang.key for gang in gangs}
     arrivals = tuple(Arrival(0, gang, duration_ms) for gang in gangs if gang.tasks)
     return Trace(
@@ -37,10 +40,6 @@ def trace_of(snapshot: Snapshot, name: str, duration_ms: int | None = None) -> T
         start_ms=snapshot.taken_ms,
         rest=snapshot,
     )
-
-
-def _live(gang: Gang) -> Gang:
-    return replace(gang, tasks=tuple(t for t in gang.tasks if t.status in _KEPT))
 
 
 def _drop_gangs(node: Node, gangs: set[str]) -> Node:
