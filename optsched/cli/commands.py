@@ -1,4 +1,4 @@
-"""All commands with their arguments, options and exit codes, as the table of docs/commands.md.
+"""The reference of all commands in docs/commands.md: arguments, options and exit codes.
 
 `python -m optsched.cli.commands > docs/commands.md` writes the page again.
 """
@@ -156,7 +156,7 @@ A short form means the same in every command. Exceptions are those that scripts 
 
 
 def all_commands() -> Iterator[tuple[str, click.Command]]:
-    """Every command by its name, those of groups with the name of the group before it.
+    """Return every command by its full name, group first.
 
     Volcano's old commands, which are programs of their own, come last.
     """
@@ -179,12 +179,12 @@ def _commands(command: click.Command, name: str) -> Iterator[tuple[str, click.Co
 
 
 def codes_of(name: str) -> tuple[int, ...]:
-    """Exit codes of a command, in order, without those of `ALWAYS`."""
+    """Return the exit codes of a command in order, without those of `ALWAYS`."""
     return tuple(sorted(CODES[name]))
 
 
 def commands_page() -> str:
-    """The whole page."""
+    """Return the text of docs/commands.md."""
     rows = [
         f"| `{_usage(name, command)}` | {_options(command)} | {_numbers(codes_of(name))} |\n"
         for name, command in sorted(all_commands(), key=lambda pair: pair[0])
@@ -197,7 +197,7 @@ def commands_page() -> str:
 
 
 def _forms() -> Iterator[str]:
-    """The rows of the table of short forms."""
+    """Return the rows of the table of short options."""
     for short, long in sorted(SHORT_FORMS.items(), key=lambda pair: pair[0].lower()):
         others = [
             f"{meaning}: {', '.join(f'`{name}`' for name in names)}"

@@ -1,4 +1,4 @@
-"""All kinds with their fields, types, defaults and meanings, as the tables of docs/crds.md.
+"""The reference of all kinds in docs/crds.md: fields, types, defaults and meanings.
 
 `python -m optsched.cli.kind_reference > docs/crds.md` writes the page again.
 """
@@ -105,7 +105,7 @@ def _rows(schema: Schema, prefix: str, job_fields: Schema | None) -> Iterator[st
 
 
 def _inside(field: Schema) -> tuple[Schema, str]:
-    """The schema that has the fields of a field, and how paths name an element of it."""
+    """Return the schema of a field's children, and the suffix of their paths."""
     if "items" in field:
         return field["items"], "[]"
     if isinstance(values := field.get("additionalProperties"), dict):
@@ -135,7 +135,7 @@ def _default(field: Schema) -> str:
 
 
 def _meaning(field: Schema) -> str:
-    """The description of a field, with the values that it accepts."""
+    """Return the description of a field with its accepted values."""
     text = str(field.get("description", _DASH)).replace("|", "\\|").replace("\n", " ")
     if values := [f"`{value}`" for value in field.get("enum", ()) if value != ""]:
         text = f"{text} One of {', '.join(values)}."

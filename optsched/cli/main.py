@@ -13,7 +13,7 @@ from optsched.cli.base.exit_codes import EndingCommand
 
 
 class Entry(NamedTuple):
-    """The module of a command, and the first sentence of its help, which needs no import."""
+    """The module of a command, and the first sentence of its help (shown without an import)."""
 
     module: str
     summary: str
@@ -97,7 +97,7 @@ COMMANDS: Final = {
 
 
 class Commands(EndingCommand, Group):
-    """Loads a command when it is asked for: the solver takes a second, a queue does not."""
+    """A group that imports a command's module only when the command runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names."""

@@ -1,4 +1,4 @@
-"""Groups of commands, which say what was meant where there is no such command."""
+"""Command groups that suggest the closest command for a mistyped one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KUBECTL_WORDS: Final = {
 
 
 class Group(click.Group):
-    """A group whose message about a mistyped command names the one that was meant."""
+    """A command group whose error for an unknown command suggests a known one."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -1,4 +1,4 @@
-"""Commands that talk to a cluster: how they find it, and what they end with when it says no."""
+"""The connection of a command to a cluster, and exit codes for what the API server refuses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Command = TypeVar("Command", bound="Callable[..., Any]")
 
 
 class Exit(IntEnum):
-    """What commands end with; 2 is also what click gives for flags that do not exist."""
+    """Exit codes of commands on a cluster; click also ends with 2, for unknown flags."""
 
     FAILED = 1
     USAGE = 2
@@ -44,7 +44,7 @@ class Exit(IntEnum):
 
 
 class Failure(click.ClickException):
-    """A command that did not do what it was meant to; the message goes to the standard error."""
+    """A failed command: its message goes to the standard error."""
 
     def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
         super().__init__(message)
@@ -53,14 +53,14 @@ class Failure(click.ClickException):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """How to reach a cluster. master: the server's address, if not the kubeconfig's."""
+    """How to reach a cluster. master: a server address that replaces the kubeconfig's."""
 
     kubeconfig: str = ""
     master: str = ""
 
 
 def cluster_options(command: Command) -> Command:
-    """Adds `--kubeconfig` and `--master`, which come as one `place`."""
+    """Add `--kubeconfig` and `--master`; the command gets them as one `place`."""
 
     @click.option(
         "-k",
@@ -80,7 +80,7 @@ def cluster_options(command: Command) -> Command:
 
 
 def call_cluster(place: Place, work: Callable[[Client], Awaitable[T]]) -> T:
-    """What comes of some work with a client; `Failure` for all that a cluster may refuse."""
+    """Return the result of an async call with a client; raise `Failure` for API errors."""
     # Kubernetes' client takes half a second to load; --help does without.
     from optsched.kube.client import client
     from optsched.kube.client.client import ConfigError
@@ -105,7 +105,7 @@ def _warn(warning: str) -> None:
 
 
 def code_of(error: KubeError) -> Exit:
-    """The exit code for an answer."""
+    """Return the exit code for an API error."""
     from optsched.kube.client import errors
 
     if isinstance(error, errors.Forbidden) and _BY_WEBHOOK in error.message:
@@ -121,7 +121,7 @@ def code_of(error: KubeError) -> Exit:
 
 
 async def read(client: Client, ref: Ref) -> Raw:
-    """An object; `Failure` with a sentence where there is none."""
+    """Return an object; raise `Failure` if it does not exist."""
     from optsched.kube.client.errors import NotFound
 
     try:
@@ -131,7 +131,7 @@ async def read(client: Client, ref: Ref) -> Raw:
 
 
 def absent(ref: Ref, error: KubeError | None = None) -> Failure:
-    """That an object is not there, or that the cluster has no objects of its kind at all."""
+    """Return the failure for a missing object or a missing kind."""
     if error is not None and f'"{ref.name}"' not in str(error):
         return Failure(unknown_kind(ref.kind), Exit.NOT_FOUND)
     inside = f" in namespace {ref.namespace}" if ref.namespace else ""
@@ -139,13 +139,13 @@ def absent(ref: Ref, error: KubeError | None = None) -> Failure:
 
 
 def unknown_kind(kind: Kind) -> str:
-    """That a kind is not installed, and what to do."""
+    """Return the failure for a kind that is not installed, with the remedy."""
     definition = f"{kind.plural}.{kind.group}" if kind.group else kind.plural
     return f"the cluster has no {definition}: its resource definition is not installed there"
 
 
 async def listed(client: Client, kind: Kind, namespace: str = "", **query: str) -> list[Raw]:
-    """The objects of a kind in a namespace, or in all; query: labels and fields."""
+    """Return the objects of a kind in one namespace or in all; query: labels and fields."""
     from optsched.kube.client.errors import NotFound
     from optsched.kube.client.selection import Selection, list_objects
 
@@ -156,7 +156,7 @@ async def listed(client: Client, kind: Kind, namespace: str = "", **query: str) 
 
 
 async def listed_in(client: Client, kind: Kind, namespace: str | None, **query: str) -> list[Raw]:
-    """The objects of a kind in the namespace that a user names.
+    """Return the objects of a kind in the namespace that the user names.
 
     namespace: empty for that of the current context, None for all. `Failure` where a namespace
     that is named does not exist: an empty list would hide the mistake.
@@ -179,7 +179,7 @@ async def _is_absent(client: Client, namespace: str) -> bool:
 
 
 async def if_allowed(work: Awaitable[T], otherwise: T) -> T:
-    """What comes of some work; a remark, and something else, where it is not allowed."""
+    """Return the result of a call; on a permission error warn and return the default."""
     from optsched.kube.client.errors import Forbidden
 
     try:
@@ -190,7 +190,7 @@ async def if_allowed(work: Awaitable[T], otherwise: T) -> T:
 
 
 async def create(client: Client, ref: Ref, body: Raw) -> Raw:
-    """Create an object; `Failure` with its name where it exists already."""
+    """Create an object; raise `Failure` with its name if it exists."""
     from optsched.kube.client.errors import AlreadyExists, NotFound
 
     try:

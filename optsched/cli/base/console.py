@@ -1,4 +1,4 @@
-"""Where commands print: results to the standard output, everything else to the standard error."""
+"""Console output: results go to the standard output, everything else to the standard error."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PlainConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterator[Segment]:
-        """See `Console`; texts of users may hold what a terminal would act on."""
+        """Render with control characters escaped: users' texts may contain them."""
         for segment in super().render(renderable, options):
             if segment.control is None and not segment.text.isprintable():
                 yield Segment(printable(segment.text, keep="\n\t"), segment.style)
@@ -42,7 +42,7 @@ class PlainConsole(Console):
                 yield segment
 
     def status(self, status: RenderableType, **_: Any) -> PlainStatus:  # noqa: ANN401
-        """Show a line that changes; on what is no terminal, a line now and then."""
+        """Show a status line in place; without a terminal print a line every minute."""
         return PlainStatus(self, status)
 
 
@@ -81,17 +81,17 @@ def _plain(text: RenderableType) -> RenderableType:
 
 
 def output() -> Console:
-    """The standard output; wide where no terminal says how wide it is."""
+    """Return the console of the standard output, wide if it is no terminal."""
     return _wide_enough(PlainConsole())
 
 
 def remarks() -> Console:
-    """The standard error, for progress, warnings and errors."""
+    """Return the console of the standard error: progress, warnings and errors."""
     return _wide_enough(PlainConsole(stderr=True))
 
 
 def print_text(console: Console, text: str, style: str) -> None:
-    """Print text as it is: no markup, no line breaks of our own."""
+    """Print text as it is, without markup and without wrapping."""
     console.print(Text(text), style=style, highlight=False, soft_wrap=True)
 
 
@@ -102,7 +102,7 @@ def _wide_enough(console: Console) -> Console:
 
 
 def echo(text: str, *, nl: bool = True, err: bool = False) -> None:
-    """Print a text without what a terminal would act on.
+    """Print text with control characters escaped.
 
     JSON and YAML come with escapes of their own from `write_json` and `write_yaml`. nl: whether a
     line break follows. err: to the standard error.

@@ -1,4 +1,4 @@
-"""Plugins and actions of a user: files of a folder, and entry points of installed packages."""
+"""Custom plugins and actions: Python files of a folder and entry points of packages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def shelf_of(folder: Path | None) -> Shelf:
-    """Where plugins are looked for; folder: what `--plugins-dir` says."""
+    """Return the catalogue of plugins. folder: the value of `--plugins-dir`."""
     groups = (ENTRY_POINTS, ACTION_ENTRY_POINTS)
     plugins, actions = (
         tuple(sorted(entry_points(group=g), key=lambda e: (e.name, e.value))) for g in groups
@@ -23,7 +23,7 @@ def shelf_of(folder: Path | None) -> Shelf:
 
 
 def read_folder(folder: Path) -> Files:
-    """Path and text of the Python files of a folder by name, but for those that begin with `_`.
+    """Return path and text of a folder's Python files by name, without those that begin with `_`.
 
     Raises OSError and UnicodeError.
     """

@@ -23,7 +23,7 @@ STOPPED: Final = 130
 
 
 def describe_error(error: Exception) -> str:
-    """Return what ended a process, in a sentence; of the system's errors file and reason."""
+    """Return an error as a sentence; for operating system errors, the file and the reason."""
     if not isinstance(error, OSError) or error.errno is None:
         return str(error)
     said = why_unreadable(error)
@@ -35,7 +35,7 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 @contextmanager
 def map_exit_codes() -> Iterator[None]:
-    """End a command with its code where Ctrl-C stops it, or a disk behind its output is full."""
+    """Turn Ctrl-C and a full disk into the exit codes of commands."""
     try:
         yield
     except KeyboardInterrupt as e:
@@ -48,7 +48,7 @@ def map_exit_codes() -> Iterator[None]:
 
 
 class EndingCommand(PlainCommand):
-    """A command that ends with its code, whatever stops it."""
+    """A command that maps Ctrl-C and a full disk to exit codes."""
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401  as click has it
         """See `click.Command`."""

@@ -1,4 +1,4 @@
-"""How often Python's garbage collector runs.
+"""Thresholds of Python's garbage collector for sessions.
 
 Sessions make many small objects that live as long as the session. With Python's own thresholds the
 collector goes through all of them again and again: a fifth of the time of a large session.
@@ -17,17 +17,17 @@ With the thresholds above a full collection never comes.
 
 
 def collect_less() -> None:
-    """Run the collector as rarely as suits sessions."""
+    """Set the collector's thresholds for a single session."""
     gc.set_threshold(*THRESHOLDS)
 
 
 def collect_while_serving() -> None:
-    """Run the collector rarely enough for sessions, and so often that memory stays flat."""
+    """Set the collector's thresholds for a long-running process, so that memory stays flat."""
     gc.set_threshold(*SERVING)
 
 
 def keep_for_good() -> None:
-    """Let the collector pass over everything that exists now, and run rarely from now on."""
+    """Exclude all existing objects from collection, then set the thresholds for sessions."""
     gc.collect()
     gc.freeze()
     collect_less()

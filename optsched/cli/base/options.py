@@ -1,4 +1,4 @@
-"""Options that mean the same in every command, and the types of their values."""
+"""Options that several commands share, and the types of their values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEED: Final = click.IntRange(min=0, max=MOST_SEED)
 
 
 class Seconds(click.ParamType[float]):
-    """A finite number of seconds; the shortest is allowed where it is zero."""
+    """A finite number of seconds, at least a minimum; a minimum of zero is accepted."""
 
     name = "seconds"
 
@@ -50,7 +50,7 @@ def solver_option(command: Command) -> Command:
 
 
 def form_option(forms: Sequence[str], default: str = TABLE) -> Callable[[Command], Command]:
-    """Add `-o`, `--output`: how the standard output is written."""
+    """Add `-o`, `--output`: the format of the standard output."""
     return click.option(
         "-o",
         "--output",

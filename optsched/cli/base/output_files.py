@@ -1,4 +1,4 @@
-"""Files that a command is to keep, and what it says where it can not."""
+"""Output files of commands, and errors when they can not be written."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class KeepError(Exception):
-    """A file that could not be written; says which, why, and what is there instead."""
+    """A file could not be written; the message names it, the reason and what it contains now."""
 
 
 def keep_text(path: Path, text: str) -> None:
-    """Write a whole file, or leave what was there before.
+    """Write a file atomically; on error the previous file stays.
 
     Raises
     ------
@@ -39,7 +39,7 @@ def keep_text(path: Path, text: str) -> None:
 
 
 def write_and_report(console: Console, path: Path, text: str, note: str = "") -> bool:
-    """Write a whole file and say so, or say why not; whether it is there."""
+    """Write a file atomically and report it; return whether it was written."""
     try:
         keep_text(path, text)
     except KeepError as e:
@@ -51,7 +51,7 @@ def write_and_report(console: Console, path: Path, text: str, note: str = "") ->
 
 
 def check_writable(path: Path) -> None:
-    """Raise `KeepError` now where a file could not be written later."""
+    """Raise `KeepError` early if a file can not be written later."""
     if is_standard(path):
         return
     if path.is_dir():

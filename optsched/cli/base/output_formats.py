@@ -1,4 +1,4 @@
-"""Objects on the standard output: as a table, or as stored, for programs.
+"""Output formats of API objects: tables for people; JSON, YAML and names for programs.
 
 A list in JSON or YAML is a `v1` List of objects as the server keeps them, without `managedFields`,
 keys in order; one object is the object itself. `name` is what `kubectl get -o name` prints.
@@ -49,7 +49,7 @@ _STATES: Final = frozenset({"Phase", "State", "Status"})
 def output_option(
     default: str = TABLE, help_text: str = "How to print."
 ) -> Callable[[Command], Command]:
-    """Adds `-o`, `--output`; Volcano's `--format` is understood and not shown."""
+    """Add `-o`, `--output`; Volcano's `--format` is accepted as a hidden option."""
     return click.option(
         "-o",
         "--output",
@@ -65,7 +65,7 @@ def output_option(
 
 
 def show_list(kind: Kind, objects: Sequence[Raw], form: str, table: Table | None = None) -> None:
-    """Print a list; an empty table is a remark, an empty List is a List."""
+    """Print a list of objects; an empty table becomes a note on the standard error."""
     stored = [as_stored(kind, obj) for obj in objects]
     if form in (JSON, YAML):
         whole = {"apiVersion": "v1", "kind": "List", "metadata": {}, "items": stored}
@@ -80,7 +80,7 @@ def show_list(kind: Kind, objects: Sequence[Raw], form: str, table: Table | None
 
 
 def print_object(kind: Kind, obj: Raw, form: str, table: Table | None = None) -> None:
-    """Print one object."""
+    """Print an object in the requested format."""
     if form in (TABLE, WIDE):
         show_table(table or TABLES[kind], [obj], wide=form == WIDE)
     else:
@@ -88,7 +88,7 @@ def print_object(kind: Kind, obj: Raw, form: str, table: Table | None = None) ->
 
 
 def print_change(kind: Kind, obj: Raw, form: str, sentence: str) -> None:
-    """Print what has been done: a sentence, or the object that it has been done to."""
+    """Print a change: a sentence, or the changed object in the requested format."""
     if form in (TABLE, WIDE):
         echo(sentence)
     else:
@@ -96,26 +96,26 @@ def print_change(kind: Kind, obj: Raw, form: str, sentence: str) -> None:
 
 
 def show_stored(kind: Kind, obj: Raw, form: str) -> None:
-    """Print an object for programs; form: json, yaml or name."""
+    """Print an object for programs. form: json, yaml or name."""
     stored = as_stored(kind, obj)
     is_name = form == NAME
     echo(typed_name(kind, stored) if is_name else written(stored, form), nl=is_name)
 
 
 def as_stored(kind: Kind, obj: Raw) -> dict[str, Any]:
-    """An object with its kind, which items of a list lack, and without who wrote which field."""
+    """Return an object with apiVersion and kind, which list items lack, without managedFields."""
     meta = {k: v for k, v in (obj.get("metadata") or {}).items() if k != "managedFields"}
     return {**obj, "apiVersion": kind.api_version, "kind": kind.kind, "metadata": meta}
 
 
 def typed_name(kind: Kind, obj: Raw) -> str:
-    """Such as `job.batch.volcano.sh/train`."""
+    """Return `kind.group/name`, such as `job.batch.volcano.sh/train`."""
     suffix = f".{kind.group}" if kind.group else ""
     return f"{kind.singular}{suffix}/{name_of(obj)}"
 
 
 def written(value: object, form: str) -> str:
-    """A value in JSON or YAML, keys in order, with the end of its last line."""
+    """Return a value as JSON or YAML text with a final newline."""
     if form == JSON:
         return write_json(value, indent=2, sort_keys=True) + "\n"
     return write_yaml(value)
@@ -125,7 +125,7 @@ def written(value: object, form: str) -> str:
 
 
 def with_namespace(table: Table) -> Table:
-    """A table that tells namespaces in its first column."""
+    """Return the table with the namespace as its first column."""
     column = Column("Namespace", lambda pair, _: pair[0])
     rest = tuple(Column(c.heading, _second(c.cell), c.wide) for c in table.columns)
     return Table(lambda obj: (namespace_of(obj), table.read(obj)), (column, *rest))
@@ -136,7 +136,7 @@ def _second(cell: Callable[[Any, int], object]) -> Callable[[Any, int], object]:
 
 
 def show_table(table: Table, objects: Sequence[Raw], *, wide: bool) -> None:
-    """Print rows, whatever the width of the terminal."""
+    """Print a table without wrapping."""
     from optsched.kube.runtime.clock import SystemClock
 
     now_ms = SystemClock().now_ms()
@@ -147,7 +147,7 @@ def show_table(table: Table, objects: Sequence[Raw], *, wide: bool) -> None:
 def show_rows(
     headings: Sequence[str], rows: Sequence[Sequence[str]], console: Console | None = None
 ) -> None:
-    """Print lines of cells below each other, states in colour on a terminal.
+    """Print rows with aligned columns; states are coloured on a terminal.
 
     console: where, if not to the standard output.
     """
@@ -157,7 +157,7 @@ def show_rows(
 
 
 def lines_of(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Text]:
-    """Headings and rows, each column as wide as its widest cell."""
+    """Return headings and rows as lines, each column as wide as its widest cell."""
     columns = list(zip(headings, *rows, strict=True))
     widths = [max(map(len, column)) + GAP for column in columns]
     return [_line(cells, headings, widths) for cells in (headings, *rows)]

@@ -1,4 +1,4 @@
-"""Types of parameters and options that keep their former names."""
+"""Parameter types, and options that still accept their former names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ServerAddress(click.ParamType[str]):
-    """The address of an API server: `https://HOST:PORT`, also with a path; empty for none."""
+    """The address of an API server: `https://HOST:PORT`, optionally with a path; may be empty."""
 
     name = "address"
 
@@ -29,7 +29,7 @@ class ServerAddress(click.ParamType[str]):
 
 
 class Amount(click.ParamType[str]):
-    """The amount of a resource of a node, kept as it is written; more than zero."""
+    """A positive quantity of a node's resource, kept as written."""
 
     name = "text"
 
@@ -50,7 +50,7 @@ class Amount(click.ParamType[str]):
 
 
 class RenamedOption(click.Option):
-    """An option with former names, which are still understood and no longer shown.
+    """An option whose former names are accepted but hidden.
 
     Parameters
     ----------
@@ -78,6 +78,6 @@ class RenamedOption(click.Option):
 
 
 def current_names(option: click.Option, *, secondary: bool = False) -> list[str]:
-    """Return the names of an option without former ones; secondary: those that turn it off."""
+    """Return an option's current names. secondary: the names that turn it off."""
     former = option.former if isinstance(option, RenamedOption) else frozenset[str]()
     return [n for n in (option.secondary_opts if secondary else option.opts) if n not in former]

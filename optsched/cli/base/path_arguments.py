@@ -1,4 +1,4 @@
-"""Paths on the command line: pipes and `-` as inputs, `-` as an output, and inputs that stay.
+"""Path arguments: files, pipes and `-` as inputs, `-` as output, and overwrite protection.
 
 A command may read its input more than once (objects, then checksums), and a pipe gives its bytes
 once: `-`, pipes and process substitutions are copied to a temporary file first.
@@ -30,13 +30,13 @@ _NUL: Final = "\0"
 
 
 class BadInput(click.ClickException):
-    """An input that can not be read; the message is one sentence, without usage."""
+    """An unreadable input; the message is one sentence without the usage text."""
 
     exit_code = BAD_INPUT
 
 
 class Source(click.ParamType[Path]):
-    """A file, a folder, a pipe or `-` that is there to be read.
+    """An existing file or folder, a pipe or `-` to read from.
 
     Parameters
     ----------
@@ -80,13 +80,13 @@ class Source(click.ParamType[Path]):
 
 
 def check_no_url(text: str) -> None:
-    """Refuse what is no path of a file."""
+    """Refuse URLs, which are not file paths."""
     if _URL.match(text):
         raise BadInput(f"{text}: is a URL: download it, and name the file")
 
 
 class ModelSource(click.ParamType[str]):
-    """The name of a model or its file; a pipe or `-` is copied to a file."""
+    """The name of a model, or its file; a pipe or `-` is copied to a file."""
 
     name = "text"
 
@@ -100,7 +100,7 @@ class ModelSource(click.ParamType[str]):
 
 
 class TraceSource(click.ParamType[str]):
-    """A trace as `read_given` takes it: `gavel:…` or a path."""
+    """A trace: `gavel:…` or a path."""
 
     name = "text"
 
@@ -113,7 +113,7 @@ class TraceSource(click.ParamType[str]):
 
 
 def copy_to_file(data: bytes, name: str, ctx: click.Context | None) -> Path:
-    """Write bytes to a temporary file, named by what they look like, until the command ends."""
+    """Write bytes to a temporary file with a matching extension; it is removed at exit."""
     folder = Path(mkdtemp(prefix="optsched-"))
     if ctx is not None:
         ctx.call_on_close(lambda: shutil.rmtree(folder, ignore_errors=True))
@@ -124,12 +124,12 @@ def copy_to_file(data: bytes, name: str, ctx: click.Context | None) -> Path:
 
 
 def is_standard(path: Path | None) -> bool:
-    """Whether a path means the standard output."""
+    """Return whether a path is `-`, the standard output."""
     return path is not None and str(path) == STANDARD
 
 
 def check_outputs(outputs: Mapping[str, Iterable[Path]], inputs: Iterable[Path]) -> None:
-    """Refuse outputs that are inputs, or that two options share.
+    """Refuse outputs that would overwrite an input or that two options share.
 
     Parameters
     ----------

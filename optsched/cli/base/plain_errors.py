@@ -1,4 +1,4 @@
-"""Errors of commands, without what a terminal would act on.
+"""Error messages of commands with control characters escaped.
 
 Messages quote names, files and answers of servers, which users write; click prints them as they
 are.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Escape control characters in the messages of click's errors that pass."""
+    """Escape control characters in the messages of click's errors."""
     try:
         yield
     except click.ClickException as e:

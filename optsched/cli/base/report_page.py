@@ -1,4 +1,4 @@
-"""What commands have in common that write reports for people."""
+"""The `--report` option and the HTML page that it writes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ report_option = click.option(
 
 
 def check_report(target: Path | None) -> None:
-    """Say before any work begins that a report can not be written there."""
+    """Refuse a report path early if its folder does not exist."""
     if is_standard(target):
         return
     if target is not None and not target.absolute().parent.is_dir():
@@ -37,12 +37,12 @@ def check_report(target: Path | None) -> None:
 
 
 def base_definition() -> dict[str, Any]:
-    """Of the model that a single one is held against."""
+    """Return the definition of the model that reports compare with."""
     return definition(load_policy(BASE, lambda path: path.read_text()))
 
 
 def write_report(console: Console, page: Page, target: Path) -> None:
-    """Write a page and say so; a ClickException where it can not be written."""
+    """Write a report and print its path; raise ClickException if it can not be written."""
     if is_standard(target):
         echo(render(page))
         return

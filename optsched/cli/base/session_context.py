@@ -1,4 +1,4 @@
-"""What commands have in common that decide: a policy, limits, and a session with its solver."""
+"""Policy and session context of commands that run sessions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def policy_of(console: Console, model: str, solver: str | None, plugins_dir: Path | None) -> Policy:
-    """The policy of a model's name or file; ends with 2 where it has mistakes."""
+    """Return the policy of a model's name or file; exit with 2 if it is invalid."""
     return policy_from(
         console,
         solver,
@@ -40,7 +40,7 @@ def policy_of(console: Console, model: str, solver: str | None, plugins_dir: Pat
 def policy_from(
     console: Console, solver: str | None, plugins_dir: Path | None, load: Callable[[Shelf], Policy]
 ) -> Policy:
-    """The same from wherever it comes."""
+    """Return the policy that `load` returns; exit with 2 if it is invalid."""
     try:
         policy = load(shelf_of(plugins_dir))
     except PolicyError as e:
@@ -53,7 +53,7 @@ def policy_from(
 
 @contextmanager
 def surroundings(policy: Policy, limits: Limits, *, deterministic: bool) -> Iterator[Surroundings]:
-    """What sessions may use: a solver in a process of its own, where the policy has one."""
+    """Yield clock, solver process (if the policy has a solver) and limits for sessions."""
     clock = None if deterministic else SystemClock()
     with solver_of(policy) as solver:
         yield Surroundings(clock, solver, limits=limits if solver else None)

@@ -1,4 +1,4 @@
-"""Ctrl-C and `kill` while a command searches: the first asks it to end, the second ends it."""
+"""Ctrl-C and `kill` during a search: the first requests a stop, the second ends the command."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ _BY_SIGNAL: Final = 128
 
 
 class Stop:
-    """Whether somebody has asked to stop, and how."""
+    """A stop request, and the signal that it came from."""
 
     def __init__(self) -> None:
         self._number = 0
 
     def __call__(self) -> bool:
-        """Whether somebody has."""
+        """Return whether a stop was requested."""
         return self._number != 0
 
     def request(self, number: int) -> None:
-        """Ask, as a signal of that number does."""
+        """Request a stop on behalf of a signal."""
         self._number = number
 
     @property
     def code(self) -> int:
-        """The code to end with: 130 after Ctrl-C, 143 after `kill`; 0 where nobody has asked."""
+        """The exit code: 130 after Ctrl-C, 143 after `kill`, 0 without a stop request."""
         return _BY_SIGNAL + self._number if self._number else 0
 
 
 @contextmanager
 def stopping(report_progress: Callable[[], None]) -> Iterator[Stop]:
-    """What the first signal asks for; a second one is a KeyboardInterrupt.
+    """Yield the stop request; a second signal raises KeyboardInterrupt.
 
     `report_progress` is called when somebody asks. Threads other than the first one get no signals.
     """

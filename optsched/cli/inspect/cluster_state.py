@@ -1,4 +1,4 @@
-"""A cluster as commands look at it that decide nothing: its objects, and the policy that counts."""
+"""The state of a cluster for read-only commands: its objects and its policy."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Cluster:
 
 
 def from_file(path: Path) -> Cluster:
-    """A picture of a cluster; `Failure` where there is none."""
+    """Read a cluster from a file; raise `Failure` if it can not be read."""
     try:
         objects, problems = read_objects(path)
     except InstanceError as e:
@@ -72,12 +72,12 @@ def _is_object(obj: object) -> bool:
 
 
 def live(place: Place) -> Cluster:
-    """The cluster as it is now."""
+    """Read the live cluster."""
     return call_cluster(place, read_cluster)
 
 
 async def read_cluster(client: Client) -> Cluster:
-    """The same, where a client is there."""
+    """Read the live cluster with a client."""
     from optsched.kube.client.capture import capture
     from optsched.kube.runtime.clock import SystemClock
 
@@ -87,7 +87,7 @@ async def read_cluster(client: Client) -> Cluster:
 
 
 async def _configuration(client: Client) -> str:
-    """The policy of the cluster's scheduler; empty where there is none to be seen."""
+    """Return the scheduler's configuration; empty if it is missing or not readable."""
     from optsched.kube.client.errors import Forbidden, NotFound
 
     try:
@@ -100,7 +100,7 @@ async def _configuration(client: Client) -> str:
 def policy_for(
     cluster: Cluster, model: str = "", solver: str | None = None, plugins_dir: Path | None = None
 ) -> Policy:
-    """The policy that a model names; without one that of the cluster, or the default."""
+    """Return the policy of the named model, else of the cluster, else the default."""
     console, text = remarks(), cluster.configuration
     if model or not text:
         return policy_of(console, model or MODEL, solver, plugins_dir)
@@ -111,6 +111,6 @@ def policy_for(
 
 
 def classes_in(objects: Iterable[Any]) -> dict[str, Raw]:
-    """PriorityClasses by name."""
+    """Return PriorityClasses by name."""
     kind = PRIORITY_CLASS.kind
     return {obj["metadata"]["name"]: obj for obj in objects if obj.get("kind") == kind}

@@ -1,4 +1,4 @@
-"""Jobs that are not there, as the API server would take them: nothing is stored (`dryRun=All`).
+"""Hypothetical jobs as the API server would admit them (`dryRun=All`: nothing is stored).
 
 Admission knows what no snapshot tells: namespaces, rights, webhooks, LimitRanges. ResourceQuotas
 are added up here, for a request without effect uses nothing up.
@@ -41,7 +41,7 @@ _NOT_DRY: Final = "does not support dry run"
 
 @dataclass(frozen=True, slots=True)
 class Rehearsed:
-    """What the API server says of one job.
+    """The API server's answer to the dry run of one job.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class Rehearsed:
 
 
 async def create_dry_run(client: Client, job: Raw, pods: Sequence[Raw]) -> Rehearsed:
-    """Return what the API server says of a job and of one pod of each of its tasks.
+    """Dry-run a job and one pod of each of its tasks; return the API server's answers.
 
     KubeError where it can not be asked at all, `Failure` where the job is there already.
     """
@@ -98,7 +98,7 @@ def _task(pod: Raw) -> str:
 
 
 def merge_admitted(pod: Raw, admitted: Raw) -> Raw:
-    """The pod with what admission has made of another one of its task."""
+    """Return the pod with the changes that admission made to another pod of its task."""
     spec, found = dict(pod["spec"]), admitted.get("spec") or {}
     spec |= {name: found[name] for name in _ADMITTED if name in found}
     for kind in ("initContainers", "containers"):
@@ -114,21 +114,21 @@ def merge_admitted(pod: Raw, admitted: Raw) -> Raw:
 
 
 def quotas_in(objects: Iterable[Raw]) -> list[Quota]:
-    """Return the ResourceQuotas without scopes among objects."""
+    """Return the ResourceQuotas without scopes."""
     kinds = ((obj, find_kind(str(obj.get("apiVersion")), str(obj.get("kind")))) for obj in objects)
     found = (parse_quota(obj)[0] for obj, kind in kinds if kind == RESOURCE_QUOTA)
     return [quota for quota in found if quota is not None]
 
 
 class Usage:
-    """What ResourceQuotas have room for, less what was asked about before."""
+    """What ResourceQuotas still allow after the pods counted so far."""
 
     def __init__(self, quotas: Sequence[Quota]) -> None:
         self._quotas = quotas
         self._asked: dict[tuple[str, str], int] = {}
 
     def add(self, namespace: str, pods: Sequence[Raw]) -> tuple[Reason, bool] | None:
-        """Count pods; return why they do not fit, and whether they never would; None if they do."""
+        """Count pods; return None if they fit, else the reason and whether it is permanent."""
         total: dict[str, int] = {}
         for pod in pods:
             fields = Fields(pod, POD_SCHEMA, "", [])

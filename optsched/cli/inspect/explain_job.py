@@ -1,4 +1,4 @@
-"""Why a job waits: what the scheduler says, its place in the line, and when it could start."""
+"""Explain a waiting job: the scheduler's reason, its queue position and its expected start."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ _OPEN: Final = "pods are in the way that do not say when they end"
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What the scheduler says of a gang; empty where it says nothing."""
+    """The scheduler's messages about a gang; empty if there are none."""
 
     code: str = ""
     message: str = ""
 
 
 def explain_job(place: Place, form: str, target: Target) -> None:
-    """Print why a job waits; ends with 8 if it does, and with 9 if it could never start."""
+    """Print why a job waits; exit with 8 if it waits and with 9 if it can never start."""
 
     async def read_job(client: Client) -> tuple[Raw, Cluster, list[Raw]]:
         obj = await read(client, Ref(JOB, target.inside(client), target.name))
@@ -82,7 +82,7 @@ def explain_job(place: Place, form: str, target: Target) -> None:
 
 
 def positions(cluster: Cluster, jobs: Sequence[Raw]) -> dict[tuple[str, str], str]:
-    """The places of jobs in the lines of their queues, as `2/5`, by namespace and name."""
+    """Return the queue position of jobs, such as `2/5`, by namespace and name."""
     found = standings(cluster.objects, _prediction_context(cluster, jobs))
     places = {}
     for obj in jobs:
@@ -121,7 +121,7 @@ def _find_answers(objects: Sequence[Raw], key: str) -> Answers:
 
 
 def document(job: Job, answers: Answers, found: Waiting | None) -> dict[str, Any]:
-    """The facts for programs; docs/pending.md describes the fields."""
+    """Return the explanation as JSON; docs/pending.md describes the fields."""
     stand: Standing | None = None if found is None else found.standing
     booking = None if found is None else found.expected
     return {
@@ -145,7 +145,7 @@ def document(job: Job, answers: Answers, found: Waiting | None) -> dict[str, Any
 
 
 def sentences(facts: Raw, found: Waiting | None) -> list[str]:
-    """The facts for people."""
+    """Return the explanation as sentences."""
     head = f"{facts['namespace']}/{facts['name']} is {facts['phase'] or 'new'}"
     lines = [f"{head}: {facts['running']} of {facts['pods']} pods run, {_minimum_members(facts)}"]
     if facts["reason"]:

@@ -74,7 +74,7 @@ def snapshot(
 
 
 def _record(place: Place, folder: Path, every_s: float, times: int | None) -> None:
-    """Take pictures; each is there as a whole or not at all."""
+    """Record snapshots periodically; each file is written atomically."""
     taken = 0
     try:
         folder.mkdir(parents=True, exist_ok=True)

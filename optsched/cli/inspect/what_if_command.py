@@ -1,4 +1,4 @@
-"""`optsched what-if`: what would become of jobs that are not in the cluster."""
+"""`optsched what-if`: predict the placement of jobs that are not in the cluster."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _WORDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line asks for; see the help of `what-if`."""
+    """The command line's options; the help of `what-if` describes them."""
 
     files: tuple[str, ...]
     namespace: str
@@ -138,7 +138,7 @@ def what_if(place: Place, form: str, **given: Any) -> None:  # noqa: ANN401  cli
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A job that is asked about; see `Expanded` and `Rehearsed`."""
+    """A hypothetical job with its expansion and its dry run."""
 
     obj: Raw
     group: Raw
@@ -160,7 +160,7 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What is to be there besides."""
+    """The hypothetical jobs and further objects that are added to the cluster."""
 
     jobs: tuple[_Job, ...]
     objects: tuple[Raw, ...]
@@ -198,7 +198,7 @@ def _parse_request(parts: Sequence[Part], cluster: Cluster, namespace: str) -> _
 
 
 def _rehearsed(place: Place, request: _Request) -> _Request:
-    """The jobs as the API server would take them, with what admission adds to their pods."""
+    """Return the jobs as admitted by a dry run, with admission's changes to their pods."""
 
     async def rehearse_all(client: Client) -> list[Rehearsed]:
         return [await create_dry_run(client, job.obj, job.pods) for job in request.jobs]
@@ -215,7 +215,7 @@ def _rehearsed(place: Place, request: _Request) -> _Request:
 
 
 def _placed(obj: Raw, namespace: str) -> Raw:
-    """An object with a namespace if its kind has such; jobs get a UID."""
+    """Return an object with its default namespace; jobs get a UID."""
     kind = find_kind(obj["apiVersion"], obj["kind"])
     meta = obj["metadata"]
     if kind is not None and kind.namespaced:
@@ -260,7 +260,7 @@ def _decided(
 
 
 def _within_quotas(found: Answers, objects: Sequence[Raw], request: _Request) -> Answers:
-    """The answers, of which those wait whose pods a ResourceQuota would not let be made."""
+    """Return the answers; jobs whose pods exceed a ResourceQuota wait."""
     usage = Usage(quotas_in([*objects, *request.objects]))
     over: dict[str, tuple[Reason, bool]] = {}
     for job in request.jobs:
@@ -281,7 +281,7 @@ def _within_quotas(found: Answers, objects: Sequence[Raw], request: _Request) ->
 
 
 def document(found: Answers, policy: str, later: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Answers for programs; docs/what-if.md describes the fields."""
+    """Return the answers as JSON; docs/what-if.md describes the fields."""
     return {
         "apiVersion": "optsched.io/v1alpha1",
         "kind": "WhatIf",
@@ -314,7 +314,7 @@ def _entry(answer: Answer, later: Sequence[str]) -> dict[str, Any]:
 
 
 def job_name(gang: str) -> str:
-    """A gang by the name of its job, as users know it."""
+    """Return the name of a gang's job."""
     return gang.removesuffix(f"-{UID}")
 
 

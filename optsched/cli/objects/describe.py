@@ -1,4 +1,4 @@
-"""One object as `kubectl describe` tells it, with its events."""
+"""Describe an object and its events in the style of `kubectl describe`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _AS_THEY_ARE: Final = frozenset(
 
 
 def description(obj: Raw, more: Raw) -> Iterator[str]:
-    """The lines of an object; more: what is known besides, at the end of the head."""
+    """Return the description of an object. more: further lines at the end of its head."""
     meta = obj["metadata"]
     head = {
         "name": meta["name"],
@@ -47,7 +47,7 @@ def description(obj: Raw, more: Raw) -> Iterator[str]:
 
 
 def block(fields: Raw, indent: int = 0, *, are_words: bool = True) -> Iterator[str]:
-    """Lines of a mapping: short values beside their names in one column, long ones below.
+    """Return lines of a mapping: short values in one column next to their names, long ones below.
 
     `name` comes first, so that items of a list begin with it.
     """
@@ -84,7 +84,7 @@ def _nested_lines(value: Any, indent: int, *, are_words: bool) -> Iterator[str]:
 
 
 def _field_lines(head: str, value: object) -> Iterator[str]:
-    """A value behind its name; the lines of a text stay in one column."""
+    """Return a name and its value; the lines of a long text are aligned."""
     first, *rest = _plain(value).splitlines() or [""]
     yield (head + first).rstrip()
     yield from (" " * len(head) + line for line in rest)
@@ -97,7 +97,7 @@ def _plain(value: object) -> str:
 
 
 def title(key: str) -> str:
-    """The name of a field in words: minAvailable as Min Available."""
+    """Return a field name in words: minAvailable becomes Min Available."""
     if key in _LONG:
         return _LONG[key]
     if not _NAME.fullmatch(key):
@@ -111,7 +111,7 @@ EVENT_HEADINGS: Final = ("Type", "Reason", "Age", "From", "Message")
 
 
 def event_rows(events: Sequence[Raw], now_ms: int) -> list[list[str]]:
-    """Rows of events, the oldest first."""
+    """Return rows of events, oldest first."""
     return [_event_row(event, now_ms) for event in sorted(events, key=last_ms)]
 
 
@@ -138,7 +138,7 @@ def _event_age(event: Raw, now_ms: int) -> str:
 
 
 def last_ms(event: Raw) -> int:
-    """When an event was seen last, in ms since 1970; 0 where it does not say."""
+    """Return when an event was last seen, in ms since 1970; 0 if unknown."""
     series = event.get("series") or {}
     return _time_ms(event.get("lastTimestamp"), series.get("lastObservedTime")) or _first_ms(event)
 

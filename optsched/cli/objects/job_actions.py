@@ -1,4 +1,4 @@
-"""What commands do with jobs: create, list, describe, follow, order, delete."""
+"""Actions on jobs: create, list, describe, watch, suspend, resume, delete."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _WORDS: Final = {ABORT: "suspend", RESUME: "resume"}
 
 
 def submit(place: Place, form: str, jobs: Sequence[Raw], namespace: str = "") -> None:
-    """Create jobs and say so, one line each."""
+    """Create jobs; print one line for each."""
 
     async def create_job(client: Client) -> None:
         for obj in jobs:
@@ -90,7 +90,7 @@ def show_jobs(place: Place, form: str, namespace: str | None, which: Mapping[str
 def show_standing_jobs(
     place: Place, form: str, namespace: str | None, which: Mapping[str, str]
 ) -> None:
-    """The same with their places in the lines of their queues, for which the cluster is read."""
+    """Print jobs with their queue positions, for which it reads the cluster."""
     from optsched.cli.inspect.cluster_state import read_cluster
     from optsched.cli.inspect.explain_job import positions
 
@@ -110,7 +110,7 @@ async def _listed_jobs(
 
 
 def _with_refusals(jobs: Sequence[Raw], events: Sequence[Raw]) -> list[Any]:
-    """The jobs with the reason of those whose pods the API server refuses."""
+    """Return the jobs; those whose pods the API server refuses get that reason."""
     found: list[Any] = []
     for obj in jobs:
         job, _ = parse_job(obj)
@@ -122,7 +122,7 @@ def _with_refusals(jobs: Sequence[Raw], events: Sequence[Raw]) -> list[Any]:
 
 
 def matches_filters(obj: Raw, which: Mapping[str, str]) -> bool:
-    """Whether a job is in the queue, of the scheduler and of the name that are asked for."""
+    """Return whether a job matches the filters on queue, scheduler and name."""
     parsed, _ = parse_job(obj)
     if parsed is None:
         return False
@@ -135,7 +135,7 @@ def matches_filters(obj: Raw, which: Mapping[str, str]) -> bool:
 
 
 def show_job(place: Place, form: str, target: Target) -> None:
-    """Print a job: its description and events, or as it is stored."""
+    """Print a job: its description with events, or the stored object."""
     wants_all = form in (TABLE, WIDE)
 
     async def read_job(client: Client) -> tuple[Raw, Sequence[Raw], str]:
@@ -159,7 +159,7 @@ async def _events(client: Client, obj: Raw) -> list[Any]:
 
 
 async def _why_pending(client: Client, obj: Raw, events: Sequence[Raw]) -> str:
-    """What keeps pods of a job from being made, or from being placed; empty where nothing does."""
+    """Return why pods of a job are not created or not placed; empty without a reason."""
     from optsched.kube.client.errors import NotFound
 
     parsed = _parsed(obj)
@@ -176,7 +176,7 @@ async def _why_pending(client: Client, obj: Raw, events: Sequence[Raw]) -> str:
 
 
 def why_waits(group: Raw) -> str:
-    """What the condition Unschedulable of a PodGroup says."""
+    """Return the message of a PodGroup's condition Unschedulable."""
     for condition in (group.get("status") or {}).get("conditions") or ():
         if condition.get("type") == "Unschedulable" and condition.get("status") == "True":
             return f"{condition.get('reason', '')}: {condition.get('message', '')}"
@@ -202,7 +202,7 @@ def _parsed(obj: Raw) -> Job:
 
 
 def order(place: Place, form: str, target: Target, action: str) -> None:
-    """Ask for an action on a job, which the job controller carries out."""
+    """Request an action on a job by a Command, which the job controller executes."""
 
     async def ordered(client: Client) -> Raw:
         inside = target.inside(client)
@@ -219,7 +219,7 @@ def order(place: Place, form: str, target: Target, action: str) -> None:
 
 
 def remove(place: Place, form: str, target: Target, word: str) -> None:
-    """Delete a job, and say so with a word."""
+    """Delete a job and report it."""
 
     async def removed(client: Client) -> Raw:
         ref = Ref(JOB, target.inside(client), target.name)
@@ -286,7 +286,7 @@ def _passing(error: KubeError) -> None:
 
 
 def change_of(obj: Raw) -> list[str]:
-    """What is shown of a job each time that it changes."""
+    """Return the fields of a job that `watch` prints."""
     shown = tuple(c for c in JOBS.columns if c.heading in _CHANGES)
     return Table(JOBS.read, shown).row(obj, 0, wide=False)
 

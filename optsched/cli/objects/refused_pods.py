@@ -1,4 +1,4 @@
-"""Pods of jobs that the API server refuses: a quota or an admission webhook stands in the way.
+"""Pods of jobs that the API server refuses because of a quota or an admission webhook.
 
 The job controller writes an event `FailedCreate` of the job with the answer of the API server.
 """
@@ -36,7 +36,7 @@ async def refused_pods(client: Client, namespace: str, name: str = "") -> list[R
 
 
 def why_unmade(job: Job, events: Sequence[Raw]) -> str:
-    """Return what the API server says of the pods that a job lacks; empty where it lacks none.
+    """Return the API server's message for a job's missing pods; empty if none is missing.
 
     Among the events others may be, of this job or of another object.
     """

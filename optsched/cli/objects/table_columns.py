@@ -1,4 +1,4 @@
-"""Objects as rows of tables; the columns of `vcctl` first, ours for `-o wide` after them."""
+"""Columns of tables of objects: those of `vcctl` first, further ones for `-o wide`."""
 
 from __future__ import annotations
 
@@ -37,29 +37,29 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """How objects of one kind are shown. read: from an object as stored to what cells look at."""
+    """The table of a kind. read: decodes a stored object for the columns."""
 
     read: Callable[[Raw], Any]
     columns: tuple[Column, ...]
 
     def headings(self, *, wide: bool) -> list[str]:
-        """The first line."""
+        """Return the headings."""
         return [c.heading for c in self.columns if wide or not c.wide]
 
     def row(self, obj: Raw, now_ms: int, *, wide: bool) -> list[str]:
-        """The line of an object; what is not there is `<none>`, so that columns stay in place."""
+        """Return an object's row; missing values become `<none>`."""
         seen = self.read(obj)
         cells = (c.cell(seen, now_ms) for c in self.columns if wide or not c.wide)
         return [NOTHING if cell is None or cell == "" else str(cell) for cell in cells]
 
 
 def namespace_of(obj: Raw) -> str:
-    """The namespace that an object says."""
+    """Return an object's namespace."""
     return str(obj.get("metadata", {}).get("namespace") or "")
 
 
 def name_of(obj: Raw) -> str:
-    """The name that an object says."""
+    """Return an object's name."""
     return str(obj.get("metadata", {}).get("name") or "")
 
 
@@ -84,7 +84,7 @@ _SPANS: Final = (
 
 
 def span(ms: int) -> str:
-    """A time as people say it: 90s, 5m12s, 3h, 2d4h."""
+    """Return a duration such as 90s, 5m12s, 3h or 2d4h."""
     ms = max(ms, 0)
     for below, (unit, letter), rest in _SPANS:
         if ms < below:
@@ -94,12 +94,12 @@ def span(ms: int) -> str:
 
 
 def age(creation_ms: int, now_ms: int) -> str:
-    """How long an object exists; empty where it does not say."""
+    """Return an object's age; empty without a creation time."""
     return span(now_ms - creation_ms) if creation_ms else ""
 
 
 def age_of(obj: Raw, now_ms: int) -> str:
-    """How long an object exists; empty where it does not say."""
+    """Return an object's age; empty without a creation time."""
     written = obj.get("metadata", {}).get("creationTimestamp")
     return span(now_ms - parse_time_ms(written)) if written else ""
 
@@ -118,7 +118,7 @@ def _queue(obj: Raw) -> Queue:
 
 
 def amounts(listed: Any) -> str:  # noqa: ANN401  a resource list as stored
-    """A list of resources in one word: cpu=4,memory=8Gi."""
+    """Return resources as one word: cpu=4,memory=8Gi."""
     return ",".join(f"{name}={value}" for name, value in sorted((listed or {}).items()))
 
 
@@ -170,7 +170,7 @@ OLD_QUEUES: Final = Table(
 
 
 def in_tree(queues: Sequence[Raw]) -> list[tuple[Raw, str]]:
-    """Queues below their parents, each with the strokes that lead to its name; all come once.
+    """Yield the queues in tree order, each with the prefix that draws its branch.
 
     A queue whose parent is not there, or that is its own ancestor, stands at the top.
     """
@@ -192,7 +192,7 @@ def _descend(
     margins: tuple[str, str],
     found: list[tuple[Raw, str]],
 ) -> None:
-    """margins: of the lines at the top, and of the lines below them."""
+    """Yield a subtree. margins: prefixes of its first and of its further lines."""
     children = below.get(parent, ())
     for i, queue in enumerate(children):
         is_last = i == len(children) - 1
@@ -203,7 +203,7 @@ def _descend(
 
 
 def parent_of(queue: Raw) -> str:
-    """The queue above; `root` where none is written, empty for the root itself."""
+    """Return the parent queue: `root` by default, empty for the root itself."""
     if name_of(queue) == wellknown.ROOT_QUEUE:
         return ""
     return str(_spec(queue).get("parent") or wellknown.ROOT_QUEUE)
@@ -312,14 +312,14 @@ PODS: Final = Table(
 
 
 def queue_of_pod(pod: Raw) -> str:
-    """The queue that a pod of a job, or of another workload, names itself."""
+    """Return the queue that a pod names."""
     annotations = pod["metadata"].get("annotations") or {}
     named = _label(pod, wellknown.POD_QUEUE_NAME) or annotations.get(wellknown.QUEUE_NAME)
     return str(named or annotations.get(wellknown.POD_QUEUE_NAME) or "")
 
 
 def with_positions(table: Table, places: Mapping[tuple[str, str], str]) -> Table:
-    """A table of jobs that tells their places in the lines of their queues, after the phase."""
+    """Return the table of jobs with queue positions after the phase."""
     column = Column("Position", lambda job, _: places.get((job.meta.namespace, job.meta.name)))
     at = [c.heading for c in table.columns].index("Phase") + 1
     return Table(table.read, (*table.columns[:at], column, *table.columns[at:]))

@@ -1,4 +1,4 @@
-"""Which object a command means: a name behind it, `-N`, or `-n` where nothing else is a name.
+"""The target object of a command: an argument, `-N`, or `-n` without another name.
 
 `vcctl` takes `-n` for the namespace, guides to Volcano write `-n my-job` for the name. Both mean
 what they say: without another name `-n` is the name, with one it is the namespace.
@@ -27,7 +27,7 @@ COMPLETION_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An object that is meant, or all objects of a namespace.
+    """The target of a command: one object, or all objects of a namespace.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class Target:
     short: str = ""
 
     def inside(self, client: Client) -> str:
-        """The namespace, once it is known which one the current context has."""
+        """Return the namespace, by default that of the current context."""
         return self.namespace or client.namespace
 
 
@@ -63,7 +63,7 @@ def target_of(names: Sequence[str], short: str, namespace: str) -> Target:
 
 
 def single_name(values: Sequence[str], what: str) -> str:
-    """Return the one name that is given, empty for none; click.UsageError for two."""
+    """Return the only name, empty for none; raise click.UsageError for two."""
     found = list(dict.fromkeys(check_name(value) for value in values if value))
     if len(found) > 1:
         raise click.UsageError(f"two {what} are given: {' and '.join(found)}")
@@ -71,7 +71,7 @@ def single_name(values: Sequence[str], what: str) -> str:
 
 
 def check_name(name: str) -> str:
-    """Return the name; click.UsageError for one that would be another path on the server."""
+    """Return the name; raise click.UsageError if it would change the request path."""
     if name in (".", "..") or any(c in "/%" or not c.isprintable() for c in name):
         text = repr(name) if name.isprintable() else ascii(name)
         raise click.UsageError(f"{text} is no name of an object: write letters, digits, - and .")
@@ -79,7 +79,7 @@ def check_name(name: str) -> str:
 
 
 class ObjectName(click.ParamType[str]):
-    """The name of an object or a namespace; empty for none."""
+    """The name of an object or a namespace; may be empty."""
 
     name = "text"
 
@@ -94,7 +94,7 @@ class ObjectName(click.ParamType[str]):
 
 
 def namespace_option(shown: str = "the current context's") -> Callable[[Command], Command]:
-    """Add `-n`, `--namespace`; shown: which one it is unless given."""
+    """Add `-n`, `--namespace`. shown: the default in the help."""
     return click.option(
         "-n",
         "--namespace",
@@ -106,7 +106,7 @@ def namespace_option(shown: str = "the current context's") -> Callable[[Command]
 
 
 def target_options(kind: Kind, *, is_needed: bool = True) -> Callable[[Command], Command]:
-    """Adds NAME, `-N`, `-n` and `--namespace`, which come as one `target`.
+    """Add NAME, `-N`, `-n` and `--namespace`; the command gets them as one `target`.
 
     is_needed: without a name it is a mistake; else the name is empty, and the command decides.
     """
@@ -137,7 +137,7 @@ def target_options(kind: Kind, *, is_needed: bool = True) -> Callable[[Command],
 
 
 def names_of(kind: Kind) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Completes names of a kind from the cluster; nothing if that takes too long or fails."""
+    """Return a shell completion of names from the cluster; it is empty on errors and timeouts."""
 
     def complete(context: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
@@ -154,7 +154,7 @@ def names_of(kind: Kind) -> Callable[[click.Context, click.Parameter, str], list
 
 
 def known_names(kind: Kind, place: Any, namespace: str = "") -> list[str]:  # noqa: ANN401
-    """The names of a kind that the cluster tells at once; none where it does not."""
+    """Return the names of a kind's objects; empty if the cluster does not answer quickly."""
     import asyncio
 
     from optsched.cli.base.connection import call_cluster

@@ -1,4 +1,4 @@
-"""Benchmark instances that `optsched solve` takes beside clusters: each kind has a command.
+"""Benchmark formats that `optsched solve` accepts in addition to clusters.
 
 A kind says which paths are its files; `optsched solve` hands its arguments over to the command of
 the kind of the first file that is one. What these commands have in common is here as well.
@@ -30,7 +30,7 @@ STOPPED_BY_HAND: Final = "stopped by hand"
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """A kind of instances.
+    """A benchmark format and its command.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class Benchmark:
     command: str
 
     def load(self) -> click.Command:
-        """The command, loaded when it is asked for."""
+        """Import and return the command."""
         found: click.Command = getattr(import_module(self.module), self.command)
         return found
 
@@ -58,7 +58,7 @@ BENCHMARKS: Final = (
 
 
 class OrBenchmark(click.Command):
-    """A command that hands over to that of a benchmark where a file of one is given."""
+    """A command that delegates to a benchmark's command if a file has its format."""
 
     def make_context(
         self,
@@ -67,7 +67,7 @@ class OrBenchmark(click.Command):
         parent: click.Context | None = None,
         **extra: Any,  # noqa: ANN401  click's
     ) -> click.Context:
-        """See click: the context of whichever command it will be."""
+        """Return the context of this command or of the benchmark's."""
         for benchmark in BENCHMARKS:
             command = benchmark.load() if any(map(benchmark.takes, args)) else self
             if any(map(benchmark.takes, _files(command, args))):
@@ -76,7 +76,7 @@ class OrBenchmark(click.Command):
 
 
 def _files(command: click.Command, args: Sequence[str]) -> list[str]:
-    """Arguments that are neither options nor their values."""
+    """Return the arguments that are neither options nor option values."""
     valued = {
         name
         for option in command.params
@@ -90,7 +90,7 @@ def _files(command: click.Command, args: Sequence[str]) -> list[str]:
 
 
 def search_options(seconds: float, limit: str, out: str) -> Callable[[Command], Command]:
-    """Adds `--time-limit`, `--seed`, `--out` and `-o`, with help for the first and the third."""
+    """Add `--time-limit`, `--seed`, `--out` and `-o`, with help for the first and the third."""
     options = (
         click.option(
             "--time-limit",
@@ -113,7 +113,7 @@ def search_options(seconds: float, limit: str, out: str) -> Callable[[Command], 
 
 
 def _writable(ctx: click.Context, param: click.Parameter, out: Path | None) -> Path | None:
-    """Before any work begins: a file that can be written."""
+    """Refuse an output file early if it can not be written."""
     if out is not None:
         try:
             check_writable(out)
@@ -123,5 +123,5 @@ def _writable(ctx: click.Context, param: click.Parameter, out: Path | None) -> P
 
 
 def form_of(path: Path) -> str | None:
-    """How a file is to be written, by its name."""
+    """Return the output format that a file name implies."""
     return {".json": JSON, ".yaml": YAML, ".yml": YAML}.get(path.suffix)

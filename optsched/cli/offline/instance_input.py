@@ -1,4 +1,4 @@
-"""Reading an instance for a command: progress on the way, and what is wrong with it."""
+"""Read an instance with progress, and print its problems."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST_LEFT_OUT: Final = 20
 def instance_of(
     console: Console, path: Path, names: tuple[str, ...], *, strict: bool = False
 ) -> Instance:
-    """Return the instance at a path and print what is wrong with it.
+    """Return the instance at a path and print its problems.
 
     Ends with 2 where there is none, and with `strict` where anything of it is left out.
     """
@@ -62,7 +62,7 @@ def _limit_sentences(sentences: Sequence[str]) -> Iterator[str]:
 
 
 def unreported_flaws(flaws: Iterable[Flaw], read: Instance) -> Iterator[Flaw]:
-    """Flaws of which reading has not told already."""
+    """Yield the flaws that reading has not reported."""
     told = {(problem.kind, problem.key) for problem in read.problems}
     for flaw in flaws:
         if flaw.code not in READ_CODES or (flaw.kind.kind, flaw.key) not in told:
@@ -71,7 +71,7 @@ def unreported_flaws(flaws: Iterable[Flaw], read: Instance) -> Iterator[Flaw]:
 
 @contextmanager
 def _progress(console: Console, path: Path) -> Iterator[Callable[[int, int], None]]:
-    """Shows how much of an instance has been read."""
+    """Show how much of an instance has been read."""
     with console.status(f"reading {path}") as status:
 
         def report(read: int, total: int) -> None:

@@ -1,4 +1,4 @@
-"""Plans of several models for one instance, beside each other."""
+"""Tables that compare the plans of several models for one instance."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UNKNOWN: Final = "–"
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A figure, what it counts, and whether it is a part of one."""
+    """A row of the table: a measure, its unit, and whether it is a fraction."""
 
     title: str
     name: str
@@ -48,7 +48,7 @@ _ROWS: Final = (
 
 
 def show_models(console: Console, measured: Sequence[tuple[str, PlanMeasures]]) -> None:
-    """Print figures by model; differences are to the first one."""
+    """Print measures by model with differences from the first model."""
     table = Table(title="models", title_justify="left", box=None, pad_edge=False)
     table.add_column("figure")
     for number, (name, _) in enumerate(measured):

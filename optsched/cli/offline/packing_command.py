@@ -42,7 +42,7 @@ HEADINGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """An instance and what came of it."""
+    """An instance and its packing."""
 
     instance: VbpInstance
     result: PackingResult
@@ -50,7 +50,7 @@ class Packed:
 
     @property
     def gap(self) -> float:
-        """How many bins fewer there might be, of those that there are."""
+        """The relative gap between the number of bins and the bound."""
         return (len(self.result.bins) - self.result.bound) / len(self.result.bins)
 
 
@@ -104,7 +104,7 @@ class _Packing:
         self._code = 0
 
     def pack_all(self, instances: Iterable[VbpInstance], form: str, out: Path | None) -> None:
-        """Pack each, print, write, and end."""
+        """Pack every instance, print and write the results, and exit."""
         with closing(WorkerProcess()) as worker:
             for instance in instances:
                 self._pack_one(worker, instance)

@@ -1,4 +1,4 @@
-"""Plans as people read them: placements by gang, the certificate, what waits and why."""
+"""Tables of a plan: placements by gang, the certificate, waiting gangs with reasons."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COLOURS = {
 
 
 def show_plan(console: Console, plan: Plan, most_rows: int = MOST_ROWS) -> None:
-    """Print a plan: what is placed, what was proved, what waits."""
+    """Print placements, certificate and waiting gangs of a plan."""
     _show_placements(console, plan, most_rows)
     _show_evictions(console, plan, most_rows)
     show_certificate(console, plan.certificate)
@@ -49,7 +49,7 @@ def _show_placements(console: Console, plan: Plan, most_rows: int) -> None:
 
 
 def _placements(plan: Plan) -> Iterator[tuple[str, int, str]]:
-    """Gang, tasks and nodes of every placement; waiting ones are marked."""
+    """Yield gang, tasks and nodes of every placement; waiting gangs are marked."""
     for kind, mark in ((Allocate, ""), (Nominate, " (waits for room)")):
         nodes: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for action in plan.actions:
@@ -83,7 +83,7 @@ def _show_evictions(console: Console, plan: Plan, most_rows: int) -> None:
 
 
 def show_certificate(console: Console, certificate: Certificate) -> None:
-    """Print what is known about a plan."""
+    """Print the certificate of a plan."""
     table = Table(title="certificate", title_justify="left", box=None, pad_edge=False)
     for heading in ("level", "unit"):
         table.add_column(heading)
@@ -102,7 +102,7 @@ def show_certificate(console: Console, certificate: Certificate) -> None:
 
 
 def _show_shares(console: Console, certificate: Certificate) -> None:
-    """What queues hold against their ideals, where there are queues to compare."""
+    """Print each queue's share and its ideal share, if there are several queues."""
     if len(certificate.shares) < _FEWEST_SHARES:
         return
     table = Table(title="shares", title_justify="left", box=None, pad_edge=False)

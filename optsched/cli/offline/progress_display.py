@@ -1,4 +1,4 @@
-"""How a search goes, while it goes: a line that changes on a terminal, or a line for each news."""
+"""Progress of a search: a status line on a terminal, one line for each step otherwise."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BEYOND: Final = 10.0
 def showing(
     console: Console, model: str, elapsed: Callable[[], float] | None, *, in_lines: bool
 ) -> Iterator[Callable[[Progress], None]]:
-    """Who is to be told of progress.
+    """Yield the progress callback.
 
     Parameters
     ----------
@@ -56,18 +56,18 @@ def _nothing() -> Iterator[None]:
 
 
 class _Line:
-    """The line of the last news."""
+    """The status line of the latest progress."""
 
     def __init__(self, model: str, elapsed: Callable[[], float] | None) -> None:
         self._model, self._elapsed = model, elapsed
         self._last: Progress | None = None
 
     def update(self, progress: Progress) -> None:
-        """Show this from now on."""
+        """Replace the progress that is shown."""
         self._last = progress
 
     def text(self) -> Text:
-        """What is shown now."""
+        """The current text."""
         last = self._last
         if last is None:
             return Text(f"deciding with {self._model}")
@@ -76,12 +76,12 @@ class _Line:
 
 
 def _format_gap(gap: float) -> str:
-    """A gap in hundredths; what is beyond all measure, as with a value of 0, only as such."""
+    """Return a gap in percent; a gap above the limit (a value of 0) as `>`."""
     return f"{100 * gap:.2f} %" if gap < BEYOND else f"above {100 * BEYOND:.0f} %"
 
 
 def progress_text(progress: Progress, at_s: float | None = None) -> str:
-    """Level, incumbent, bound, gap and elapsed seconds of progress."""
+    """Return level, incumbent, bound, gap and elapsed seconds as text."""
     value, bound = progress.incumbent, progress.bound
     parts = [progress.level if progress.turn == 1 else f"{progress.level} ({progress.turn})"]
     parts.append("no plan yet" if value is None else f"incumbent {value:,}")

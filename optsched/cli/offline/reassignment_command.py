@@ -47,7 +47,7 @@ TERMS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentOptions:
-    """What the command line asks for; see the help."""
+    """The command line's options; the help describes them."""
 
     assignment: Path | None
     time_limit: float
@@ -59,12 +59,12 @@ class ReassignmentOptions:
 
     @property
     def effort(self) -> Effort:
-        """The same for the search."""
+        """The effort limits of the search."""
         return Effort(time.monotonic, self.time_limit, self.seed, self.steps)
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """What is needed to make it again."""
+        """What reproduces the result: seed, limits and versions."""
         limit = {"steps": self.steps} if self.steps else {"timeLimitSeconds": self.time_limit}
         versions = {"optsched": __version__, "ortools": version("ortools")}
         return {**versions, "seed": self.seed, "workers": self.workers, **limit}
@@ -199,7 +199,7 @@ def _text(
     result: ReassignmentResult,
     flags: ReassignmentOptions,
 ) -> str:
-    """What belongs into the file."""
+    """Return the text of the output file."""
     form = form_of(out)
     if form is None:
         return write_assignment(result.machine_of)

@@ -1,4 +1,4 @@
-"""`optsched solve`: decide an instance offline, under one model or several, and write what came."""
+"""`optsched solve`: solve an instance offline under one or several models."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def solve(instance: Path, **options: Any) -> None:  # noqa: ANN401  click checks
 
 
 def _check_outputs(instance: Path, options: Options) -> None:
-    """Refuse what would overwrite an input or print two things to the standard output."""
+    """Refuse to overwrite an input or to write two files to the standard output."""
     with suppress(InstanceError):  # is told where the instance is read
         inputs = [*files_of(instance), *(Path(m) for m in options.models)]
         written = {"--out": options.out, "--result": options.result, "--report": options.report}
@@ -181,7 +181,7 @@ def _code(solved: Sequence[Solved], stop: Stop, *, is_kept: bool) -> int:
 
 
 def _print_solution(console: Console, solved: Solved, read: Instance, options: Options) -> None:
-    """Print a plan and what was wrong on the way."""
+    """Print a plan and the problems that occurred."""
     report = solved.report
     if options.form == TABLE:
         console = console if options.prints_a_file else output()
@@ -199,7 +199,7 @@ def _print_solution(console: Console, solved: Solved, read: Instance, options: O
 
 
 def _write_files(console: Console, solved: Solved, places: ModelFiles) -> bool:
-    """Write what is to be written; False where that was not possible."""
+    """Write the plan and the result; return False on failure."""
     plan = solved.report.plan
     texts = []
     if places.out is not None and plan.certificate.engine != NOTHING:
@@ -211,7 +211,7 @@ def _write_files(console: Console, solved: Solved, places: ModelFiles) -> bool:
 
 
 def _conclude(solved: Sequence[Solved], read: Instance, options: Options) -> None:
-    """Print what is said of all models together."""
+    """Print the comparison of all models."""
     if options.form == JSON:
         results = tuple(each.result for each in solved)
         alone = len(options.models) == 1 and len(results) == 1

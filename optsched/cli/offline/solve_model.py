@@ -1,4 +1,4 @@
-"""One model on one instance for `optsched solve`: what it goes on from, and what it leaves."""
+"""One model on one instance for `optsched solve`: resume, solve, write the result."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """Where files of one model are: its plan, its result, and the result to go on from."""
+    """The files of one model: its plan, its result, and the result to resume."""
 
     out: Path | None
     result: Path | None
     resume: Path | None
 
     def for_model(self, name: str) -> ModelFiles:
-        """The same where each of several models has a file of its own in a folder."""
+        """Return the files of one of several models in the same folders."""
         file = f"{Path(name).name}.json"
         return ModelFiles(
             *(None if p is None else p / file for p in (self.out, self.result, self.resume))
         )
 
     def written(self) -> Sequence[Path]:
-        """What will be written."""
+        """Return the output files."""
         return [path for path in (self.out, self.result) if path is not None]
 
 
 @dataclass(frozen=True)
 class Job:
-    """One model's part: who decides and how, where files go, and what is gone on from."""
+    """One solve: policy, engine settings, output files and the result to resume."""
 
     policy: Policy
     assignment: Assignment
@@ -65,7 +65,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Solved:
-    """What a model has come to on an instance: for what is shown, written and reported."""
+    """The outcome of a model on an instance, for tables, files and reports."""
 
     policy: Policy
     report: Report
@@ -94,7 +94,7 @@ class Gap(click.ParamType[float]):
 def earlier_result(
     console: Console, path: Path | None, assignment: Assignment
 ) -> SolveResult | None:
-    """The result to go on from; ends with 2 where there is none of this instance and model."""
+    """Return the result to resume; exit with 2 if it belongs to another instance or model."""
     if path is None:
         return None
     try:
@@ -121,7 +121,7 @@ def _refuse(console: Console, lines: Sequence[str]) -> NoReturn:
 
 
 class Keeper:
-    """Writes what there is so far to a file; the first failure is told, and it goes on."""
+    """Write intermediate results to a file; report only the first failure."""
 
     def __init__(self, console: Console, path: Path) -> None:
         self._screen, self._path = console, path
@@ -145,7 +145,7 @@ def solve_one(
     *,
     in_lines: bool,
 ) -> Solved:
-    """Decide under a policy, showing progress and keeping what there is on the way.
+    """Solve under a policy; show progress and write intermediate results.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What `optsched solve` is asked for: options, policies, files, and what is solved by whom."""
+"""Options of `optsched solve`, and the policies, files and solves that they describe."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line asks for; see the help of `solve`."""
+    """The command line's options; the help of `solve` describes them."""
 
     models: tuple[str, ...]
     solver: str | None
@@ -50,12 +50,12 @@ class Options:
 
     @property
     def prints_a_file(self) -> bool:
-        """Whether a file goes to the standard output: tables go to the standard error then."""
+        """Whether a file goes to the standard output, so that tables go to the standard error."""
         return any(map(is_standard, (self.out, self.result, self.report)))
 
 
 def policies_of(console: Console, options: Options) -> Mapping[str, Policy]:
-    """By what was given for each; ends with 2 where two have one name."""
+    """Return policies by command-line value; exit with 2 if two share a name."""
     found: dict[str, Policy] = {}
     for model in options.models:
         policy = policy_of(console, model, options.solver, options.plugins_dir)
@@ -73,7 +73,7 @@ def policies_of(console: Console, options: Options) -> Mapping[str, Policy]:
 def places_of(
     console: Console, options: Options, policies: Mapping[str, Policy]
 ) -> Mapping[str, ModelFiles]:
-    """Where files go, by model; ends with 4 where they could not be written."""
+    """Return output files by model; exit with 4 if they can not be written."""
     whole = ModelFiles(options.out, options.result, options.resume)
     if len(policies) == 1:
         found = dict.fromkeys(policies, whole)
@@ -101,7 +101,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def identity_of(console: Console, instance: Path) -> InstanceIdentity:
-    """Which files an instance is; ends with 2 where one can not be read."""
+    """Return paths and hashes of the instance's files; exit with 2 if one is unreadable."""
     try:
         return instance_identity(instance)
     except OSError as e:
@@ -116,7 +116,7 @@ def job_of(
     identity: InstanceIdentity,
     places: ModelFiles,
 ) -> Job:
-    """What is to be done under the policy of what was given for a model.
+    """Return the solve for one model of the command line.
 
     Ends with 2 where the result to go on from is none, or one of something else.
     """
@@ -140,7 +140,7 @@ def job_of(
 
 
 def _words(options: Options, model: str, instance: str) -> Iterator[str]:
-    """The command for one model, without what only says what to print or write."""
+    """Return the command that reproduces one model's result, without output options."""
     yield from ("optsched", "solve", instance, "--model", model)
     named = {
         "--solver": options.solver,

@@ -1,4 +1,4 @@
-"""`optsched compare`: the same traces under several models, and what differs."""
+"""`optsched compare`: replay the same traces under several models and compare the metrics."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ FAILED: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class CompareOptions:
-    """What the command line asks for; see the help of `compare`."""
+    """The command line's options; the help of `compare` describes them."""
 
     traces: tuple[str, ...]
     models: tuple[str, ...]
@@ -86,7 +86,7 @@ class CompareOptions:
 
 
 class _Seeds(click.ParamType[tuple[int, ...]]):
-    """Numbers and ranges with commas between them."""
+    """Comma-separated numbers and ranges."""
 
     name = "seeds"
 
@@ -179,7 +179,7 @@ def _compare(flags: CompareOptions) -> None:
 
 
 def _check(flags: CompareOptions) -> None:
-    """Refuse what is given twice, and what would overwrite an input."""
+    """Refuse duplicate traces and models, and outputs that would overwrite an input."""
     for option, given in (("--model", flags.models), ("TRACES", flags.traces)):
         twice = [name for name, number in Counter(given).items() if number > 1]
         if twice:
@@ -212,7 +212,7 @@ def _cells(console: Console, flags: CompareOptions) -> list[Cell]:
 
 
 def _policies(console: Console, flags: CompareOptions) -> dict[str, Policy]:
-    """The policies by the names under which they are compared."""
+    """Return policies by the name that the comparison shows."""
     shelf = shelf_of(flags.plugins_dir)
     found = {}
     for name in flags.models:
@@ -225,7 +225,7 @@ def _policies(console: Console, flags: CompareOptions) -> dict[str, Policy]:
 
 @contextmanager
 def _place(flags: CompareOptions, num_cells: int) -> Iterator[Place]:
-    """Where it is to be played."""
+    """Return the executor: this process, worker processes or a Dask cluster."""
     clock = SystemClock()
     if flags.dask is not None:
         with remote_cluster(
@@ -247,7 +247,7 @@ def _place(flags: CompareOptions, num_cells: int) -> Iterator[Place]:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Plays what has not been played yet."""
+    """The replays of a comparison that are not in the result folder yet."""
 
     cells: list[Cell]
     keep: ResultFolder
@@ -255,7 +255,7 @@ class _Run:
     unkept: dict[str, str] = field(default_factory=dict)
 
     def play(self, place: Place) -> tuple[Comparison, bool]:
-        """The comparison, and whether it was stopped before it was whole."""
+        """Return the comparison, and whether it was stopped early."""
         results: dict[str, Mapping[str, Any]] = {}
         failures: dict[str, str] = {}
         for cell in self.cells:
@@ -287,7 +287,7 @@ class _Run:
                 status.update(f"played {len(results)} of {len(self.cells)}")
 
     def _store_result(self, cell: Cell, result: Mapping[str, Any]) -> None:
-        """A disk that is full costs nothing that was played: it goes on, and is shown."""
+        """Store a result; on error report it and go on."""
         try:
             self.keep.store_result(cell, result)
         except OSError as e:
@@ -298,7 +298,7 @@ class _Run:
 
 
 def _write(comparison: Comparison, out: Path | None) -> list[str]:
-    """What it came to, in files; returns what could not be written, and why."""
+    """Write the result files; return errors for those that could not be written."""
     if out is None:
         return []
     unwritten: list[str] = []

@@ -1,4 +1,4 @@
-"""Comparisons of models as people read them."""
+"""Tables of a comparison of models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAMED: Final = 10
 
 
 def show_comparison(console: Console, comparison: Comparison) -> None:
-    """Print means by model, and then what differs from the first model."""
+    """Print means by model and differences from the first model."""
     replays = {row.replay for row in comparison.rows}
     console.print(f"means over {_number(len(replays), 'replay')} of each model", highlight=False)
     if not comparison.is_complete:
@@ -48,7 +48,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
 
 
 def _unfinished(comparison: Comparison) -> Iterator[str]:
-    """Which jobs times leave out, and under which model they did not finish."""
+    """Return the jobs that times exclude, with the models under which they did not finish."""
     for model in comparison.models:
         missing = comparison.unfinished(model)
         if not missing:

@@ -1,4 +1,4 @@
-"""`optsched gpu-hours`: what queues and users have held, of a replay or of a watched cluster."""
+"""`optsched gpu-hours`: GPU hours of queues and users, from a replay or recorded snapshots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands have in common that play traces: how they are asked, and how they end."""
+"""Options of commands that replay traces."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Span(click.ParamType[int]):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> int:
-        """Milliseconds of a text such as 90s or 2h; plain numbers of days end in `d`."""
+        """Return the milliseconds of a duration such as 90s, 2h or 3d."""
         text = str(value)
         days = text.removesuffix("d")
         if text.endswith("d") and days.isdecimal():
@@ -76,5 +76,5 @@ _OPTIONS: Final = (
 
 
 def replay_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of a command that plays traces, but for models, seeds and where results go."""
+    """Add the options of trace replays, except models, seeds and outputs."""
     return reduce(lambda found, option: option(found), reversed(_OPTIONS), command)

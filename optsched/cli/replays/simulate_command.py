@@ -1,4 +1,4 @@
-"""`optsched simulate`: play a trace on virtual time and measure what came of it."""
+"""`optsched simulate`: replay a trace in virtual time and compute its metrics."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ _EVERY: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class SimulateOptions:
-    """What the command line asks for; see the help of `simulate`."""
+    """The command line's options; the help of `simulate` describes them."""
 
     model: str
     solver: str | None
@@ -192,7 +192,7 @@ def _read_input(console: Console, text: str, flags: SimulateOptions) -> Given:
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """A replay, what is written of it, and what it comes to."""
+    """A replay with its event file, checkpoints and metrics."""
 
     given: Given
     policy: Policy
@@ -212,22 +212,22 @@ class _Run:
 
     @property
     def num_events(self) -> int:
-        """How many have been recorded."""
+        """The number of recorded events."""
         return self.tally.num_events
 
     @property
     def options(self) -> Options:
-        """How the trace is played."""
+        """The options of the simulation."""
         flags = self.flags
         return Options(period_ms=flags.period, until_ms=flags.until, seed=flags.seed)
 
     @property
     def faults(self) -> dict[str, int]:
-        """What went wrong in rules, and how often."""
+        """Errors of plugins, and how often each occurred."""
         return {} if self.simulation is None else self.simulation.faults
 
     def play(self, solver: WorkerProcess | None, report_progress: Callable[[str], None]) -> bool:
-        """Play to the end; whether it was stopped before."""
+        """Replay to the end; return whether it was stopped early."""
         clock, flags = SystemClock(), self.flags
         self.began_s = clock.monotonic()
         self.simulation = Simulation(
@@ -280,7 +280,7 @@ class _Run:
 
     @property
     def _belongs_to(self) -> dict[str, Any]:
-        """What a checkpoint is of: it makes no sense for anything else."""
+        """Return the identity of the replay that a checkpoint belongs to."""
         flags = self.flags
         return {
             "optsched": __version__,
@@ -322,7 +322,7 @@ class _Run:
         self.simulation.restore(state)
 
     def _reread(self, record: Path, size: int) -> None:
-        """Measure again what was recorded, and drop what came after the checkpoint."""
+        """Replay the recorded events into the metrics, and drop those after the checkpoint."""
         with record.open("r+b") as file:
             data = file.read(size)
             if len(data) < size:
@@ -342,7 +342,7 @@ class _Run:
     # --- results ---------------------------------------------------------------------------------
 
     def truncate_partial_event(self) -> str:
-        """After the disk was full: cut off half an event at the end; says what is left.
+        """Cut off a partial event after a full disk; return what the file contains now.
 
         `result.json` says already that it is incomplete; it tells of these events where it can.
         """
@@ -357,7 +357,7 @@ class _Run:
         return f"the first {self.num_events} events are kept, marked as incomplete"
 
     def write_result(self, *, complete: bool) -> dict[str, Any]:
-        """What it came to, in the folder as well if there is one."""
+        """Return the result; write it to the folder if there is one."""
         played = self._played(complete=complete)
         flags = self.flags
         result = as_result(self.given, self.policy, self.options, flags.warm_up, played)
@@ -383,7 +383,7 @@ class _Run:
 
 @contextmanager
 def _stoppable(run: _Run) -> Iterator[None]:
-    """Signals stop a run between two sessions, not in the middle of one."""
+    """Delay signals to the end of the current session."""
 
     def stop(*_: object) -> None:
         run.stop = True

@@ -1,4 +1,4 @@
-"""The results of a replay as people read them."""
+"""Tables of the result of a replay."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def show_result(console: Console, result: Mapping[str, Any]) -> None:
-    """Print what was played and what came of it."""
+    """Print the replay's settings and metrics."""
     trace, metrics = result["trace"], result["metrics"]
     console.print(
         f"{trace['name']}: {trace['jobs']} jobs on {trace['nodes']} nodes, "

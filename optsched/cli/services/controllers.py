@@ -1,4 +1,4 @@
-"""`optsched controllers`: what users' objects need to happen, beside the scheduler.
+"""`optsched controllers`: the controllers of queues, jobs, JobFlows and PodGroups.
 
 Volcano's flags of `vc-controller-manager` are understood as they stand in its manifests. Those
 that have no meaning here are accepted, with one warning for all of them.

@@ -1,4 +1,4 @@
-"""Flags as Go programs write them, and those that all processes of a cluster share."""
+"""Go-style flags, and flags that all cluster processes share."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ log = logging.getLogger("optsched")
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """How the flags of a command are read that Go programs know, too.
+    """How a command reads Go-style flags.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Grammar:
 
 
 def translate(arguments: Iterable[str], grammar: Grammar) -> tuple[list[str], list[str]]:
-    """The arguments as click reads them, and the names of those that are left out.
+    """Return arguments in click's form, and the names of ignored flags.
 
     `--flag=true` becomes `--flag`, `--flag=false` becomes `--no-flag`; `-v=3` becomes `-v 3`.
     """
@@ -90,7 +90,7 @@ def _is_true(name: str, value: str) -> bool:
 
 
 class GoCommand(PlainCommand):
-    """A command that understands flags as Go programs write them."""
+    """A command that accepts Go-style flags."""
 
     grammar: ClassVar[Grammar]
 
@@ -101,12 +101,12 @@ class GoCommand(PlainCommand):
 
 
 def go_command(grammar: Grammar) -> type[GoCommand]:
-    """A class of commands whose flags have a grammar."""
+    """Return a command class for a flag grammar."""
     return type("GoCommand", (GoCommand,), {"grammar": grammar})
 
 
 def warn_ignored(ctx: click.Context) -> None:
-    """Name all flags without a meaning, once."""
+    """Warn once about all ignored flags."""
     if ctx.meta["ignored"]:
         log.warning("without a meaning here: %s", ", ".join(ctx.meta["ignored"]))
 
@@ -132,7 +132,7 @@ class Duration(click.ParamType[int]):
 
 
 def listen_options(default: str) -> Callable[[F], F]:
-    """Where health and metrics are served; read by `addresses` and `secure_metrics`."""
+    """Add the flags for health and metrics; `addresses` and `secure_metrics` read them."""
     options = (
         click.option("--listen-address", default=default, help="/metrics, /healthz and /readyz."),
         click.option("--healthz-address", default="", help=f"The same again, such as {HEALTHZ}."),
@@ -156,7 +156,7 @@ def listen_options(default: str) -> Callable[[F], F]:
 
 
 def election_options(what: str, lock_name: str) -> Callable[[F], F]:
-    """How one of several processes is elected; read by `election`."""
+    """Add the flags of leader election; `election` reads them."""
     options = (
         click.option("--leader-elect/--no-leader-elect", default=True, help=what),
         click.option(
@@ -189,7 +189,7 @@ def _apply_options(options: tuple[Callable[[F], F], ...], command: F) -> F:
 
 
 def election(given: Mapping[str, Any], lock_name: str) -> Election | None:
-    """The election that flags ask for; lock_name: where they name none."""
+    """Return the leader election settings. lock_name: the default name of the lease."""
     from optsched.kube.runtime.leader_election import Election, LeaseTimes
 
     if not given["leader_elect"]:
@@ -203,7 +203,7 @@ def election(given: Mapping[str, Any], lock_name: str) -> Election | None:
 
 
 def addresses(given: Mapping[str, Any]) -> Iterator[Address]:
-    """Where flags want health and metrics."""
+    """Return the addresses of health and metrics."""
     healthz = given["healthz_address"] or (HEALTHZ if given["enable_healthz"] else "")
     yield from (_address(text) for text in (given["listen_address"], healthz) if text)
 
@@ -218,7 +218,7 @@ def _address(text: str) -> Address:
 
 
 def secure_metrics(given: Mapping[str, Any]) -> SecureMetrics | None:
-    """Where flags want metrics over TLS; None where they name no certificate."""
+    """Return the settings of metrics over TLS; None without a certificate."""
     from optsched.kube.serving.certificate_sources import CertificateFiles
     from optsched.kube.serving.metrics_server import SecureMetrics
 

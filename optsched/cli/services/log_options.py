@@ -1,4 +1,4 @@
-"""What the processes of a cluster log: lines for people, or one JSON object a line."""
+"""Log output of cluster processes: text lines, or one JSON object per line."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def logging_options(command: F) -> F:
 
 
 class PlainFormatter(logging.Formatter):
-    """Writes one line for a message, whatever names of users it holds; tracebacks keep theirs."""
+    """Write each message as one line, control characters escaped; tracebacks keep their lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter`."""

@@ -105,7 +105,7 @@ def _label(text: str) -> tuple[str, str]:
 
 
 def state_folder() -> Path:
-    """The folder for dumps of this user (XDG Base Directory Specification)."""
+    """Return this user's folder for dumps (XDG Base Directory Specification)."""
     home = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     return Path(home).expanduser() / "optsched" / "dumps"
 

@@ -1,4 +1,4 @@
-"""`optsched webhook`: what is wrong is refused before it is stored, what is missing is filled in.
+"""`optsched webhook`: the admission webhook, which validates and defaults objects.
 
 Volcano's flags of `vc-webhook-manager` are understood as they stand in its manifests. Those that
 have no meaning here are accepted, with one warning for all of them.
@@ -228,7 +228,7 @@ def _settings(given: Mapping[str, Any]) -> Settings:
 
 
 def _gates(features: str) -> bool:
-    """Whether pods are held back, by features as in `Name=true,Other=false`."""
+    """Return whether pods get scheduling gates, from features such as `Name=true,Other=false`."""
     pairs = (feature.partition("=") for feature in features.split(",") if feature.strip())
     values = {name.strip(): value.strip().lower() for name, _, value in pairs}
     others = sorted(values.keys() - {GATING})
@@ -283,7 +283,7 @@ def _rules(given: Mapping[str, Any]) -> Rules:
 
 
 def _config(path: Path | None) -> Path | None:
-    """The file of resource groups, which has to be good to begin with."""
+    """Return the file of resource groups; it must be valid at start."""
     from optsched.admission.resource_groups import GroupsError, read_resource_groups
 
     if path is None:
@@ -299,7 +299,7 @@ def _config(path: Path | None) -> Path | None:
 
 
 def _names(service: str, namespace: str, url: str) -> list[str]:
-    """The names under which an API server may ask."""
+    """Return the names of the webhook's certificate."""
     host = urlsplit(url).hostname
     names = [f"{service}.{namespace}.svc", f"{service}.{namespace}", service]
     return [host, *names] if host else names

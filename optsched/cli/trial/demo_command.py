@@ -113,7 +113,7 @@ def _cell(last: Progress) -> str:
 
 
 def _as_expected(least: int, last: Progress) -> bool:
-    """With gangs all jobs finish; without, several jobs hold each other up."""
+    """Return whether all jobs finish with gangs, and several deadlock without."""
     finished = len(last.finished_at) == len(last.jobs)
     return finished if least == TASKS or len(last.jobs) == 1 else last.is_stuck
 
@@ -148,7 +148,7 @@ def _version(plane: ControlPlane) -> str:
 
 
 class _Real:
-    """A control plane with KWOK nodes, and `optsched scheduler` beside it."""
+    """A control plane with KWOK nodes and `optsched scheduler`."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self._plane = plane
@@ -200,7 +200,7 @@ class _Real:
 
 
 class _Emulated:
-    """The emulated cluster; its time passes as fast as it is computed."""
+    """The emulated cluster, in virtual time."""
 
     def __init__(self) -> None:
         policy = load_policy("volcano-default", lambda path: path.read_text())

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def default_directory() -> Path:
-    """Where the control plane lives unless told otherwise."""
+    """Return the default folder of the control plane."""
     return cache_directory(os.environ) / "local"
 
 
@@ -132,7 +132,7 @@ def _reported_errors() -> Iterator[None]:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """A line that changes on a terminal, a line for each message elsewhere."""
+    """Yield a progress callback: a status line on a terminal, one line per message otherwise."""
     console = PlainConsole(stderr=True, highlight=False)
     if not console.is_terminal:
         yield lambda message: console.print(Text(message))

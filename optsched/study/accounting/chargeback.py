@@ -1,4 +1,4 @@
-"""What queues and their users have held, to be charged to them: exact integers, nothing rounded.
+"""Accounting of what queues and users held, in exact integers.
 
 The unit is the GPU-microsecond: thousandths of a GPU times milliseconds. A GPU for an hour is
 3 600 000 000 of it; who shares a GPU is charged the thousandths that it asks for. Nothing is
@@ -48,7 +48,7 @@ _NODE: Final = "node"
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """What somebody has held, in GPU-microseconds and, where it says so, CPU-microseconds.
+    """Held amounts in GPU-microseconds and, where noted, CPU-microseconds.
 
     Attributes
     ----------
@@ -80,13 +80,13 @@ class Amounts:
 
     @property
     def useful(self) -> int:
-        """What was held and neither idle nor lost."""
+        """Held amounts that were neither idle nor lost."""
         return self.held - self.idle - self.evicted - self.failed
 
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What one user has held in one queue. user: empty where nobody is named."""
+    """The charge of one user in one queue. user: empty if no user is named."""
 
     queue: str
     user: str
@@ -95,23 +95,23 @@ class Charge:
 
 @dataclass(frozen=True, slots=True)
 class Chargeback:
-    """What everybody has held: one charge a queue and user, in this order."""
+    """All charges, one per queue and user, in this order."""
 
     charges: tuple[Charge, ...]
 
     @property
     def total(self) -> Amounts:
-        """Of all."""
+        """The total."""
         return sum((c.amounts for c in self.charges), Amounts())
 
     @property
     def by_queue(self) -> dict[str, Amounts]:
-        """Of each queue, in name order."""
+        """Amounts by queue, in name order."""
         return self._sum_by(lambda c: c.queue)
 
     @property
     def by_user(self) -> dict[str, Amounts]:
-        """Of each user, in name order."""
+        """Amounts by user, in name order."""
         return self._sum_by(lambda c: c.user)
 
     def _sum_by(self, name_of: Callable[[Charge], str]) -> dict[str, Amounts]:
@@ -122,7 +122,7 @@ class Chargeback:
         return dict(sorted(found.items()))
 
     def as_json(self) -> dict[str, Any]:
-        """Integers, with their unit; by queue and user, by queue, by user, and of all."""
+        """Return JSON: integers with units by queue and user, by queue, by user, and in total."""
         return {
             "unit": UNIT,
             "gpu_hour": HOUR_US,
@@ -136,14 +136,14 @@ class Chargeback:
 
     @property
     def lines(self) -> Iterator[list[str | int]]:
-        """The cells of each charge as `HEADER` names them: hours beside what they are made of."""
+        """Yield the cells of each charge as `HEADER` names them."""
         for each in self.charges:
             found = each.amounts
             hours = [hours_text(found.held), hours_text(found.evicted)]
             yield [each.queue, each.user, *hours, *as_numbers(found).values()]
 
     def as_csv(self) -> str:
-        """One line a queue and user."""
+        """Return CSV with one line per queue and user."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(HEADER)
@@ -164,7 +164,7 @@ HEADER: Final = ("queue", "user", "gpu_hours", "evicted_gpu_hours", *_COLUMNS.va
 
 
 def together(several: Iterable[Chargeback]) -> Chargeback:
-    """The sum of several."""
+    """Return the sum of several charges."""
     found: dict[tuple[str, str], Amounts] = defaultdict(Amounts)
     for each in several:
         for charge in each.charges:
@@ -173,12 +173,12 @@ def together(several: Iterable[Chargeback]) -> Chargeback:
 
 
 def as_numbers(found: Amounts) -> dict[str, int]:
-    """The integers by name, with their units."""
+    """Return the integers by name and unit."""
     return {_COLUMNS[f.name]: getattr(found, f.name) for f in fields(found)}
 
 
 def of_json(found: Mapping[str, Any]) -> Chargeback:
-    """What `Chargeback.as_json` has written."""
+    """Read what `Chargeback.as_json` wrote."""
     return Chargeback(
         tuple(
             Charge(c["queue"], c["user"], Amounts(**{k: c[v] for k, v in _COLUMNS.items()}))
@@ -188,14 +188,14 @@ def of_json(found: Mapping[str, Any]) -> Chargeback:
 
 
 def hours_text(held_us: int, digits: int = 6) -> str:
-    """Hours of so many microseconds, half of the last digit rounded up; no float is near."""
+    """Return microseconds as hours, rounded half up in integers."""
     scale = 10**digits
     whole, part = divmod((2 * held_us * scale + HOUR_US) // (2 * HOUR_US), scale)
     return f"{whole}.{part:0{digits}d}"
 
 
 def user_of(gang: Gang) -> str:
-    """Whom the use of a gang is charged to; empty where nobody is named.
+    """Return the user who is charged for a gang; empty if none is named.
 
     Its annotation `optsched.io/user`, which readers of traces set from their column of users; else
     the label `optsched.io/user` of its first pod that has one, else Crater's label
@@ -210,7 +210,7 @@ def user_of(gang: Gang) -> str:
 
 
 def chargeback(trace: Trace, events: Iterable[Event], *, warm_up_ms: int = 0) -> Chargeback:
-    """What a replay comes to; up to its last event."""
+    """Return the charges of a replay up to its last event."""
     book = Charging(trace, warm_up_ms)
     for event in events:
         book.add_event(event)
@@ -219,14 +219,14 @@ def chargeback(trace: Trace, events: Iterable[Event], *, warm_up_ms: int = 0) ->
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """A task on a node. since_ms: from when on it counts. milli, cpu_m: what it takes there."""
+    """A task's use of a node. since_ms: start of the charge. milli, cpu_m: its amounts."""
 
     since_ms: int
     milli: int
     cpu_m: int
 
     def held(self, until_ms: int, ran_ms: int | None) -> Amounts:
-        """What it has held, and what of that before its gang ran; ran_ms: None where it has not."""
+        """Return what it held, and what of it before its gang ran. ran_ms: None if it never ran."""
         held_ms = max(until_ms - self.since_ms, 0)
         before_ms = held_ms if ran_ms is None else min(max(ran_ms - self.since_ms, 0), held_ms)
         return Amounts(
@@ -234,13 +234,13 @@ class Usage:
         )
 
     def lost(self, from_ms: int, until_ms: int) -> int:
-        """What of it falls into a time whose work is lost."""
+        """Return how much of it falls into time whose work is lost."""
         return self.milli * max(until_ms - max(self.since_ms, from_ms), 0)
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A gang on its way: what its tasks take, and where they sit.
+    """A gang that has arrived: the requests and nodes of its tasks.
 
     since_ms: when the present run began; None while it does not run.
     """
@@ -253,7 +253,7 @@ class _Job:
 
 
 class Charging:
-    """Goes through a record once, event by event; what has finished is forgotten."""
+    """Accumulates charges event by event, in one pass; finished gangs are dropped."""
 
     def __init__(self, trace: Trace, warm_up_ms: int = 0) -> None:
         self._from_ms = warm_up_ms
@@ -265,7 +265,7 @@ class Charging:
         self._now_ms = 0
 
     def add_event(self, event: Event) -> None:
-        """What happens next."""
+        """Process the next event."""
         self._now_ms = event.at_ms
         match event:
             case Submit():
@@ -294,7 +294,7 @@ class Charging:
                 pass
 
     def total(self, until_ms: int | None = None) -> Chargeback:
-        """All charges up to an instant, the last event's if not given; tasks that sit count."""
+        """Return all charges up to an instant (default: the last event), with running tasks."""
         end_ms = self._now_ms if until_ms is None else until_ms
         found = dict(self._found)
         for job in self._jobs.values():
@@ -326,7 +326,7 @@ class Charging:
         self._found[job.payer] = sum(held, self._found[job.payer])
 
     def _start_grace_period(self, job: _Job, tasks: Iterable[str], cause: str) -> None:
-        """Pods that are evicted hold what they have until their grace period is over."""
+        """Charge evicted pods until their grace period ends."""
         if cause == _NODE or not job.grace_ms:
             return
         now_ms = max(self._now_ms, self._from_ms)
@@ -341,7 +341,7 @@ class Charging:
         self._sit(job, event.places)
 
     def _lose(self, job: _Job, lost_ms: int, cause: str) -> None:
-        """Work of a run that is lost: of each task as much of it as it was there for."""
+        """Charge the lost work of a run: for each task the part during which it ran."""
         from_ms = self._now_ms - lost_ms
         lost = sum(seat.lost(from_ms, self._now_ms) for seat in job.seats.values())
         kind = Amounts(failed=lost) if cause == _NODE else Amounts(evicted=lost)
@@ -352,7 +352,7 @@ class Charging:
 
 
 def chargeback_of_pictures(snapshots: Sequence[Snapshot]) -> Chargeback:
-    """What is held in a cluster from its first picture to its last one.
+    """Return the charges between the first and the last snapshot of a cluster.
 
     A pod holds what it asks for from when it was bound, or from the first picture on where that was
     before, until the first picture in which it has left its node. A gang that had its minimum and
@@ -375,7 +375,7 @@ def chargeback_of_pictures(snapshots: Sequence[Snapshot]) -> Chargeback:
 
 @dataclass(slots=True, eq=False)
 class _Watched:
-    """A gang through the pictures. ran_ms: since when it has its minimum; None while it has not."""
+    """A gang in recorded snapshots. ran_ms: since when its minimum runs, or None."""
 
     payer: tuple[str, str]
     first_ms: int
@@ -384,7 +384,7 @@ class _Watched:
     ran_ms: int | None = None
 
     def observe(self, gang: Gang | None, snapshot: Snapshot) -> None:
-        """What the next picture shows of it; None where it is gone."""
+        """Process the gang of the next snapshot; None if it is missing."""
         now_ms = snapshot.taken_ms
         tasks = gang.tasks if gang is not None else ()
         held = {t.key: t for t in tasks if t.status.holds_resources}
@@ -400,7 +400,7 @@ class _Watched:
         self._run(gang)
 
     def standing(self, until_ms: int) -> Amounts:
-        """What tasks have held that are still there."""
+        """Return the charges of tasks that still run."""
         held = (seat.held(until_ms, self.ran_ms) for _, seat in self.seats.values())
         return sum(held, Amounts())
 
@@ -430,7 +430,7 @@ _OVER: Final = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED})
 
 
 def _has_left_node(before: Task, now: Task | None) -> bool:
-    """Whether a pod has left its node; one of its name that was made again is another one."""
+    """Return whether a pod has left its node; a recreated pod of the same name is another pod."""
     return now is None or (before.uid, before.node) != (now.uid, now.node)
 
 

@@ -15,7 +15,7 @@ _COLUMNS = tuple(JobTimes.__dataclass_fields__)
 
 
 def columns_of(jobs: Iterable[JobTimes]) -> dict[str, list[object]]:
-    """Times of jobs as JSON, one list a field."""
+    """Return times of jobs as JSON, one list per field."""
     rows = [tuple(getattr(job, name) for name in _COLUMNS) for job in jobs]
     return {name: [row[i] for row in rows] for i, name in enumerate(_COLUMNS)}
 
@@ -28,13 +28,13 @@ class JobColumns:
 
     @classmethod
     def of_json(cls, found: Mapping[str, Sequence[Any]]) -> Self:
-        """What `columns_of` has written."""
+        """Read what `columns_of` wrote."""
         rows = zip(*(found[name] for name in _COLUMNS), strict=True)
         return cls({job.name: job for job in (JobTimes(*row) for row in rows)})
 
     @cached_property
     def finished(self) -> frozenset[str]:
-        """Names of the jobs that have done their work."""
+        """Names of the jobs that finished."""
         return frozenset(name for name, job in self.times.items() if job.ended_ms is not None)
 
 
@@ -46,11 +46,11 @@ class CommonJobs:
 
     @classmethod
     def from_columns(cls, columns: Iterable[JobColumns]) -> Self:
-        """Of all replays of one trace and seed."""
+        """Return the jobs that finished in all replays of one trace and seed."""
         return cls(frozenset.intersection(*(each.finished for each in columns)))
 
     def measure(self, jobs: JobColumns) -> dict[str, Any]:
-        """Figures of times over these jobs, named as in `study.metrics.Metrics`."""
+        """Return metrics of times over these jobs, named as in `Metrics`."""
         found = [job for name, job in jobs.times.items() if name in self.names]
         jct = [(j.ended_ms - j.arrived_ms) / 1000 for j in found if j.ended_ms is not None]
         queueing = [(j.started_ms - j.arrived_ms) / 1000 for j in found if j.started_ms is not None]

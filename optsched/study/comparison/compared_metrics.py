@@ -1,4 +1,4 @@
-"""The figures by which models are compared, and how they are read from results."""
+"""The metrics by which models are compared, and how to read them from results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure of `study.metrics.Metrics`.
+    """One metric of `Metrics`.
 
     Attributes
     ----------
@@ -36,11 +36,11 @@ class Figure:
 
     @property
     def is_judged(self) -> bool:
-        """Whether a difference can be for better or worse."""
+        """Whether a difference can be called better or worse."""
         return self.is_better_low is not None and not self.is_timed
 
     def value(self, metrics: Mapping[str, Any]) -> float | None:
-        """The figure of a replay; None where there was nothing to measure."""
+        """Return the metric of a replay; None if nothing was measured."""
         found: Any = metrics
         for step in self.path:
             found = None if found is None else found[step]

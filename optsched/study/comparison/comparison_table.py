@@ -1,4 +1,4 @@
-"""What a grid of replays comes to: figures of each cell, means of models, paired differences."""
+"""The results of a grid of replays: metrics by cell, means by model, paired differences."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FINISHED: Final = ("finished",)
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """A cell that has been played."""
+    """The result of one cell."""
 
     model: str
     trace: str
@@ -37,19 +37,19 @@ class Row:
 
     @property
     def replay(self) -> tuple[str, int]:
-        """Trace and seed, by which models are paired."""
+        """Trace and seed, which pair the models."""
         return self.trace, self.seed
 
     @cached_property
     def jobs(self) -> JobColumns | None:
-        """Times of its jobs; None where the result has none."""
+        """Times of the jobs; None if the result has none."""
         found = self.result.get("jobs")
         return None if found is None else JobColumns.of_json(found)
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """A grid that has been played, as far as it has.
+    """The results of a grid, possibly incomplete.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class Comparison:
         results: Mapping[str, Mapping[str, Any]],
         failures: Mapping[str, str],
     ) -> Self:
-        """Of the cells of a grid, their results by key, and what went wrong by name."""
+        """Return the comparison of a grid. results: by key of the cell. failures: by its name."""
         rows = [
             Row(cell.model, cell.trace, cell.seed, results[cell.key])
             for cell in cells
@@ -85,7 +85,7 @@ class Comparison:
 
     @classmethod
     def of_json(cls, found: Mapping[str, Any]) -> Self:
-        """What `as_json` has written."""
+        """Read what `as_json` wrote."""
         rows = [Row(c["model"], c["trace"], c["seed"], c["result"]) for c in found["cells"]]
         models = tuple(m["name"] for m in found["models"])
         return cls(models, rows, found["failures"], found["complete"])
@@ -97,7 +97,7 @@ class Comparison:
 
     @cached_property
     def common(self) -> Mapping[tuple[str, int], CommonJobs]:
-        """Of each trace and seed, the jobs that finished under every model."""
+        """The jobs that finished under every model, by trace and seed."""
         found: dict[tuple[str, int], list[JobColumns]] = {}
         for row in self.rows:
             if row.jobs is not None:
@@ -105,7 +105,7 @@ class Comparison:
         return {replay: CommonJobs.from_columns(columns) for replay, columns in found.items()}
 
     def value(self, row: Row, figure: Figure) -> float | None:
-        """A figure of a replay; times of jobs over those that finished under every model."""
+        """Return a metric of a replay; times count jobs that finished under every model."""
         if figure.path[0] not in _TIMES or row.jobs is None:
             return figure.value(row.result["metrics"])
         return figure.value(self._over_common[row.model, row.trace, row.seed])
@@ -119,7 +119,7 @@ class Comparison:
         }
 
     def unfinished(self, model: str) -> dict[tuple[str, int], tuple[str, ...]]:
-        """Jobs of each trace and seed that did not finish under a model but under another one."""
+        """Return jobs that finished under another model only, by trace and seed."""
         finished_elsewhere: dict[tuple[str, int], set[str]] = {}
         for row in self.rows:
             if row.jobs is not None:
@@ -133,19 +133,19 @@ class Comparison:
         }
 
     def has_equal_jobs(self, model: str) -> bool:
-        """Whether the same jobs finished under a model and under the first, in every replay."""
+        """Return whether a model and the first one finished equal jobs in every replay."""
         base = {r.replay: r for r in self.rows if r.model == self.models[0]}
         pairs = [(base[r.replay], r) for r in self.rows if r.model == model and r.replay in base]
         return all(_finished(one) == _finished(other) for one, other in pairs)
 
     def mean_of_model(self, model: str, figure: Figure) -> float | None:
-        """Over the replays of a model in which there is something to measure."""
+        """Return the mean over a model's replays that have a value."""
         found = [self.value(row, figure) for row in self.rows if row.model == model]
         values = [v for v in found if v is not None]
         return sum(values) / len(values) if values else None
 
     def difference(self, model: str, figure: Figure) -> Difference | None:
-        """Of a model to the first, over the traces that both have played; None of none.
+        """Return the paired difference to the first model; None without common traces.
 
         Replays of one trace with several seeds count as one pair, by their mean: a solver's seed
         tells nothing about other traces.
@@ -153,7 +153,7 @@ class Comparison:
         return self._differences[model][figure.name]
 
     def verdict(self, model: str, figure: Figure) -> str:
-        """Whether a model is better or worse than the first; empty where that is not known.
+        """Return whether a model is better or worse than the first; empty if unclear.
 
         No model is where other jobs have finished, in any figure but their number.
         """
@@ -166,7 +166,7 @@ class Comparison:
 
     @property
     def reservations(self) -> list[str]:
-        """Why differences are not called better or worse: one sentence a reason, no full stop."""
+        """Return why no difference is called better or worse: sentences without a full stop."""
         found, others = [], self.models[1:]
         pairs = min((len(self._pairs(model)) for model in others), default=0)
         if others and pairs < self.least_pairs:
@@ -203,7 +203,7 @@ class Comparison:
         return paired_differences(table, max(len(self.models) - 1, 1))
 
     def _pairs(self, model: str) -> list[list[tuple[Row, Row]]]:
-        """Replays of the first model and of another one, those of the same trace together."""
+        """Return pairs of replays of the first and another model, grouped by trace."""
         base = {row.replay: row for row in self.rows if row.model == self.models[0]}
         found: dict[object, list[tuple[Row, Row]]] = {}
         for row in self.rows:
@@ -218,7 +218,7 @@ class Comparison:
         return sum(apart) / len(apart) if apart else None
 
     def as_json(self) -> dict[str, Any]:
-        """All of it."""
+        """Return the comparison as JSON."""
         return {
             "apiVersion": "optsched.io/v1alpha1",
             "kind": "Comparison",
@@ -259,12 +259,12 @@ class Comparison:
         }
 
     def charges(self, model: str) -> Chargeback:
-        """What queues and users have held under a model, all of its cells together."""
+        """Return the charges of queues and users under a model, over all its cells."""
         of = (of_json(row.result["gpu_hours"]) for row in self.rows if row.model == model)
         return together(of)
 
     def gpu_hours_as_csv(self) -> str:
-        """One line a cell, queue and user."""
+        """Return CSV with one line per cell, queue and user."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(["model", "trace", "seed", *HEADER])
@@ -274,7 +274,7 @@ class Comparison:
         return text.getvalue()
 
     def as_csv(self) -> str:
-        """One line a cell, one column a figure; empty where there was nothing to measure."""
+        """Return CSV with one line per cell and one column per metric; empty if not measured."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         columns = [f"{f.name} ({f.unit})" if f.unit else f.name for f in FIGURES]
@@ -287,5 +287,5 @@ class Comparison:
 
 
 def _finished(row: Row) -> object:
-    """The jobs that finished; their number where the result has no jobs."""
+    """Return the jobs that finished; only their number if the result lists no jobs."""
     return row.result["metrics"]["finished"] if row.jobs is None else row.jobs.finished

@@ -1,4 +1,4 @@
-"""Figures and their differences as people read them."""
+"""Text of metrics and their differences."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ UNKNOWN: Final = "–"
 
 
 def verdict(figure: Figure, mean: float) -> str:
-    """Whether a difference is for the better; empty where a figure is neither good nor bad."""
+    """Return `better` or `worse`; empty for metrics without a direction."""
     if figure.is_better_low is None:
         return ""
     return "better" if (mean < 0) == figure.is_better_low else "worse"
 
 
 def value_text(figure: Figure, value: float | None) -> str:
-    """A figure with its unit."""
+    """Return a value with its unit."""
     if value is None:
         return UNKNOWN
     if figure.unit == "s":
@@ -31,7 +31,7 @@ def value_text(figure: Figure, value: float | None) -> str:
 
 
 def signed_text(figure: Figure, value: float | None) -> str:
-    """A difference with its sign, where it does not look like none."""
+    """Return a difference with its sign, unless it rounds to zero."""
     if value is None:
         return UNKNOWN
     size = value_text(figure, abs(value))

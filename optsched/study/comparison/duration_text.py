@@ -1,10 +1,10 @@
-"""Lengths of time as people read them."""
+"""Text of durations."""
 
 from __future__ import annotations
 
 
 def duration_text(seconds: float) -> str:
-    """A duration with three figures or so: 0.9s, 12.5s, 1h30m, 3d04h."""
+    """Return a duration with about three digits: 0.9s, 12.5s, 1h30m, 3d04h."""
     if seconds < 60:
         return f"{seconds:.1f}s"
     minutes = round(seconds / 60)

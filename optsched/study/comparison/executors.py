@@ -1,4 +1,4 @@
-"""Where the cells of a grid are played: in this process, or on a cluster of Dask.
+"""Executors of a grid's cells: this process, worker processes or a Dask cluster.
 
 Dask moves pickled code between processes: whoever reaches a scheduler of Dask can run anything on
 its workers. Clusters that are made here listen on the loopback interface alone, and one elsewhere
@@ -33,12 +33,12 @@ WORKERS_S = 60
 
 
 class PlaceError(Exception):
-    """Cells can not be played there; says why and what would do."""
+    """An executor can not be used; the message gives reason and remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A cell that was played: its result, or why there is none."""
+    """The result of a cell, or its error."""
 
     cell: Cell
     result: Mapping[str, Any] | None
@@ -46,15 +46,15 @@ class Done:
 
 
 class Place(Protocol):
-    """Plays cells, in any order."""
+    """Runs cells in any order."""
 
     def play(self, cells: Iterable[Cell]) -> Iterator[Done]:
-        """Every cell once, as they get done."""
+        """Yield every cell once, as it finishes."""
 
 
 @dataclass(frozen=True)
 class Here:
-    """Plays one cell after the other in this process."""
+    """Runs cells sequentially in this process."""
 
     clock: Clock
 
@@ -69,7 +69,7 @@ class Here:
 
 @dataclass(frozen=True)
 class OnDask:
-    """Plays cells on the workers of a cluster; those of a worker that dies go to another one."""
+    """Runs cells on Dask workers; cells of a failed worker move to another one."""
 
     client: Client
     clock: Clock
@@ -98,7 +98,7 @@ def _fault_of(future: Future[Any]) -> str:
 
 
 class VersionError(Exception):
-    """A worker of another version, which could decide otherwise."""
+    """A worker has another version, which could decide differently."""
 
 
 def _played(cell: Cell, clock: Clock, wanted: str) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def _played(cell: Cell, clock: Clock, wanted: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Files of a connection to a scheduler of Dask: who signs, who we are, and our key."""
+    """TLS files for a Dask scheduler: CA certificate, client certificate and key."""
 
     ca: Path | None = None
     cert: Path | None = None
@@ -119,13 +119,13 @@ class Tls:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all are there."""
+        """Whether all files are given."""
         return None not in (self.ca, self.cert, self.key)
 
 
 @contextmanager
 def local_cluster(num_workers: int, clock: Clock) -> Iterator[OnDask]:
-    """Workers of our own, one thread each, that nobody else can reach over the network.
+    """Yield local workers of one thread each, on the loopback interface only.
 
     Raises `PlaceError` where Dask is not installed.
     """
@@ -148,7 +148,7 @@ def local_cluster(num_workers: int, clock: Clock) -> Iterator[OnDask]:
 
 @contextmanager
 def remote_cluster(address: str, tls: Tls, clock: Clock) -> Iterator[OnDask]:
-    """The cluster of a scheduler of Dask.
+    """Yield the cluster of a Dask scheduler.
 
     Raises `PlaceError` where Dask is not installed, the address is none, it would be spoken to
     over the network without TLS, or nobody answers there.
@@ -184,7 +184,7 @@ def remote_cluster(address: str, tls: Tls, clock: Clock) -> Iterator[OnDask]:
 
 
 def _shake_hands(address: str, security: Security | None) -> None:
-    """Find out whether anybody there speaks as Dask does; OSError or TimeoutError where not.
+    """Check that a Dask scheduler answers; raise OSError or TimeoutError if not.
 
     `Client` waits for ever for one who takes a connection and says nothing. In a thread, for the
     one who asks may have a loop that runs.
@@ -216,7 +216,7 @@ def _shake_hands(address: str, security: Security | None) -> None:
 
 
 def _check_files(address: str, security: Security) -> None:
-    """Refuse files that are no certificates, or a key of another one, before anybody is asked."""
+    """Refuse invalid certificates and mismatched keys before connecting."""
     try:
         security.get_connection_args("client")
     except (OSError, ValueError) as e:
@@ -225,7 +225,7 @@ def _check_files(address: str, security: Security) -> None:
 
 
 def check_address(address: str, tls: Tls) -> None:
-    """Refuse addresses that are none, and those beyond this machine without TLS."""
+    """Refuse invalid addresses, and remote ones without TLS."""
     parts = urlsplit(address)
     try:
         is_whole = parts.scheme in ("tcp", "tls") and parts.hostname and parts.port

@@ -1,4 +1,4 @@
-"""A grid of replays: models × traces × seeds. Each cell can be played by itself, anywhere."""
+"""A grid of replays: models × traces × seeds. Cells are independent of each other."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """What tells it apart from every other replay: a digest of all that it is made of."""
+        """The identity of the replay: a digest of everything that it depends on."""
         options = self.options
         parts = [
             __version__,
@@ -67,11 +67,11 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The name that users see."""
         return f"{self.model} on {self.trace}, seed {self.seed}"
 
     def played(self, clock: Clock) -> dict[str, Any]:
-        """Play it; the result as JSON, with series of it beside its figures."""
+        """Replay the cell; return its metrics and series as JSON."""
         given, policy, options, warm_up_ms = self.given, self.policy, self.options, self.warm_up_ms
         with solver_of(policy) as solver:
             played = play(given, policy, options, warm_up_ms=warm_up_ms, solver=solver, clock=clock)
@@ -88,7 +88,7 @@ def cells_of(
     options: Options,
     warm_up_ms: int = 0,
 ) -> list[Cell]:
-    """Every model on every trace with every seed, in this order; `given` as by `read_traces`."""
+    """Return cells by model, trace and seed, in this order; `given` is from `read_traces`."""
     return [
         Cell(model, trace, seed, found, policy, replace(options, seed=seed), warm_up_ms)
         for model, policy in policies.items()
@@ -97,7 +97,7 @@ def cells_of(
 
 
 def seeded(source: str, seed: int) -> str:
-    """The name of a synthetic trace with a seed, where it does not have one of its own."""
+    """Return the name of a synthetic trace with the seed, unless it names one."""
     if not source.startswith(SYNTHETIC) or "seed=" in source:
         return source
     comma = "" if source == SYNTHETIC else ","
@@ -107,7 +107,7 @@ def seeded(source: str, seed: int) -> str:
 def read_traces(
     sources: Sequence[str], seeds: Sequence[int], trace_format: str | None, nodes: Path | None
 ) -> dict[tuple[str, int], Given]:
-    """The traces of a grid by source and seed; one that takes no seed is read once.
+    """Return traces by source and seed; a trace without a seed is read once.
 
     Raises `InstanceError` or `SyntheticError` for one that can not be read.
     """

@@ -1,4 +1,4 @@
-"""Models as data: what one says by key, so that results tell it and several can be compared."""
+"""Models as JSON, so that results can contain and compare them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def definition(policy: Policy) -> dict[str, Any]:
-    """What a model says, as JSON: the same for all models that decide alike."""
+    """Return a model as JSON; equal for models that decide equally."""
     budgets = policy.budgets
     return {
         "name": policy.name,
@@ -46,7 +46,7 @@ def _plugin(plugin: TierPlugin) -> dict[str, Any]:
 
 
 def flat(model: Mapping[str, Any]) -> dict[str, str]:
-    """A definition by key, in order."""
+    """Return a definition as flat key-value pairs, in order."""
     found = {"actions": ", ".join(model["actions"])}
     for number, tier in enumerate(model["tiers"], 1):
         for plugin in tier:

@@ -1,4 +1,4 @@
-"""Figures of plans for one cluster that can be compared whichever model has made them."""
+"""Measures of plans that are comparable between models."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlanMeasures:
-    """What a plan comes to. None where there is nothing to measure.
+    """Measures of a plan. None if nothing can be measured.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class PlanMeasures:
 
 
 def measure_plan(snapshot: Snapshot, plan: Plan) -> PlanMeasures:
-    """The figures of a plan for the snapshot that it was made for."""
+    """Return the measures of a plan for its snapshot."""
     bound = [a for a in plan.actions if isinstance(a, Allocate)]
     evicted = [a for a in plan.actions if isinstance(a, Evict)]
     after = _After(snapshot, plan)
@@ -115,7 +115,7 @@ def _gap(plan: Plan) -> float | None:
 
 
 class _After:
-    """Who sits where once a plan is carried out."""
+    """The placements after a plan is executed."""
 
     def __init__(self, snapshot: Snapshot, plan: Plan) -> None:
         self._snapshot = snapshot
@@ -135,11 +135,11 @@ class _After:
         self._weight = {q.name: max(q.weight, 1) for q in snapshot.queues}
 
     def weight(self, queue: str) -> int:
-        """By which a queue's share is divided."""
+        """The weight that divides a queue's share."""
         return self._weight.get(queue, 1)
 
     def shares(self) -> Mapping[str, float]:
-        """Dominant shares of the queues that hold or ask for anything, by name."""
+        """Dominant shares by name, of queues with allocations or requests."""
         total = Counter[str]()
         for node in self._snapshot.nodes:
             total.update(dict(node.allocatable))
@@ -181,12 +181,12 @@ class _After:
         return lost / idle
 
     def _used_gpu_milli(self, name: str, book: GpuBook) -> int:
-        """Thousandths of the GPUs of a node."""
+        """Return the used thousandths of a node's GPUs."""
         plain = WHOLE * len(book.free) - sum(book.free)
         return plain + sum(vgpu_milli(task.shape, self._nodes[name]) for task in self.tasks[name])
 
     def _gpu_books(self) -> dict[str, GpuBook]:
-        """What is free of the GPUs of nodes that are up."""
+        """Return the free GPUs of ready nodes."""
         books = {n.name: GpuBook(n) for n in self._snapshot.nodes if n.ready}
         for name, book in books.items():
             for task in self.tasks[name]:

@@ -1,4 +1,4 @@
-"""Cells that were played are kept in a folder, so that no cell is played twice."""
+"""A folder of results, so that no cell is replayed twice."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _PARTS: Final = {"metrics", "gpu_hours", "jobs"}
 
 @dataclass(frozen=True, slots=True)
 class ResultFolder:
-    """A folder with one file for each cell, by its key; None keeps nothing."""
+    """A folder with one file per cell, by key; None stores nothing."""
 
     folder: Path | None
 
     def load_result(self, cell: Cell) -> Mapping[str, Any] | None:
-        """The result of a cell, if it was played to the end; anything else there is none."""
+        """Return the complete result of a cell, or None."""
         if self.folder is None:
             return None
         try:
@@ -37,7 +37,7 @@ class ResultFolder:
         return found if whole else None
 
     def store_result(self, cell: Cell, result: Mapping[str, Any]) -> None:
-        """Keep a result. Raises OSError where it can not be written; what was there stays."""
+        """Store a result atomically. Raises OSError; then the previous file stays."""
         if self.folder is None:
             return
         path = self._path(self.folder, cell)

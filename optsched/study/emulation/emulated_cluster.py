@@ -1,4 +1,4 @@
-"""A cluster that exists in memory only: objects, a scheduler, and nodes that run what they get.
+"""A cluster in memory: objects, a scheduler, and emulated nodes.
 
 It stands behind the same ports as a real cluster, so that whatever is played on one can be played
 on the other. Time passes when it is told to.
@@ -28,7 +28,7 @@ FAIL_ANNOTATION = "optsched.io/fail"
 
 
 class EmulatedCluster:
-    """Objects by kind and key, decided upon by sessions.
+    """Objects by kind and key, scheduled by sessions.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class EmulatedCluster:
             self._objects[obj["kind"], _key(obj)] = obj
 
     def delete(self, kind: str, key: str) -> None:
-        """Delete an object; nothing happens when it is not there."""
+        """Delete an object if it exists."""
         self._objects.pop((kind, key), None)
 
     def objects(self, kind: str) -> Iterator[dict[str, Any]]:
@@ -77,7 +77,7 @@ class EmulatedCluster:
         meta["annotations"] = {**meta.get("annotations", {}), **annotations}
 
     def advance(self, milliseconds: int) -> None:
-        """Let time pass: pods end that are told to, then a session is held."""
+        """Advance the time: end pods as annotated, then run a session."""
         self.now_ms += milliseconds
         for pod in self.objects("Pod"):
             _end_if_requested(pod)

@@ -1,4 +1,4 @@
-"""The gang experiment: jobs that need all their tasks at once, with gangs and without.
+"""The gang experiment: jobs that need all tasks together, with and without gang scheduling.
 
 Each job has 2 parameter servers of 1 CPU and 4 workers of 2 CPU, 10 CPU in all, and makes progress
 only while all six run. On 4 nodes of 4 CPU one job fits at a time. Slides of kube-batch and Volcano
@@ -23,7 +23,7 @@ SCHEDULER = "optsched"
 
 
 class Stage(Protocol):
-    """A cluster to play on."""
+    """The cluster of the experiment."""
 
     def apply(self, manifests: Sequence[Mapping[str, Any]]) -> None:
         """Create objects."""
@@ -32,18 +32,18 @@ class Stage(Protocol):
         """The pods of the experiment."""
 
     def complete(self, names: Sequence[str]) -> None:
-        """Let pods end well."""
+        """Let pods succeed."""
 
     def clear(self) -> None:
-        """Delete all pods and pod groups of the experiment, and wait until they are gone."""
+        """Delete all pods and PodGroups of the experiment, and wait for it."""
 
     def advance(self) -> float:
-        """Let a little time pass; returns seconds since some start."""
+        """Let a little time pass; return a monotonic time in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """Where a job stands: tasks that run, tasks that have ended well, CPUs that it holds."""
+    """The state of a job: running tasks, succeeded tasks and CPUs held."""
 
     running: int = 0
     succeeded: int = 0
@@ -51,7 +51,7 @@ class JobState:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all its tasks have ended well."""
+        """Whether all tasks have succeeded."""
         return self.succeeded == TASKS
 
 
@@ -78,7 +78,7 @@ class Progress:
     is_stuck: bool = False
 
     def deadlock(self, num_cpus: int) -> str:
-        """Who holds what of so many CPUs, and that it helps nobody."""
+        """Return a sentence about the deadlock: which job holds how many CPUs."""
         holding = [job for job in self.jobs.values() if job.running]
         held = sum(job.cpus for job in holding)
         return (
@@ -87,12 +87,12 @@ class Progress:
 
     @property
     def is_finished(self) -> bool:
-        """Whether there is nothing left to wait for."""
+        """Whether the experiment has ended."""
         return self.is_stuck or all(job.is_complete for job in self.jobs.values())
 
 
 def job_manifests(jobs: Sequence[str], min_member: int) -> list[dict[str, Any]]:
-    """A PodGroup for each job, and the pods in turn, as controllers make them side by side."""
+    """Return a PodGroup per job, and pods in the interleaved order of parallel controllers."""
     pods = [
         _pod(job, role, index, cpus)
         for role, number, cpus in ROLES
@@ -105,7 +105,7 @@ def job_manifests(jobs: Sequence[str], min_member: int) -> list[dict[str, Any]]:
 def play(
     stage: Stage, num_jobs: int, min_member: int, run_seconds: float, quiet_seconds: float
 ) -> Iterator[Progress]:
-    """Play one round; yields the progress after every step, the last one when it is over.
+    """Run one round; yield the progress after every step.
 
     Parameters
     ----------

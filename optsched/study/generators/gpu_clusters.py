@@ -23,7 +23,7 @@ _CPU, _MEM, _PER_NODE = 96, 768 * GIB, 8
 
 @dataclass(frozen=True)
 class GpuCluster:
-    """Nodes filled by chance, gangs of several sizes.
+    """Randomly filled nodes, gangs of several sizes.
 
     Every node has 96 CPU, 768 GiB and 8 GPU. Tasks ask for 1, 2, 4 or 8 GPU with 80 GiB and c CPU
     for each, c drawn from the first `num_ratios` of 4, 6, 8, 10, 12 (from 10 alone when it is 1).
@@ -36,7 +36,7 @@ class GpuCluster:
     seed: int = 0
 
     def snapshot(self) -> Snapshot:
-        """The cluster, always the same for the same numbers."""
+        """Return the cluster, which depends on the parameters alone."""
         rng = np.random.default_rng(self.seed)
         ratios = (10,) if self.num_ratios == 1 else _CPU_PER_GPU[: self.num_ratios]
         shapes = {(g, c): _shape(g, 1000 * g * c) for g in _GPUS for c in ratios}
@@ -93,7 +93,7 @@ class EqualGangs:
     seed: int = 0
 
     def snapshot(self) -> Snapshot:
-        """The cluster, always the same for the same numbers."""
+        """Return the cluster, which depends on the parameters alone."""
         rng = np.random.default_rng(self.seed)
         shapes = [
             _shape(_GPUS[i % 4], _GPUS[i % 4] * (4000 + 320 * (i // 4)))

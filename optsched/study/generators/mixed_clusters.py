@@ -33,7 +33,7 @@ _RUNNING_PART = 0.6
 
 @dataclass(frozen=True)
 class MixedCluster:
-    """Four node kinds, nearly full, with gangs of many shapes that wait.
+    """Four node classes, nearly full, and many different waiting gangs.
 
     Every second node with GPUs is tainted; pods that ask for GPUs tolerate the taint, some of the
     others do. Queues form a tree of two levels. Requests are drawn from `num_shapes` shapes.
@@ -54,7 +54,7 @@ class MixedCluster:
     seed: int = 0
 
     def snapshot(self) -> Snapshot:
-        """The cluster, always the same for the same numbers."""
+        """Return the cluster, which depends on the parameters alone."""
         rng = np.random.default_rng(self.seed)
         nodes = [_empty_node(i, rng) for i in range(self.num_nodes)]
         shapes = [_shape(rng) for _ in range(self.num_shapes)]
@@ -90,7 +90,7 @@ class MixedCluster:
         teams: Sequence[str],
         rng: np.random.Generator,
     ) -> tuple[list[Node], list[Gang]]:
-        """Nodes with pods that run on them, and the gangs of those pods."""
+        """Return nodes with running pods, and the gangs of those pods."""
         members: dict[str, list[Task]] = {}
         filled = []
         for node in nodes:

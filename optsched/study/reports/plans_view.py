@@ -95,7 +95,7 @@ class PlansData:
 
     @property
     def legend(self) -> list[Key]:
-        """What colours mean."""
+        """The legend of the colours."""
         names: dict[int, list[str]] = {}
         for queue, colour in self.colour_of.items():
             names.setdefault(colour, []).append(queue)

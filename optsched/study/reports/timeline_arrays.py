@@ -1,4 +1,4 @@
-"""How a story is looked at: colours of queues, the axis of time, and its stays as arrays."""
+"""A timeline prepared for charts: queue colours, time axis and stays as arrays."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STRETCHES: Final = 240
 
 @dataclass(frozen=True)
 class View:
-    """A story, and what all charts of it have in common.
+    """A timeline with the scales and colours that all its charts share.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class View:
 
     @classmethod
     def from_timeline(cls, timeline: Timeline) -> View:
-        """The usual one."""
+        """Return the view of a timeline."""
         weight: Counter[int] = Counter({timeline.jobs[s.job].queue: 0 for s in timeline.stays})
         for job in timeline.jobs:
             weight[job.queue] += 0
@@ -72,37 +72,37 @@ class View:
         return cls(timeline, colour, tuple(names))
 
     def colour_of(self, job: int) -> int:
-        """Of the queue of a job."""
+        """Return the colour of a job's queue."""
         return self.colour[self.timeline.jobs[job].queue]
 
     @property
     def legend(self) -> list[Key]:
-        """What colours mean."""
+        """The legend of the colours."""
         return [Key(f"f{i}", name) for i, name in enumerate(self.colours)]
 
     # --- time ------------------------------------------------------------------------------------
 
     def x(self, at_ms: float) -> float:
-        """Where an instant is on the axis of time."""
+        """Return the x of an instant on the time axis."""
         return time_x(at_ms, self.timeline.end_ms)
 
     @cached_property
     def edges(self) -> Floats:
-        """Of equal stretches of time."""
+        """Return the edges of equal time bins."""
         made: Floats = np.linspace(0, self.timeline.end_ms, STRETCHES + 1)
         return made
 
     @cached_property
     def edges_x(self) -> list[float]:
-        """Where these are, to whole units."""
+        """Return the x of the edges in whole units."""
         return [round(self.x(edge), 1) for edge in self.edges]
 
     def time_axis(self, top: float, bottom: float) -> list[Markup]:
-        """Lines at round instants, and what they are below them."""
+        """Return grid lines at round instants with their labels."""
         return time_axis(self.timeline.end_ms, top, bottom)
 
     def slider_line(self, top: float, bottom: float, at_ms: int) -> Markup:
-        """The line that the slider moves."""
+        """Return the line that the slider moves."""
         return svg.line(
             (self.x(at_ms), top),
             (self.x(at_ms), bottom),
@@ -115,24 +115,24 @@ class View:
 
     @cached_property
     def spans(self) -> tuple[Ints, Ints]:
-        """When each stay begins and ends."""
+        """Begin and end of each stay."""
         stays = self.timeline.stays
         return column([s.from_ms for s in stays]), column([s.to_ms for s in stays])
 
     @cached_property
     def display_spans(self) -> tuple[Ints, Ints]:
-        """The same for who looks at an instant: what goes on is there at the end of the story."""
+        """Begin and end of each stay for display; ongoing stays include the end of the timeline."""
         begins, ends = self.spans
         return begins, ends + column([s.why == GOES_ON for s in self.timeline.stays])
 
     @cached_property
     def gpu_milli(self) -> Floats:
-        """Thousandths that each stay holds."""
+        """Thousandths of GPUs that each stay holds."""
         return column([s.milli * len(s.lanes) for s in self.timeline.stays]).astype(np.float64)
 
     @cached_property
     def stay_colours(self) -> Ints:
-        """The colour of each stay."""
+        """The colour index of each stay."""
         return column([self.colour_of(s.job) for s in self.timeline.stays])
 
     @cached_property
@@ -142,7 +142,7 @@ class View:
 
     @cached_property
     def instants(self) -> Ints:
-        """Instants for a film: of every change where there are few, equally far apart else."""
+        """Return the instants of the slider: every change if there are few, else equidistant."""
         timeline = self.timeline
         times = {t for s in timeline.stays for t in (s.from_ms, s.to_ms)}
         times |= {t for _, a, b in timeline.down for t in (a, b)} | {0, timeline.end_ms}
@@ -155,19 +155,19 @@ class View:
 
     @cached_property
     def frame_shown(self) -> int:
-        """The first instant at which as much is held as ever."""
+        """Return the first instant with the highest allocation."""
         rows = np.zeros_like(self.stay_nodes)
         found = at_instants(self.display_spans, self.gpu_milli, rows, 1, self.instants)
         return int(np.argmax(found.round()))
 
 
 def time_x(at_ms: float, end_ms: int) -> float:
-    """Where an instant is on an axis from 0 to an end."""
+    """Return the x of an instant on an axis from 0 to the end."""
     return LEFT + (RIGHT - LEFT) * at_ms / end_ms
 
 
 def time_axis(end_ms: int, top: float, bottom: float) -> list[Markup]:
-    """Lines at round instants, and what they are below them."""
+    """Return grid lines at round instants with their labels."""
     parts = []
     for at_ms, words in time_ticks(end_ms):
         x = time_x(at_ms, end_ms)
@@ -180,7 +180,7 @@ def time_axis(end_ms: int, top: float, bottom: float) -> list[Markup]:
 
 
 def names_title(words: str) -> Markup:
-    """What the names left of a chart are of; above them."""
+    """Return the title above the names left of a chart."""
     return svg.text((LEFT - 8, 11), words, text_anchor="end", class_="axistitle")
 
 
@@ -197,12 +197,12 @@ _ENDS: Final = {
 
 
 def describe_end(why: str) -> str:
-    """How a stay or a run ends."""
+    """Return how a stay or a run ends, in words."""
     return _ENDS.get(why, f"ended by {why}")
 
 
 def lanes_text(view: View, stay: Stay) -> str:
-    """Which GPUs a task has: GPU 0–3, half of GPU 2."""
+    """Return a task's GPUs in words: GPU 0–3, half of GPU 2."""
     lanes = view.timeline.lanes
     if lanes.unit == "CPU":
         return f"{stay.milli / 1000:g} CPU"
@@ -213,12 +213,12 @@ def lanes_text(view: View, stay: Stay) -> str:
 
 
 def ranges(numbers: tuple[int, ...]) -> str:
-    """Rising numbers with neighbours together: 0–3, 6."""
+    """Return increasing numbers as ranges: 0–3, 6."""
     return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in together(numbers))
 
 
 def together(numbers: tuple[int, ...]) -> list[tuple[int, int]]:
-    """First and last of each stretch of neighbours."""
+    """Yield first and last number of each range of neighbours."""
     found: list[tuple[int, int]] = []
     for number in sorted(numbers):
         if found and found[-1][1] + 1 == number:
@@ -229,11 +229,11 @@ def together(numbers: tuple[int, ...]) -> list[tuple[int, int]]:
 
 
 def run_text(run: Run) -> str:
-    """When a gang ran and how that ended."""
+    """Return when a gang ran and how that ended, in words."""
     by = f", for {run.by}" if run.by and run.why != "node" else f" ({run.by})" if run.by else ""
     return f"ran from {moment(run.from_ms)} to {moment(run.to_ms)}: {describe_end(run.why)}{by}"
 
 
 def waited_ms(job: Job, end_ms: int) -> int:
-    """How long a gang waited for its minimum, all in all."""
+    """Return how long a gang waited for its minimum in total."""
     return sum(b - a for a, b in job.waits(end_ms))

@@ -1,4 +1,4 @@
-"""What queues and users have had, in hours of GPUs."""
+"""GPU hours of queues and users."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COLUMNS: Final = ("gangs", "GPU hours", "of all", "idle", "lost to others", "lo
 
 
 def usage_section(found: Chargeback) -> Section:
-    """Hours by queue, by user, and by both where there is more than one of each."""
+    """Return GPU hours by queue, by user, and by both if there are several of each."""
     whole = found.total
     queues = [([name], amounts) for name, amounts in found.by_queue.items()]
     tables = [_table("By queue", ("queue",), queues, whole)]

@@ -74,12 +74,12 @@ def _reason_row(timeline: Timeline, job: Job) -> tuple[Cell, ...]:
 
 
 def quantile(ordered: Sequence[int], in_hundred: int) -> int:
-    """The nearest rank of rising values; at least one value."""
+    """Return the nearest-rank quantile of at least one increasing value."""
     return ordered[max(-(-len(ordered) * in_hundred // 100), 1) - 1]
 
 
 def wait_chart(timeline: Timeline) -> Chart:
-    """A row for each queue: quantiles of the time that its gangs waited, so far or to their end."""
+    """Return a chart with quantiles of waiting times, one row per queue."""
     times: dict[str, list[int]] = {}
     for job in timeline.jobs:
         times.setdefault(timeline.queues[job.queue], []).append(waited_ms(job, timeline.end_ms))
@@ -101,7 +101,7 @@ def quantile_chart(
     *,
     is_counted: bool = True,
 ) -> Chart:
-    """Quantiles of rising times in milliseconds, a row for each name; the longest waits first.
+    """Return a chart of quantiles of increasing times (ms), one row per name, longest first.
 
     `is_counted`: each time is of one gang, so that their number says something.
     """

@@ -1,1 +1,1 @@
-"""Simulation: traces played on virtual time, decided by the very sessions of the live scheduler."""
+"""Simulation: traces replayed in virtual time with the sessions of the live scheduler."""

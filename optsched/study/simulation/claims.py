@@ -1,4 +1,4 @@
-"""ResourceClaims of a simulation: who uses each of them, and which devices it has.
+"""ResourceClaims of a simulation: their users and their allocated devices.
 
 A claim gets its devices with the first task that is bound with it and gives them back when the last
 one has left, as the controller of resource claims does (Kubernetes, KEP-4381). A pod that leaves
@@ -56,14 +56,14 @@ class ClaimBook:
 
     @property
     def devices(self) -> Devices:
-        """All of it; the very same as before where nothing has changed."""
+        """Return the device state; the identical object if nothing changed."""
         if self._shown is None:
             claims = {key: self._claims[key] for key in sorted(self._claims)}
             self._shown = replace(self._devices, claims=claims)
         return self._shown
 
     def waiting(self, task: Task) -> Task:
-        """A task without a node: its shape says what its claims have yet to get."""
+        """Return a pending task whose shape lists the unallocated requests of its claims."""
         if not task.device_claims:
             return task
         tied = tuple(key for key in task.device_claims if not self._is_open(key))
@@ -72,7 +72,7 @@ class ClaimBook:
         return replace(task, shape=self._shapes.setdefault(shape, shape))
 
     def bind_claims(self, task: Task, node: str, grants: Iterable[DeviceGrant]) -> Task:
-        """Let a task use its claims on a node; those that have nothing get what is granted.
+        """Add a task as user of its claims on a node; unallocated claims get the grants.
 
         Its shape says no more what they ask for.
         """
@@ -93,13 +93,13 @@ class ClaimBook:
         return replace(task, shape=self._shapes.setdefault(shape, shape))
 
     def release_claims(self, task: Task) -> None:
-        """Let a task use its claims no more."""
+        """Remove a task from the users of its claims."""
         for key in task.device_claims:
             if self._users.get(key, {}).pop(task.key, None) is not None:
                 self._settle(key)
 
     def device_grants(self, task: Task) -> tuple[DeviceGrant, ...]:
-        """What the claims of a task have."""
+        """Return the devices of a task's claims."""
         claims = (self._claims.get(key) for key in task.device_claims)
         return tuple(
             DeviceGrant(claim.key, claim.allocation.devices)
@@ -108,7 +108,7 @@ class ClaimBook:
         )
 
     def names_leaving(self, task: Task, leaves_ms: int) -> tuple[str, ...]:
-        """The claims of the pod of a task while it leaves."""
+        """Return the claim names of a terminating pod."""
         found = (self._claims.get(key) for key in task.device_claims)
         own = {claim.key for claim in found if claim is not None and claim.is_per_pod}
         return tuple(f"{k}{_LEFT}{leaves_ms}" if k in own else k for k in task.device_claims)
@@ -116,19 +116,19 @@ class ClaimBook:
     # --- inside ----------------------------------------------------------------------------------
 
     def _is_open(self, key: str) -> bool:
-        """Whether it is the own claim of a task, which can get devices."""
+        """Return whether it is a task's own claim without devices."""
         claim = self._claims.get(key)
         return claim is not None and claim.is_per_pod and not claim.problem
 
     def _claim(self, key: str) -> DeviceClaim | None:
-        """A claim; that of a pod that leaves is made where it is asked for."""
+        """Return a claim; that of a terminating pod is created on demand."""
         of = self._claims.get(_name(key))
         if key not in self._claims and of is not None:
             self._claims[key] = replace(of, key=key, allocation=None, reserved_for=())
         return self._claims.get(key)
 
     def _settle(self, key: str) -> None:
-        """Note who uses a claim; one that nobody uses gives back what it has."""
+        """Set the users of a claim; an unused claim releases its devices."""
         claim, users = self._claims[key], self._users[key]
         reserved = tuple(sorted({*users.values(), *self._others.get(key, ())}))
         if not reserved and _LEFT in key:

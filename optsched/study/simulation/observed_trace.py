@@ -1,4 +1,4 @@
-"""Traces of a cluster that was watched: pictures, one after the other, become what happened."""
+"""Traces from a sequence of recorded snapshots of a cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OVER: Final = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED})
 
 
 def trace_of_record(snapshots: Sequence[Snapshot], name: str) -> Trace:
-    """What happened between pictures of a cluster, in the order in which they were taken.
+    """Return the trace of what happened between snapshots, which are in order of time.
 
     Gangs arrive when they were made, and run from when their first task was bound until the first
     picture in which they are over or gone; what is still there in the last one runs for ever. Who
@@ -49,14 +49,14 @@ def _keys(snapshots: Sequence[Snapshot]) -> set[str]:
 
 
 def _queues(snapshots: Sequence[Snapshot]) -> Iterator[Queue]:
-    """Every queue there ever was, as it was in the end."""
+    """Return every queue in its last state."""
     found = {q.name: q for snapshot in snapshots for q in snapshot.queues}
     for name in sorted(found):
         yield found[name]
 
 
 def _arrival(key: str, snapshots: Sequence[Snapshot]) -> Arrival | None:
-    """One gang through all pictures; None where it left without having run."""
+    """Return a gang's arrival from all snapshots; None if it never ran."""
     seen = [(i, g) for i, s in enumerate(snapshots) if (g := s.gang_by_key.get(key)) is not None]
     start_ms = snapshots[0].taken_ms
     came, gang = seen[0]
@@ -85,12 +85,12 @@ def _is_admitted(gang: Gang) -> bool:
 
 
 def _began_ms(gang: Gang, seen_ms: int) -> int:
-    """When the first of its tasks was bound, or was seen to be."""
+    """Return when its first task was bound, or first observed as bound."""
     return min((t.started_ms for t in gang.tasks if t.started_ms), default=seen_ms)
 
 
 def _end_ms(seen: Sequence[tuple[int, Gang]], snapshots: Sequence[Snapshot]) -> int | None:
-    """When it was over or gone; None where the last picture still has it."""
+    """Return when it ended or disappeared; None if the last snapshot has it."""
     over = (i for i, g in seen if g.tasks and all(t.status in _OVER for t in g.tasks))
     gone = seen[-1][0] + 1
     at = next(over, gone if gone < len(snapshots) else None)
@@ -113,7 +113,7 @@ def _fresh(task: Task) -> Task:
 
 
 def _nodes(snapshots: Sequence[Snapshot]) -> Iterator[Node]:
-    """Every node there ever was, with the tasks of others that it had when it was first seen."""
+    """Return every node with the other pods that it had when first observed."""
     found: dict[str, Node] = {}
     for snapshot in snapshots:
         for node in snapshot.nodes:
@@ -125,7 +125,7 @@ def _nodes(snapshots: Sequence[Snapshot]) -> Iterator[Node]:
 
 
 def _devices(snapshots: Sequence[Snapshot]) -> Devices:
-    """What there is to be claimed in the first picture, with all claims that there ever were.
+    """Return the devices of the first snapshot with the claims of all snapshots.
 
     Those that come later have nothing when they come.
     """
@@ -141,7 +141,7 @@ def _devices(snapshots: Sequence[Snapshot]) -> Devices:
 
 
 def _node_events(snapshots: Sequence[Snapshot]) -> Iterator[NodeEvent]:
-    """Nodes as they come and go; all are up before the first picture."""
+    """Return node events; all nodes are ready before the first snapshot."""
     names = {node.name for snapshot in snapshots for node in snapshot.nodes}
     for name in names:
         was_up = True

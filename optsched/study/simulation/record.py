@@ -1,4 +1,4 @@
-"""What happens in a simulation: events in the order of time, and their lines of JSON.
+"""Events of a simulation in order of time, and their JSON lines.
 
 Nothing of it depends on the clock of the machine: the same trace, policy and seed give the same
 record, byte by byte.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Place(NamedTuple):
-    """Where a task sits: its node, and which of the GPUs there it has, counted from 0."""
+    """A task's node and the indices of its GPUs."""
 
     task: str
     node: str
@@ -35,7 +35,7 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """Tasks of a gang get nodes, before it has its minimum or beyond that."""
+    """Tasks of a gang get nodes, below or beyond its minimum."""
 
     at_ms: int
     job: str
@@ -63,7 +63,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Tasks leave their nodes and the gang goes on, or goes on waiting, without them."""
+    """Tasks leave their nodes; the gang continues to run or to wait without them."""
 
     at_ms: int
     job: str
@@ -74,7 +74,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A gang that ran has less than its minimum left: all its tasks leave and it waits again.
+    """A running gang falls below its minimum: all its tasks leave and it waits again.
 
     Attributes
     ----------
@@ -125,7 +125,7 @@ class NodeTurn:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A session was held.
+    """A session ran.
 
     Attributes
     ----------
@@ -157,18 +157,18 @@ _FIELDS: Final = {kind: tuple(f.name for f in fields(kind))[1:] for kind in _KIN
 
 
 class RecordError(Exception):
-    """A line that is no event; says what it is."""
+    """A line is not an event; the message quotes it."""
 
 
 def line_of(event: Event) -> str:
-    """An event as one line of JSON, without the line break."""
+    """Return an event as a line of JSON without the line break."""
     kind = type(event)
     rest = {name: getattr(event, name) for name in _FIELDS[kind]}
     return write_json({"at": event.at_ms, "event": _NAMES[kind], **rest}, separators=(",", ":"))
 
 
 def event_of(line: str) -> Event:
-    """The event of a line; RecordError where there is none."""
+    """Return the event of a line; raise RecordError if it is invalid."""
     try:
         given = json.loads(line)
         kind = _BY_NAME[given["event"]]
@@ -180,7 +180,7 @@ def event_of(line: str) -> Event:
 
 
 def lines(events: Iterable[Event]) -> str:
-    """Events as text, one a line."""
+    """Return events as text, one per line."""
     return "".join(f"{line_of(event)}\n" for event in events)
 
 

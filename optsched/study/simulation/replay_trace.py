@@ -1,4 +1,4 @@
-"""Replays from what a user names to a result that says how to get it again."""
+"""Replay a trace by name; the result contains what reproduces it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SYNTHETIC = "gavel:"
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A trace, what was left out of it, and where it came from."""
+    """A trace with its source and omitted parts."""
 
     trace: Trace
     source: str
@@ -62,7 +62,7 @@ class Given:
 
 
 def read_given(source: str, trace_format: str | None = None, nodes: Path | None = None) -> Given:
-    """The trace that a user names.
+    """Return the trace that a user names.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def read_given(source: str, trace_format: str | None = None, nodes: Path | None 
 
 
 def read_pictures(folder: Path) -> list[Instance]:
-    """The pictures of a cluster that was watched, in the order of their names and of time.
+    """Yield the recorded snapshots of a cluster in order of name and time.
 
     InstanceError where there is none, one can not be read, or they are out of order.
     """
@@ -118,7 +118,7 @@ def read_pictures(folder: Path) -> list[Instance]:
 
 
 def _recorded(path: Path, source: str) -> Given:
-    """The trace of a cluster that was watched."""
+    """Return the trace of recorded snapshots."""
     read = read_pictures(path)
     sound, found = sound_trace(trace_of_record([each.snapshot for each in read], path.name))
     unread: list[TraceProblem | ObjectProblem] = [p for each in read for p in each.problems]
@@ -133,7 +133,7 @@ def _nodes_of(path: Path) -> tuple[Node, ...]:
 
 
 def _sha256(path: Path) -> str:
-    """Of a file, or of all files in a folder with their names."""
+    """Return the SHA-256 of a file, or of all files in a folder with their names."""
     if path.is_file():
         return hashlib.sha256(path.read_bytes()).hexdigest()
     whole = hashlib.sha256()
@@ -147,7 +147,7 @@ def _sha256(path: Path) -> str:
 
 @dataclass(slots=True)
 class Tally:
-    """What has been recorded so far."""
+    """Number and hash of the recorded events."""
 
     num_events: int = 0
     num_bytes: int = 0
@@ -162,14 +162,14 @@ class Tally:
 
     @property
     def sha256(self) -> str:
-        """Of the whole record."""
+        """The SHA-256 of the whole record."""
         found: str = self._sha256.hexdigest()
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """How far a replay has come.
+    """The state of a replay.
 
     Attributes
     ----------
@@ -206,7 +206,7 @@ def play(
     solver: Solver | None = None,
     clock: Clock,
 ) -> Played:
-    """Play a trace to its end and measure it."""
+    """Replay a trace to its end and compute its metrics."""
     began_s = clock.monotonic()
     simulation = Simulation(given.trace, policy, options, solver=solver, clock=clock)
     measuring, tally = Measuring(given.trace, warm_up_ms), Tally()
@@ -234,7 +234,7 @@ def play(
 def as_result(
     given: Given, policy: Policy, options: Options, warm_up_ms: int, played: Played
 ) -> dict[str, Any]:
-    """A replay as JSON: its figures, and all that is needed to get it again."""
+    """Return a replay as JSON: its metrics, and what reproduces it."""
     return {
         "apiVersion": "optsched.io/v1alpha1",
         "kind": "SimulationResult",
@@ -269,7 +269,7 @@ def as_result(
 
 
 def fingerprint(policy: Policy) -> str:
-    """SHA-256 of all that a policy says."""
+    """Return the SHA-256 of a policy."""
     return hashlib.sha256(describe(policy).encode()).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""Where a simulation stands, as plain JSON: written down, it goes on as if nothing had happened."""
+"""The state of a simulation as JSON, from which it resumes exactly."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VERSION: Final = 3
 
 
 def write_cluster(cluster: SimulatedCluster) -> dict[str, Any]:
-    """Nodes that are down, and gangs with their places."""
+    """Return failed nodes, and gangs with their places."""
     return {
         "down": cluster.failed_nodes,
         "jobs": [_job(cluster, job) for _, job in sorted(cluster.jobs.items())],
@@ -30,7 +30,7 @@ def write_cluster(cluster: SimulatedCluster) -> dict[str, Any]:
 
 
 def read_cluster(cluster: SimulatedCluster, state: Mapping[str, Any]) -> None:
-    """Bring a cluster in which nothing has happened to a state that was written."""
+    """Restore a written state in an untouched cluster."""
     for name in state["down"]:
         cluster.set_node_ready(name, ready=False)
     for given in state["jobs"]:
@@ -40,14 +40,14 @@ def read_cluster(cluster: SimulatedCluster, state: Mapping[str, Any]) -> None:
 
 
 def write_usage(usage: Mapping[str, Usage]) -> dict[str, Any]:
-    """What queues have used; numbers come back exactly."""
+    """Return the usage of queues; numbers are restored exactly."""
     return {
         name: [used.at_ms, [list(pair) for pair in used.seconds]] for name, used in usage.items()
     }
 
 
 def read_usage(state: Mapping[str, Any]) -> dict[str, Usage]:
-    """What `write_usage` has written."""
+    """Read what `write_usage` wrote."""
     return {
         name: Usage(tuple((resource, amount) for resource, amount in pairs), at_ms)
         for name, (at_ms, pairs) in state.items()

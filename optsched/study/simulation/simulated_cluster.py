@@ -1,4 +1,4 @@
-"""The cluster of a simulation: gangs that have arrived, where their tasks sit, which nodes are up.
+"""The cluster of a simulation: arrived gangs, places of their tasks, ready nodes.
 
 Snapshots share every part that did not change with the one before.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A node for a task, and the parts of it that a session has dealt.
+    """A node for a task, and what a session allocated there.
 
     devices: what its claims get, those that have nothing yet.
     """
@@ -43,7 +43,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A task that has a node, since when, which GPUs of it, and when its work was last saved.
+    """A placed task: its start, its GPUs, and when its work was last saved.
 
     gpus: None where they have yet to be dealt. since_ms: of the trace; saved_ms: of the epoch.
     """
@@ -57,7 +57,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class TerminatingPod:
-    """A pod that has been evicted and holds what it had until it leaves.
+    """An evicted pod, which keeps its resources until its grace period ends.
 
     number: of the arrival it belonged to. place: its own task's name, and where it sits. resident:
     as snapshots show it, which is nobody's and about to leave. devices: what its claims have.
@@ -105,17 +105,17 @@ class Job:
 
     @property
     def minimum_members(self) -> int:
-        """Tasks that must have a node for it to run."""
+        """The number of tasks that must be placed for it to run."""
         return max(self.gang.min_member, 1)
 
     @property
     def waits(self) -> bool:
-        """Whether any task of it has no node."""
+        """Whether a task has no node."""
         return len(self.places) < len(self.fresh)
 
 
 class SimulatedCluster:
-    """What there is at an instant; whoever tells it what happens says when.
+    """The state at an instant; callers pass the time of each change.
 
     Attributes
     ----------
@@ -148,7 +148,7 @@ class SimulatedCluster:
     # --- what others see -------------------------------------------------------------------------
 
     def snapshot(self, at_ms: int) -> Snapshot:
-        """The cluster at an instant of the trace."""
+        """Return the snapshot at an instant of the trace."""
         for i in self._stale:
             held = self._residents[i]
             residents = tuple(held[key] for key in sorted(held))
@@ -176,28 +176,28 @@ class SimulatedCluster:
         )
 
     def has_node(self, node: str) -> bool:
-        """Whether a node has not failed."""
+        """Return whether a node is ready."""
         number = self._number[node]
         return self._nodes[number].ready or not self._trace.nodes[number].ready
 
     @property
     def failed_nodes(self) -> list[str]:
-        """Names of the nodes that have failed."""
+        """Return the names of failed nodes."""
         pairs = zip(self._trace.nodes, self._nodes, strict=True)
         return [node.name for node, now in pairs if node.ready and not now.ready]
 
     def arrival(self, number: int) -> Arrival:
-        """One of the trace."""
+        """Return an arrival of the trace."""
         return self._trace.arrivals[number]
 
     def job_of(self, task: str) -> Job | None:
-        """Whose a task on some node is; None where it is nobody's."""
+        """Return the job of a task; None if it belongs to no job."""
         return self._owner.get(task)
 
     # --- gangs -----------------------------------------------------------------------------------
 
     def add(self, number: int, at_ms: int) -> Job:
-        """Let the gang of an arrival come; its tasks wait, those with a node as well."""
+        """Add the gang of an arrival; all its tasks are pending."""
         arrival = self._trace.arrivals[number]
         gang = self._as_waiting(_as_submitted(arrival, self._trace.start_ms + at_ms))
         job = Job(number, arrival, gang, {t.key: t for t in gang.tasks})
@@ -211,7 +211,7 @@ class SimulatedCluster:
         return job
 
     def remove(self, job: Job) -> None:
-        """Let a gang go, and all that it holds."""
+        """Remove a gang and release its resources."""
         self._vacate(job, list(job.places))
         del self.jobs[job.gang.key]
         self.waiting.discard(job.gang.key)
@@ -221,7 +221,7 @@ class SimulatedCluster:
     def place_tasks(
         self, job: Job, placements: Mapping[str, Placement], at_ms: int
     ) -> tuple[Place, ...]:
-        """Give tasks their nodes, where they run from now on; places in the order of the gang."""
+        """Place tasks on nodes from now on; return their places in the order of the gang."""
         placed: dict[str, Task] = {}
         for key, task in job.fresh.items():
             if (seat := placements.get(key)) is not None:
@@ -230,7 +230,7 @@ class SimulatedCluster:
         return tuple(job.places[key] for key in placed)
 
     def allocate_gpus(self, binds: Sequence[tuple[str, Task]]) -> dict[str, tuple[int, ...]]:
-        """The GPUs of tasks that come to nodes (name, task) at once, so that all fit together."""
+        """Return GPUs for tasks (node name, task) that are placed together."""
         coming: dict[str, list[Task]] = {}
         for node, task in binds:
             if gpu_milli(task.shape) and not task.shape.shared_gpus:
@@ -242,7 +242,7 @@ class SimulatedCluster:
         return found
 
     def restore_places(self, job: Job, held: Iterable[Held]) -> tuple[Place, ...]:
-        """Give tasks the very places that they have had for a while."""
+        """Restore places that tasks already had."""
         placed: dict[str, Task] = {}
         for each in held:
             placed[each.task] = self._sit(job, job.fresh[each.task], each.seat, each.since_ms, each)
@@ -250,7 +250,7 @@ class SimulatedCluster:
         return tuple(job.places[key] for key in placed)
 
     def held_places(self, job: Job) -> tuple[Held, ...]:
-        """What `seat_again` needs to give a gang what it has now."""
+        """Return what `restore_places` needs to restore a gang's places."""
         tasks = {t.key: t for t in job.gang.tasks}
         return tuple(
             Held(
@@ -264,7 +264,7 @@ class SimulatedCluster:
         )
 
     def vacate(self, job: Job, keys: Sequence[str], leaves_ms: int | None = None) -> None:
-        """Take their nodes from tasks; they wait again as they came.
+        """Remove tasks from their nodes; they are pending again.
 
         leaves_ms: until when the old pods hold what they had; None where they leave at once.
         """
@@ -283,11 +283,11 @@ class SimulatedCluster:
 
     @property
     def terminating_pods(self) -> tuple[TerminatingPod, ...]:
-        """Pods that have been evicted and have yet to leave, in the order in which they will."""
+        """Terminating pods, in the order in which they leave."""
         return tuple(self._terminating)
 
     def terminating_pod(self, number: int, held: Held, leaves_ms: int) -> TerminatingPod:
-        """The pod of a task of an arrival that had a place, on its way out."""
+        """Return the terminating pod of a placed task."""
         task = next(t for t in self.arrival(number).gang.tasks if t.key == held.task)
         place = Place(held.task, held.seat.node, held.gpus or ())
         resident = replace(
@@ -305,7 +305,7 @@ class SimulatedCluster:
         return TerminatingPod(leaves_ms, number, place, resident, held.seat.devices)
 
     def add_terminating_pod(self, terminating: TerminatingPod) -> None:
-        """Let a pod that was evicted hold what it had."""
+        """Let a terminating pod occupy its former resources."""
         number, task = self._number[terminating.place.node], terminating.resident
         task = self._claims.bind_claims(task, terminating.place.node, terminating.devices)
         self._gpus[number].occupy(task.shape, terminating.place.gpus, task.shared_gpus)
@@ -314,7 +314,7 @@ class SimulatedCluster:
         insort(self._terminating, terminating, key=lambda g: (g.leaves_ms, g.resident.key))
 
     def remove_expired_pods(self, at_ms: int) -> bool:
-        """Let pods go whose time is over; whether there was one."""
+        """Remove terminating pods whose grace period is over; return whether there was one."""
         gone = 0
         while self._terminating and self._terminating[0].leaves_ms <= at_ms:
             terminating = self._terminating.pop(0)
@@ -334,7 +334,7 @@ class SimulatedCluster:
             self._shown_gangs = None
 
     def nominate(self, job: Job, nodes: Mapping[str, str]) -> bool:
-        """Keep room for waiting tasks on nodes, for the others none; whether that is news."""
+        """Set the nominated nodes of pending tasks; return whether one changed."""
         wanted = {
             t.key: replace(t, nominated_node=nodes.get(t.key, ""))
             for t in job.gang.tasks
@@ -345,7 +345,7 @@ class SimulatedCluster:
         return bool(wanted)
 
     def save(self, job: Job, at_ms: int) -> None:
-        """Note on all tasks of a gang that have a node that their work has been saved."""
+        """Record on all placed tasks of a gang that their work was saved."""
         saved_ms = self._trace.start_ms + at_ms
         there = (t for t in job.gang.tasks if t.key in job.places)
         changed = {t.key: replace(t, saved_ms=saved_ms) for t in there}
@@ -358,7 +358,7 @@ class SimulatedCluster:
     # --- nodes -----------------------------------------------------------------------------------
 
     def set_node_ready(self, name: str, *, ready: bool) -> dict[str, list[str]]:
-        """Take a node away or bring it back; by gang, tasks of jobs that are on it."""
+        """Mark a node as ready or failed; return the tasks on it by gang."""
         number = self._number[name]
         ready = ready and self._trace.nodes[number].ready
         self._nodes[number] = replace(self._nodes[number], ready=ready)
@@ -448,7 +448,7 @@ def _gpu_book(node: Node) -> GpuBook:
 
 
 def _as_submitted(arrival: Arrival, now_ms: int) -> Gang:
-    """The gang of an arrival at its instant: nothing of it is older than it says, nor younger."""
+    """Return the gang of an arrival with its times set to that instant."""
     given = arrival.gang
     made_ms = _clamp_instant(given.created_ms, now_ms)
     estimate = arrival.estimate_ms
@@ -479,5 +479,5 @@ def _as_submitted(arrival: Arrival, now_ms: int) -> Gang:
 
 
 def _clamp_instant(at_ms: int, now_ms: int) -> int:
-    """An instant that somebody has written, or now where none is written or it is to come."""
+    """Return a recorded instant, or now if it is missing or in the future."""
     return min(at_ms, now_ms) if at_ms else now_ms

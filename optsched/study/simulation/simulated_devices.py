@@ -1,4 +1,4 @@
-"""Which of the GPUs of a node its tasks have: the lowest that are free."""
+"""Allocation of a node's GPUs to tasks: the lowest free ones."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ WHOLE: Final = 1000
 
 
 def num_gpus(given: Amounts) -> int:
-    """How many GPUs amounts come to: of the resources of device plugins, such as nvidia.com/gpu."""
+    """Return the number of GPUs in an amount of device plugin resources (nvidia.com/gpu)."""
     return sum(amount for resource, amount in given if is_gpu(resource))
 
 
 def gpu_milli(shape: TaskShape) -> int:
-    """Thousandths of GPUs that a task takes, whole ones and a part of one."""
+    """Return the thousandths of GPUs that a task requests."""
     part = shape.device.milli if shape.device is not None and shape.device.is_share else 0
     return num_gpus(shape.request) * WHOLE + part
 
 
 def gpus_of(node: Node) -> int:
-    """How many GPUs a node has, those that are shared as vGPUs too."""
+    """Return the number of a node's GPUs, including those shared as vGPUs."""
     return max(num_gpus(node.allocatable), sum(not card.npu for card in node.shared_gpus))
 
 
 def milli_on(shape: TaskShape, node: Node | None) -> int:
-    """Thousandths of GPUs that a task takes on a node.
+    """Return the thousandths of GPUs that a task occupies on a node.
 
     Whole GPUs, a part of one, or vGPUs. Slices of MIG that are resources of their own and devices
     of claims are not counted.
@@ -46,7 +46,7 @@ def milli_on(shape: TaskShape, node: Node | None) -> int:
 
 
 def vgpu_milli(shape: TaskShape, node: Node | None) -> int:
-    """Thousandths of GPUs that a task's vGPUs take: the larger of parts of cores and of memory."""
+    """Return the GPU thousandths of a task's vGPUs: the larger of core and memory fractions."""
     if not shape.shared_gpus:
         return 0
     whole = max((card.memory for card in node.shared_gpus), default=0) if node is not None else 0
@@ -59,7 +59,7 @@ def _vgpu_milli(asked: GpuShareRequest, whole: int) -> int:
 
 
 class GpuBook:
-    """The GPUs of one node: what is free of each, in thousandths.
+    """The free thousandths of each GPU of a node.
 
     Rules count devices and find out whether parts fit; which ones they are, a device plugin
     decides. Here a part goes to the fullest device that has room, a whole GPU to the lowest one.
@@ -73,7 +73,7 @@ class GpuBook:
         self.is_plain = amount_of(node.allocatable, GPU) == len(self.free)
 
     def allocate(self, shape: TaskShape, shared_gpus: Sequence[GpuShare] = ()) -> tuple[int, ...]:
-        """Deal a task its GPUs; fewer than it asks for where parts would have to move for it."""
+        """Allocate GPUs to a task; fewer than requested if that would need moves of GPU shares."""
         if shared_gpus:
             return tuple(sorted({self._cards[c.key] for c in shared_gpus if c.key in self._cards}))
         number = num_gpus(shape.request)
@@ -91,7 +91,7 @@ class GpuBook:
         return (best,)
 
     def allocate_jointly(self, shapes: Sequence[TaskShape]) -> list[tuple[int, ...]]:
-        """GPUs for several tasks: one after the other, else in any way in which all fit."""
+        """Return GPUs for several tasks: sequentially, else by any joint allocation that fits."""
         before = list(self.free)
         found = [self.allocate(shape) for shape in shapes]
         self.free[:] = before
@@ -107,13 +107,13 @@ class GpuBook:
     def occupy(
         self, shape: TaskShape, gpus: Sequence[int], shared_gpus: Sequence[GpuShare]
     ) -> None:
-        """Count GPUs as dealt to a task."""
+        """Mark GPUs as allocated to a task."""
         self._add_free(shape, gpus, shared_gpus, -1)
 
     def release(
         self, shape: TaskShape, gpus: Sequence[int], shared_gpus: Sequence[GpuShare]
     ) -> None:
-        """Take back what a task has had."""
+        """Release the GPUs of a task."""
         self._add_free(shape, gpus, shared_gpus, 1)
 
     def _add_free(
@@ -127,7 +127,7 @@ class GpuBook:
 
 
 def _gpu_milli_each(shape: TaskShape) -> int:
-    """Thousandths of each GPU that a task has."""
+    """Return the thousandths that a task occupies on each of its GPUs."""
     return WHOLE if num_gpus(shape.request) else gpu_milli(shape)
 
 
@@ -136,7 +136,7 @@ def _is_served(shape: TaskShape, gpus: Sequence[int]) -> bool:
 
 
 def _together(shapes: Sequence[TaskShape], free: Sequence[int]) -> list[tuple[int, ...]] | None:
-    """GPUs for each task, whole ones first; None where not all of them fit."""
+    """Return GPUs for each task, whole GPUs first; None if they do not all fit."""
     if not shapes:
         return []
     shape, *rest = shapes

@@ -1,4 +1,4 @@
-"""What a simulation came to: times of jobs, use of the cluster, fairness, and what was lost.
+"""Metrics of a simulation: job times, utilisation, fairness and lost work.
 
 Formulas and their sources are told with each figure of `Metrics`. Everything is worked out from the
 trace and the record of its replay alone, so that a record that was kept can be measured again.
@@ -54,7 +54,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """Figures of one replay. None where there is nothing to measure.
+    """Metrics of one replay. None if nothing was measured.
 
     Jobs count that arrive when the warm-up is over. What is integrated over time counts from then
     to the last arrival, or to the end of the record where nothing arrives later: what drains after
@@ -162,7 +162,7 @@ def measure(
     warm_up_ms: int = 0,
     session_seconds: Sequence[float] = (),
 ) -> Metrics:
-    """The figures of a replay.
+    """Return the metrics of a replay.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ def measure(
 
 
 def spread(values: Iterable[float]) -> Spread | None:
-    """Mean and nearest-rank percentiles; None of nothing."""
+    """Return mean and nearest-rank percentiles; None without values."""
     ordered = sorted(values)
     if not ordered:
         return None
@@ -213,7 +213,7 @@ class Fragmentation:
         self._reach: dict[str, tuple[bool, ...]] = {}
 
     def fragment_milli(self, node: Node, cpu_m: int, free: Sequence[int]) -> float:
-        """Thousandths of GPUs that are free on a node and of no use to a typical task."""
+        """Return the free thousandths of GPUs on a node that typical tasks can not use."""
         if node.name not in self._reach:
             self._reach[node.name] = tuple(_reaches(kind, node) for kind, _ in self._kinds)
         key = (self._reach[node.name], cpu_m, tuple(sorted(free)))
@@ -242,7 +242,7 @@ def _reaches(kind: Kind, node: Node) -> bool:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A gang on its way through the record."""
+    """A gang while the record is processed."""
 
     arrival: Arrival
     submit_ms: int
@@ -254,7 +254,7 @@ class _Job:
 
 
 class Measuring:
-    """Goes through a record once, event by event."""
+    """Accumulates metrics event by event, in one pass."""
 
     def __init__(self, trace: Trace, warm_up_ms: int = 0) -> None:
         self._warm_up_ms = warm_up_ms
@@ -281,7 +281,7 @@ class Measuring:
 
     @property
     def jobs(self) -> tuple[JobTimes, ...]:
-        """Times of all gangs that have arrived and count, by arrival and name."""
+        """Return times of all measured gangs, by arrival and name."""
         waiting = [
             JobTimes(key, job.submit_ms, job.start_ms, None)
             for key, job in self._jobs.items()
@@ -291,13 +291,13 @@ class Measuring:
 
     @property
     def num_finished(self) -> int:
-        """Jobs that have done their work so far, of those that count."""
+        """The number of measured jobs that finished so far."""
         return self._count["finished"]
 
     # --- events ----------------------------------------------------------------------------------
 
     def add_event(self, event: Event) -> None:
-        """What happens next."""
+        """Process the next event."""
         self._clear(event.at_ms)
         self._advance(event.at_ms)
         match event:
@@ -364,7 +364,7 @@ class Measuring:
             self._count["sla"] += limit_ms is not None and waited_ms > limit_ms
 
     def _clear(self, at_ms: int) -> None:
-        """Let evicted pods leave their nodes whose grace period is over by then."""
+        """Remove evicted pods whose grace period is over."""
         while self._ghosts and self._ghosts[0][0] <= at_ms:
             leaves_ms, _, task, place = heappop(self._ghosts)
             self._advance(leaves_ms)
@@ -433,7 +433,7 @@ class Measuring:
     # --- time ------------------------------------------------------------------------------------
 
     def _advance(self, at_ms: int) -> None:
-        """Let time pass until an instant; only the window counts."""
+        """Advance to an instant; only time in the window is measured."""
         crowd = self._crowd / max(self._nodes.num_gpus, 1)
         self._crowded += crowd * (at_ms - self._now_ms)
         end_ms = at_ms if self._until_ms is None else min(at_ms, self._until_ms)
@@ -446,7 +446,7 @@ class Measuring:
     # --- results ---------------------------------------------------------------------------------
 
     def metrics(self, session_seconds: Sequence[float]) -> Metrics:
-        """All figures."""
+        """Return all metrics."""
         nodes, rho = self._nodes, self._rho
         over = nodes.over
         waiting = [j for j in self._jobs.values() if j.counts and j.start_ms is None]
@@ -489,7 +489,7 @@ def _fraction(amount: float, whole: float) -> float | None:
 
 
 class _Nodes:
-    """What of the nodes is free and held, in thousandths of GPUs (of CPUs where there are none).
+    """Free and allocated thousandths of GPUs by node (of CPUs if there are no GPUs).
 
     num_gpus: of all nodes. has_plain: whether any of them is no vGPU; F is about those alone.
     """
@@ -519,13 +519,13 @@ class _Nodes:
         self.over = dict.fromkeys(("held", "ran", "capacity", "idle", "wasted"), 0.0)
 
     def size(self, task: Task, place: Place) -> int:
-        """Thousandths that a task takes."""
+        """Return the thousandths that a task requests."""
         if not self.num_gpus:
             return amount_of(task.shape.request, CPU)
         return milli_on(task.shape, self._node[place.node])
 
     def change(self, task: Task, place: Place, sign: int) -> None:
-        """A task comes (1) or goes (−1)."""
+        """Add (1) or remove (−1) a task."""
         node = place.node
         self.held += sign * self.size(task, place)
         self._cpu[node] -= sign * amount_of(task.shape.request, CPU)
@@ -538,7 +538,7 @@ class _Nodes:
             self._update_fragmentation(node)
 
     def set_ready(self, name: str, *, is_up: bool) -> None:
-        """A node fails or comes back."""
+        """Mark a node as failed or ready."""
         if is_up is (name in self._up):
             return
         sign = 1 if is_up else -1
@@ -548,7 +548,7 @@ class _Nodes:
         self._update_fragmentation(name)
 
     def pass_time(self, elapsed_ms: int) -> None:
-        """Let the state count for so long."""
+        """Add a duration in the current state."""
         self.over["held"] += self.held * elapsed_ms
         self.over["ran"] += self.ran * elapsed_ms
         self.over["capacity"] += self._capacity * elapsed_ms
@@ -560,7 +560,7 @@ class _Nodes:
         return gpus_of(self._node[name]) * WHOLE if self.num_gpus else amount_of(allocatable, CPU)
 
     def _update_fragmentation(self, name: str) -> None:
-        """Work out again what of a node is of no use."""
+        """Recompute the unusable part of a node."""
         if not self._free[name]:
             return
         now = 0.0
@@ -573,7 +573,7 @@ class _Nodes:
 
 
 class _Shares:
-    """Weighted dominant shares of queues, and who waits in them."""
+    """Weighted dominant shares of queues, and their waiting gangs."""
 
     def __init__(self, trace: Trace) -> None:
         total: Counter[str] = Counter()
@@ -590,12 +590,12 @@ class _Shares:
         self._ms = 0
 
     def waits(self, gang: Gang, sign: int) -> None:
-        """A gang begins (1) or ceases (−1) to wait for its minimum."""
+        """Count a gang that begins (1) or ceases (−1) to wait for its minimum."""
         self._waiting[gang.queue] += sign
         self._asked.add(gang.queue)
 
     def add_task(self, gang: Gang, task: Task, sign: int) -> None:
-        """A task of a gang gets (1) or loses (−1) its node."""
+        """Count a task that gets (1) or loses (−1) its node."""
         held = self._held[gang.queue]
         for resource, amount in task.shape.request:
             held[resource] += sign * amount
@@ -603,7 +603,7 @@ class _Shares:
         self._share[gang.queue] = max(parts, default=0.0) / self._weight[gang.queue]
 
     def pass_time(self, elapsed_ms: int) -> None:
-        """Let the shares count for so long."""
+        """Add a duration with the current shares."""
         for queue in self._asked:
             self._over[queue] += self._share[queue] * elapsed_ms
         backlogged = [self._share[q] for q, n in self._waiting.items() if n > 0]
@@ -623,7 +623,7 @@ class _Shares:
 
 
 class Nearness:
-    """How far apart in the network gangs start."""
+    """Network distance of the nodes on which gangs start."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
@@ -632,7 +632,7 @@ class Nearness:
         self._pairs: list[int] = []
 
     def started(self, places: Iterable[Place]) -> None:
-        """A gang has started on these places."""
+        """Count a gang that started on these places."""
         if not self._topology.hypernodes:
             return
         leaves = [self._leaf.get(p.node, p.node) for p in places]
@@ -665,5 +665,5 @@ class Nearness:
 
 
 def as_json(metrics: Metrics) -> dict[str, object]:
-    """The figures by name, percentiles one level down."""
+    """Return the metrics by name, with nested percentiles."""
     return asdict(metrics)

@@ -1,4 +1,4 @@
-"""A trace played on virtual time: what arrives, ends and fails, and a session where one is due.
+"""A trace replayed in virtual time: arrivals, ends, node failures and sessions.
 
 The sessions are those of the live scheduler, on snapshots of the cluster that the trace describes.
 At one instant pods leave that were evicted, then gangs finish, then nodes fail or come back, then
@@ -47,7 +47,7 @@ NODE: Final = "node"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a trace is played.
+    """Options of a simulation.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class Options:
 
 
 class _Due(NamedTuple):
-    """What a job has planned for an instant: to finish, or to save its work."""
+    """A planned event of a job: it finishes, or saves its work."""
 
     at_ms: int
     rank: int
@@ -78,7 +78,7 @@ _FINISH, _SAVE = 0, 1
 
 
 class Simulation:
-    """One replay; `step` goes on until it says that nothing is left.
+    """One replay; call `step` until it returns None.
 
     Attributes
     ----------
@@ -133,7 +133,7 @@ class Simulation:
     # --- standing still ---------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Where it stands, as plain JSON; only between steps."""
+        """Return the state as JSON; valid between steps."""
         return {
             "version": saved_state.VERSION,
             "now": self.now_ms,
@@ -150,7 +150,7 @@ class Simulation:
         }
 
     def restore(self, given: Mapping[str, Any]) -> None:
-        """Go on from a state of the same trace, policy and options; only before the first step."""
+        """Resume from a state of the same trace, policy and options, before the first step."""
         saved_state.read_cluster(self.cluster, given["cluster"])
         self.now_ms, self._held_ms = given["now"], given["held"]
         self._asks_at_ms, self._times = given["asks"], given["times"]
@@ -170,14 +170,14 @@ class Simulation:
     # --- going on --------------------------------------------------------------------------------
 
     def run(self) -> list[Event]:
-        """Everything that happens from here on."""
+        """Yield all further events."""
         events: list[Event] = []
         while (found := self.step()) is not None:
             events += found
         return events
 
     def step(self) -> list[Event] | None:
-        """What happens up to the next session and in it; None where nothing is left to happen."""
+        """Return the events up to and in the next session; None at the end."""
         self._out = []
         while True:
             session_ms = self._session_ms()
@@ -197,7 +197,7 @@ class Simulation:
         return until_ms is not None and at_ms >= until_ms
 
     def _session_ms(self) -> int | None:
-        """When the next session is due as things stand."""
+        """Return when the next session is due."""
         idle = not self.cluster.waiting and SHUFFLE not in self.policy.actions
         if self._asks_at_ms is None or idle:
             return None
@@ -205,7 +205,7 @@ class Simulation:
         return -(-asked_ms // self._period_ms) * self._period_ms
 
     def _event_ms(self) -> int | None:
-        """When the next thing happens that is no session."""
+        """Return the time of the next event other than a session."""
         while self._due and self._is_void(self._due[0]):
             heappop(self._due)
         trace, times = self.trace, []
@@ -226,7 +226,7 @@ class Simulation:
     # --- what happens ----------------------------------------------------------------------------
 
     def _happen(self, at_ms: int) -> None:
-        """All that happens at an instant, but for a session."""
+        """Process all events of an instant, except a session."""
         if self.cluster.remove_expired_pods(at_ms):
             self._request_session()
         while self._due and self._due[0].at_ms == at_ms:
@@ -283,7 +283,7 @@ class Simulation:
         self._request_session()
 
     def _request_session(self) -> None:
-        """A session is due: something has changed."""
+        """Request a session because something changed."""
         self._times = 0
         if self._asks_at_ms is None or self._asks_at_ms > self.now_ms:
             self._asks_at_ms = self.now_ms
@@ -291,7 +291,7 @@ class Simulation:
     # --- work ------------------------------------------------------------------------------------
 
     def _continue_placed_job(self, job: Job, places: tuple[record.Place, ...]) -> None:
-        """Go on with a job of which tasks have just got nodes."""
+        """Start or continue a job whose tasks were just placed."""
         key, now_ms = job.gang.key, self.now_ms
         if job.since_ms is not None or len(job.places) < job.minimum_members:
             self._out.append(record.Bind(now_ms, key, places))
@@ -304,7 +304,7 @@ class Simulation:
         self._start_run(job)
 
     def _start_run(self, job: Job) -> None:
-        """Begin a turn of a job that has all it needs."""
+        """Start a run of a job with its minimum placed."""
         job.since_ms = self.now_ms
         job.turn += 1
         self._plan_turn(job, self.now_ms)
@@ -329,7 +329,7 @@ class Simulation:
             self._plan_save(job, job.since_ms)
 
     def _cut(self, job: Job) -> int:
-        """End the turn of a job that runs; returns what is lost of its work."""
+        """End the run of a job; return the lost work."""
         done_ms = self.now_ms - (job.since_ms if job.since_ms is not None else self.now_ms)
         every_ms = _interval_ms(job.gang)
         saved_ms = done_ms // every_ms * every_ms if every_ms else 0
@@ -339,7 +339,7 @@ class Simulation:
         return done_ms - saved_ms
 
     def _lose(self, job: Job, tasks: Sequence[str], cause: str, by: str) -> None:
-        """Take tasks from a job; it stops where it has less than its minimum left."""
+        """Remove tasks from a job; stop it below its minimum."""
         key, now_ms = job.gang.key, self.now_ms
         stays = cause != NODE and job.arrival.grace_ms > 0
         leaves_ms = now_ms + job.arrival.grace_ms if stays else None
@@ -361,7 +361,7 @@ class Simulation:
         return self._usage.noted(snapshot, self._half_life_ms)
 
     def _note_usage(self) -> None:
-        """Let what queues hold from now on count, where a rule looks at what they have used."""
+        """Update the usage of queues if a plugin reads it."""
         if self._half_life_ms:
             self._snapshot()
 
@@ -381,7 +381,7 @@ class Simulation:
             self._asks_at_ms = self._later_ms(report.plan)
 
     def _later_ms(self, plan: Plan) -> int | None:
-        """When to ask again if nothing changes; None where time alone will change nothing.
+        """Return when to run a session without changes; None if time alone changes nothing.
 
         That is when somebody has waited so long that he comes first, and, for rules that look at
         the clock in their own way, after one minute, two, four and so on for up to a day.
@@ -413,13 +413,13 @@ class Simulation:
         self._nominate(plan)
 
     def _request_next_session(self) -> None:
-        """The session that has just been held has changed something: ask in the next period."""
+        """Request a session in the next period because the last one changed something."""
         self._is_changed = True
         self._times = 0
         self._asks_at_ms = self.now_ms + 1
 
     def _evict(self, evictions: Sequence[Evict]) -> None:
-        """Let tasks go, those of one gang together; those that move sit down elsewhere."""
+        """Evict tasks gang by gang; moved tasks get their new places."""
         by_job: dict[str, list[Evict]] = {}
         for each in evictions:
             job = self.cluster.job_of(each.task)
@@ -466,7 +466,7 @@ class Simulation:
             self._request_next_session()
 
     def _nominate(self, plan: Plan) -> None:
-        """Keep room where a plan says so; gangs that it gives nothing keep none."""
+        """Apply the nominations of a plan; other gangs lose theirs."""
         rooms: dict[str, dict[str, str]] = {}
         for action in plan.actions:
             if isinstance(action, Nominate):
@@ -487,13 +487,13 @@ def _eviction_cause(eviction: Evict) -> str:
 
 
 def _limits(policy: Policy, seed: int) -> Limits:
-    """Reproducible: no clock, one worker."""
+    """Return reproducible limits: no clock, one worker."""
     work = policy.budgets.deterministic_s
     return Limits(budget_ms=None, deterministic=work, num_workers=1, seed=seed)
 
 
 def _interval_ms(gang: Gang) -> int:
-    """How often a gang saves its work; 0 where it does not."""
+    """Return the interval at which a gang saves its work; 0 if it never does."""
     text = gang.annotations.get(CHECKPOINT_INTERVAL)
     try:
         return 0 if text is None else max(parse_duration_ms(text), 0)

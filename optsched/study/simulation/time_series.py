@@ -1,4 +1,4 @@
-"""Series of a replay that are small enough to be kept with its figures, for those who draw them."""
+"""Compact time series of a replay for charts, stored with its metrics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OTHERS: Final = "other queues"
 
 
 def series_of(timeline: Timeline) -> dict[str, Any]:
-    """Times of gangs as percentiles 0 to 100, and parts of the cluster held by queue over time."""
+    """Return gang times as percentiles 0 to 100, and queue shares over time."""
     done = [job.done_ms - job.submit_ms for job in timeline.jobs if job.done_ms is not None]
     waited = [job.runs[0].from_ms - job.submit_ms for job in timeline.jobs if job.runs]
     return {
@@ -34,14 +34,14 @@ def series_of(timeline: Timeline) -> dict[str, Any]:
 
 
 def percentiles(times_ms: Iterable[int]) -> list[float]:
-    """In seconds, nearest rank, the least first; nothing of nothing."""
+    """Return nearest-rank percentiles in seconds, ascending; empty without values."""
     ordered = sorted(times_ms)
     ranks = [max(-(-len(ordered) * p // 100), 1) - 1 for p in range(101)]
     return [ordered[rank] / 1000 for rank in ranks] if ordered else []
 
 
 def _waited(timeline: Timeline) -> dict[str, list[float]]:
-    """Percentiles by queue of all time in which gangs waited for their minimum."""
+    """Return percentiles of waiting times by queue."""
     times: dict[str, list[int]] = {}
     for job in timeline.jobs:
         waited_ms = sum(b - a for a, b in job.waits(timeline.end_ms))
@@ -50,7 +50,7 @@ def _waited(timeline: Timeline) -> dict[str, list[float]]:
 
 
 def _gpu_shares_by_queue(timeline: Timeline) -> dict[str, list[float]]:
-    """Parts of all GPUs, mean of each stretch, by queue; those that held least together."""
+    """Return mean GPU shares by queue and time bin; the smallest queues are summed."""
     weight: Counter[int] = Counter()
     for stay in timeline.stays:
         held_ms = stay.milli * len(stay.lanes) * (stay.to_ms - stay.from_ms)

@@ -1,4 +1,4 @@
-"""The story of a replay: which task sat where from when to when, and how each job fared.
+"""The timeline of a replay: stays of tasks on nodes, and runs of jobs.
 
 It is gathered from the record of a replay, event by event, for those who draw it.
 """
@@ -47,7 +47,7 @@ CPU_UNIT: Final = "CPU"
 
 
 class Stay(NamedTuple):
-    """A task on a node for a while.
+    """A task's stay on a node.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class Stay(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A gang with its minimum, from when to when, and how that ended."""
+    """A run of a gang with its minimum: begin, end and how it ended."""
 
     from_ms: int
     to_ms: int
@@ -86,7 +86,7 @@ class Run(NamedTuple):
 
 @dataclass(slots=True)
 class Job:
-    """How a gang fared.
+    """The history of a gang.
 
     Attributes
     ----------
@@ -106,11 +106,11 @@ class Job:
     done_ms: int | None = None
 
     def start_ms(self) -> int | None:
-        """When it first had its minimum."""
+        """When it first had its minimum, or None."""
         return self.runs[0].from_ms if self.runs else None
 
     def waits(self, end_ms: int) -> list[tuple[int, int]]:
-        """When it waited for its minimum."""
+        """Yield the intervals in which it waited for its minimum."""
         stops = [self.submit_ms, *(run.to_ms for run in self.runs)]
         starts = [*(run.from_ms for run in self.runs), end_ms]
         if self.done_ms is not None or (self.runs and self.runs[-1].why == GOES_ON):
@@ -120,7 +120,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """What is dealt out of each node: its GPUs, or the node as a whole where nobody has a GPU.
+    """The lanes of each node: its GPUs, or the node itself if no node has GPUs.
 
     Attributes
     ----------
@@ -142,13 +142,13 @@ class Lanes:
 
     @property
     def total_milli(self) -> int:
-        """Of the whole cluster."""
+        """The thousandths of the whole cluster."""
         return sum(n * m for n, m in zip(self.number, self.milli, strict=True))
 
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """What happened, up to its end.
+    """All stays and runs up to the end.
 
     Attributes
     ----------
@@ -186,7 +186,7 @@ class Timeline:
 
 
 class TimelineBuilder:
-    """Gathers a story, event by event."""
+    """Builds a timeline event by event."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -208,7 +208,7 @@ class TimelineBuilder:
         self._now_ms = 0
 
     def add_event(self, event: Event) -> None:
-        """What happens next."""
+        """Process the next event."""
         self._now_ms = event.at_ms
         match event:
             case Submit():
@@ -236,7 +236,7 @@ class TimelineBuilder:
     def build(
         self, end_ms: int | None = None, pending: Mapping[str, Reason] | None = None
     ) -> Timeline:
-        """What happened up to now, or to a later end; `pending` says why gangs wait there."""
+        """Return the timeline up to now or a later end. pending: reasons of waiting gangs."""
         why = {key: (str(r.code.value), r.message) for key, r in (pending or {}).items()}
         end_ms = max(self._now_ms, end_ms or 0, 1)
         going = [s._replace(to_ms=end_ms) for each in self._open.values() for s in each.values()]
@@ -335,7 +335,7 @@ class TimelineBuilder:
 
 
 def lanes_of(nodes: Sequence[Node]) -> Lanes:
-    """The lanes of nodes, in their order."""
+    """Return the lanes of nodes in order."""
     number = tuple(gpus_of(n) for n in nodes)
     if not any(number):
         cpus = tuple(amount_of(n.allocatable, CPU) for n in nodes)

@@ -1,4 +1,4 @@
-"""Traces of one snapshot: a cluster as it stands, to be played on."""
+"""Traces that start from one snapshot of a cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KEPT = frozenset({TaskStatus.PENDING, TaskStatus.GATED, TaskStatus.BOUND, TaskS
 
 
 def trace_of(snapshot: Snapshot, name: str, duration_ms: int | None = None) -> Trace:
-    """Everything of a snapshot arrives at once, in the beginning.
+    """Return a trace in which all gangs of a snapshot arrive at time 0.
 
     Tasks that run go on where they are. Those that have ended or are about to leave are left out.
 
