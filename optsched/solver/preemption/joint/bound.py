@@ -92,7 +92,7 @@ def bound_with_evictions(
     for level, value in zip(levels, values[: len(levels)], strict=True):
         expression = None
         if isinstance(level, Started | Placed | Shortfall):
-            expression = _express(level, joint, tiers)
+            expression = _express(level, joint)
         if expression is None:
             found.append(None)
             continue
@@ -111,9 +111,7 @@ def bound_with_evictions(
     return EvictionBounds(tuple(found), victims, whole_gangs)
 
 
-def _express(
-    level: Started | Placed | Shortfall, joint: JointModel, tiers: Tiers
-) -> Expression | None:
+def _express(level: Started | Placed | Shortfall, joint: JointModel) -> Expression | None:
     """The level in the joint model, at its best where that can not tell; None where unknown."""
     form = joint.form
     # Victims still count as demand, so what is due to a queue does not fall with what leaves.
