@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from optsched.cluster.decisions import Allocate, Evict, Nominate
-from optsched.cluster.eviction import 
+from optsched.cluster.eviction import with_terminating
 from optsched.plugins.objectives.weights import dominant_weights
 from optsched.problem.compile import compile_problem
 from optsched.session.session import judge_actions
@@ -176,7 +176,7 @@ def test_plans_with_different_victims_are_compared_in_one_unit():
         cluster.pod(lent, f"lent-{i}", {"cpu": 2, "nvidia.com/gpu": 1}, node)
     cluster.pod(cluster.gang("other", "q1", 1, ("", 0)), "other-0", {"cpu": 1, "memory": "1Gi"})
     snapshot = snapshot_of(cluster)
-    ended = compile_problem((snapshot, {"ml/lent-0", "ml/lent-1"}), None)
+    ended = compile_problem(with_terminating(snapshot, {"ml/lent-0", "ml/lent-1"}), None)
     assert dominant_weights(compile_problem(snapshot, None)).unit == "milli-CPU"
     assert dominant_weights(ended).unit == "milli-CPU"
     assert len(ended.classes.shapes) == 1
