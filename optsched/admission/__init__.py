@@ -1,4 +1,4 @@
-"""What is let into the cluster, and as what: `review(path, request, world, settings) -> response`.
+"""Admission of objects: `review(path, request, world, settings) -> response`.
 
 One module for each kind, its rules as small functions; nothing here waits, reads a clock or speaks
 to a server. Paths, rules and sentences are Volcano's (pkg/webhooks/admission) unless a comment says

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from optsched.admission.findings import Findings, part
+from optsched.admission.findings import Findings, get_mapping
 from optsched.admission.review import AccessQuestion, Action
 from optsched.api.kinds import QUEUE
 from optsched.api.submitters import Subject
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def validate(request: Request, world: World, settings: Settings) -> Response:
-    """Whether a Command may be given; one for a queue needs the right to patch it."""
+    """Deny a Command for a queue to users who may not patch that queue."""
     del world, settings
     findings = Findings()
-    target = part(request.obj, "target")
+    target = get_mapping(request.obj, "target")
     group = str(target.get("apiVersion") or "").rpartition("/")[0]
     is_for_queue = (group, target.get("kind")) == (QUEUE.group, QUEUE.kind)
     if request.action is Action.DELETE or not is_for_queue:

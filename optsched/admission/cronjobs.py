@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from optsched.admission import names
-from optsched.admission.findings import Findings, part
+from optsched.admission.findings import Findings, get_mapping
 from optsched.admission.job_defaults import fill_in
 from optsched.admission.job_rules import check_job_spec
 from optsched.admission.jobs import as_parsed
@@ -31,7 +31,7 @@ _TEMPLATE: Final = "spec.jobTemplate.spec"
 
 
 def mutate(request: Request, world: World, settings: Settings) -> Response:
-    """Record who submits a CronJob: its jobs are made on his behalf."""
+    """Record who submits a CronJob: its jobs are created on that user's behalf."""
     del world
     findings = Findings()
     is_changed = (request.old or {}).get("spec") != (request.obj or {}).get("spec")
@@ -40,7 +40,7 @@ def mutate(request: Request, world: World, settings: Settings) -> Response:
 
 
 def validate(request: Request, world: World, settings: Settings) -> Response:
-    """Whether a CronJob may be made or changed; a change of metadata alone always may."""
+    """Deny a CronJob that could not create jobs; updates of metadata alone are allowed."""
     findings = Findings()
     is_new = (request.old or {}).get("spec") != (request.obj or {}).get("spec")
     if request.action is Action.DELETE or not is_new:
@@ -52,8 +52,8 @@ def validate(request: Request, world: World, settings: Settings) -> Response:
         return findings.response()
     _check_name(cron.meta.name, findings)
     _check_schedule(cron, findings)
-    _check_zone(part(obj, "spec").get("timeZone"), settings, findings)
-    template = part(part(obj, "spec"), "jobTemplate")
+    _check_zone(get_mapping(obj, "spec").get("timeZone"), settings, findings)
+    template = get_mapping(get_mapping(obj, "spec"), "jobTemplate")
     check_template(template.get("metadata"), "spec.jobTemplate.metadata", findings)
     _check_job(cron, request, (world, settings), findings)
     return findings.response()

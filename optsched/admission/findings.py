@@ -1,4 +1,4 @@
-"""What a review finds: problems, warnings and changes, gathered from many rules."""
+"""Findings of a review: problems, warnings and changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_RESTS: Final = 20
 
 
 class ReviewEnded(Exception):
-    """A review that goes no further; its findings hold at least one problem."""
+    """Raised to end a review early; its findings hold at least one problem."""
 
     def __init__(self, findings: Findings) -> None:
         super().__init__("this review ends early")
@@ -47,69 +47,69 @@ class Findings:
         self._questions: dict[Question, None] = {}
 
     def deny(self, sentence: str) -> None:
-        """It may not be done."""
+        """Add a problem."""
         if len(self._problems) == MAX_FINDINGS:
             self._problems[f"the first {MAX_FINDINGS} problems are listed"] = None
             raise ReviewEnded(self)
         self._problems[_cut(sentence)] = None
 
     def end(self, sentence: str) -> NoReturn:
-        """It may not be done, and nothing else is looked at; raises `ReviewEnded`."""
+        """Add a problem and end the review by raising `ReviewEnded`."""
         self._problems[_cut(sentence)] = None
         raise ReviewEnded(self)
 
     def invalid(self, path: str, value: object, sentence: str) -> None:
-        """A field holds what it may not; worded as Kubernetes does."""
+        """Add a problem with the value of a field, in the words of Kubernetes."""
         self.deny(f"{path}: Invalid value: {shown(value)}: {sentence}")
 
     def required(self, path: str, sentence: str) -> None:
-        """A field is missing; worded as Kubernetes does."""
+        """Add a problem with a missing field, in the words of Kubernetes."""
         self.deny(f"{path}: Required value: {sentence}")
 
     def errors(self, errors: Iterable[FieldError]) -> None:
-        """Fields that cannot be read."""
+        """Add a problem for each field that can not be read."""
         for error in errors:
             self.deny(str(error))
 
     def warn(self, sentence: str) -> None:
-        """Its user should know something."""
+        """Add a warning for the user."""
         if self.can_warn:
             self._warnings[_cut(sentence)] = None
 
     @property
     def can_warn(self) -> bool:
-        """Whether one more warning is kept."""
+        """Whether another warning is kept."""
         return len(self._warnings) < MAX_FINDINGS
 
     def change(self, path: tuple[str | int, ...], value: Any) -> None:  # noqa: ANN401  JSON
-        """Set what is at a path; what is above it is there."""
+        """Add a JSON patch operation that sets a path; its parent exists."""
         pointer = "".join(f"/{_escaped(str(step))}" for step in path)
         self._patch.append({"op": "add", "path": pointer, "value": value})
 
     def rests_on(self, kind: Kind, name: str, namespace: str = "") -> None:
-        """A problem may go away with a newer look at an object."""
+        """Note that a problem depends on an object, which is read again before the denial."""
         if len(self._rests) < MAX_RESTS:
             self._rests[Ref(kind, namespace, name)] = None
 
     def answer(self, question: Question, request: Request, default: Any) -> Any:  # noqa: ANN401
-        """The answer to a question; the default as long as it is open, with nothing allowed."""
+        """Return the answer to a question, or a default while it is open: nothing is allowed."""
         answer = request.answers.get(question, _OPEN)
         if answer is not _OPEN:
             return answer
         self._questions[question] = None
         return default
 
-    def tells_of(self, path: str) -> bool:
-        """Whether a problem with a field, or with what is in it, was found already."""
+    def has_problem_with(self, path: str) -> bool:
+        """Return whether a problem with a field, or inside of it, was reported already."""
         return any(problem.startswith(path) for problem in self._problems)
 
     @property
     def has_problems(self) -> bool:
-        """Whether it may not be done."""
+        """Whether there is any problem."""
         return bool(self._problems)
 
     def response(self) -> Response:
-        """All of it."""
+        """Return the response with all findings."""
         return Response(
             problems=tuple(self._problems),
             patch=tuple(self._patch),
@@ -119,8 +119,8 @@ class Findings:
         )
 
 
-def part(obj: object, name: str) -> dict[str, Any]:
-    """A part of an object; empty where it is not there, or is not what it should be."""
+def get_mapping(obj: object, name: str) -> dict[str, Any]:
+    """Return a field of an object that is a mapping; empty if it is missing or of another type."""
     found = obj.get(name) if isinstance(obj, dict) else None
     return found if isinstance(found, dict) else {}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from optsched.admission.findings import Findings, part
+from optsched.admission.findings import Findings, get_mapping
 from optsched.admission.jobs import as_parsed
 from optsched.admission.limits import MAX_MEMBERS, check_count
 from optsched.admission.review import Action
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def validate(request: Request, world: World, settings: Settings) -> Response:
-    """Whether a HyperNode may be made or changed; a change of metadata alone always may."""
+    """Deny an invalid HyperNode; updates of metadata alone are allowed."""
     del world, settings
     findings = Findings()
     is_new = (request.old or {}).get("spec") != (request.obj or {}).get("spec")
     if request.action is not Action.DELETE and is_new:
-        members = part(request.obj, "spec").get("members")
+        members = get_mapping(request.obj, "spec").get("members")
         if isinstance(members, list):
             check_count("spec.members", len(members), MAX_MEMBERS, findings)
         findings.errors(parse_hypernode(as_parsed(request))[1])

@@ -1,4 +1,4 @@
-"""What is filled into a job when it is made (pkg/webhooks/admission/jobs/mutate).
+"""Defaults of new jobs (pkg/webhooks/admission/jobs/mutate).
 
 Two things are ours, because guides to Volcano write them: a request for a device without a limit
 gets the limit, and the event `JobUnknown` becomes `Unknown`.
@@ -30,7 +30,7 @@ Step = str | int
 
 
 class Filler:
-    """A spec that is filled in: what changes is copied, and noted."""
+    """Fills in a spec: copies what it changes, and records each change as a patch."""
 
     def __init__(self, spec: Raw, findings: Findings, path: str = "spec") -> None:
         self.spec = spec
@@ -40,30 +40,30 @@ class Filler:
         self._copies: dict[int, Any] = {}
 
     def set(self, steps: tuple[Step, ...], value: Any) -> None:  # noqa: ANN401  JSON
-        """Set what is at a path below the spec; all but the last step is there."""
-        place: Any = self._own(self.spec)
+        """Set a path below the spec; the parent of the last step exists."""
+        place: Any = self._copy_once(self.spec)
         self.spec = place
         for step in steps[:-1]:
-            place[step] = self._own(place[step])
+            place[step] = self._copy_once(place[step])
             place = place[step]
         place[steps[-1]] = value
         self._findings.change((*self._root.split("."), *steps), value)
 
-    def _own(self, found: Any) -> Any:  # noqa: ANN401  JSON
+    def _copy_once(self, found: Any) -> Any:  # noqa: ANN401  JSON
         if id(found) not in self._copies:
             found = copy(found)
             self._copies[id(found)] = found
         return found
 
     def warn(self, where: str, sentence: str) -> None:
-        """Tell the user about a change."""
+        """Warn the user of a change."""
         self._findings.warn(f"{self._root}.{where}: {sentence}")
 
 
 def fill_in(spec: Raw, settings: Settings, findings: Findings, path: str = "spec") -> Raw:
-    """A job's spec with everything filled in; the changes are noted as a patch and warnings.
+    """Return the spec of a job with all defaults; findings get the patch and warnings.
 
-    A part that is not what it should be is left alone: it is refused later, by name.
+    A field of the wrong type stays as it is: validation denies it by name.
     """
     filler = Filler(spec, findings, path)
     if not filler.spec.get("queue"):
@@ -84,7 +84,7 @@ def fill_in(spec: Raw, settings: Settings, findings: Findings, path: str = "spec
 
 
 def refill(old: Raw, new: Raw, settings: Settings, findings: Findings, *, is_whole: bool) -> Raw:
-    """Return a changed spec with what the change has taken away filled in again.
+    """Return an updated spec with the defaults that the update has dropped.
 
     `kubectl apply` sends the list of tasks as the manifest has it, without what was filled in.
     `is_whole`: the manifest says nothing of `minAvailable`, so all pods are needed as before.
@@ -128,7 +128,7 @@ def _fill_task(filler: Filler, index: int, task: Raw) -> None:
 
 
 def _minimum(task: Raw) -> int:
-    """The smallest number of pods of a task that says nothing about it; as `api.job` reads it."""
+    """Return the default of a task's `minAvailable`, as `api.job` reads it."""
     partition = task.get("partitionPolicy")
     if isinstance(partition, dict):
         minimum = _number(partition.get("minPartitions")) * _number(partition.get("partitionSize"))
@@ -143,7 +143,7 @@ def _total_minimum(tasks: object) -> int:
 
 
 def _number(value: object) -> int:
-    """A number of pods; what is none is refused later, by name."""
+    """Return a number of pods; 0 for another type, which validation denies."""
     return value if type(value) is int and value > 0 else 0
 
 
@@ -172,7 +172,7 @@ def _fill_limits(filler: Filler, place: tuple[Step, ...], container: Raw) -> Non
     filler.set((*place, "resources", "limits"), {**held, **missing})
     names = ", ".join(sorted(missing))
     filler.warn(
-        f"{_dotted(place)}.resources.limits",
+        f"{_format_path(place)}.resources.limits",
         f"{names} was only in requests; Kubernetes wants devices in limits, so it was copied",
     )
 
@@ -182,7 +182,7 @@ def _is_extended(resource: str) -> bool:
     return "/" in resource and "kubernetes.io/" not in resource.removeprefix("requests.")
 
 
-def _dotted(place: tuple[Step, ...]) -> str:
+def _format_path(place: tuple[Step, ...]) -> str:
     text = ""
     for step in place:
         text += f"[{step}]" if isinstance(step, int) else f".{step}"

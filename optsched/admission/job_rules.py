@@ -1,12 +1,12 @@
-"""Whether a job can ever run (pkg/webhooks/admission/jobs/validate)."""
+"""Validation of job specs (pkg/webhooks/admission/jobs/validate)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from optsched.admission import names
-from optsched.admission.findings import part
-from optsched.admission.graphs import find_cycle
+from optsched.admission.dependency_cycles import find_cycle
+from optsched.admission.findings import get_mapping
 from optsched.admission.limits import MAX_TASKS, check_count
 from optsched.admission.pod_templates import check_template, containers_of
 from optsched.admission.policies import check_policies
@@ -71,7 +71,7 @@ def check_job_spec(
 
 
 def check_totals(spec: JobSpec, path: str, findings: Findings) -> None:
-    """The job's minimum against the pods that it has."""
+    """Deny a job whose `minAvailable` exceeds its number of pods."""
     if spec.min_available > spec.num_pods:
         findings.deny(
             f"job 'minAvailable' should not be greater than total replicas in tasks: "
@@ -80,7 +80,7 @@ def check_totals(spec: JobSpec, path: str, findings: Findings) -> None:
 
 
 def check_task_minimum(task: TaskSpec, job: str, path: str, findings: Findings) -> None:
-    """A task's minimum against the pods that it has."""
+    """Deny a task whose `minAvailable` exceeds its replicas."""
     if task.min_available > task.replicas:
         findings.deny(
             f"'minAvailable' is greater than 'replicas' in task: {task.name}, job: {job}: "
@@ -102,7 +102,7 @@ def check_task(task: TaskSpec, job: str, path: str, request: Request, findings: 
 
 
 def check_topology(topology: NetworkTopology | None, path: str, findings: Findings) -> None:
-    """A limit on the network names its tier by number or by name."""
+    """Deny a network topology that names its tier both by number and by name."""
     if topology and topology.highest_tier is not None and topology.highest_tier_name:
         findings.deny(
             f"{_TWO_TIERS}: {path} has {topology.highest_tier} and {topology.highest_tier_name}; "
@@ -111,7 +111,7 @@ def check_topology(topology: NetworkTopology | None, path: str, findings: Findin
 
 
 def _check_tasks(spec: JobSpec, job: str, path: str, findings: Findings) -> None:
-    if not spec.tasks and not findings.tells_of(f"{path}.tasks"):
+    if not spec.tasks and not findings.has_problem_with(f"{path}.tasks"):
         findings.deny(f"No task specified in job spec: {path}.tasks; write at least one")
     if not names.is_qualified(job) or "/" in job:
         findings.deny(
@@ -141,7 +141,7 @@ def _check_partition(task: TaskSpec, path: str, findings: Findings) -> None:
     if partition is None:
         return
     where, product = f"{path}.partitionPolicy", partition.total * partition.size
-    if product != task.replicas and not findings.tells_of(f"{where}."):
+    if product != task.replicas and not findings.has_problem_with(f"{where}."):
         findings.deny(
             f"{where}: totalPartitions {partition.total} times partitionSize {partition.size} is "
             f"{product}: make it the {task.replicas} replicas of task {task.name}"
@@ -157,9 +157,9 @@ def _check_partition(task: TaskSpec, path: str, findings: Findings) -> None:
 
 def _check_whole_cpus(task: TaskSpec, path: str, findings: Findings) -> None:
     for place, container in containers_of(task.template):
-        resources = part(container, "resources")
-        asked = (part(resources, "requests") or part(resources, "limits")).get(CPU)
-        if not _is_whole(asked):
+        resources = get_mapping(container, "resources")
+        asked = (get_mapping(resources, "requests") or get_mapping(resources, "limits")).get(CPU)
+        if not _is_whole_number(asked):
             findings.deny(
                 f"the cpu request isn't  an integer in {path}.template.spec.{place}: it is "
                 f"{asked or 'none'}; {path}.topologyPolicy {task.topology_policy.value} needs "
@@ -167,7 +167,7 @@ def _check_whole_cpus(task: TaskSpec, path: str, findings: Findings) -> None:
             )
 
 
-def _is_whole(amount: object) -> bool:
+def _is_whole_number(amount: object) -> bool:
     try:
         nanos = parse_quantity_field(amount).nanos
     except QuantityError:
@@ -212,7 +212,7 @@ def _check_mpi(spec: JobSpec, path: str, findings: Findings) -> None:
 
 
 def argument_of(arguments: tuple[str, ...], flag: str, default: str) -> str:
-    """What a plugin's arguments say for a flag, as Go's flag package reads `--flag=value`."""
+    """Return the value of a flag among a plugin's arguments, as Go's flag package reads it."""
     for position, argument in enumerate(arguments):
         name, equals, value = argument.lstrip("-").partition("=")
         if name == flag and argument.startswith("-"):

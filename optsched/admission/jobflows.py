@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from optsched.admission.findings import Findings, part
-from optsched.admission.graphs import find_cycle
+from optsched.admission.dependency_cycles import find_cycle
+from optsched.admission.findings import Findings, get_mapping
 from optsched.admission.job_defaults import fill_in
 from optsched.admission.job_rules import check_job_spec
 from optsched.admission.jobs import as_parsed, name_of
@@ -32,7 +32,7 @@ _NOT_DAG: Final = "jobflow flow is not dag"
 
 
 def mutate(request: Request, world: World, settings: Settings) -> Response:
-    """Record who submits a flow or a template: jobs are made on behalf of both."""
+    """Record who submits a flow or a template: jobs are created on behalf of both."""
     del world
     findings = Findings()
     is_changed = (request.old or {}).get("spec") != (request.obj or {}).get("spec")
@@ -41,7 +41,7 @@ def mutate(request: Request, world: World, settings: Settings) -> Response:
 
 
 def validate(request: Request, world: World, settings: Settings) -> Response:
-    """Whether a flow may be made or changed; a change of metadata alone always may."""
+    """Deny a JobFlow that could never end; updates of metadata alone are allowed."""
     findings = Findings()
     is_new = (request.old or {}).get("spec") != (request.obj or {}).get("spec")
     if request.action is Action.DELETE or not is_new:
@@ -59,12 +59,12 @@ def validate(request: Request, world: World, settings: Settings) -> Response:
 
 
 def validate_template(request: Request, world: World, settings: Settings) -> Response:
-    """Whether a JobTemplate may be made or changed; its queue may come later."""
+    """Deny an invalid JobTemplate; its queue may be created later."""
     findings = Findings()
     is_new = (request.old or {}).get("spec") != (request.obj or {}).get("spec")
     if request.action is Action.DELETE or not is_new:
         return findings.response()
-    filled = fill_in(part(request.obj, "spec"), settings, Findings())
+    filled = fill_in(get_mapping(request.obj, "spec"), settings, Findings())
     job = check_job_spec(filled, name_of(request), request, (world, settings), findings)
     queue = world.queue(job.queue)
     if queue is None:

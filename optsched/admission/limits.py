@@ -57,10 +57,10 @@ def check_shape(obj: object, name: str, findings: Findings) -> None:
             findings.end(f"{name} has too many values: write at most {MAX_VALUES}")
         if depth > MAX_DEPTH + 1:
             findings.end(f"{name} is nested too deeply: write at most {MAX_DEPTH} levels")
-        level = [each for value in level for each in _parts(value, name, findings)]
+        level = [each for value in level for each in _child_values(value, name, findings)]
 
 
-def _parts(value: object, name: str, findings: Findings) -> Any:  # noqa: ANN401  JSON
+def _child_values(value: object, name: str, findings: Findings) -> Any:  # noqa: ANN401  JSON
     if isinstance(value, list):
         return value
     if not isinstance(value, dict):

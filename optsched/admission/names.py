@@ -1,4 +1,4 @@
-"""Names as Kubernetes takes them (k8s.io/apimachinery, pkg/util/validation).
+"""Names that Kubernetes accepts (k8s.io/apimachinery, pkg/util/validation).
 
 Lengths are checked first, so that no text of a megabyte is kept in a cache.
 """
@@ -11,13 +11,11 @@ from typing import Final
 
 MAX_LABEL: Final = 63
 MAX_SUBDOMAIN: Final = 253
-MAX_PORT_NAME: Final = 15
 _MAX_QUALIFIED: Final = MAX_SUBDOMAIN + 1 + MAX_LABEL
 
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN: Final = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
 _NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
-_PORT: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 LABEL_RULE: Final = (
     "write at most 63 lower-case letters, digits and '-', with a letter or digit at both ends"
@@ -29,17 +27,10 @@ QUALIFIED_RULE: Final = (
     "write a name of at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both "
     "ends, after an optional DNS name and '/', such as example.com/my-name"
 )
-LABEL_VALUE_RULE: Final = (
-    "write at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends, or "
-    "nothing"
-)
-PORT_NAME_RULE: Final = (
-    "write at most 15 lower-case letters, digits and single '-', at least one of them a letter"
-)
 
 
 def is_label(text: str) -> bool:
-    """Whether a text is a DNS label (RFC 1123)."""
+    """Return whether a text is a DNS label (RFC 1123)."""
     return len(text) <= MAX_LABEL and _is_label(text)
 
 
@@ -49,7 +40,7 @@ def _is_label(text: str) -> bool:
 
 
 def is_subdomain(text: str) -> bool:
-    """Whether a text is a DNS subdomain (RFC 1123)."""
+    """Return whether a text is a DNS subdomain (RFC 1123)."""
     return len(text) <= MAX_SUBDOMAIN and _is_subdomain(text)
 
 
@@ -59,7 +50,7 @@ def _is_subdomain(text: str) -> bool:
 
 
 def is_qualified(text: str) -> bool:
-    """Whether a text is a name after an optional DNS name and a slash."""
+    """Return whether a text is a qualified name, such as example.com/my-name."""
     return len(text) <= _MAX_QUALIFIED and _is_qualified(text)
 
 
@@ -70,24 +61,4 @@ def _is_qualified(text: str) -> bool:
         len(name) <= MAX_LABEL
         and _NAME.fullmatch(name) is not None
         and (not slash or is_subdomain(prefix))
-    )
-
-
-def is_label_value(text: str) -> bool:
-    """Whether a text may be the value of a label."""
-    return not text or (len(text) <= MAX_LABEL and _is_name(text))
-
-
-@lru_cache(maxsize=4096)
-def _is_name(text: str) -> bool:
-    return _NAME.fullmatch(text) is not None
-
-
-def is_port_name(text: str) -> bool:
-    """Whether a text may name a port (RFC 6335)."""
-    return (
-        len(text) <= MAX_PORT_NAME
-        and _PORT.fullmatch(text) is not None
-        and "--" not in text
-        and any(char.isalpha() for char in text)
     )

@@ -10,7 +10,7 @@ import re
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.admission.findings import part
+from optsched.admission.findings import get_mapping
 from optsched.admission.limits import MAX_CLAIMS, MAX_CONTAINERS, check_count
 from optsched.admission.review import TemplateQuestion, TemplateVerdict
 from optsched.units import QuantityError, parse_quantity_field
@@ -54,7 +54,7 @@ def check_template(
 
     path: of the template in the object under review, such as spec.tasks[0].template.
     """
-    spec = part(template, "spec")
+    spec = get_mapping(template, "spec")
     for name, most in _MAX_ITEMS.items():
         items = spec.get(name)
         num_items = len(items) if isinstance(items, list) else 0
@@ -74,7 +74,7 @@ def check_template(
 
 def containers_of(template: Mapping[str, Any]) -> Iterator[tuple[str, Raw]]:
     """Yield init containers and containers of a template, each with its path in the pod's spec."""
-    spec = part(template, "spec")
+    spec = get_mapping(template, "spec")
     for kind in ("initContainers", "containers"):
         containers = spec.get(kind)
         for index, container in enumerate(containers if isinstance(containers, list) else ()):

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from optsched.admission.findings import Findings, part
+from optsched.admission.findings import Findings, get_mapping
 from optsched.admission.jobs import as_parsed
 from optsched.admission.queue_access import (
     POD_GROUP,
-    can_use,
+    can_use_queue,
     check_access,
     check_queue,
     is_restricted,
@@ -59,7 +59,7 @@ def mutate(request: Request, world: World, settings: Settings) -> Response:
 
 
 def validate(request: Request, world: World, settings: Settings) -> Response:
-    """Whether a PodGroup may be made, go to another queue, or change otherwise."""
+    """Deny a PodGroup for a queue that its user may not use, and invalid fields."""
     findings = Findings()
     if request.action is Action.DELETE:
         return findings.response()
@@ -88,7 +88,7 @@ def validate(request: Request, world: World, settings: Settings) -> Response:
 
 
 def _is_other_work(request: Request, settings: Settings) -> bool:
-    """Whether an update in the same queue changes the work, or for whom controllers do it."""
+    """Return whether an update changes the work, or on whose behalf controllers do it."""
     if request.user in settings.trusted:
         return record_of(request.old) != record_of(request.obj)
     return (request.old or {}).get("spec") != (request.obj or {}).get("spec")
@@ -105,12 +105,12 @@ def _check_members(
         return
     pods = findings.answer(PodsQuestion(request.namespace), request, default=())
     for pod in pods:
-        meta = part(pod, "metadata")
-        named = first_annotation(part(meta, "annotations"), GROUP_NAME_ANNOTATIONS)
+        meta = get_mapping(pod, "metadata")
+        named = first_annotation(get_mapping(meta, "annotations"), GROUP_NAME_ANNOTATIONS)
         if named != group.meta.name:
             continue
         for subject in parse_submitters(record_of(pod)):
-            if not can_use(queue, subject, request, settings, findings):
+            if not can_use_queue(queue, subject, request, settings, findings):
                 findings.deny(
                     f"pod {meta.get('name')} of user {subject.user} names this PodGroup and may "
                     f"not use queue {queue.name}: delete the pod, or choose another name or queue"

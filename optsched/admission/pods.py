@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from optsched.admission.findings import Findings, part
+from optsched.admission.findings import Findings, get_mapping
 from optsched.admission.queue_access import check_access, has_restricted_queues
 from optsched.admission.review import Action, ObjectQuestion
 from optsched.admission.schedulinggroups import queue_of
@@ -53,12 +53,12 @@ def mutate(request: Request, world: World, settings: Settings) -> Response:
     """Give a pod what its resource group has for it, its gate, and the record of its submitter."""
     del world
     findings = Findings()
-    annotations = part(part(request.obj, "metadata"), "annotations")
+    annotations = get_mapping(get_mapping(request.obj, "metadata"), "annotations")
     group = next(
         (each for each in settings.resource_groups if each.has(request.namespace, annotations)),
         None,
     )
-    spec = part(request.obj, "spec")
+    spec = get_mapping(request.obj, "spec")
     if request.action is not Action.CREATE:
         return findings.response()
     name = (group.scheduler_name if group is not None else "") or spec.get("schedulerName")
@@ -66,13 +66,13 @@ def mutate(request: Request, world: World, settings: Settings) -> Response:
     if is_ours:
         record_submitter(request, settings, findings, is_changed=True)
     if is_ours and settings.gates_pods and annotations.get(QUEUE_ALLOCATION_GATE) == "true":
-        _hold_back(spec, findings)
+        _add_scheduling_gate(spec, findings)
     if group is not None and spec:
-        _give(group, spec, findings)
+        _apply_resource_group(group, spec, findings)
     return findings.response()
 
 
-def _hold_back(spec: Raw, findings: Findings) -> None:
+def _add_scheduling_gate(spec: Raw, findings: Findings) -> None:
     """Add the gate; of pods of other schedulers nobody would take it off."""
     gate = {"name": QUEUE_ALLOCATION_GATE}
     held = spec.get("schedulingGates")
@@ -81,9 +81,9 @@ def _hold_back(spec: Raw, findings: Findings) -> None:
         findings.change(("spec", "schedulingGates"), [*gates, gate])
 
 
-def _give(group: ResourceGroup, spec: Raw, findings: Findings) -> None:
+def _apply_resource_group(group: ResourceGroup, spec: Raw, findings: Findings) -> None:
     if group.labels:
-        selector = {**part(spec, "nodeSelector"), **group.labels}
+        selector = {**get_mapping(spec, "nodeSelector"), **group.labels}
         findings.change(("spec", "nodeSelector"), selector)
     if group.affinity and not spec.get("affinity"):
         findings.change(("spec", "affinity"), dict(group.affinity))
@@ -96,21 +96,21 @@ def _give(group: ResourceGroup, spec: Raw, findings: Findings) -> None:
 
 
 def validate(request: Request, world: World, settings: Settings) -> Response:
-    """Whether a pod may be made, or name another queue or PodGroup."""
+    """Deny a pod for a queue or PodGroup that its user may not use, and invalid annotations."""
     findings = Findings()
-    scheduler = part(request.obj, "spec").get("schedulerName")
+    scheduler = get_mapping(request.obj, "spec").get("schedulerName")
     if request.action is not Action.DELETE and scheduler in settings.device_schedulers:
         check_reserved(request, settings, findings)
     if request.action is Action.DELETE or scheduler not in settings.scheduler_names:
         return findings.response()
-    annotations = part(part(request.obj, "metadata"), "annotations")
+    annotations = get_mapping(get_mapping(request.obj, "metadata"), "annotations")
     if request.action is Action.CREATE:
         _check_budgets(annotations, findings)
     if request.action is Action.UPDATE or request.user not in settings.trusted:
         check_annotations(request, settings, findings)
         check_reserved(request, settings, findings)
     if request.action is Action.CREATE and request.user not in settings.trusted:
-        name = part(request.obj, "spec").get("priorityClassName")
+        name = get_mapping(request.obj, "spec").get("priorityClassName")
         if is_system_class(name):
             check_priority(name, request, settings, findings)
     if has_restricted_queues(world, settings):
@@ -130,13 +130,13 @@ def _check_queues(
     if request.action is Action.CREATE and request.user in settings.trusted:
         # A pod of a job, whose PodGroup was reviewed.
         return
-    before = part(part(request.old, "metadata"), "annotations")
+    before = get_mapping(get_mapping(request.old, "metadata"), "annotations")
     named = annotations.get(QUEUE_NAME, "")
     if named != before.get(QUEUE_NAME, ""):
         queue = world.queue(named)
         if queue is not None:
             check_access(queue, request, settings, findings)
-    upstream = group_named_by(part(request.obj, "spec"))
+    upstream = group_named_by(get_mapping(request.obj, "spec"))
     if upstream and request.action is Action.CREATE:
         for kind in SCHEDULING_POD_GROUPS:
             question = ObjectQuestion(Ref(kind, request.namespace, upstream))
@@ -156,7 +156,7 @@ def _check_group(
     question = ObjectQuestion(Ref(POD_GROUP, request.namespace, name))
     group = findings.answer(question, request, default={})
     if group is not None:
-        queue = world.queue(str(part(group, "spec").get("queue") or DEFAULT_QUEUE))
+        queue = world.queue(str(get_mapping(group, "spec").get("queue") or DEFAULT_QUEUE))
         if queue is not None:
             check_access(queue, request, settings, findings)
     elif request.user not in settings.trusted and _MADE.search(name):

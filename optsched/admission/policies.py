@@ -1,4 +1,4 @@
-"""What a job does when something happens (pkg/webhooks/admission/jobs/validate/util.go)."""
+"""Validation of lifecycle policies (pkg/webhooks/admission/jobs/validate/util.go)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EVENTS: Final = tuple(event for event in JobEvent if event not in _INTERNAL)
 
 
 def check_policies(policies: Sequence[LifecyclePolicy], path: str, findings: Findings) -> None:
-    """The policies of a job or of a task; path: of the list, such as spec.policies."""
+    """Report invalid policies of a job or task; path: of the list, such as spec.policies."""
     seen_events: set[JobEvent] = set()
     seen_codes: set[int] = set()
     for position, policy in enumerate(policies):
@@ -31,11 +31,11 @@ def check_policies(policies: Sequence[LifecyclePolicy], path: str, findings: Fin
             _check_events(policy, where, seen_events, findings)
         elif policy.exit_code is not None:
             _check_exit_code(policy.exit_code, where, seen_codes, findings)
-        elif not findings.tells_of(f"{where}.e"):
+        elif not findings.has_problem_with(f"{where}.e"):
             findings.deny(
                 f"either event and exitCode should be specified: {where} has neither; write one"
             )
-        if policy.action is None and not findings.tells_of(f"{where}.action"):
+        if policy.action is None and not findings.has_problem_with(f"{where}.action"):
             findings.required(f"{where}.action", f"write one of {', '.join(JobAction)}")
     if JobEvent.ANY in seen_events and len(seen_events) > 1:
         named = ", ".join(event for policy in policies for event in policy.events)

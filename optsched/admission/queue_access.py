@@ -1,4 +1,4 @@
-"""Whether work may be given to a queue: it is there, it is open, and its lists let its user in.
+"""Access to queues: a queue exists, is open, and its lists or roles admit the user.
 
 The lists are ours: annotations `optsched.io/users`, `optsched.io/groups` and
 `optsched.io/namespaces` of a queue, names with commas between. A queue without any of them is for
@@ -58,7 +58,7 @@ def check_queue(
     if queue is None:
         findings.deny(
             f"{words.missing}: {QUEUE.plural[:-1]}.{QUEUE.group} {json.dumps(name)} "
-            f"not found: spec.queue; {_remedy(name, world)}"
+            f"not found: spec.queue; {_suggest_queue(name, world)}"
         )
         findings.rests_on(QUEUE, name)
         return None
@@ -78,7 +78,7 @@ def check_leaf(queue: Queue, world: World, findings: Findings) -> None:
     if queue.name == ROOT_QUEUE:
         findings.deny(f"can not submit job to root queue: spec.queue; {_open_queues(world)}")
     elif children:
-        names = _some(sorted(child.name for child in children))
+        names = _join_names(sorted(child.name for child in children))
         findings.deny(
             f"can only submit job to leaf queue, queue {queue.name} has {len(children)} child "
             f"queues: spec.queue; name one of them: {names}"
@@ -87,12 +87,12 @@ def check_leaf(queue: Queue, world: World, findings: Findings) -> None:
 
 
 def is_restricted(queue: Queue, settings: Settings) -> bool:
-    """Whether a queue is not for everybody."""
+    """Return whether a queue admits only some users."""
     return settings.checks_use or any(_lists_of(queue).values())
 
 
 def has_restricted_queues(world: World, settings: Settings) -> bool:
-    """Whether any queue is not for everybody."""
+    """Return whether any queue admits only some users."""
     return settings.checks_use or any(is_restricted(queue, settings) for queue in world.queues())
 
 
@@ -102,17 +102,17 @@ def check_access(queue: Queue, request: Request, settings: Settings, findings: F
         return
     subjects = subjects_of(request, settings)
     for subject in subjects:
-        if not can_use(queue, subject, request, settings, findings):
+        if not can_use_queue(queue, subject, request, settings, findings):
             _deny(queue, f"user {subject.user}", request, settings, findings)
     if not subjects and request.namespace not in _lists_of(queue)[QUEUE_NAMESPACES]:
         unknown = f"the unknown submitter (no annotation {SUBMITTER}; submit it again)"
         _deny(queue, unknown, request, settings, findings)
 
 
-def can_use(
+def can_use_queue(
     queue: Queue, subject: Subject, request: Request, settings: Settings, findings: Findings
 ) -> bool:
-    """Whether a subject may give a queue work; true as long as the API server has not said."""
+    """Return whether a subject may use a queue; true while the question is open."""
     lists = _lists_of(queue)
     is_listed = (
         subject.user in lists[QUEUE_USERS]
@@ -129,7 +129,7 @@ def can_use(
 
 def _deny(queue: Queue, who: str, request: Request, settings: Settings, findings: Findings) -> None:
     lists = _lists_of(queue)
-    said = "; ".join(f"{key}: {_some(sorted(lists[key]))}" for key in _LISTS if lists[key])
+    said = "; ".join(f"{key}: {_join_names(sorted(lists[key]))}" for key in _LISTS if lists[key])
     reasons = [f"its annotations let in {said}"] if said else []
     if settings.checks_use:
         reasons.append(f"no role grants the verb {USE} on queues.{QUEUE.group} {queue.name}")
@@ -151,7 +151,7 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(name.strip() for name in text.split(",") if name.strip())
 
 
-def _remedy(name: str, world: World) -> str:
+def _suggest_queue(name: str, world: World) -> str:
     manifest = {"apiVersion": QUEUE.api_version, "kind": QUEUE.kind, "metadata": {"name": name}}
     text = json.dumps(manifest, separators=(",", ":"))
     return f"{_open_queues(world)}, or make it: echo '{text}' | kubectl create -f -"
@@ -164,10 +164,10 @@ def _open_queues(world: World) -> str:
         for queue in world.queues()
         if queue.status.state is QueueState.OPEN and queue.name not in parents
     ]
-    return f"open queues are {_some(sorted(leaves))}" if leaves else "no queue is open"
+    return f"open queues are {_join_names(sorted(leaves))}" if leaves else "no queue is open"
 
 
-def _some(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     more = len(names) - _MOST_NAMES
     shown = ", ".join(names[:_MOST_NAMES])
     return f"{shown} and {more} more" if more > 0 else shown

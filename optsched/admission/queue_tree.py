@@ -1,4 +1,4 @@
-"""Queues above and below one another: what a queue may be part of, and what it may have there.
+"""Validation of the queue hierarchy: parents, children, and their resources.
 
 Source: pkg/webhooks/admission/queues/validate/validate_queue.go. What a parent does not list as
 deserved or guaranteed counts as nothing, what nobody above lists as capability as no limit.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def check_deletion(name: str, world: World, settings: Settings, findings: Findings) -> None:
-    """Whether a queue may go: not the built-in ones, and none that has children."""
+    """Deny the deletion of a built-in queue, or of one with children or pods."""
     if name in (DEFAULT_QUEUE, ROOT_QUEUE):
         findings.deny(f"{name} queue can not be deleted: close it, or set its capability to 0")
         return
@@ -43,7 +43,7 @@ def check_deletion(name: str, world: World, settings: Settings, findings: Findin
 
 
 def check_parent(queue: Queue, world: World, settings: Settings, findings: Findings) -> bool:
-    """Whether a queue may be part of the one that it names; false where a review ends there."""
+    """Return whether a queue may have the parent that it names; reports why not."""
     name = queue.parent
     if name in ("", ROOT_QUEUE):
         return True
@@ -70,7 +70,7 @@ def _check_depth(queue: Queue, world: World, settings: Settings, findings: Findi
             f"queue {queue.name} cannot use itself as parent: spec.parent: "
             f"{queue.parent} is below it"
         )
-    elif len(above) + 1 + _height(queue.name, world) > settings.max_queue_depth:
+    elif len(above) + 1 + _subtree_height(queue.name, world) > settings.max_queue_depth:
         path = "/".join([*reversed(above), queue.name])
         findings.deny(
             f"queue {queue.name} exceeds the maximum allowed depth of {settings.max_queue_depth}: "
@@ -78,8 +78,8 @@ def _check_depth(queue: Queue, world: World, settings: Settings, findings: Findi
         )
 
 
-def _height(name: str, world: World) -> int:
-    """Levels of queues below one, in a tree that may hold circles made before they were refused."""
+def _subtree_height(name: str, world: World) -> int:
+    """Return the number of levels below a queue; older trees may have cycles."""
     seen, level, height = {name}, [name], 0
     while True:
         below = [child.name for each in level for child in world.children(each)]
@@ -101,7 +101,7 @@ def _check_is_free(queue: Queue, parent: Queue, world: World, findings: Findings
 
 
 def _ancestors(queue: Queue, world: World) -> Iterator[Queue]:
-    """The queues above one, the root left out, nearest first; each once."""
+    """Yield the ancestors of a queue without the root, nearest first, each once."""
     seen: set[str] = set()
     above = world.queue(queue.parent)
     while above is not None and above.name not in seen and above.name != ROOT_QUEUE:
@@ -111,7 +111,7 @@ def _ancestors(queue: Queue, world: World) -> Iterator[Queue]:
 
 
 def check_resources_of_tree(queue: Queue, world: World, findings: Findings) -> None:
-    """What a queue may have, beside what those above, beside and below it have."""
+    """Check resources of a queue against those of its ancestors, siblings and children."""
     _check_capability_above(queue, world, findings)
     parent = world.queue(queue.parent)
     if parent is not None and parent.name != ROOT_QUEUE:
@@ -144,7 +144,7 @@ def _check_sums(parent: Queue, children: Iterable[Queue], findings: Findings) ->
         ("guarantee", parent.guarantee),
         ("deserved", parent.effective_deserved),
     ):
-        total = _total(getattr(child, part) for child in held)
+        total = _sum_amounts(getattr(child, part) for child in held)
         for resource in sorted(total):
             if total[resource] > limits.get(resource, 0):
                 findings.deny(
@@ -152,12 +152,12 @@ def _check_sums(parent: Queue, children: Iterable[Queue], findings: Findings) ->
                     f"({resource} {format_quantity(total[resource], resource)}) exceeds parent's "
                     f"{part} limit ({resource} "
                     f"{format_quantity(limits.get(resource, 0), resource)}): raise spec.{part} of "
-                    f"{parent.name} or lower that of {_names(held, part, resource)}"
+                    f"{parent.name} or lower that of {_names_with(held, part, resource)}"
                 )
                 findings.rests_on(QUEUE, parent.name)
 
 
-def _total(lists: Iterable[Mapping[str, int]]) -> dict[str, int]:
+def _sum_amounts(lists: Iterable[Mapping[str, int]]) -> dict[str, int]:
     total: dict[str, int] = {}
     for amounts in lists:
         for resource, amount in amounts.items():
@@ -165,7 +165,7 @@ def _total(lists: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return total
 
 
-def _names(queues: list[Queue], part: str, resource: str) -> str:
+def _names_with(queues: list[Queue], part: str, resource: str) -> str:
     return ", ".join(sorted(each.name for each in queues if getattr(each, part).get(resource)))
 
 
@@ -187,7 +187,7 @@ def _check_capability_below(queue: Queue, world: World, findings: Findings) -> N
 
 
 def _limits_below(name: str, resource: str, world: World) -> Iterator[Queue]:
-    """The queues below one that limit a resource, each the first to do so on its way down."""
+    """Yield the nearest descendants of a queue with a capability for a resource."""
     seen, todo = {name}, list(world.children(name))
     while todo:
         queue = todo.pop()

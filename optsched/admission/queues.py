@@ -1,4 +1,4 @@
-"""Queues: filled in when they are made, looked at then, when they change and when they go.
+"""Queues: defaults on creation; validation on creation, update and deletion.
 
 Two things are ours: a guarantee without a deserved amount is accepted with a warning, as it was
 before Volcano 1.14, and a queue without a parent gets the root here, not from a controller.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from optsched.admission.findings import Findings, part
+from optsched.admission.findings import Findings, get_mapping
 from optsched.admission.queue_tree import (
     check_deletion,
     check_parent,
@@ -33,14 +33,14 @@ _FLOOR: Final = "is below the guarantee"
 
 
 def mutate(request: Request, world: World, settings: Settings) -> Response:
-    """Fill in a queue that is to be made."""
+    """Fill in the defaults of a new queue."""
     del world, settings
     findings = Findings()
     obj = request.obj or {}
     if request.action is not Action.CREATE:
         return findings.response()
     spec = obj.get("spec")
-    _root(part(part(obj, "metadata"), "annotations"), findings)
+    _add_root_to_hierarchy(get_mapping(get_mapping(obj, "metadata"), "annotations"), findings)
     if not isinstance(spec, dict):
         spec = {}
         findings.change(("spec",), {})
@@ -53,7 +53,7 @@ def mutate(request: Request, world: World, settings: Settings) -> Response:
     return findings.response()
 
 
-def _root(annotations: Mapping[str, object], findings: Findings) -> None:
+def _add_root_to_hierarchy(annotations: Mapping[str, object], findings: Findings) -> None:
     """Begin the path at the root, and the weights with its weight where the path is without it."""
     path, weights = annotations.get(HIERARCHY), annotations.get(HIERARCHY_WEIGHTS)
     if not isinstance(path, str) or not path or path.split("/")[0] == ROOT_QUEUE:
@@ -64,12 +64,12 @@ def _root(annotations: Mapping[str, object], findings: Findings) -> None:
 
 
 def validate(request: Request, world: World, settings: Settings) -> Response:
-    """Whether a queue may be made, changed or deleted."""
+    """Deny an invalid queue, or the deletion of one that is in use."""
     findings = Findings()
     if request.action is Action.DELETE:
         check_deletion(request.name, world, settings, findings)
         return findings.response()
-    if request.action is Action.UPDATE and _says_the_same(request.old or {}, request.obj or {}):
+    if request.action is Action.UPDATE and _is_unchanged(request.old or {}, request.obj or {}):
         return findings.response()
     queue, errors = parse_queue(request.obj)
     findings.errors(error for error in errors if not error.message.startswith(_FLOOR))
@@ -82,13 +82,13 @@ def validate(request: Request, world: World, settings: Settings) -> Response:
         _check_state(queue, findings)
     elif queue.name == ROOT_QUEUE and settings.protects_root:
         _check_root(old, queue, findings)
-    _check_place(old, queue, (world, settings), findings)
+    _check_tree(old, queue, (world, settings), findings)
     return findings.response()
 
 
-def _says_the_same(old: Raw, new: Raw) -> bool:
-    """Whether only what no rule looks at changes, such as labels or finalizers."""
-    pairs = [part(part(each, "metadata"), "annotations") for each in (old, new)]
+def _is_unchanged(old: Raw, new: Raw) -> bool:
+    """Return whether an update leaves all validated fields as they are."""
+    pairs = [get_mapping(get_mapping(each, "metadata"), "annotations") for each in (old, new)]
     return old.get("spec") == new.get("spec") and all(
         pairs[0].get(key) == pairs[1].get(key) for key in (HIERARCHY, HIERARCHY_WEIGHTS)
     )
@@ -134,7 +134,7 @@ def _invalid(
 
 
 def _check_hierarchy(queue: Queue, world: World, findings: Findings) -> None:
-    """The older notation of trees, in annotations."""
+    """Check the hierarchy that is written in annotations, Volcano's older notation."""
     path, weights = queue.hierarchy, queue.hierarchy_weights
     if not path and not weights:
         return
@@ -176,7 +176,7 @@ def _check_root(old: Queue, new: Queue, findings: Findings) -> None:
             )
 
 
-def _check_place(
+def _check_tree(
     old: Queue | None, new: Queue, around: tuple[World, Settings], findings: Findings
 ) -> None:
     world, settings = around

@@ -1,4 +1,4 @@
-"""How an API server is told what to ask, and where: webhook configurations, under Volcano's names.
+"""Webhook configurations under Volcano's names: which requests an API server sends, and where.
 
 The policy is Fail: what cannot be reviewed is refused.
 """
@@ -26,7 +26,7 @@ _SYSTEM: Final = ("kube-system", NAMESPACE)
 
 
 def configuration_ref(service: Service, name: str = SERVICE_NAME) -> Ref:
-    """The configuration that names a path; name: of the Service that it is asked through."""
+    """Return the reference of the configuration for a path; name: of the webhook's Service."""
     kind = (
         MUTATING_WEBHOOK_CONFIGURATION if service.is_mutating else VALIDATING_WEBHOOK_CONFIGURATION
     )
@@ -34,7 +34,7 @@ def configuration_ref(service: Service, name: str = SERVICE_NAME) -> Ref:
 
 
 def configuration(service: Service, namespace: str = NAMESPACE, name: str = SERVICE_NAME) -> Raw:
-    """The configuration for a path; whom to trust is filled in by the server itself."""
+    """Return the configuration for a path; the server fills in its authority itself."""
     ref = configuration_ref(service, name)
     where = {"namespace": namespace, "name": name, "path": service.path, "port": PORT}
     return {
@@ -46,19 +46,19 @@ def configuration(service: Service, namespace: str = NAMESPACE, name: str = SERV
                 "name": service.name,
                 "admissionReviewVersions": ["v1"],
                 "clientConfig": {"service": where},
-                "rules": [_rule(service)],
+                "rules": [_match_rule(service)],
                 "failurePolicy": "Fail",
                 "matchPolicy": "Equivalent",
                 "sideEffects": "None",
                 "timeoutSeconds": TIMEOUT_S,
-                **_selector(service),
-                **_conditions(service),
+                **_namespace_selector(service),
+                **_match_conditions(service),
             }
         ],
     }
 
 
-def _rule(service: Service) -> dict[str, Any]:
+def _match_rule(service: Service) -> dict[str, Any]:
     kind = service.kind
     return {
         "apiGroups": [kind.group],
@@ -69,8 +69,8 @@ def _rule(service: Service) -> dict[str, Any]:
     }
 
 
-def _selector(service: Service) -> dict[str, Any]:
-    """Pods of the control plane must start although nobody answers."""
+def _namespace_selector(service: Service) -> dict[str, Any]:
+    """Return a selector that excludes pods of the control plane, which start without a webhook."""
     if service.kind != POD:
         return {}
     expression = {
@@ -81,7 +81,7 @@ def _selector(service: Service) -> dict[str, Any]:
     return {"namespaceSelector": {"matchExpressions": [expression]}}
 
 
-def _conditions(service: Service) -> dict[str, Any]:
+def _match_conditions(service: Service) -> dict[str, Any]:
     if not service.condition:
         return {}
     condition = {"name": "matters", "expression": service.condition}

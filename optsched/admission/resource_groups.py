@@ -64,11 +64,11 @@ class ResourceGroup:
 
 
 class GroupsError(ValueError):
-    """A file of resource groups that has no reading; its text names all that is wrong."""
+    """A file of resource groups that can not be read; its text names every mistake."""
 
 
 def read_resource_groups(content: str) -> tuple[ResourceGroup, ...]:
-    """The groups in a file; raises GroupsError."""
+    """Return the groups in a file; raises GroupsError."""
     found: list[ResourceGroup] = []
     problems: list[str] = []
     for each in read_yaml(content):
@@ -86,7 +86,7 @@ def read_resource_groups(content: str) -> tuple[ResourceGroup, ...]:
 def parse_resource_groups(
     obj: object,
 ) -> tuple[tuple[ResourceGroup, ...], tuple[FieldError, ...]]:
-    """The groups in a configuration, and all that is wrong with it."""
+    """Return the groups in a configuration, and its mistakes."""
     errors: list[FieldError] = []
     whole = Fields(obj, _FILE, "", errors)
     return tuple(_group(each) for each in whole.records("resourceGroups")), tuple(errors)

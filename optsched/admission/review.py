@@ -1,4 +1,4 @@
-"""An AdmissionReview (admission.k8s.io/v1) as it comes in, and the answer to it."""
+"""AdmissionReviews (admission.k8s.io/v1): requests and responses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Operation = dict[str, Any]
 
 
 class MalformedReview(ValueError):
-    """A body that is no AdmissionReview; uid: of the request as far as it can be read."""
+    """A body that is no AdmissionReview; uid: of the request, or empty."""
 
     def __init__(self, problem: str, uid: str = "") -> None:
         super().__init__(problem)
@@ -37,11 +37,11 @@ class MalformedReview(ValueError):
 
 
 class TooLarge(MalformedReview):
-    """A body with more values than are decoded."""
+    """A body with too many values to decode."""
 
 
 class Action(StrEnum):
-    """What somebody wants to do to an object."""
+    """The operation of a request."""
 
     CREATE = "CREATE"
     UPDATE = "UPDATE"
@@ -50,7 +50,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """What the request is about, as paths of the API name it."""
+    """The resource of a request, as paths of the API name it."""
 
     group: str
     version: str
@@ -76,14 +76,14 @@ class AccessQuestion:
 
 @dataclass(frozen=True, slots=True)
 class ObjectQuestion:
-    """What an object is now; the answer is the object, or None where there is none."""
+    """The current state of an object; the answer is the object, or None if there is none."""
 
     ref: Ref
 
 
 @dataclass(frozen=True, slots=True)
 class PodsQuestion:
-    """Which pods a namespace has now; the answer is a tuple of pods."""
+    """The pods of a namespace; the answer is a tuple of pods."""
 
     namespace: str
 
@@ -112,12 +112,12 @@ class TemplateVerdict:
 
 
 Question: TypeAlias = AccessQuestion | ObjectQuestion | PodsQuestion | TemplateQuestion
-"""What only the API server knows; the answers come with the next review of the same request."""
+"""A question to the API server; its answer comes with the next review of the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What somebody wants to do.
+    """A request to create, update or delete an object.
 
     obj: the object as it would be; empty for DELETE. old: the object as it is; empty for CREATE.
     manager: `fieldManager` of a patch.
@@ -139,7 +139,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """Whether it may be done, what is changed about it, and what its user should know.
+    """The response to a request: problems, a patch and warnings.
 
     problems: why not; empty where it may. rests_on: objects on which a denial rests; a newer
     look at them may change it. questions: without answers to them nothing is allowed.
@@ -158,7 +158,7 @@ class Response:
 
 
 def read_body(body: bytes) -> Request:
-    """The request in the text of an AdmissionReview; MalformedReview for anything else.
+    """Return the request in the text of an AdmissionReview; raises MalformedReview.
 
     What JSON does not have (NaN) or leaves open (a name twice) is refused: what would be looked at
     might not be what is stored. TooLarge for a text with more values than any two objects have.
@@ -173,7 +173,7 @@ def read_body(body: bytes) -> Request:
     return read_review(found)
 
 
-def _no_number(text: str) -> float:
+def _reject_constant(text: str) -> float:
     raise ValueError(f"{text} is no number in JSON")
 
 
@@ -187,29 +187,29 @@ def read_fields(pairs: list[tuple[str, Any]]) -> Raw:
     return found
 
 
-_DECODER: Final = json.JSONDecoder(parse_constant=_no_number, object_pairs_hook=read_fields)
+_DECODER: Final = json.JSONDecoder(parse_constant=_reject_constant, object_pairs_hook=read_fields)
 
 
 def read_review(body: object) -> Request:
-    """The request in an AdmissionReview; MalformedReview for anything else."""
+    """Return the request in an AdmissionReview; raises MalformedReview."""
     if not isinstance(body, dict):
         raise MalformedReview("the body is not an object: send an AdmissionReview")
     request = body.get("request")
     uid = request.get("uid") if isinstance(request, dict) else None
     uid = uid if isinstance(uid, str) else ""
     if body.get("kind") != KIND or body.get("apiVersion") != API_VERSION:
-        seen = f"{_named(body.get('apiVersion'))}/{_named(body.get('kind'))}"
+        seen = f"{_describe(body.get('apiVersion'))}/{_describe(body.get('kind'))}"
         raise MalformedReview(f"{seen} is not understood: send {API_VERSION}/{KIND}", uid)
     if not isinstance(request, dict) or not uid:
         raise MalformedReview("request: is missing or has no uid", uid)
-    return _request(request, uid)
+    return _parse_request(request, uid)
 
 
-def _named(value: object) -> str:
+def _describe(value: object) -> str:
     return str(value)[:_SHOWN] if isinstance(value, str | None) else shown(value)
 
 
-def _request(request: Raw, uid: str) -> Request:
+def _parse_request(request: Raw, uid: str) -> Request:
     resource = request.get("resource")
     if not isinstance(resource, dict):
         raise MalformedReview("request.resource: is missing", uid)
@@ -218,28 +218,28 @@ def _request(request: Raw, uid: str) -> Request:
     groups = user.get("groups")
     return Request(
         uid=uid,
-        action=_action(request.get("operation"), uid),
+        action=_parse_action(request.get("operation"), uid),
         resource=Resource(
-            *(_text(resource, name, uid) for name in ("group", "version", "resource"))
+            *(_read_text(resource, name, uid) for name in ("group", "version", "resource"))
         ),
-        name=_text(request, "name", uid),
-        namespace=_text(request, "namespace", uid),
-        obj=_object(request, "object", uid),
-        old=_object(request, "oldObject", uid),
-        user=_text(user, "username", uid),
+        name=_read_text(request, "name", uid),
+        namespace=_read_text(request, "namespace", uid),
+        obj=_read_object(request, "object", uid),
+        old=_read_object(request, "oldObject", uid),
+        user=_read_text(user, "username", uid),
         groups=frozenset(str(group) for group in groups)
         if isinstance(groups, list)
         else frozenset(),
-        manager=_manager(request.get("options")),
+        manager=_field_manager(request.get("options")),
     )
 
 
-def _manager(options: object) -> str:
+def _field_manager(options: object) -> str:
     manager = options.get("fieldManager") if isinstance(options, dict) else None
     return manager if isinstance(manager, str) else ""
 
 
-def _action(operation: object, uid: str) -> Action:
+def _parse_action(operation: object, uid: str) -> Action:
     try:
         return Action(str(operation))
     except ValueError as e:
@@ -249,7 +249,7 @@ def _action(operation: object, uid: str) -> Action:
         raise MalformedReview(problem, uid) from e
 
 
-def _text(fields: Raw, name: str, uid: str) -> str:
+def _read_text(fields: Raw, name: str, uid: str) -> str:
     value = fields.get(name)
     if value is None:
         return ""
@@ -258,15 +258,15 @@ def _text(fields: Raw, name: str, uid: str) -> str:
     return value
 
 
-def _object(request: Raw, name: str, uid: str) -> Raw | None:
+def _read_object(request: Raw, name: str, uid: str) -> Raw | None:
     value = request.get(name)
     if value is not None and not isinstance(value, dict):
         raise MalformedReview(f"request.{name}: is not an object", uid)
     return value
 
 
-def answer(uid: str, response: Response) -> Raw:
-    """The AdmissionReview that carries a response."""
+def encode_response(uid: str, response: Response) -> Raw:
+    """Return the AdmissionReview that carries a response."""
     said: Raw = {"uid": uid, "allowed": response.allowed}
     if response.warnings:
         said["warnings"] = list(response.warnings)

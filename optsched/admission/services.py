@@ -1,4 +1,4 @@
-"""What is reviewed under which path; paths and names of webhooks are Volcano's."""
+"""The paths of the webhook and their reviews; paths and names are Volcano's."""
 
 from __future__ import annotations
 
@@ -209,8 +209,8 @@ SERVICE_OF: Final = {service.path: service for service in SERVICES}
 
 
 def review(service: Service, request: Request, world: World, settings: Settings) -> Response:
-    """The answer to a request; what a service is not there for is denied, never let pass."""
-    problem = _misuse(service, request)
+    """Return the response to a request; a request that is not for this path is denied."""
+    problem = _find_misuse(service, request)
     if problem:
         return Response((problem,))
     try:
@@ -222,7 +222,7 @@ def review(service: Service, request: Request, world: World, settings: Settings)
         return replace(ended.findings.response(), questions=())
 
 
-def _misuse(service: Service, request: Request) -> str:
+def _find_misuse(service: Service, request: Request) -> str:
     """Return why a service can not review a request; empty where it can."""
     kind, resource = service.kind, request.resource
     is_known = resource.version in (kind.version, *service.versions)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from optsched.admission.findings import part
+from optsched.admission.findings import get_mapping
 from optsched.admission.review import Action
 from optsched.api.kinds import POD
 from optsched.api.submitters import Subject, format_submitters, parse_submitters
@@ -25,13 +25,13 @@ _CLUSTER_MANAGER: Final = "system:kube-controller-manager"
 
 
 def record_of(obj: Raw | None) -> str:
-    """The text of an object's record; empty where it has none."""
-    text = part(part(obj, "metadata"), "annotations").get(SUBMITTER)
+    """Return the record of an object's submitters; empty if it has none."""
+    text = get_mapping(get_mapping(obj, "metadata"), "annotations").get(SUBMITTER)
     return text if isinstance(text, str) else ""
 
 
 def subjects_of(request: Request, settings: Settings) -> tuple[Subject, ...]:
-    """The subjects each of whom must be allowed what the request asks for.
+    """Return the subjects who all need the right to what is requested.
 
     Empty for a trusted controller whose object carries no record.
     """
@@ -43,7 +43,7 @@ def subjects_of(request: Request, settings: Settings) -> tuple[Subject, ...]:
 
 
 def is_of_cluster(user: str) -> bool:
-    """Whether a user is one of Kubernetes' own controllers."""
+    """Return whether a user is one of Kubernetes' own controllers."""
     return user.startswith(_CLUSTER_ACCOUNTS) or user == _CLUSTER_MANAGER
 
 
@@ -83,14 +83,14 @@ def check_record(request: Request, settings: Settings, findings: Findings) -> No
 
 def check_template(metadata: object, path: str, findings: Findings) -> None:
     """Deny a record in the metadata of a template: objects made of it get their own."""
-    if SUBMITTER in part(metadata, "annotations"):
+    if SUBMITTER in get_mapping(metadata, "annotations"):
         findings.deny(
             f"{path}.annotations[{SUBMITTER}]: Forbidden: admission alone writes it; leave it out"
         )
 
 
 def _service_account(request: Request) -> Subject:
-    name = part(request.obj, "spec").get("serviceAccountName") or "default"
+    name = get_mapping(request.obj, "spec").get("serviceAccountName") or "default"
     space = request.namespace
     groups = {
         "system:authenticated",

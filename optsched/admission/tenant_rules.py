@@ -1,4 +1,4 @@
-"""Annotations by which a tenant could take more than his part, and who may write them.
+"""Annotations by which a tenant could take more than its share, and who may write them.
 
 The scheduler and device plugins alone say what a pod holds. An administrator, who may update
 queues, writes everything else; what tenants may write too is a setting.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from optsched.admission.findings import part
+from optsched.admission.findings import get_mapping
 from optsched.admission.review import AccessQuestion, Action
 from optsched.admission.submitters import is_of_cluster, subjects_of
 from optsched.api.kinds import QUEUE
@@ -61,8 +61,8 @@ def check_annotations(
 
     templates: fields of the spec that hold lists of pod templates, such as `tasks`.
     """
-    before = set(_entries(request.old, templates))
-    for path, key, value in _entries(request.obj, templates):
+    before = set(_annotations_and_labels(request.old, templates))
+    for path, key, value in _annotations_and_labels(request.obj, templates):
         if key not in GUARDED or (path, key, value) in before:
             continue
         for subject in subjects_of(request, settings):
@@ -77,8 +77,8 @@ def check_reserved(request: Request, settings: Settings, findings: Findings) -> 
     """Deny annotations of a pod that only schedulers and device plugins write."""
     if request.user in settings.trusted or _is_of_nodes(request):
         return
-    before = part(part(request.old, "metadata"), "annotations")
-    after = part(part(request.obj, "metadata"), "annotations")
+    before = get_mapping(get_mapping(request.old, "metadata"), "annotations")
+    after = get_mapping(get_mapping(request.obj, "metadata"), "annotations")
     changed = [
         key
         for key in sorted(before.keys() | after.keys())
@@ -111,7 +111,7 @@ def check_priority(name: object, request: Request, settings: Settings, findings:
 
 
 def is_system_class(name: object) -> bool:
-    """Whether a PriorityClass is of those whose pods come first and are never evicted."""
+    """Return whether a PriorityClass is one of the system, whose pods are never evicted."""
     return isinstance(name, str) and name.startswith(SYSTEM_CLASSES)
 
 
@@ -147,22 +147,24 @@ def _is_administrator(subject: Subject, request: Request, findings: Findings) ->
 
 
 def _is_of_nodes(request: Request) -> bool:
-    """Whether a kubelet, or a device plugin in the namespace of the system, asks."""
+    """Return whether the user is a kubelet, or a device plugin in kube-system."""
     is_update = request.action is Action.UPDATE
     return is_update and (_NODES in request.groups or is_of_cluster(request.user))
 
 
-def _entries(obj: Raw | None, templates: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
+def _annotations_and_labels(
+    obj: Raw | None, templates: tuple[str, ...]
+) -> Iterator[tuple[str, str, str]]:
     """Path, key and value of all annotations and labels, those of templates too."""
-    yield from _of_metadata(part(obj, "metadata"), "metadata")
+    yield from _metadata_entries(get_mapping(obj, "metadata"), "metadata")
     for name in templates:
-        listed = part(obj, "spec").get(name)
+        listed = get_mapping(obj, "spec").get(name)
         for number, each in enumerate(listed if isinstance(listed, list) else ()):
-            metadata = part(part(each, "template"), "metadata")
-            yield from _of_metadata(metadata, f"spec.{name}[{number}].template.metadata")
+            metadata = get_mapping(get_mapping(each, "template"), "metadata")
+            yield from _metadata_entries(metadata, f"spec.{name}[{number}].template.metadata")
 
 
-def _of_metadata(metadata: Mapping[str, object], path: str) -> Iterator[tuple[str, str, str]]:
+def _metadata_entries(metadata: Mapping[str, object], path: str) -> Iterator[tuple[str, str, str]]:
     for kind in ("annotations", "labels"):
-        for key, value in part(metadata, kind).items():
+        for key, value in get_mapping(metadata, kind).items():
             yield f"{path}.{kind}", str(key), str(value)

@@ -1,4 +1,4 @@
-"""What else is there while an object is reviewed, and what an administrator has chosen."""
+"""The cluster as reviews see it, and the settings of the administrator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_QUEUE_DEPTH: Final = 5
 
 
 class World(Protocol):
-    """A look at the cluster that does not change while one object is reviewed."""
+    """The cluster as a review sees it."""
 
     def queue(self, name: str) -> Queue | None:
         """The queue of that name."""
@@ -43,7 +43,7 @@ class World(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What an administrator has chosen.
+    """Settings of the administrator.
 
     scheduler_names: pods of these are ours; the first is the default. trusted: users that act for
     others, whose access was looked at before; lists of a queue do not bind them. zones: names of
@@ -73,8 +73,8 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A world made of plain values."""
+class StaticWorld:
+    """A world of fixed values."""
 
     queue_of: Mapping[str, Queue] = field(default_factory=dict)
     annotations_of: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from optsched.admission.review import (
     TemplateVerdict,
 )
 from optsched.admission.services import SERVICE_OF, review
-from optsched.admission.world import Picture, Settings
+from optsched.admission.world import Settings, StaticWorld
 from optsched.api.queue import Queue, parse_queue
 
 Raw = dict[str, Any]
@@ -72,11 +72,11 @@ def queue(name: str, state: str = "Open", *, pods: int = 0, **spec: Any) -> Queu
     return found
 
 
-def world(*queues: Queue, **parts: Any) -> Picture:
-    """The built-in queues, those given, and other parts of a `Picture`."""
+def world(*queues: Queue, **parts: Any) -> StaticWorld:
+    """The built-in queues, those given, and other parts of a `StaticWorld`."""
     given = {each.name: each for each in queues}
     builtin = {name: queue(name) for name in ("default", "root")}
-    return Picture(queue_of={**builtin, **given}, **parts)
+    return StaticWorld(queue_of={**builtin, **given}, **parts)
 
 
 def container(**parts: Any) -> Raw:
@@ -103,7 +103,7 @@ def job(*tasks: Raw, name: str = "j", **spec: Any) -> Raw:
 def ask(
     path: str,
     obj: Raw | None,
-    around: Picture | None = None,
+    around: StaticWorld | None = None,
     old: Raw | None = None,
     settings: Settings | None = None,
     **parts: Any,
@@ -144,7 +144,7 @@ def patched(obj: Raw, response: Response) -> Raw:
     return found
 
 
-def made(path: str, obj: Raw, around: Picture | None = None, **parts: Any) -> Response:
+def made(path: str, obj: Raw, around: StaticWorld | None = None, **parts: Any) -> Response:
     """The answer of the validating path to an object that the mutating one has filled in."""
     filled = ask(path, obj, around, **parts)
     assert filled.allowed

@@ -29,7 +29,7 @@ from optsched.admission.review import (
     Response,
     TemplateVerdict,
     TooLarge,
-    answer,
+    encode_response,
     read_body,
     read_fields,
 )
@@ -65,7 +65,7 @@ def body(obj: Raw, path: str = "/jobs/validate", **parts: Any) -> bytes:
 def reviewed(text: bytes, path: str = "/jobs/validate", answers: Any = None) -> Response:
     request = replace(read_body(text), answers=Answers() if answers is None else answers)
     response = review(SERVICE_OF[path], request, world(), Settings())
-    assert len(json.dumps(answer(request.uid, response))) < 3 * 2**20
+    assert len(json.dumps(encode_response(request.uid, response))) < 3 * 2**20
     return response
 
 

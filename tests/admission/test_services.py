@@ -16,7 +16,7 @@ from optsched.admission.review import (
     Request,
     Resource,
     Response,
-    answer,
+    encode_response,
     read_body,
     read_review,
 )
@@ -171,7 +171,7 @@ def test_no_object_breaks_a_review(service: Any, spec: Any, old: Any, meta: Any)
             old={**named, "spec": old} if action is not Action.CREATE else None,
         )
         response = review(service, request, world(), Settings())
-        json.dumps(answer("u", response))
+        json.dumps(encode_response("u", response))
 
 
 # --- the envelope ---------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ def decided(text: bytes) -> bool:
         return False
     request = replace(request, answers=Answers())
     response = review(SERVICE_OF["/jobs/validate"], request, world(), Settings())
-    json.dumps(answer(request.uid, response))
+    json.dumps(encode_response(request.uid, response))
     return response.allowed
 
 
@@ -316,7 +316,7 @@ def test_a_job_of_the_wrong_types_is_not_let_in(value: Any, name: str):
 
 
 def test_answers():
-    allowed = answer("u", Response(warnings=("w",), patch=({"op": "add"},)))
+    allowed = encode_response("u", Response(warnings=("w",), patch=({"op": "add"},)))
     assert allowed["response"].pop("patch")
     assert allowed["response"] == {
         "uid": "u",
@@ -324,9 +324,9 @@ def test_answers():
         "warnings": ["w"],
         "patchType": "JSONPatch",
     }
-    patch = answer("u", Response(patch=({"op": "add"},)))["response"]["patch"]
+    patch = encode_response("u", Response(patch=({"op": "add"},)))["response"]["patch"]
     assert json.loads(b64decode(patch)) == [{"op": "add"}]
-    denied = answer("u", Response(problems=("a", "b"), patch=({"op": "add"},)))["response"]
+    denied = encode_response("u", Response(problems=("a", "b"), patch=({"op": "add"},)))["response"]
     assert denied["allowed"] is False
     assert denied["status"]["message"] == "a; b"
     assert "patch" not in denied

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from optsched.admission.review import AccessQuestion, ObjectQuestion, PodsQuestion
-from optsched.admission.world import Picture, Settings
+from optsched.admission.world import Settings, StaticWorld
 from optsched.api.kinds import POD_GROUP, QUEUE, SCHEDULING_POD_GROUPS, Ref
 from optsched.api.submitters import Subject, format_submitters, parse_submitters
 from optsched.api.wellknown import SUBMITTER
@@ -54,13 +54,13 @@ def vcjob(*records: Subject, replicas: int = 2) -> Raw:
     return {**job(task(replicas=replicas), queue="lab"), "metadata": meta("j", *records)}
 
 
-def by(subject: Subject, path: str, obj: Raw, around: Picture = LAB, **parts: Any) -> Any:
+def by(subject: Subject, path: str, obj: Raw, around: StaticWorld = LAB, **parts: Any) -> Any:
     settings = parts.pop("settings", SETTINGS)
     who = {"user": subject.user, "groups": subject.groups}
     return ask(path, obj, around, settings=settings, **who, **parts)
 
 
-def by_controller(path: str, obj: Raw, around: Picture = LAB, **parts: Any) -> Any:
+def by_controller(path: str, obj: Raw, around: StaticWorld = LAB, **parts: Any) -> Any:
     return by(Subject(CONTROLLER), path, obj, around, **parts)
 
 

@@ -25,7 +25,7 @@ from optsched.admission.review import (
     Response,
     TemplateQuestion,
     TooLarge,
-    answer,
+    encode_response,
     read_body,
 )
 from optsched.admission.services import review
@@ -169,7 +169,7 @@ class Reviewer:
             result = "error"
         about = (request.action, f"{request.namespace}/{request.name}", request.user)
         log.debug("%s: %s %r by %r: %s", service.path, *about, result)
-        return web.json_response(answer(request.uid, response)), result
+        return web.json_response(encode_response(request.uid, response)), result
 
     def _read(self, service: Service, body: bytes) -> tuple[Request, Response] | _Unread:
         # An exception that leaves this thread would keep the body and its objects in memory.

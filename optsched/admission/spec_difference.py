@@ -1,4 +1,4 @@
-"""Whether two specs say the same, although a Go client wrote one of them again.
+"""Differences between specs, apart from those that Go clients make when they write a spec again.
 
 Go leaves out what is empty or zero and spells amounts and durations in its own way, so a program
 that only changes an annotation may send `cpu: "1"` for `cpu: 1000m`.
@@ -44,21 +44,21 @@ _POINTERS: Final = frozenset(
 """Fields of which Go tells zero or false from absent."""
 
 
-def difference(old: Any, new: Any, path: str = "spec") -> tuple[str, Any, Any] | None:  # noqa: ANN401  JSON
-    """The first field that differs, and both values; None where there is none."""
+def find_difference(old: Any, new: Any, path: str = "spec") -> tuple[str, Any, Any] | None:  # noqa: ANN401  JSON
+    """Return the first field that differs, and both values; None if the specs are equivalent."""
     name = path.rpartition(".")[2]
     if isinstance(old, dict | None) and isinstance(new, dict | None):
-        return _in_mappings(old or {}, new or {}, path, name)
+        return _find_in_mappings(old or {}, new or {}, path, name)
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         found = (
-            difference(one, other, f"{path}[{position}]")
+            find_difference(one, other, f"{path}[{position}]")
             for position, (one, other) in enumerate(zip(old, new, strict=True))
         )
         return next((each for each in found if each), None)
-    return None if _same(old, new, name) else (path, old, new)
+    return None if _is_equivalent(old, new, name) else (path, old, new)
 
 
-def _in_mappings(
+def _find_in_mappings(
     old: dict[str, Any], new: dict[str, Any], path: str, parent: str
 ) -> tuple[str, Any, Any] | None:
     for name in dict.fromkeys([*old, *new]):
@@ -67,13 +67,13 @@ def _in_mappings(
             return f"{path}.{name}", before, after
         if parent in _AMOUNTS and _same_amount(before, after):
             continue
-        found = difference(before, after, f"{path}.{name}")
+        found = find_difference(before, after, f"{path}.{name}")
         if found:
             return found
     return None
 
 
-def _same(old: object, new: object, name: str) -> bool:
+def _is_equivalent(old: object, new: object, name: str) -> bool:
     if old == new and type(old) is type(new):
         return True
     if name in _AMOUNT_FIELDS:

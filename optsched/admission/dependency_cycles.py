@@ -1,4 +1,4 @@
-"""Who waits for whom, and whether that ever ends."""
+"""Cycles among dependencies."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 
 def find_cycle(waits_for: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Names that wait for one another in a circle, the first one again at the end; or nothing.
+    """Return a cycle, with its first name again at the end; empty if there is none.
 
-    In time linear in names and arrows. Names that wait for nobody may be left out.
+    Takes linear time. Names without dependencies may be missing from the mapping.
     """
     done: set[str] = set()
     for start in waits_for:
