@@ -20,8 +20,8 @@ from optsched.cluster.snapshot import DEFAULT_QUEUE, Gang, Node, Queue, Snapshot
 from optsched.cluster.task import TaskShape
 from optsched.cluster.trace import Arrival, Trace, sound_trace
 from optsched.controllers.job.preview import preview_jobs
-from optsched.formats.codec.pod_groups import with_builtin_queues
 from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE, SCHEDULER_NAMES
+from optsched.formats.codec.queues import with_builtin_queues
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.snapshots.instance_files import read_instance
 from optsched.formats.snapshots.provenance import instance_identity, snapshot_identity, versions

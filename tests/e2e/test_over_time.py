@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.formats.codec.queue_usage import USAGE, read_usage
+from optsched.formats.codec.queues import USAGE, read_usage
 from tests.support.api import until
 from tests.support.live import QUEUES
 from tests.support.users import begin, reach, settle

@@ -37,7 +37,7 @@ from optsched.formats.codec.nodes import parse_node
 from optsched.formats.codec.numatopologies import parse_numa
 from optsched.formats.codec.partition_tables import parse_device_table
 from optsched.formats.codec.pods.reader import DecodeOptions, PodDecoder
-from optsched.formats.codec.queue_usage import read_usage
+from optsched.formats.codec.queues import read_usage
 from optsched.formats.codec.resource_claims import (
     parse_device_claim,
     parse_device_class,

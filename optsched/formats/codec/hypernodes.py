@@ -1,4 +1,4 @@
-"""HyperNodes of the API as one tree, and what PodGroups ask of it.
+"""HyperNodes as one tree, network topology requests of PodGroups, and both written back.
 
 What can not be true at once (a second parent, a circle, a node that two HyperNodes list) is settled
 so that no HyperNode covers more than its own list says, and told; everything else keeps its
@@ -11,7 +11,7 @@ import re
 from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from optsched.api.hypernode import MemberType
 from optsched.api.podgroup import TopologyMode as ApiMode
@@ -24,6 +24,7 @@ from optsched.cluster.topology import (
     TopologyMode,
     TopologyRequest,
 )
+from optsched.formats.codec.selectors import label_selector_fields
 from optsched.formats.files.diagnostics import join_messages
 from optsched.units import FieldError
 from optsched.units.patterns import Pattern, parse_pattern
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from optsched.api.hypernode import Member
     from optsched.api.podgroup import NetworkTopology, SubGroupPolicy
     from optsched.api.selectors import LabelSelector as ApiSelector
+    from optsched.cluster.snapshot import Gang
 
 _MemberSelector: TypeAlias = "Pattern | LabelSelector"
 """How a HyperNode names many nodes at once."""
@@ -350,3 +352,46 @@ def _ancestors(name: str, by_name: Mapping[str, _Entry], known: dict[str, set[st
 def _listed(names: list[str]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"{', '.join(names[:_SHOWN])}{more}"
+
+
+# --- written -------------------------------------------------------------------------------------
+
+
+def topology_spec(gang: Gang) -> dict[str, Any]:
+    """The fields of a PodGroup's `spec` about networks and smaller groups."""
+    policies = [_sub_group_policy(rule) for rule in gang.sub_groups]
+    return {**_topology_fields(gang.topology), **({"subGroupPolicy": policies} if policies else {})}
+
+
+def hypernode_spec(hypernode: HyperNode, topology: Topology) -> dict[str, Any]:
+    """The `spec` of a HyperNode, with all its members by name."""
+    below = topology.members.get(hypernode.name, ())
+    members = [*(("HyperNode", name) for name in below), *(("Node", n) for n in hypernode.nodes)]
+    return {
+        "tier": hypernode.tier,
+        **({"tierName": hypernode.tier_name} if hypernode.tier_name else {}),
+        "members": [
+            {"type": kind, "selector": {"exactMatch": {"name": name}}} for kind, name in members
+        ],
+    }
+
+
+def _topology_fields(request: TopologyRequest | None) -> dict[str, Any]:
+    if request is None:
+        return {}
+    tier, tier_name = request.highest_tier, request.highest_tier_name
+    limit = {} if tier is None else {"highestTierAllowed": tier}
+    named = {"highestTierName": tier_name} if tier_name else {}
+    return {"networkTopology": {"mode": request.mode.value, **limit, **named}}
+
+
+def _sub_group_policy(rule: SubGroupRule) -> dict[str, Any]:
+    selector = rule.selector
+    return {
+        "name": rule.name,
+        "subGroupSize": rule.size,
+        "minSubGroups": rule.min_groups,
+        "matchLabelKeys": list(rule.keys),
+        **({} if selector is None else {"labelSelector": label_selector_fields(selector)}),
+        **_topology_fields(rule.topology),
+    }

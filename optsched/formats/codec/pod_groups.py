@@ -1,4 +1,4 @@
-"""PodGroups and pods on their own as gangs, and queues of the API as domain queues."""
+"""PodGroups and bare pods as gangs."""
 
 from __future__ import annotations
 
@@ -6,17 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from optsched.api import wellknown
-from optsched.api.queue import DequeueStrategy
 from optsched.cluster.amounts import amounts
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import (
-    DEFAULT_QUEUE,
-    ROOT_QUEUE,
     Gang,
     GangPhase,
     Owner,
-    Queue,
-    QueueState,
 )
 from optsched.cluster.task import TaskStatus
 from optsched.formats.codec.ascend_npus import NPU_MARKS
@@ -26,9 +21,6 @@ from optsched.formats.codec.local_data import IMAGES
 from optsched.formats.codec.pods.numa_requests import NEEDS
 from optsched.formats.codec.pods.plugin_annotations import NOTES
 from optsched.formats.codec.pods.reader import SCHEDULER_NAMES
-from optsched.formats.codec.queue_node_groups import node_groups
-from optsched.formats.codec.queue_tolerance import tolerance
-from optsched.formats.codec.queue_usage import USAGE, read_usage
 from optsched.formats.codec.scheduling_groups import PREFIX
 from optsched.formats.codec.snapshot_annotations import (
     DEVICE,
@@ -48,15 +40,12 @@ if TYPE_CHECKING:
 
     from optsched.api.meta import OwnerReference
     from optsched.api.podgroup import PodGroup
-    from optsched.api.queue import Queue as ApiQueue
     from optsched.cluster.task import Task
-    from optsched.cluster.usage import Usage
     from optsched.formats.codec.priority_classes import Priorities
 
 _NO_CLASS: Final = "names a PriorityClass that does not exist; the priority is taken for 0"
 _GROUP_MARKS: Final = frozenset({PROBLEM, WAITING_SINCE, wellknown.SUBMITTER})
 AT_THEIR_END: Final = frozenset({TaskStatus.RELEASING, TaskStatus.SUCCEEDED, TaskStatus.FAILED})
-_QUEUE_MARKS: Final = _GROUP_MARKS | {USAGE}
 POD_MARKS: Final = frozenset(
     {
         wellknown.SUBMITTER,
@@ -209,60 +198,23 @@ class BarePod:
     annotations: Mapping[str, str]
 
 
-def implicit_gang(loner: BarePod) -> Gang:
+def implicit_gang(bare_pod: BarePod) -> Gang:
     """The gang of one pod that belongs to no PodGroup."""
-    task = loner.task
+    task = bare_pod.task
     return Gang(
         key=task.gang,
-        queue=loner.queue,
+        queue=bare_pod.queue,
         min_member=1,
-        priority=loner.priority,
+        priority=bare_pod.priority,
         created_ms=task.created_ms,
-        waiting_since_ms=waiting_since_ms(loner.annotations, task.created_ms),
+        waiting_since_ms=waiting_since_ms(bare_pod.annotations, task.created_ms),
         phase=_bare_pod_phase(task.status),
         tasks=(task,),
         annotations=without_annotations(
-            without_annotations(loner.annotations, POD_MARKS), NPU_MARKS
+            without_annotations(bare_pod.annotations, POD_MARKS), NPU_MARKS
         ),
         is_implicit=True,
     )
-
-
-def queue_of(queue: ApiQueue) -> Queue:
-    """The domain queue; one with fields that have no reading takes no work.
-
-    What a queue deserves is at least its guarantee where nothing else is written.
-    """
-    return Queue(
-        name=queue.name,
-        weight=queue.weight,
-        capability=amounts(queue.capability) or None,
-        deserved=amounts(queue.effective_deserved),
-        guarantee=amounts(queue.guarantee),
-        reclaimable=queue.reclaimable,
-        parent=queue.parent or ROOT_QUEUE,
-        priority=queue.priority,
-        created_ms=queue.meta.creation_ms,
-        state=QueueState(queue.status.state.value),
-        is_fifo=queue.dequeue_strategy is DequeueStrategy.FIFO,
-        annotations=without_annotations(queue.meta.annotations, _QUEUE_MARKS),
-        node_groups=node_groups(queue),
-        tolerance=tolerance(queue)[0],
-        problem=_queue_problem(queue),
-    )
-
-
-def usage_of(queues: Iterable[ApiQueue]) -> dict[str, Usage]:
-    """What queues have used lately, by name, as far as they tell."""
-    found = ((queue.name, read_usage(queue.meta.annotations)[0]) for queue in queues)
-    return {name: usage for name, usage in sorted(found) if usage is not None}
-
-
-def with_builtin_queues(queues: Iterable[Queue]) -> tuple[Queue, ...]:
-    """The queues in name order, with `default` and `root` as Volcano's scheduler creates them."""
-    builtin = (Queue(DEFAULT_QUEUE), Queue(ROOT_QUEUE, reclaimable=False))
-    found = {queue.name: queue for queue in (*builtin, *queues)}
-    return tuple(found[name] for name in sorted(found))
 
 
 def _in_order(tasks: Iterable[Task]) -> tuple[Task, ...]:
@@ -281,10 +233,3 @@ def _group_problem(group: PodGroup) -> Reason | None:
         return read_reason(group.meta.annotations)
     message = f"PodGroup {group.key}: {join_messages(group.errors)}"
     return Reason(ReasonCode.INVALID_POD_GROUP, message)
-
-
-def _queue_problem(queue: ApiQueue) -> Reason | None:
-    message = join_messages(queue.errors) if queue.errors else tolerance(queue)[1]
-    if not message:
-        return read_reason(queue.meta.annotations)
-    return Reason(ReasonCode.INVALID_QUEUE, message)

@@ -30,8 +30,7 @@ from optsched.cluster.dra_devices import (
 )
 from optsched.cluster.task import Taint, TaintEffect, Toleration
 from optsched.formats.codec.core_schemas import DEVICE_CLAIM, DEVICE_CLASS, RESOURCE_SLICE
-from optsched.formats.codec.selector_writer import node_selector_fields
-from optsched.formats.codec.selectors import node_selector
+from optsched.formats.codec.selectors import node_selector, node_selector_fields
 from optsched.formats.codec.snapshot_annotations import PROBLEM
 from optsched.formats.files.diagnostics import join_messages
 from optsched.units import QuantityError, parse_quantity_field

@@ -1,9 +1,9 @@
-"""Label and node selectors of the API as domain selectors."""
+"""Label and node selectors: read from objects and written back."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from optsched.cluster.selectors import (
     LabelSelector,
@@ -103,3 +103,52 @@ def _values_problem(operator: Operator, values: Sequence[str]) -> str:
         is_number = len(values) == 1 and _INTEGER.fullmatch(values[0])
         return "" if is_number else f"does not suit {operator}: write one whole number in quotes"
     return f"has no use with {operator}: leave it out" if values else ""
+
+
+# --- written -------------------------------------------------------------------------------------
+
+
+def label_selector_fields(selector: LabelSelector) -> dict[str, Any]:
+    """A `meta/v1.LabelSelector`, in conditions alone so that their order stays."""
+    return {"matchExpressions": [_condition(each) for each in selector.requirements]}
+
+
+def node_selector_fields(selector: NodeSelector) -> dict[str, Any]:
+    """A `core/v1.NodeSelector`."""
+    return {"nodeSelectorTerms": [node_term_fields(term) for term in selector.terms]}
+
+
+def node_term_fields(term: NodeTerm) -> dict[str, Any]:
+    """A `core/v1.NodeSelectorTerm`."""
+    return {
+        "matchExpressions": [_condition(each) for each in term.labels],
+        "matchFields": [_condition(each) for each in term.names],
+    }
+
+
+def topology_fields(selector: NodeSelector) -> list[dict[str, Any]]:
+    """Return `allowedTopologies` of a StorageClass.
+
+    Raises
+    ------
+    ValueError
+        The selector has an operator other than In, which `allowedTopologies` cannot express.
+
+    """
+    for each in (r for term in selector.terms for r in (*term.labels, *term.names)):
+        if each.operator is not Operator.IN:
+            raise ValueError(f"{each}: a storage class allows labels by their values alone")
+    return [
+        {
+            "matchLabelExpressions": [
+                {"key": each.key, "values": list(each.values)}
+                for each in (*term.labels, *term.names)
+            ]
+        }
+        for term in selector.terms
+    ]
+
+
+def _condition(requirement: Requirement) -> dict[str, Any]:
+    values = {"values": list(requirement.values)} if requirement.values else {}
+    return {"key": requirement.key, "operator": requirement.operator.value, **values}

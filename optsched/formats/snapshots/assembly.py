@@ -29,9 +29,6 @@ from optsched.formats.codec.pod_groups import (
     gang_without_group,
     implicit_gang,
     is_empty_group_of,
-    queue_of,
-    usage_of,
-    with_builtin_queues,
 )
 from optsched.formats.codec.pods.reader import (
     IMPLICIT_PREFIX,
@@ -42,7 +39,7 @@ from optsched.formats.codec.pods.reader import (
     scheduler_of,
 )
 from optsched.formats.codec.priority_classes import Priorities, priorities
-from optsched.formats.codec.queue_usage import read_usage
+from optsched.formats.codec.queues import queue_of, read_usage, usage_of, with_builtin_queues
 from optsched.formats.codec.resource_claims import (
     parse_device_claim,
     parse_device_class,

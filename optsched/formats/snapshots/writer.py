@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import kinds, wellknown
 from optsched.formats.codec.gpu_shares import GPU_SHARE_PROBLEM, shared_gpu_annotations
-from optsched.formats.codec.hypernode_writer import hypernode_spec, topology_spec
+from optsched.formats.codec.hypernodes import hypernode_spec, topology_spec
 from optsched.formats.codec.local_data import dataset_annotation, encode_images
 from optsched.formats.codec.node_shards import sharding_fields
 from optsched.formats.codec.numatopologies import numa_spec
 from optsched.formats.codec.pods.writer import is_missing, pod_manifest
 from optsched.formats.codec.priority_classes import SYSTEM
-from optsched.formats.codec.queue_node_groups import affinity_fields
-from optsched.formats.codec.queue_usage import USAGE, usage_text
+from optsched.formats.codec.queues import USAGE, affinity_fields, usage_text
 from optsched.formats.codec.resource_claims import encode_devices
 from optsched.formats.codec.scheduling_groups import group_name, is_upstream, scheduling_group_spec
-from optsched.formats.codec.selector_writer import (
+from optsched.formats.codec.selectors import (
     label_selector_fields,
     node_selector_fields,
     topology_fields,

@@ -17,8 +17,9 @@ from optsched.cluster.selectors import NodeSelector, NodeTerm, Operator, Require
 from optsched.cluster.snapshot import DEFAULT_QUEUE, Node, Snapshot
 from optsched.cluster.task import DeviceRequest, Task, TaskShape, TaskStatus
 from optsched.formats.codec.nodes import GPU_MODEL_LABEL
-from optsched.formats.codec.pod_groups import BarePod, implicit_gang, with_builtin_queues
+from optsched.formats.codec.pod_groups import BarePod, implicit_gang
 from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE, IMPLICIT_PREFIX
+from optsched.formats.codec.queues import with_builtin_queues
 from optsched.formats.files.diagnostics import InstanceError, ObjectProblem
 from optsched.formats.snapshots.object_index import NAMESPACE_LABEL
 from optsched.units import CPU, MAX_GPUS_ON_NODE, MAX_ON_NODE, MEMORY

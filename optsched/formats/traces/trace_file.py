@@ -25,7 +25,7 @@ from optsched.cluster.snapshot import DEFAULT_QUEUE, Gang, Node, Queue, uniform_
 from optsched.cluster.task import TaskShape
 from optsched.cluster.trace import Arrival, NodeChange, NodeEvent, Trace, TraceProblem, sound_trace
 from optsched.formats.codec.nodes import offered_amounts
-from optsched.formats.codec.pod_groups import with_builtin_queues
+from optsched.formats.codec.queues import with_builtin_queues
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.files.single_document import read_document, unknown_paths
 from optsched.formats.files.yaml_text import line_of

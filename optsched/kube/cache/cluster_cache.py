@@ -19,9 +19,9 @@ from optsched.cluster.snapshot import Snapshot
 from optsched.cluster.task import QueueGate, TaskStatus
 from optsched.formats.codec.disruption_budgets import parse_budget
 from optsched.formats.codec.node_shards import with_shards
-from optsched.formats.codec.pod_groups import queue_of, usage_of, with_builtin_queues
 from optsched.formats.codec.pods.reader import DecodeOptions
 from optsched.formats.codec.priority_classes import priorities
+from optsched.formats.codec.queues import queue_of, usage_of, with_builtin_queues
 from optsched.formats.codec.resource_quotas import parse_quota
 from optsched.formats.codec.snapshot_annotations import without_snapshot_annotations
 from optsched.formats.snapshots.object_index import READ_KINDS

@@ -17,7 +17,7 @@ from optsched.api.serialize import podgroup_status_patch, queue_status_patch
 from optsched.cluster.amounts import total
 from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.task import TaskStatus
-from optsched.formats.codec.queue_usage import USAGE, usage_text
+from optsched.formats.codec.queues import USAGE, usage_text
 from optsched.kube.client.interfaces import Ref
 from optsched.session.status import gang_status
 from optsched.units import CPU, MEMORY, PODS

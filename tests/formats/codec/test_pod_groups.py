@@ -15,10 +15,9 @@ from optsched.formats.codec.pod_groups import (
     gang_of_group,
     gang_without_group,
     implicit_gang,
-    queue_of,
-    with_builtin_queues,
 )
 from optsched.formats.codec.priority_classes import Priorities, priorities
+from optsched.formats.codec.queues import queue_of, with_builtin_queues
 from tests.formats.objects import group, queue, thing
 
 SHAPE = TaskShape((("cpu", 1000),))

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from optsched.api.kinds import EVENT, POD, POD_GROUP, QUEUE
-from optsched.formats.codec.queue_usage import read_usage
+from optsched.formats.codec.queues import read_usage
 from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.client.errors import Forbidden
 from optsched.kube.client.interfaces import Ref

@@ -21,7 +21,7 @@ from optsched.formats.codec.pods.numa_requests import (
 from optsched.formats.codec.pods.plugin_annotations import encode_plugin_annotations
 from optsched.formats.codec.pods.reader import OTHER_SCHEDULER, task_index
 from optsched.formats.codec.scheduling_groups import group_name, is_upstream
-from optsched.formats.codec.selector_writer import (
+from optsched.formats.codec.selectors import (
     label_selector_fields,
     node_selector_fields,
     node_term_fields,

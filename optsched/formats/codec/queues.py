@@ -1,0 +1,238 @@
+"""Queues of Volcano's API as domain queues, with what their annotations say, and back.
+
+Annotations hold the tolerance of overuse (`volcano.sh/overuse-tolerance`), limits by node group and
+the past usage. `optsched.io/usage` reads `{"at": "2026-11-21T05:38:00Z", "resourceSeconds":
+{"nvidia.com/gpu": 7200.0}}`: base units (CPUs in thousandths, bytes, pieces) times seconds, as they
+count at that time. Numbers come back as written.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api import wellknown
+from optsched.api.queue import DequeueStrategy
+from optsched.cluster.amounts import amounts
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.snapshot import (
+    DEFAULT_QUEUE,
+    NO_GROUPS,
+    ROOT_QUEUE,
+    NodeGroups,
+    Queue,
+    QueueState,
+    Tolerance,
+)
+from optsched.cluster.usage import Usage
+from optsched.formats.codec.snapshot_annotations import (
+    PROBLEM,
+    WAITING_SINCE,
+    read_reason,
+    time_text,
+    without_annotations,
+)
+from optsched.formats.files.diagnostics import join_messages
+from optsched.units import (
+    FieldError,
+    QuantityError,
+    TimestampError,
+    parse_amount,
+    parse_resource_list,
+    parse_time_ms,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from optsched.api.queue import Queue as ApiQueue
+    from optsched.cluster.amounts import Amounts
+
+USAGE: Final = "optsched.io/usage"
+PPM: Final = 1_000_000
+
+_QUEUE_MARKS: Final = frozenset({PROBLEM, WAITING_SINCE, wellknown.SUBMITTER, USAGE})
+_TOLERANCE_EXAMPLE: Final = (
+    "write 0, a part such as 0.2 or 20%, or amounts such as cpu=4,nvidia.com/gpu=2"
+)
+_LIMITS_EXAMPLE: Final = 'write {"GROUP": {"cpu": "3", "memory": "8Gi"}}'
+_AT: Final = "at"
+_SECONDS: Final = "resourceSeconds"
+_USAGE_ACCEPTED: Final = (
+    "is not a usage and counts as none: it would be such as "
+    '{"at": "2026-11-21T05:38:00Z", "resourceSeconds": {"nvidia.com/gpu": 7200.0}}'
+)
+
+_Limits = tuple[tuple[str, "Amounts"], ...]
+
+
+def queue_of(queue: ApiQueue) -> Queue:
+    """The domain queue; one with fields that have no reading takes no work.
+
+    What a queue deserves is at least its guarantee where nothing else is written.
+    """
+    return Queue(
+        name=queue.name,
+        weight=queue.weight,
+        capability=amounts(queue.capability) or None,
+        deserved=amounts(queue.effective_deserved),
+        guarantee=amounts(queue.guarantee),
+        reclaimable=queue.reclaimable,
+        parent=queue.parent or ROOT_QUEUE,
+        priority=queue.priority,
+        created_ms=queue.meta.creation_ms,
+        state=QueueState(queue.status.state.value),
+        is_fifo=queue.dequeue_strategy is DequeueStrategy.FIFO,
+        annotations=without_annotations(queue.meta.annotations, _QUEUE_MARKS),
+        node_groups=node_groups(queue),
+        tolerance=tolerance(queue)[0],
+        problem=_queue_problem(queue),
+    )
+
+
+def usage_of(queues: Iterable[ApiQueue]) -> dict[str, Usage]:
+    """What queues have used lately, by name, as far as they tell."""
+    found = ((queue.name, read_usage(queue.meta.annotations)[0]) for queue in queues)
+    return {name: usage for name, usage in sorted(found) if usage is not None}
+
+
+def with_builtin_queues(queues: Iterable[Queue]) -> tuple[Queue, ...]:
+    """The queues in name order, with `default` and `root` as Volcano's scheduler creates them."""
+    builtin = (Queue(DEFAULT_QUEUE), Queue(ROOT_QUEUE, reclaimable=False))
+    found = {queue.name: queue for queue in (*builtin, *queues)}
+    return tuple(found[name] for name in sorted(found))
+
+
+def _queue_problem(queue: ApiQueue) -> Reason | None:
+    message = join_messages(queue.errors) if queue.errors else tolerance(queue)[1]
+    if not message:
+        return read_reason(queue.meta.annotations)
+    return Reason(ReasonCode.INVALID_QUEUE, message)
+
+
+# --- tolerance of overuse -------------------------------------------------------------------------
+
+
+def tolerance(queue: ApiQueue) -> tuple[Tolerance | None, str]:
+    """The tolerance of a queue, None without one, and what is wrong with it; empty when nothing."""
+    text = queue.overuse_tolerance.strip()
+    if not text:
+        return None, ""
+    found = _tolerance_amounts(text) if "=" in text else _fraction(text)
+    if found is None:
+        name = f"annotation {wellknown.OVERUSE_TOLERANCE}"
+        return None, f"{name}: {text!r} can not be read: {_TOLERANCE_EXAMPLE}"
+    return found, ""
+
+
+def _fraction(text: str) -> Tolerance | None:
+    try:
+        part = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        return None
+    return Tolerance(round(part * PPM)) if 0 <= part < PPM else None
+
+
+def _tolerance_amounts(text: str) -> Tolerance | None:
+    found: dict[str, int] = {}
+    for pair in text.split(","):
+        name, _, amount = (piece.strip() for piece in pair.partition("="))
+        try:
+            found[name] = parse_amount(name, amount)
+        except QuantityError:
+            return None
+        if not name:
+            return None
+    return Tolerance(amounts=amounts(found))
+
+
+# --- node groups ----------------------------------------------------------------------------------
+
+
+def node_groups(queue: ApiQueue) -> NodeGroups:
+    """What a queue says about groups of nodes.
+
+    Limits without a reading are told in `problem`; they forbid every node, as in Volcano.
+    """
+    limits, problem = _limits(queue.meta.annotations)
+    found = NodeGroups(
+        required=queue.affinity.required,
+        preferred=queue.affinity.preferred,
+        excluded=queue.anti_affinity.required,
+        last_resort=queue.anti_affinity.preferred,
+        limits=limits,
+        problem=problem,
+    )
+    return NO_GROUPS if found == NO_GROUPS else found
+
+
+def _limits(annotations: Mapping[str, str]) -> tuple[_Limits, str]:
+    text = annotations.get(wellknown.NODEGROUP_RESOURCE_LIMITS)
+    if text is None:
+        return (), ""
+    name = f"annotation {wellknown.NODEGROUP_RESOURCE_LIMITS}"
+    try:
+        tree = json.loads(text)
+    except (ValueError, RecursionError) as e:
+        return (), f"{name} is no JSON ({e}): {_LIMITS_EXAMPLE}"
+    if not isinstance(tree, dict):
+        return (), f"{name} is no mapping: {_LIMITS_EXAMPLE}"
+    errors: list[str] = []
+    found = [
+        (group, _group_limits(group, listed, errors)) for group, listed in sorted(tree.items())
+    ]
+    return ((), f"{name}: {'; '.join(errors)}") if errors else (tuple(found), "")
+
+
+def _group_limits(group: str, listed: Any, errors: list[str]) -> Amounts:  # noqa: ANN401  any JSON
+    found, wrong = parse_resource_list(listed, group)
+    errors += map(str, wrong)
+    return amounts(found)
+
+
+def affinity_fields(groups: NodeGroups) -> dict[str, Any]:
+    """The field `spec.affinity` of a queue; empty where it says nothing."""
+    sides = {
+        "nodeGroupAffinity": (groups.required, groups.preferred),
+        "nodeGroupAntiAffinity": (groups.excluded, groups.last_resort),
+    }
+    return {name: _terms(*terms) for name, terms in sides.items() if any(terms)}
+
+
+def _terms(required: tuple[str, ...], preferred: tuple[str, ...]) -> dict[str, list[str]]:
+    terms = {
+        "requiredDuringSchedulingIgnoredDuringExecution": list(required),
+        "preferredDuringSchedulingIgnoredDuringExecution": list(preferred),
+    }
+    return {name: listed for name, listed in terms.items() if listed}
+
+
+# --- past usage -----------------------------------------------------------------------------------
+
+
+def usage_text(usage: Usage) -> str:
+    """A usage as the annotation has it."""
+    return json.dumps({_AT: time_text(usage.at_ms), _SECONDS: dict(usage.seconds)})
+
+
+def read_usage(annotations: Mapping[str, str]) -> tuple[Usage | None, tuple[FieldError, ...]]:
+    """The usage that annotations tell; None without any, or for one that has no reading."""
+    text = annotations.get(USAGE)
+    if text is None:
+        return None, ()
+    try:
+        return _usage(json.loads(text)), ()
+    except (
+        *(ValueError, TypeError, AttributeError, KeyError, TimestampError),
+        *(OverflowError, RecursionError),
+    ):
+        error = FieldError(f"metadata.annotations[{USAGE}]", text, _USAGE_ACCEPTED)
+        return None, (error,)
+
+
+def _usage(found: Mapping[str, Any]) -> Usage:
+    pairs = [(name, float(amount)) for name, amount in sorted(found[_SECONDS].items())]
+    if not all(math.isfinite(amount) and amount >= 0 for _, amount in pairs):
+        raise ValueError(found)
+    return Usage(tuple(pairs), parse_time_ms(found[_AT]))
