@@ -119,7 +119,7 @@ class PooledDevice:
         """What selectors came to, the newest last; a text says why one has failed."""
         return {}
 
-    def knows(self, selector: str) -> bool:
+    def has_evaluated(self, selector: str) -> bool:
         """Whether a selector has been evaluated on this device."""
         return selector in self._verdicts
 
@@ -165,7 +165,7 @@ class DeviceNeed:
         Taints of devices that do not matter to it.
     alternatives
         Requests of which one is met, the first if possible; then nothing else of this counts.
-    counted
+    queue_amounts
         What it counts for in queues, by `deviceclass/…`.
     problem
         Why it is not allocated here; empty when it is.
@@ -175,7 +175,7 @@ class DeviceNeed:
     device_class: str
     number: int = 1
     selectors: tuple[str, ...] = ()
-    counted: Amounts = ()
+    queue_amounts: Amounts = ()
     problem: str = ""
     is_all: bool = False
     capacity: tuple[tuple[str, str], ...] = ()
@@ -265,14 +265,14 @@ class DeviceClaim:
     constraints: tuple[DeviceConstraint, ...] = ()
 
     @property
-    def ask(self) -> DeviceClaimRequest:
+    def request(self) -> DeviceClaimRequest:
         """What it asks for."""
         return DeviceClaimRequest(self.needs, self.constraints)
 
     @property
-    def counted(self) -> Mapping[str, int]:
+    def queue_amounts(self) -> Mapping[str, int]:
         """What it counts for in queues."""
-        return total(need.counted for need in self.needs)
+        return total(need.queue_amounts for need in self.needs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +324,7 @@ class Devices:
     postponed: frozenset[DeviceNeed] = frozenset()
 
     @cached_property
-    def held_by(self) -> Mapping[DeviceId, str]:
+    def claim_by_device(self) -> Mapping[DeviceId, str]:
         """The claim that holds each device that is taken."""
         return {
             device: claim.key
@@ -349,7 +349,7 @@ class Devices:
             and set(self.claims[key].reserved_for) <= uids[key]
         )
 
-    def without(self, gone: Collection[str]) -> Devices:
+    def release_claims(self, gone: Collection[str]) -> Devices:
         """The same when some claims, by key, have given back what they have."""
         if not gone:
             return self
@@ -500,11 +500,11 @@ def evaluate_selectors(
         for text in new:
             cost = compile_selector(text).cost
             for device in everything:
-                if not device.knows(text) and steps > 0:
+                if not device.has_evaluated(text) and steps > 0:
                     steps -= cost
                     with suppress(CelError):
                         device.meets(text)
-        if steps <= 0 and not all(d.knows(text) for text in texts for d in everything):
+        if steps <= 0 and not all(d.has_evaluated(text) for text in texts for d in everything):
             postponed.add(need)
     return replace(devices, postponed=frozenset(postponed)) if postponed else devices
 

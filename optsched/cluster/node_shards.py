@@ -43,7 +43,7 @@ class Sharding:
     shards: tuple[Shard, ...] = ()
 
     @property
-    def own(self) -> Shard | None:
+    def own_shard(self) -> Shard | None:
         """The shard of this scheduler; None where it has none."""
         if self.mode is ShardMode.NONE:
             return None
@@ -52,7 +52,7 @@ class Sharding:
     @property
     def is_missing(self) -> bool:
         """Whether a shard is asked for that does not exist."""
-        return self.mode is not ShardMode.NONE and self.own is None
+        return self.mode is not ShardMode.NONE and self.own_shard is None
 
     @cached_property
     def nodes(self) -> frozenset[str] | None:
@@ -60,10 +60,10 @@ class Sharding:
 
         None where all nodes are ours alike: without sharding, and without a shard of our name.
         """
-        if self.own is None:
+        if self.own_shard is None:
             return None
         others = (shard.in_use for shard in self.shards if shard.name != self.name)
-        return frozenset(self.own.wanted).difference(chain.from_iterable(others))
+        return frozenset(self.own_shard.wanted).difference(chain.from_iterable(others))
 
     def excludes(self, node: str) -> bool:
         """Whether nothing may be placed on a node or evicted from it."""

@@ -334,7 +334,7 @@ class Tolerance:
     part_ppm: int = 0
     amounts: Amounts = ()
 
-    def kept(self, resource: str, due: int) -> int:
+    def protected_amount(self, resource: str, due: int) -> int:
         """What the queue keeps of a resource of which so much is due to it."""
         return due + due * self.part_ppm // _PPM + amount_of(self.amounts, resource) if due else 0
 

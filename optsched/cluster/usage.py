@@ -47,7 +47,7 @@ class Usage:
         found = tuple((name, amount) for name, amount in after.items() if amount > 0)
         return Usage(found, self.at_ms + elapsed_ms)
 
-    def mean(self, half_life_ms: int) -> dict[str, float]:
+    def average(self, half_life_ms: int) -> dict[str, float]:
         """What was held on average, where what is older counts less; in base units.
 
         Who has always held the same amount has just that mean.

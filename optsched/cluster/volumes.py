@@ -110,7 +110,7 @@ class VolumeAssignment:
         """The volume that a claim holds; empty for none."""
         return self._volume_of.get(claim, "")
 
-    def put(self, ask: VolumeRequest) -> bool:
+    def assign(self, ask: VolumeRequest) -> bool:
         """Let a claim have what it asks for, or what it asks for now; whether that can be."""
         self._asks[ask.claim] = ask
         self.short.discard(ask.claim)
@@ -130,7 +130,7 @@ class VolumeAssignment:
         if claim in self._volume_of:
             self._release_volume(claim)
         for other in sorted(self.short):
-            self.put(self._asks[other])
+            self.assign(self._asks[other])
 
     def usable_volumes(self, claim: str, volumes: Iterable[str]) -> list[str]:
         """Of some volumes those that a claim may have with all others content."""
@@ -200,6 +200,6 @@ def assign_volumes(
     asks.sort(key=lambda ask: (ask.is_made, claims[ask.claim].size_bytes, ask.claim))
     holders = VolumeAssignment()
     for ask in asks:
-        holders.put(ask)
+        holders.assign(ask)
     holders.spread()
     return holders

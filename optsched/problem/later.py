@@ -44,7 +44,7 @@ def once_gone(problem: Problem, gone: Collection[str]) -> Problem:
         for node in nodes
     )
     devices = problem.snapshot.devices
-    devices = devices.without(devices.freed(residents, left))
+    devices = devices.release_claims(devices.freed(residents, left))
     old = problem.relations
     relations = build_relations(kept, problem.columns, old.terms, old.ports, old.coming)
     snapshot = replace(problem.snapshot, nodes=kept, devices=devices)

@@ -38,5 +38,5 @@ def _needs(snapshot: Snapshot) -> Iterator[tuple[str, DeviceNeed]]:
                 continue
             seen.add(parts)
             named = (claims[key] for key in task.device_claims if key in claims)
-            asks = [*task.shape.devices, *(c.ask for c in named if c.allocation is None)]
+            asks = [*task.shape.devices, *(c.request for c in named if c.allocation is None)]
             yield from ((namespace, need) for ask in asks for need in ask.needs)

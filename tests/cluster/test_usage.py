@@ -48,7 +48,7 @@ def test_half_is_left_after_the_half_life(usage, half_life):
 @given(amounts, half_lives)
 def test_who_has_always_held_the_same_has_that_mean(held, half_life):
     long = Usage().advanced(held, 60 * half_life, half_life)
-    mean = long.mean(half_life)
+    mean = long.average(half_life)
     assert mean == {r: pytest.approx(a, rel=1e-9) for r, a in held.items()}
     assert close(
         long.advanced(held, 61 * half_life, half_life), Usage(long.seconds, 61 * half_life)
@@ -71,4 +71,4 @@ def test_a_half_life_is_longer_than_nothing(half_life):
     with pytest.raises(ValueError, match="must be longer than 0"):
         Usage().advanced({}, 1, half_life)
     with pytest.raises(ValueError, match="must be longer than 0"):
-        Usage().mean(half_life)
+        Usage().average(half_life)

@@ -61,8 +61,8 @@ def test_a_volume_has_to_be_in_reach_of_all_nodes():
 
 def test_who_leaves_makes_room_for_who_was_short():
     holders = VolumeAssignment()
-    assert holders.put(VolumeRequest("x", ("v",), is_made=False))
-    assert not holders.put(VolumeRequest("y", ("v",), is_made=False))
+    assert holders.assign(VolumeRequest("x", ("v",), is_made=False))
+    assert not holders.assign(VolumeRequest("y", ("v",), is_made=False))
     assert holders.short == {"y"}
     holders.remove("x")
     assert (holders.short, holders.volume_of("y")) == (set(), "v")
@@ -81,7 +81,7 @@ def fits(asks: list[list[str]]) -> bool:
 def test_all_get_one_wherever_that_can_be(asks: list[list[str]]):
     holders = VolumeAssignment()
     for number, ask in enumerate(asks):
-        holders.put(VolumeRequest(str(number), tuple(ask), is_made=False))
+        holders.assign(VolumeRequest(str(number), tuple(ask), is_made=False))
     assert (not holders.short) == fits(asks)
     assert all(v in asks[int(claim)] for v, claim in holders.claim_by_volume.items())
 
@@ -93,6 +93,6 @@ def test_what_is_open_to_a_claim_is_what_leaves_all_others_content(asks: list[li
         return
     holders = VolumeAssignment()
     for number, ask in enumerate(others):
-        holders.put(VolumeRequest(str(number), tuple(ask), is_made=False))
+        holders.assign(VolumeRequest(str(number), tuple(ask), is_made=False))
     open_to_me = [v for v in mine if fits([*others, [v]])]
     assert holders.usable_volumes("me", mine) == open_to_me

@@ -97,8 +97,8 @@ def test_a_device_keeps_the_newest_outcomes() -> None:
     (device,) = pool("a").on_node["n"]
     texts = [f"{MODEL} == '{number}'" for number in range(MOST_VERDICTS + 1)]
     assert not any(map(device.meets, texts))
-    assert not device.knows(texts[0])
-    assert all(map(device.knows, texts[1:]))
+    assert not device.has_evaluated(texts[0])
+    assert all(map(device.has_evaluated, texts[1:]))
 
 
 def test_what_a_session_does_not_reach_is_left_to_the_next_one() -> None:
@@ -113,7 +113,7 @@ def test_what_a_session_does_not_reach_is_left_to_the_next_one() -> None:
         "the selectors of request long are evaluated in a later session: "
         "too many or too long ones wait at one time"
     )
-    assert any(device.knows(long.selectors[0]) for device in devices.on_node["n"])
+    assert any(device.has_evaluated(long.selectors[0]) for device in devices.on_node["n"])
     # Devices keep what they know, so that each session comes further.
     assert evaluate_selectors(devices, asked, 25 * cost).postponed == {long}
     assert not evaluate_selectors(devices, asked, 25 * cost).postponed

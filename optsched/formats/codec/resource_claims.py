@@ -111,7 +111,7 @@ def _device_need(
     if exactly.boolean("adminAccess"):
         told = told or f"request {name} asks for the access of administrators (adminAccess), {_NOT}"
     need = _variant(exactly, name)
-    return replace(need, counted=_queue_amounts(need, exactly), problem=told)
+    return replace(need, queue_amounts=_queue_amounts(need, exactly), problem=told)
 
 
 def _variant(fields: Fields, name: str) -> DeviceNeed:

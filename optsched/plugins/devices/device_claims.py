@@ -78,7 +78,7 @@ class DeviceClaims(Rule):
                 else:
                     requested.setdefault(node.name, {})[key] = claim
         for name, claims in requested.items():
-            if _granted(devices, name, claims.values(), devices.held_by) is None:
+            if _granted(devices, name, claims.values(), devices.claim_by_device) is None:
                 detail = f"its free devices do not do for claims {', '.join(sorted(claims))}"
                 yield Violation(self.name, f"node {name}", detail)
 
@@ -93,7 +93,7 @@ class DeviceClaims(Rule):
             keys = dict.fromkeys(key for t in claiming for key in t.device_claims)
             claims = [devices.claims[key] for key in keys if key in devices.claims]
             fresh = [claim for claim in claims if claim.allocation is None]
-            granted = _granted(devices, name, fresh, devices.held_by) or {}
+            granted = _granted(devices, name, fresh, devices.claim_by_device) or {}
             for task in claiming:
                 grants = (DeviceGrant(key, granted.get(key, ())) for key in task.device_claims)
                 found[task.key] = tuple(grants)
@@ -240,7 +240,7 @@ def unusable(devices: Devices, key: str) -> str:
         return f"resource claim {key} {claim.problem}"
     if claim.allocation is not None:
         return ""
-    if why := too_many_choices(claim.ask):
+    if why := too_many_choices(claim.request):
         return f"resource claim {key} {why}"
     found = (devices.refuses(need) for need in claim.needs)
     return next((f"resource claim {key}: {why}" for why in found if why), "")
@@ -266,9 +266,9 @@ def _granted(
     requested = list(claims)
     options = {
         request: options_of(devices, node, request)
-        for request in {claim.ask for claim in requested}
+        for request in {claim.request for claim in requested}
     }
-    allocated = allocate_devices([options[claim.ask] for claim in requested], free)
+    allocated = allocate_devices([options[claim.request] for claim in requested], free)
     if allocated is None:
         return None
     return {
@@ -313,7 +313,7 @@ class _Requests:
         """Return the requests of its unallocated claims; empty if it can be placed on no node."""
         if not (shape.device_claims or shape.devices) or self.refusal(shape):
             return ()
-        shared = (self.devices.claims[key].ask for key in self.shared(shape))
+        shared = (self.devices.claims[key].request for key in self.shared(shape))
         return tuple(request for request in (*shared, *shape.devices) if request.needs)
 
 
@@ -334,13 +334,13 @@ class _Pools:
 
     def free(self, node: int, ended: Collection[str] = ()) -> set[int]:
         """Return the indices of devices that are free once some claims have ended."""
-        here, held = self.devices.on_node.get(self._names[node], ()), self.devices.held_by
+        here, held = self.devices.on_node.get(self._names[node], ()), self.devices.claim_by_device
         holders = [held.get(device.id) for device in here]
         return {i for i, holder in enumerate(holders) if holder is None or holder in ended}
 
     def holder(self, node: int, place: int) -> str:
         """Return the claim that holds a device of a node; empty for none."""
-        return self.devices.held_by.get(self.devices.on_node[self._names[node]][place].id, "")
+        return self.devices.claim_by_device.get(self.devices.on_node[self._names[node]][place].id, "")
 
     def homes(self, claims: Iterable[str]) -> set[int]:
         """Return the nodes with devices of some claims."""
@@ -549,7 +549,7 @@ def _share_rows(
 ) -> None:
     """A shared claim is allocated on one node at most, and its tasks go there only."""
     key, classes = shared
-    model, request = allocation_rows.model, allocation_rows.pools.devices.claims[key].ask
+    model, request = allocation_rows.model, allocation_rows.pools.devices.claims[key].request
     chosen: list[int] = []
     for n in np.flatnonzero((supplied[classes] >= 0).any(axis=0)).tolist():
         (here,) = model.add_variables(0, 1).tolist()
@@ -621,7 +621,7 @@ class _Live(Greedy):
 
     def _open_claims(self, task_class: int) -> _OpenClaims:
         own, claims = self._own[task_class], self._pools.devices.claims
-        seats = [(claims[key].ask, self._claim_use[key]) for key in self._shared[task_class]]
+        seats = [(claims[key].request, self._claim_use[key]) for key in self._shared[task_class]]
         return _OpenClaims(
             (*own, *(request for request, there in seats if not there.total)),
             (*own, *(request for request, there in seats if not there.now)),
@@ -666,7 +666,7 @@ class _Live(Greedy):
         if not self._pools.number(node):
             return not any(request.needs for request in (*later, *(now or ())))
         claims = self._pools.devices.claims
-        here = [(claims[key].ask, self._claim_use[key]) for key in self._sharing.get(node, ())]
+        here = [(claims[key].request, self._claim_use[key]) for key in self._sharing.get(node, ())]
         there = (*self._later.get(node, ()), *(request for request, _ in here), *later)
         free = self._pools.free(node, self._unused_ending_claims - kept)
         steps = self._pools.steps

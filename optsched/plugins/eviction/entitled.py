@@ -226,7 +226,10 @@ class _Shares:
             for kind, kept in self._kinds(queue, requested, tasks).items():
                 keeps = {r: due[r] for r in kind}
                 if queue.tolerance is not None:
-                    keeps = {r: queue.tolerance.kept(r, amount) for r, amount in keeps.items()}
+                    keeps = {
+                        r: queue.tolerance.protected_amount(r, amount)
+                        for r, amount in keeps.items()
+                    }
                 largest = {r: max(taken.get(r, 0) for taken in kept) for r in kind}
                 if not any(held.get(r, 0) + largest[r] > keeps[r] for r in kind):
                     yield queue.name, "gives back more than it holds above what it deserves"

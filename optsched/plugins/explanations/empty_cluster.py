@@ -496,7 +496,7 @@ class _OneNode:
         self._node = node
         own = {key for task in tasks for key in task.device_claims}
         claims = snapshot.devices.claims
-        devices = snapshot.devices.without({key for key in claims if key not in own})
+        devices = snapshot.devices.release_claims({key for key in claims if key not in own})
         self._snapshot = replace(
             snapshot, nodes=(node,), gangs=(self._gang,), bookings=(), devices=devices
         )

@@ -27,7 +27,7 @@ def past_of(problem: Problem, half_life_ms: int) -> F64:
     for q, name in enumerate(queues.names):
         usage = problem.snapshot.usage.get(name, Usage(at_ms=now_ms))
         held = dict(zip(resources, queues.allocated[q].tolist(), strict=True))
-        mean = usage.advanced(held, now_ms, half_life_ms).mean(half_life_ms)
+        mean = usage.advanced(held, now_ms, half_life_ms).average(half_life_ms)
         past[q] = [mean.get(r, 0.0) for r in resources]
     return past
 

@@ -20,7 +20,7 @@ def kept_amounts(problem: Problem, due: I64) -> I64:
     for q, queue in enumerate(problem.snapshot.queues):
         if queue.tolerance is not None:
             for r, name in enumerate(problem.resources):
-                kept[q, r] = queue.tolerance.kept(name, int(due[q, r]))
+                kept[q, r] = queue.tolerance.protected_amount(name, int(due[q, r]))
     frozen(kept)
     return kept
 

@@ -274,7 +274,7 @@ class _VolumeMatching(Greedy):
         if used[node] <= 0:
             del used[node]
         if used:
-            self._holders.put(self._supply.fitting_volumes(key, used))
+            self._holders.assign(self._supply.fitting_volumes(key, used))
         else:
             self._holders.remove(key)
 

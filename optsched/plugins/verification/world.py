@@ -99,7 +99,7 @@ class World:
         coming = (*self.placements, *self.promises)
         joined = {key for each in coming for key in each.task.device_claims}
         ended = self.snapshot.devices.freed(residents, gone) - joined
-        devices = self.snapshot.devices.without(ended)
+        devices = self.snapshot.devices.release_claims(ended)
         come = [
             Allocate(a.task, a.node, a.gang) if isinstance(a, Nominate) else a for a in self.actions
         ]

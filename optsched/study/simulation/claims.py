@@ -67,7 +67,7 @@ class ClaimBook:
         if not task.device_claims:
             return task
         tied = tuple(key for key in task.device_claims if not self._is_open(key))
-        own = (self._claims[key].ask for key in task.device_claims if self._is_open(key))
+        own = (self._claims[key].request for key in task.device_claims if self._is_open(key))
         shape = replace(task.shape, device_claims=tied, devices=tuple(own))
         return replace(task, shape=self._shapes.setdefault(shape, shape))
 

@@ -47,10 +47,10 @@ def test_what_a_claim_asks_for_and_counts_for() -> None:
     }
     (need,) = read(device_claim("c", 2, exactly=more)).needs
     whole = f"deviceclass/{DRIVER}"
-    assert dict(need.counted) == {whole: 2, f"memory.{whole}": 20 * 2**30}
+    assert dict(need.queue_amounts) == {whole: 2, f"memory.{whole}": 20 * 2**30}
     assert (need.name, need.device_class, need.number) == ("gpu", DRIVER, 2)
     assert need.selectors == ("true",)
-    assert all(is_class_quota(name) for name, _ in need.counted)
+    assert all(is_class_quota(name) for name, _ in need.queue_amounts)
     assert not is_class_quota("example.com/deviceclass")
 
 
@@ -77,7 +77,7 @@ def test_alternatives_constraints_and_capacity_of_a_claim() -> None:
         DeviceNeed("gpu/big", "large", 2),
         DeviceNeed("gpu/small", "any", is_all=True),
     )
-    assert dict(gpu.counted) == {}
+    assert dict(gpu.queue_amounts) == {}
     assert nic.capacity == (("m", "1500"),)
     match, distinct = found.constraints
     assert (match.attribute, match.is_distinct) == ("d/numa", False)
@@ -96,7 +96,7 @@ def test_v1beta1_writes_requests_and_devices_flat() -> None:
         spec={"devices": {"requests": [request]}},
     )
     counted = ((f"deviceclass/{DRIVER}", 3),)
-    assert read(claim).needs == (DeviceNeed("r", DRIVER, 3, counted=counted),)
+    assert read(claim).needs == (DeviceNeed("r", DRIVER, 3, queue_amounts=counted),)
     inner = {"attributes": {"ecc": {"bool": True}}, "capacity": {"m": {"value": "1Gi"}}}
     found = parse_slice(device_slice("n", {"name": "d", "basic": inner}))[0]
     assert found is not None

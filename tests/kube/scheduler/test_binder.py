@@ -472,14 +472,14 @@ async def test_a_claim_has_its_devices_before_its_pod_has_its_node() -> None:
     world, made = claiming_world()
     world.binder.carry_out(made)
     devices = world.cache.snapshot(0).devices
-    assert devices.held_by == {DeviceId(DRIVER, "n1", "d0"): "ns/c"}
+    assert devices.claim_by_device == {DeviceId(DRIVER, "n1", "d0"): "ns/c"}
     async with world.at_work():
         await world.binder.until_idle()
     assert [call.split()[0] for call in world.api.calls] == ["read", "patch", "patch", "bind"]
     assert world.bound_tasks == ["ns/a-0"]
     assert allocation(world)
     world.api.tell(world.cache)
-    assert world.cache.snapshot(0).devices.held_by == devices.held_by
+    assert world.cache.snapshot(0).devices.claim_by_device == devices.claim_by_device
 
 
 @pytest.mark.asyncio
@@ -491,7 +491,7 @@ async def test_a_bind_that_fails_gives_the_devices_back() -> None:
         await world.binder.until_idle()
     assert set(world.failures) == {"ns/a-0"}
     assert not allocation(world)
-    assert world.cache.snapshot(0).devices.held_by == {}
+    assert world.cache.snapshot(0).devices.claim_by_device == {}
 
 
 @pytest.mark.asyncio

@@ -225,11 +225,11 @@ class PodDecoder:
         for key in keys:
             claim = book.claims.get(key)
             if claim is not None and book.counts_for(key, pod):
-                counted.append(amounts(claim.counted))
+                counted.append(amounts(claim.queue_amounts))
             if claim is None or not claim.is_per_pod or claim.allocation or claim.problem:
                 tied.append(key)
             else:
-                asks.append(claim.ask)
+                asks.append(claim.request)
         if node:
             tied, asks = [], []
         request = amounts(total(counted))
