@@ -340,7 +340,9 @@ class _Pools:
 
     def holder(self, node: int, place: int) -> str:
         """Return the claim that holds a device of a node; empty for none."""
-        return self.devices.claim_by_device.get(self.devices.on_node[self._names[node]][place].id, "")
+        return self.devices.claim_by_device.get(
+            self.devices.on_node[self._names[node]][place].id, ""
+        )
 
     def homes(self, claims: Iterable[str]) -> set[int]:
         """Return the nodes with devices of some claims."""
