@@ -1,4 +1,4 @@
-"""Certificates of the control plane: an authority, what it issues, the files components read.
+"""Certificates of the control plane: an authority, its certificates, and their files.
 
 Keys are EC P-256. Everything is valid for ten years: the plane is thrown away long before.
 """

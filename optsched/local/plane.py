@@ -1,4 +1,4 @@
-"""The control plane as one thing: start it, wait for it, break parts of it, stop it."""
+"""Starts, probes, breaks and stops a control plane."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ class ControlPlane:
 
 
 class Owner:
-    """The hold of this process on a plane: when it lets go, the watchdog stops the plane."""
+    """The ownership of a plane by this process: when it ends, the watchdog stops the plane."""
 
     def __init__(self, layout: Layout) -> None:
         reading, self._writing = os.pipe()

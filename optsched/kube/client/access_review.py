@@ -1,4 +1,4 @@
-"""What reviews ask the API server: rights of users (SubjectAccessReview), members of PodGroups."""
+"""Reviews by the API server (SubjectAccessReview, TokenReview), and pods of PodGroups."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class CreatingApi(Protocol):
-    """The request that a review is made of."""
+    """The request that creates a review."""
 
     async def create(self, ref: Ref, body: Raw) -> Raw:
         """See `Api`."""
 
 
 async def can_access(api: CreatingApi, question: AccessQuestion) -> bool:
-    """Whether a user may do something; raises KubeError where the server does not say."""
+    """Return whether a user may do something; raises KubeError if the server gives no answer."""
     kind, subject = question.kind, question.subject
     attributes = {
         "group": kind.group,
@@ -42,16 +42,16 @@ async def can_access(api: CreatingApi, question: AccessQuestion) -> bool:
 
 
 async def review(api: CreatingApi, kind: Kind, spec: Raw) -> dict[str, Any]:
-    """Return the status of a review such as a TokenReview; KubeError where there is none."""
+    """Return the status of a review such as a TokenReview; raises KubeError."""
     body = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {}, "spec": spec}
     status = (await api.create(Ref(kind, "", ""), body)).get("status")
     return status if isinstance(status, dict) else {}
 
 
 async def list_podgroup_members(source: SelectiveSource, namespace: str) -> tuple[Raw, ...]:
-    """The pods of a namespace that name a PodGroup: their names and the annotations that count.
+    """Return the pods of a namespace that name a PodGroup, reduced to the fields that count.
 
-    They are read page by page, so that a large namespace takes little memory.
+    Pods are read page by page, so that a large namespace takes little memory.
     """
     found: list[Raw] = []
     token = ""

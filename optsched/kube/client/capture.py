@@ -1,8 +1,8 @@
-"""A live cluster as the manifests that a snapshot is made of.
+"""Captures a live cluster as the manifests of a snapshot.
 
-Every kind that a scheduler reads is listed once; Secrets, ConfigMaps and all others are not asked
-for. What no scheduler looks at is left out where it is long or could hold a password: who wrote
-which field, manifests as they were applied, and what containers run.
+Every kind that a scheduler reads is listed once; Secrets, ConfigMaps and all others are not read.
+Fields that no scheduler reads are dropped if they are long or could hold a password: managed
+fields, applied manifests, and commands and environments of containers.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _CONTAINER: Final = frozenset({"name", "image", "resources", "ports", "restartPo
 
 
 async def capture(source: SelectiveSource, now_ms: int) -> list[Raw]:
-    """The objects of a cluster, to be read by `optsched solve`; raises `KubeError`.
+    """Return the objects of a cluster for `optsched solve`; raises `KubeError`.
 
-    now_ms: when, as the bundle says in its first object.
+    now_ms: the time in the first object of the bundle.
     """
     found: list[Raw] = [time_manifest(now_ms)]
     for kind in READ_KINDS:
@@ -47,7 +47,7 @@ async def capture(source: SelectiveSource, now_ms: int) -> list[Raw]:
 
 
 def _plain(kind: Kind, obj: Raw) -> Raw:
-    """An object without noise; items of a list do not say themselves what they are."""
+    """Return an object without dropped fields, with the kind that items of a list lack."""
     said = {"apiVersion": kind.api_version, "kind": kind.kind}
     plain = {**said, **obj, "metadata": _metadata(obj["metadata"])}
     return {**plain, "spec": _pod_spec(obj.get("spec") or {})} if kind == POD else plain

@@ -1,8 +1,8 @@
-"""Requests to an API server, on the asyncio side of the official client.
+"""Requests to an API server, with the asyncio part of the official client.
 
-Its configuration is used as it is: kubeconfig files, service accounts, tokens that are renewed,
-verified TLS, proxies; and its connection pool. Its model classes are not: objects stay what `json`
-makes of them, for a pod costs 23 µs that way and up to 737 µs as a model.
+Its configuration and connection pool are used: kubeconfig files, service accounts, renewed tokens,
+verified TLS, proxies. Its model classes are not: objects stay JSON dictionaries, because decoding a
+pod takes 23 µs that way and up to 737 µs as a model.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ if TYPE_CHECKING:
     from optsched.kube.client.interfaces import Raw
 
 CONNECTIONS: Final = 128
-"""Open at a time: 64 binds, a watch for each kind, and what is written beside them."""
+"""Concurrent connections: 64 binds, a watch for each kind, and other writes."""
 
 CONNECT_S: Final = 5.0
 REQUEST_S: Final = 30.0
 BIND_S: Final = 5.0
-"""No longer than a lease outlives its last renewal: a late bind must not meet another leader."""
+"""Shorter than a lease outlives its last renewal: a late bind must not meet another leader."""
 
 WATCH_S: Final = 25
-"""After this the server ends a watch, and another one begins. It sends a bookmark just before."""
+"""After this the server ends a watch, just after a bookmark, and another one begins."""
 
 IDLE_S: Final = 28.0
-"""A watch that is silent for so long is dead: by then it should have ended."""
+"""A watch that is silent for so long is broken: the server should have ended it."""
 
 _JSON: Final = "application/json"
 _MERGE_PATCH: Final = "application/merge-patch+json"
 _METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _HEADERS: Final = {
-    # Nothing is compressed: that would cost the server more CPU than the network costs time.
+    # No compression: it would cost the server more CPU than it saves network time.
     "Accept-Encoding": "identity",
     "User-Agent": f"optsched/{__version__}",
 }
@@ -69,7 +69,7 @@ _WARNING: Final = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
 
 
 class ConfigError(Exception):
-    """Nothing says where the API server is, or what says it cannot be read."""
+    """No configuration names the API server, or it can not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +86,11 @@ class _Request:
 
 
 def _ignore(_: str) -> None:
-    """Nobody wants to know."""
+    """Drop a warning."""
 
 
 def parse_warnings(headers: Iterable[str]) -> Iterator[str]:
-    """The warnings of an answer (RFC 7234, 5.5): what was accepted although it is not right."""
+    """Yield the warnings in the headers of an answer (RFC 7234, 5.5)."""
     for header in headers:
         for text in _WARNING.findall(header):
             yield re.sub(r"\\(.)", r"\1", text)
@@ -98,14 +98,14 @@ def parse_warnings(headers: Iterable[str]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a client knows besides the way. namespace: the one meant where none is named."""
+    """Settings of a client. namespace: the default where none is named."""
 
     namespace: str = DEFAULT_NAMESPACE
     on_warning: Callable[[str], None] = _ignore
 
 
 class Client:
-    """One user's way to one API server; made by `connect`."""
+    """A client of one API server, as one user; made by `connect`."""
 
     def __init__(self, configuration: Any, access: Access) -> None:  # noqa: ANN401  no types
         self._configuration = configuration
@@ -119,7 +119,7 @@ class Client:
 
     @property
     def namespace(self) -> str:
-        """The namespace that is meant where none is named."""
+        """The default namespace."""
         return self._access.namespace
 
     async def list_page(
@@ -149,7 +149,7 @@ class Client:
         }
         path = f"{collection_path(kind, selection.namespace or None)}?{urlencode(asked)}"
         async with self._answer(_Request("GET", path, limits=_WATCHING)) as answer:
-            # Lines are cut here, because the stream's own readline refuses long ones.
+            # Lines are split here, because the stream's own readline refuses long ones.
             rest = b""
             async for chunk in answer.content.iter_any():
                 *lines, rest = (rest + chunk).split(b"\n")
@@ -256,7 +256,7 @@ class Client:
 
     @asynccontextmanager
     async def _answer(self, request: _Request) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The answer to a request, its body still to be read; raises KubeError."""
+        """Yield the answer to a request, its body still unread; raises KubeError."""
         with _translate_errors(request):
             answer = await self._rest.request(
                 request.method,
@@ -286,15 +286,15 @@ class Client:
 async def connect(
     kubeconfig: str = "", server: str = "", on_warning: Callable[[str], None] = _ignore
 ) -> AsyncIterator[Client]:
-    """A client, and the renewal of its credentials where they need one.
+    """Yield a client whose credentials are renewed while the context is open.
 
-    kubeconfig: a file; empty for what KUBECONFIG names, else the pod's own service account, else
-    `~/.kube/config`. server: its address, if not the one that is written there. on_warning: told
-    of what the server has to say besides its answers. Raises ConfigError.
+    kubeconfig: a file; empty for KUBECONFIG, else the service account of the pod, else
+    `~/.kube/config`. server: an address instead of the one in there. on_warning: called with
+    warnings of the server. Raises ConfigError.
     """
     configuration = Configuration()
     configuration.connection_pool_maxsize = CONNECTIONS
-    # To look for proxies and .netrc at each request takes more CPU than the request itself.
+    # Looking for proxies and .netrc at each request takes more CPU than the request itself.
     configuration.client_session_kwargs = {"trust_env": bool(getproxies())}
     loader = None
     if not server or _names_server(kubeconfig):
@@ -318,7 +318,7 @@ async def connect(
 
 
 async def _load(configuration: Any, kubeconfig: str, server: str) -> Any:  # noqa: ANN401  no types
-    """Fill a configuration; returns what can renew it, or None."""
+    """Fill a configuration; returns the loader that can renew it, or None."""
     is_inside = not kubeconfig and _is_in_cluster(os.environ)
     if not is_inside:
         problem = explain_unreadable(kubeconfig or _default_kubeconfig())
@@ -335,13 +335,13 @@ async def _load(configuration: Any, kubeconfig: str, server: str) -> Any:  # noq
             config_file=kubeconfig or _default_kubeconfig(), client_configuration=configuration
         )
     except Exception as e:
-        # The package raises whatever it meets in a file that is not as it should be.
+        # The package raises arbitrary exceptions for malformed files.
         problem = " ".join(str(e).split())
         raise ConfigError(f"{kubeconfig or 'kubeconfig'} can not be used: {problem}") from e
 
 
 def _names_server(kubeconfig: str) -> bool:
-    """Whether anything but a server's address says how to reach it."""
+    """Whether a kubeconfig or a service account exists."""
     return (
         bool(kubeconfig)
         or _is_in_cluster(os.environ)
@@ -354,7 +354,7 @@ def _default_kubeconfig() -> str:
 
 
 def _default_namespace(loader: Any) -> str:  # noqa: ANN401  the package has no types
-    """That of the current context or of the pod; `default` where neither says one."""
+    """Return the namespace of the current context or of the pod, else `default`."""
     if loader is not None:
         return str(loader.current_context["context"].get("namespace") or DEFAULT_NAMESPACE)
     inside = _is_in_cluster(os.environ) and _POD_NAMESPACE.is_file()
@@ -366,7 +366,7 @@ def _is_in_cluster(environment: Mapping[str, str]) -> bool:
 
 
 async def _renew(loader: Any, configuration: Any) -> None:  # noqa: ANN401  no types there
-    """Renew tokens of cloud providers and of plugins; others need no help."""
+    """Renew tokens of cloud providers and of exec plugins; others renew themselves."""
     is_plugin = loader is not None and loader._user is not None and "exec" in loader._user
     if is_plugin or getattr(loader, "provider", None) == "gcp":
         await config.refresh_token(loader, configuration)
@@ -385,7 +385,7 @@ async def _check(response: aiohttp.ClientResponse) -> None:
 
 @contextmanager
 def _translate_errors(request: _Request) -> Iterator[None]:
-    """Turn what a connection may raise into `KubeError`."""
+    """Translate errors of a connection into `KubeError`."""
     try:
         yield
     except KubeError:
@@ -399,7 +399,7 @@ def _translate_errors(request: _Request) -> Iterator[None]:
 
 
 def _why_not_connected(error: aiohttp.ClientConnectorError) -> str:
-    """In the words of the system, such as `Connection refused`."""
+    """Return the reason in the words of the system, such as `Connection refused`."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return str(error.certificate_error)
     found = error.os_error

@@ -1,8 +1,8 @@
-"""What an API server may answer instead of what was asked for.
+"""Errors of requests to an API server.
 
-KubeError                  anything below
-├─ Unreachable             no answer: nobody knows whether the request was carried out
-├─ Garbled                 an answer that makes no sense
+KubeError                  base of all
+├─ Unreachable             no answer: the request may have been carried out
+├─ Garbled                 an answer that can not be parsed
 └─ ApiError                a refusal, with its code and reason
    ├─ Rejected             400, 422: the request itself is wrong
    ├─ Unauthorized         401
@@ -12,8 +12,8 @@ KubeError                  anything below
    │  └─ AlreadyExists     409 on creation
    ├─ Gone                 410
    │  └─ Expired           410: a resource version or page that is no longer kept
-   ├─ TooMany              429: ask again later
-   └─ ServerFault          5xx: nobody knows whether the request was carried out
+   ├─ TooMany              429: retry later
+   └─ ServerFault          5xx: the request may have been carried out
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MAX_MESSAGE: Final = 512
-"""Characters of a message that are kept: the longest useful ones, of RBAC, take some 300."""
+"""Characters of a message that are kept: the longest useful ones, of RBAC, have some 300."""
 MAX_CAUSES: Final = 100
 """Causes of a refusal that are kept."""
 
 
 class KubeError(Exception):
-    """A request that did not do what it was meant to."""
+    """A failed request."""
 
 
 class Unreachable(KubeError):
@@ -39,14 +39,14 @@ class Unreachable(KubeError):
 
 
 class Garbled(KubeError):
-    """An answer that is not what the API promises."""
+    """An answer that violates the API."""
 
 
 class ApiError(KubeError):
-    """A refusal; its text holds nothing of the answer but the message of its Status.
+    """A refusal; of the answer it keeps only the message of the Status.
 
     code: the HTTP code. reason: the API's own word for it, such as AlreadyExists. retry_after_s:
-    how long to wait before asking again, where the server says so. causes: pairs of a field and a
+    how long to wait before a retry, if the server says so. causes: pairs of a field and a
     message, for each field of an object that is not valid.
     """
 
@@ -79,11 +79,11 @@ class Rejected(ApiError):
 
 
 class Unauthorized(ApiError):
-    """Nobody knows who asks."""
+    """The client is not authenticated."""
 
 
 class Forbidden(ApiError):
-    """Whoever asks may not."""
+    """The user has no right to do this."""
 
 
 class NotFound(ApiError):
@@ -99,7 +99,7 @@ class AlreadyExists(Conflict):
 
 
 class Gone(ApiError):
-    """What was asked for is no longer kept."""
+    """The requested version is no longer available."""
 
 
 class Expired(Gone):
@@ -111,7 +111,7 @@ class TooMany(ApiError):
 
 
 class ServerFault(ApiError):
-    """Something broke on the way; the request may have been carried out."""
+    """The server failed; the request may have been carried out."""
 
 
 _BY_REASON: Final[Mapping[str, type[ApiError]]] = {
@@ -144,7 +144,7 @@ def parse_error(code: int, body: bytes, phrase: str = "", retry_after: str = "")
 
 
 def error_from_status(status: Mapping[str, Any], retry_after_s: float | None = None) -> ApiError:
-    """The error that a Status object tells, such as the one inside of a watch."""
+    """Return the error of a Status object, such as one in a watch."""
     code = status.get("code")
     number = code if isinstance(code, int) else 500
     details = status.get("details")

@@ -1,4 +1,4 @@
-"""What this room needs of an API server; `client.Client` is the real thing."""
+"""Interfaces to an API server; `client.Client` implements them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Page:
 
 
 def pod_ref(task: str) -> Ref:
-    """The pod of a task, by the task's key `namespace/name`."""
+    """Return the pod of a task, by its key `namespace/name`."""
     namespace, _, name = task.partition("/")
     return Ref(POD, namespace, name)
 
@@ -94,7 +94,7 @@ class ValidatingApi(Protocol):
 
 
 class DeletingApi(Api, Protocol):
-    """What controllers need besides."""
+    """What controllers need in addition."""
 
     async def read_metadata(self, ref: Ref) -> Raw:
         """An object's metadata alone; nothing else of it leaves the server."""

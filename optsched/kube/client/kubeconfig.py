@@ -1,6 +1,6 @@
-"""What is wrong with a kubeconfig, in the words of its user.
+"""Finds mistakes in a kubeconfig, for messages that name the field.
 
-The package that reads it reports whatever it stumbles over, such as the type of a Python object.
+The package that reads it reports internal errors, such as the type of a Python object.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def find_mistake(places: str, server: str = "") -> str:
 
 
 def _read(path: Path) -> tuple[Mapping[str, Any], str]:
-    """The content of a file, or what is wrong with it."""
+    """Return the content of a file, or what is wrong with it."""
     try:
         documents = list(read_yaml(path.read_text("utf-8-sig")))
     except OSError as e:

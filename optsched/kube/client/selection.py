@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 PAGE_SIZE: Final = 500
 TRIES: Final = 3
-"""How often a list is begun again because its pages were not kept long enough."""
+"""Attempts of a list whose pages expire while it is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which objects of a kind; labels, fields: as in queries. namespace: empty for all of them."""
+    """Which objects of a kind; labels, fields: selectors. namespace: empty for all."""
 
     namespace: str = ""
     labels: str = ""
@@ -37,7 +37,7 @@ EVERYTHING: Final = Selection()
 
 
 class SelectiveSource(Protocol):
-    """Lists and watches of some objects; every method may raise `KubeError`."""
+    """Lists and watches of selected objects; every method may raise `KubeError`."""
 
     async def list_page(
         self, kind: Kind, limit: int, token: str = "", selection: Selection = EVERYTHING
@@ -53,7 +53,7 @@ class SelectiveSource(Protocol):
 async def list_objects(
     source: SelectiveSource, kind: Kind, selection: Selection = EVERYTHING
 ) -> list[Raw]:
-    """All objects of a kind that are meant, in the order of the server; raises `KubeError`."""
+    """Return all selected objects of a kind, in the server's order; raises `KubeError`."""
     for _ in range(TRIES - 1):
         try:
             return await _pages(source, kind, selection)

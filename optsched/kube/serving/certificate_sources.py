@@ -1,8 +1,8 @@
-"""Who signs for the webhook, and how API servers learn whom to trust.
+"""Where servers get their certificates, and how API servers learn which authority to trust.
 
-Either the server signs for itself, with an authority kept in a Secret of its own that all replicas
-share, or somebody else does, such as cert-manager, and leaves files. API servers read whom to trust
-in the webhook configurations; what is missing there is put there again.
+Either the server signs its own, with an authority in a Secret that all replicas share, or another
+program, such as cert-manager, provides files. API servers read the trusted authority in the webhook
+configurations; if it is missing there it is written again.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ log = logging.getLogger(__name__)
 
 
 class CredentialSource(Protocol):
-    """Where credentials come from."""
+    """A source of credentials."""
 
     async def credentials(self) -> Credentials:
-        """Those to use from now on; asked for again and again."""
+        """Return the credentials to use from now on; called periodically."""
 
 
 @dataclass(frozen=True, slots=True)
 class CertificateFiles:
-    """Credentials in files that somebody else renews. authority: None where nobody says."""
+    """Credentials in files that another program renews. authority: None if unknown."""
 
     certificate: Path
     key: Path
@@ -55,10 +55,10 @@ class CertificateFiles:
 
 @dataclass(frozen=True, slots=True)
 class SecretCredentials:
-    """Credentials in two Secrets, renewed by whichever replica looks first.
+    """Credentials in two Secrets, renewed by the first replica that finds them due.
 
-    The certificate and its key are in one, the authority and its key in the other
-    (`authority_secret_ref`): whoever serves with the first can not sign.
+    One holds the certificate and its key, the other the authority and its key
+    (`authority_secret_ref`): a process that reads only the first can not sign.
 
     names: of the server; DNS names and IP addresses.
     """
@@ -84,7 +84,7 @@ class SecretCredentials:
                 await self._write(authority_secret_ref(self.ref), authority, made, _AUTHORITY)
                 await self._write(self.ref, leaf, made, _LEAF)
             except (AlreadyExists, Conflict):
-                # Another replica was faster; its certificate is as good as ours.
+                # Another replica was faster: use its certificate.
                 continue
             if is_new:
                 log.info("%s: a new certificate for %s", self.ref, ", ".join(self.names))
@@ -115,7 +115,7 @@ class SecretCredentials:
 
 
 def authority_secret_ref(ref: Ref) -> Ref:
-    """The Secret of the authority that signs what is in another one."""
+    """Return the Secret of the authority that signs the certificate in another Secret."""
     return Ref(ref.kind, ref.namespace, f"{ref.name}-authority")
 
 
@@ -124,7 +124,7 @@ def _data(secret: Raw | None) -> dict[str, Any]:
 
 
 def _credentials(leaf: Raw | None, authority: Raw | None) -> Credentials | None:
-    """What is held; None where there is nothing. What has no reading is empty."""
+    """Return the credentials in the Secrets, unreadable fields empty; None if there are none."""
     if leaf is None and authority is None:
         return None
     data = {**_data(leaf), **_data(authority)}
@@ -141,10 +141,10 @@ def _decoded(text: object) -> bytes:
 
 
 async def trust_authority(api: Api, refs: Sequence[Ref], authority: bytes, url: str = "") -> None:
-    """Make API servers trust an authority, in webhook configurations that are there.
+    """Write a trusted authority into webhook configurations.
 
-    url: where the server is reached, instead of the Service that the configurations name. Raises
-    KubeError; a configuration that is not there is left out.
+    url: where the server is reached, instead of the Service in the configurations. Raises
+    KubeError; a configuration that does not exist is skipped.
     """
     for ref in refs:
         try:

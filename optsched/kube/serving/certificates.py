@@ -1,7 +1,7 @@
-"""Certificates that a server makes for itself: an authority, and what it signs.
+"""Certificates that a server signs for itself, with an authority of its own.
 
-Keys are EC P-256. An authority lives for ten years, what it signs for ninety days; both are
-replaced well before their end, and an authority that was replaced is trusted until its own.
+Keys are EC P-256. An authority is valid for ten years, a server certificate for ninety days; both
+are replaced well before they expire, and a replaced authority is trusted until it expires.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ AUTHORITY_NAME: Final = "optsched-admission"
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a server shows, and what its clients should trust; all of it PEM.
+    """The certificate of a server, and the authority that its clients should trust; all PEM.
 
-    authority: the certificates that are trusted, the one that signs first. authority_key: empty
-    where somebody else signs.
+    authority: the trusted certificates, the signing one first. authority_key: empty if the
+    certificate is signed elsewhere.
     """
 
     certificate: bytes
@@ -49,10 +49,10 @@ class Credentials:
 def renew_credentials(
     held: Credentials | None, names: Sequence[str], now: datetime
 ) -> tuple[Credentials, bool]:
-    """Credentials for a server of these names, and whether they are other than those held.
+    """Return credentials for a server, and whether they are new.
 
-    names: DNS names and IP addresses. What is held is kept as long as it is good: it can be read,
-    belongs together, is for all names and does not end soon.
+    names: DNS names and IP addresses. Held credentials are kept while they are readable, match,
+    cover all names and do not expire soon.
     """
     authority = _authority(held, now) if held else None
     if held and authority and _is_good(held, authority, names, now):
@@ -64,15 +64,15 @@ def renew_credentials(
 
 
 def expiry(certificate: bytes) -> datetime:
-    """When a certificate ends; ValueError for something else."""
+    """Return when a certificate expires; ValueError if it is none."""
     return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
 
 
 def load_credentials(tls: ssl.SSLContext, credentials: Credentials) -> datetime:
-    """Use credentials for new connections; returns when the certificate ends.
+    """Use credentials for new connections; returns when the certificate expires.
 
-    ValueError or OSError for a certificate and key that can not be read or do not match; the
-    context keeps what it had.
+    ValueError or OSError if certificate and key can not be read or do not match; the context
+    keeps its old ones.
     """
     ends = expiry(credentials.certificate)
     with tempfile.TemporaryDirectory() as folder:
@@ -80,7 +80,7 @@ def load_credentials(tls: ssl.SSLContext, credentials: Credentials) -> datetime:
         for path, content in ((certificate, credentials.certificate), (key, credentials.key)):
             path.touch(mode=0o600)
             path.write_bytes(content)
-        # A pair that does not match would leave the one in use half replaced.
+        # A pair that does not match would replace only half of the one in use.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
         tls.load_cert_chain(certificate, key)
     return ends
@@ -100,7 +100,7 @@ class _Authority:
 
 
 def _authority(held: Credentials, now: datetime) -> tuple[_Authority, bytes] | None:
-    """The authority that is held, and all that is trusted; None where it is of no use."""
+    """Return the held authority and all trusted certificates; None if it is not usable."""
     try:
         certificates = x509.load_pem_x509_certificates(held.authority)
         key = serialization.load_pem_private_key(held.authority_key, password=None)
@@ -115,7 +115,7 @@ def _authority(held: Credentials, now: datetime) -> tuple[_Authority, bytes] | N
 
 
 def _new_authority(held: Credentials | None, now: datetime) -> tuple[_Authority, bytes]:
-    """A new authority, and what is trusted from then on: it, and old ones until they end."""
+    """Return a new authority, and the trusted certificates: its own and unexpired old ones."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, AUTHORITY_NAME)])
     public = key.public_key()
@@ -143,7 +143,7 @@ def _still_trusted(held: Credentials | None, now: datetime) -> list[x509.Certifi
 
 
 def _issue(authority: _Authority, names: Sequence[str], now: datetime) -> tuple[bytes, bytes]:
-    """A certificate for a server, and its key."""
+    """Return a certificate for a server, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
     public = authority.key.public_key()
@@ -166,7 +166,7 @@ def _issue(authority: _Authority, names: Sequence[str], now: datetime) -> tuple[
 def _is_good(
     held: Credentials, authority: tuple[_Authority, bytes], names: Sequence[str], now: datetime
 ) -> bool:
-    """Whether a server can go on with what it holds."""
+    """Whether a server can keep its credentials."""
     try:
         certificate = x509.load_pem_x509_certificate(held.certificate)
         key = serialization.load_pem_private_key(held.key, password=None)
@@ -212,5 +212,5 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def from_epoch_ms(epoch_ms: int) -> datetime:
-    """A time of the clock as certificates have it."""
+    """Return an epoch time as a datetime in UTC."""
     return datetime.fromtimestamp(epoch_ms / 1000, UTC)

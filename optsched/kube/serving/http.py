@@ -14,25 +14,25 @@ if TYPE_CHECKING:
 
 
 class Probes(Protocol):
-    """What a kubelet asks."""
+    """Liveness and readiness of a process."""
 
     def trouble(self) -> str:
-        """Why this process should be restarted; empty while it should not."""
+        """Return why this process has to be restarted; empty if it has not."""
 
     def unready(self) -> str:
-        """Why this process can not do its work yet; empty once it can."""
+        """Return why this process is not ready; empty if it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen; an empty host means every interface."""
+    """An address to listen on; an empty host means every interface."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """`host:port`, `:port` or `[v6]:port`; ValueError for anything else."""
+        """Parse `host:port`, `:port` or `[v6]:port`; ValueError for anything else."""
         host, colon, port = text.rpartition(":")
         if not colon or not port.isdecimal() or int(port) > 65535:
             raise ValueError(f"{text!r} is no address: write HOST:PORT or :PORT")
@@ -43,10 +43,10 @@ class Address:
 async def serve(
     addresses: Iterable[Address], probes: Probes, exposition: Callable[[], bytes] | None
 ) -> AsyncIterator[tuple[Address, ...]]:
-    """Serve /healthz, /readyz and /metrics; gives the addresses as they came to be.
+    """Serve /healthz, /readyz and /metrics; yields the bound addresses.
 
-    exposition: None where /metrics is served at another address. OSError for an address that can
-    not be had.
+    exposition: None if /metrics is served at another address. OSError if an address can not be
+    bound.
     """
     runner = web.AppRunner(_application(probes, exposition), access_log=None)
     await runner.setup()

@@ -1,6 +1,6 @@
-"""Who may read metrics: a TokenReview names the user, a SubjectAccessReview says what he may.
+"""Authorization of metrics readers by TokenReview and SubjectAccessReview.
 
-The rights are those that controller-runtime asks for (pkg/metrics/filters,
+The rights are those that controller-runtime requires (pkg/metrics/filters,
 `WithAuthenticationAndAuthorization`): the verb `get` of the nonResourceURL `/metrics`.
 """
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 PATH: Final = "/metrics"
 ALLOWED_S: Final = 60.0
-"""How long a review that allowed is believed: the TTL of controller-runtime for tokens."""
+"""How long a positive review is cached: controller-runtime's TTL for tokens."""
 
 REFUSED_S: Final = 10.0
 REVIEW_S: Final = 5.0
 """How long the API server may take for both reviews of a token."""
 
 MOST_REVIEWS: Final = 4
-"""Under way together; further tokens are sent away, so that they can not flood the API server."""
+"""Concurrent reviews; further tokens are refused, so that they can not flood the API server."""
 
 MOST_KEPT: Final = 256
 _MOST_TOKEN: Final = 8192
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer to a reader of metrics: an HTTP status, and a sentence for a refusal."""
+    """The answer to a metrics reader: an HTTP status, and a message for a refusal."""
 
     status: HTTPStatus
     text: str = ""
@@ -62,7 +62,7 @@ _ALLOWED: Final = Verdict(HTTPStatus.OK)
 
 @dataclass(slots=True)
 class _Memo:
-    """Verdicts by the hash of their token, each for some seconds; the oldest goes first."""
+    """Cached verdicts by the hash of their token; the oldest is dropped first."""
 
     seconds: float
     kept: dict[bytes, tuple[float, Verdict]] = field(default_factory=dict)
@@ -79,10 +79,10 @@ class _Memo:
 
 
 class MetricsAccess:
-    """Decides who may read metrics, and remembers it for a short time.
+    """Decides who may read metrics, and caches that for a short time.
 
-    Refusals have a memory of their own: unknown tokens do not push out those that are allowed.
-    Tokens are kept as hashes alone.
+    Refusals have a cache of their own: unknown tokens do not push out allowed ones. Only hashes of
+    tokens are kept.
     """
 
     def __init__(self, api: CreatingApi, clock: Clock) -> None:

@@ -1,7 +1,6 @@
-"""Health and metrics of a process: together without TLS, or metrics over TLS apart from health.
+"""Health and metrics of a process: on one address without TLS, or metrics over TLS on another.
 
-Health never waits for the API server, TLS or readers of metrics: it has an address of its own, and
-nothing is reviewed there.
+Health never waits for the API server, TLS or metrics readers: its address needs no authorization.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ if TYPE_CHECKING:
     from optsched.kube.serving.http import Address, Probes
 
 LOOK_S: Final = 5.0
-"""How often the files of the certificate are read."""
+"""How often the certificate files are read."""
 
 KEEPALIVE_S: Final = 20.0
 ENDING_S: Final = 1.0
-"""How long readers may take that are being answered when the server ends."""
+"""How long open requests may take at shutdown."""
 
 LIMITS: Final = ConnectionLimits(connections=32)
 
@@ -49,7 +48,7 @@ class SecureMetrics:
     place
         The address.
     files
-        Certificate and key; followed as they change.
+        Certificate and key; reloaded when they change.
     needs_rights
         Whether readers need a token whose user may get the nonResourceURL /metrics.
 
@@ -62,7 +61,7 @@ class SecureMetrics:
 
 @dataclass(frozen=True, slots=True)
 class ServingAddresses:
-    """Where a process is to listen. metrics: None where they are served with health."""
+    """Addresses to serve on. metrics: None if they are served with health."""
 
     health: tuple[Address, ...] = ()
     metrics: SecureMetrics | None = None
@@ -70,7 +69,7 @@ class ServingAddresses:
 
 @dataclass(frozen=True, slots=True)
 class BoundAddresses:
-    """Where a process listens. metrics: None where they are served with health."""
+    """Bound addresses. metrics: None if they are served with health."""
 
     health: tuple[Address, ...]
     metrics: Address | None = None
@@ -92,8 +91,8 @@ async def serve_process(
 ) -> AsyncIterator[BoundAddresses]:
     """Serve health and metrics while the context is open.
 
-    api: reviews readers of metrics where they need rights. OSError for an address that can not be
-    had, or a certificate that can not be used.
+    api: authorizes metrics readers if that is required. OSError if an address can not be bound or
+    a certificate can not be used.
     """
     secure = listening.metrics
     async with AsyncExitStack() as stack:

@@ -1,7 +1,7 @@
-"""Connections over TLS, with limits: how many, and how long a client may take to begin.
+"""A TLS listener with limits on connections, handshakes and request headers.
 
-aiohttp has no limit on connections and gives handshakes a minute. A client that connects and
-sends nothing must not keep API servers out.
+aiohttp has no limit on connections and allows a minute for a handshake. Clients that connect and
+send nothing must not keep API servers out.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ _END_OF_HEADER: Final = b"\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """How many clients are served, and how long each may take.
+    """Limits of a listener.
 
-    connections: at once. handshake_s: for TLS. header_s: from then to the end of the first header.
+    connections: open together. handshake_s: for TLS. header_s: from then to the end of the first
+    request header.
     """
 
     connections: int = 256
@@ -37,16 +38,16 @@ async def listen(
     place: Address,
     tls: ssl.SSLContext,
     make_protocol: Callable[[], asyncio.Protocol],
-    patience: ConnectionLimits,
+    limits: ConnectionLimits,
 ) -> AsyncIterator[Address]:
-    """Accept connections while the context is open; gives the address as it came to be.
+    """Accept connections while the context is open; yields the bound address.
 
-    A connection beyond the limit takes the place of the oldest one that has sent no request yet;
-    where all have, it is refused. OSError for an address that can not be had.
+    A connection beyond the limit replaces the oldest one that has sent no request yet; if all
+    have, it is refused. OSError if the address can not be bound.
     """
     loop = asyncio.get_running_loop()
-    doorway = _ConnectionTable(tls, make_protocol, patience)
-    server = await loop.create_server(lambda: _Connection(doorway), place.host or None, place.port)
+    table = _ConnectionTable(tls, make_protocol, limits)
+    server = await loop.create_server(lambda: _Connection(table), place.host or None, place.port)
     try:
         yield Address(*server.sockets[0].getsockname()[:2])
     finally:
@@ -54,24 +55,24 @@ async def listen(
 
 
 class _ConnectionTable:
-    """The connections that are open, and those among them that have sent no request yet."""
+    """Open connections, and those of them that have sent no request yet."""
 
     def __init__(
         self,
         tls: ssl.SSLContext,
         make_protocol: Callable[[], asyncio.Protocol],
-        patience: ConnectionLimits,
+        limits: ConnectionLimits,
     ) -> None:
         self.tls = tls
         self.make_protocol = make_protocol
-        self.patience = patience
+        self.limits = limits
         self.open: set[_Connection] = set()
         self.silent: dict[_Connection, None] = {}
         self.tasks: set[asyncio.Task[None]] = set()
 
     def admit(self, connection: _Connection) -> bool:
-        """Whether a connection may stay."""
-        if len(self.open) >= self.patience.connections:
+        """Return whether a new connection may stay."""
+        if len(self.open) >= self.limits.connections:
             oldest = next(iter(self.silent), None)
             if oldest is None:
                 return False
@@ -81,16 +82,16 @@ class _ConnectionTable:
         return True
 
     def forget(self, connection: _Connection) -> None:
-        """A connection is closed."""
+        """Remove a closed connection."""
         self.open.discard(connection)
         self.silent.pop(connection, None)
 
 
 class _Connection(asyncio.Protocol):
-    """One connection: plain until TLS stands, then a protocol behind TLS."""
+    """One connection: a TLS handshake, then the protocol of the server."""
 
-    def __init__(self, doorway: _ConnectionTable) -> None:
-        self._doorway = doorway
+    def __init__(self, table: _ConnectionTable) -> None:
+        self._table = table
         self._transport: asyncio.Transport | None = None
         self._inner: asyncio.Protocol | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -98,8 +99,8 @@ class _Connection(asyncio.Protocol):
         self._seen = b""
 
     def abort(self) -> None:
-        """Close the connection without further words."""
-        self._doorway.forget(self)
+        """Close the connection at once."""
+        self._table.forget(self)
         if self._transport is not None:
             self._transport.abort()
 
@@ -109,18 +110,18 @@ class _Connection(asyncio.Protocol):
         """See `asyncio.Protocol`."""
         plain = cast("asyncio.Transport", transport)
         self._transport = plain
-        if not self._doorway.admit(self):
+        if not self._table.admit(self):
             plain.abort()
             return
         plain.pause_reading()
         task = asyncio.get_running_loop().create_task(self._secure(plain))
-        self._doorway.tasks.add(task)
-        task.add_done_callback(self._doorway.tasks.discard)
+        self._table.tasks.add(task)
+        task.add_done_callback(self._table.tasks.discard)
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
         if self._inner is None:
-            # The first request may come in one piece with the end of the handshake.
+            # The first request may arrive together with the end of the handshake.
             self._early.append(data)
             return
         if self._deadline is not None:
@@ -143,7 +144,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
-        self._doorway.forget(self)
+        self._table.forget(self)
         self._end_deadline()
         if self._inner is not None:
             self._inner.connection_lost(exc)
@@ -151,27 +152,27 @@ class _Connection(asyncio.Protocol):
     # --- steps -----------------------------------------------------------------------------------
 
     async def _secure(self, plain: asyncio.Transport) -> None:
-        """Shake hands, then pass the connection on."""
-        doorway, loop = self._doorway, asyncio.get_running_loop()
+        """Run the handshake, then start the protocol of the server."""
+        table, loop = self._table, asyncio.get_running_loop()
         try:
             secured = await loop.start_tls(
                 plain,
                 self,
-                doorway.tls,
+                table.tls,
                 server_side=True,
-                ssl_handshake_timeout=doorway.patience.handshake_s,
-                ssl_shutdown_timeout=doorway.patience.handshake_s,
+                ssl_handshake_timeout=table.limits.handshake_s,
+                ssl_shutdown_timeout=table.limits.handshake_s,
             )
         except OSError:
-            # Clients that speak no TLS, that break off or that are too slow.
+            # The client speaks no TLS, closed the connection or is too slow.
             secured = None
-        if secured is None or self not in doorway.open:
-            doorway.forget(self)
+        if secured is None or self not in table.open:
+            table.forget(self)
             plain.abort()
             return
         self._transport = secured
-        self._deadline = loop.call_later(doorway.patience.header_s, self.abort)
-        self._inner = doorway.make_protocol()
+        self._deadline = loop.call_later(table.limits.header_s, self.abort)
+        self._inner = table.make_protocol()
         self._inner.connection_made(secured)
         early, self._early = self._early, []
         for data in early:
@@ -182,7 +183,7 @@ class _Connection(asyncio.Protocol):
         self._seen = seen[-len(_END_OF_HEADER) + 1 :]
         if _END_OF_HEADER in seen:
             self._end_deadline()
-            self._doorway.silent.pop(self, None)
+            self._table.silent.pop(self, None)
 
     def _end_deadline(self) -> None:
         if self._deadline is not None:
