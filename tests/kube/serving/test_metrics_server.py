@@ -40,7 +40,7 @@ pytestmark = pytest.mark.asyncio
 
 HOST: Final = "127.0.0.1"
 GROUPS: Final = ["system:serviceaccounts", "system:authenticated"]
-USERS: Final = {"good": "prometheus", "other": "unfollowed_metadata"}
+USERS: Final = {"good": "prometheus", "other": "stranger"}
 
 
 class Reviews:
