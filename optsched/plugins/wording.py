@@ -1,4 +1,4 @@
-"""Amounts and counts in the words of a sentence."""
+"""Amounts and counts as text."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from optsched.units import format_quantity
 
 
 def amount_text(resource: str, amount: int) -> str:
-    """An amount with its resource: 1500m cpu, 2Gi memory, 3 nvidia.com/gpu."""
+    """Return an amount with its resource: 1500m cpu, 2Gi memory, 3 nvidia.com/gpu."""
     return f"{format_quantity(amount, resource)} {resource}"
 
 
 def count_noun(number: int, noun: str) -> str:
-    """A number with its noun: 1 node, 2 nodes."""
+    """Return a number with its noun: 1 node, 2 nodes."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,4 +1,4 @@
-"""CPU and memory kept in proportion to idle devices, so that the devices stay usable.
+"""CPU and memory reserved in proportion to idle devices, so that these stay usable.
 
 Mathematics: models/formulation/proportions.md. Volcano:
 `pkg/scheduler/plugins/resource-strategy-fit`, `proportional`.
@@ -36,20 +36,20 @@ SECONDARY = (CPU, MEMORY)
 
 @dataclass(frozen=True, slots=True)
 class KeptPerDevice:
-    """What is kept for each idle piece of a device, in base units."""
+    """Base units reserved for each idle unit of a device."""
 
     device: str
     cpu_m: int
     mem_bytes: int
 
     def reserved_amount(self, resource: str) -> int:
-        """Base units of CPU or memory that go with one piece."""
+        """Return the base units of CPU or memory reserved for one unit."""
         return self.cpu_m if resource == CPU else self.mem_bytes
 
 
 @dataclass(frozen=True)
 class Proportions(Rule):
-    """Tasks without devices leave enough for the devices that are idle beside them."""
+    """Tasks without devices leave enough CPU and memory for idle devices."""
 
     name = "proportions"
     hard_face = Face.PREDICATE
@@ -60,7 +60,7 @@ class Proportions(Rule):
     # --- verify ----------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`: in the best order of the tasks that are placed on a node."""
+        """See `Rule`: in the best order of the tasks placed on a node."""
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             for proportion in self.proportions:
@@ -90,7 +90,7 @@ class Proportions(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """See `Rule`: what is idle on a node decides."""
+        """See `Rule`: idle amounts of the node decide."""
         return bool(self._active_proportions(problem)) and not self._exempt(problem)[task_class]
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
@@ -112,7 +112,7 @@ class Proportions(Rule):
                     _encode_node(form, supplied[:, n], change, (int(slack[n]), int(comes[n])))
 
     def _encode_comes(self, form: Formulation, supplied: I64) -> I64:
-        """(N,) whether tasks without devices come to a node, -1 where none may."""
+        """Return (N,) variables: whether tasks without devices come to a node; -1 for never."""
         comes = np.full(supplied.shape[1], -1, np.int64)
         counted = (supplied >= 0) & ~self._exempt(form.problem)[:, None]
         most = int(form.problem.classes.num_pending.sum())
@@ -124,7 +124,7 @@ class Proportions(Rule):
         return comes
 
     def _change(self, problem: Problem, proportion: KeptPerDevice, resource: str) -> I64:
-        """(C,) how one task of each class changes the slack at best."""
+        """Return (C,) how one task of each class changes the slack at best."""
         offers = problem.derived(Offers)
         devices, requested = offers.requests_of(proportion.device), offers.requests_of(resource)
         change: I64 = proportion.reserved_amount(resource) * devices - requested
@@ -133,17 +133,17 @@ class Proportions(Rule):
     # --- greedy ----------------------------------------------------------------------------------
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`: only where a node has such devices."""
+        """See `Rule`: only if a node has such devices."""
         there = self._active_proportions(problem)
         return _Kept(problem, there, self._exempt(problem)) if there else None
 
     def _active_proportions(self, problem: Problem) -> list[KeptPerDevice]:
-        """The proportions for devices that nodes have."""
+        """Return the proportions for devices that nodes have."""
         offers = problem.derived(Offers)
         return [p for p in self.proportions if offers.offered(p.device).any()]
 
     def _exempt(self, problem: Problem) -> Bool:
-        """(C,) classes that ask for one of the devices themselves."""
+        """Return (C,) the classes that request one of the devices."""
         offers = problem.derived(Offers)
         exempt = np.zeros(len(problem.classes.shapes), np.bool_)
         for proportion in self.proportions:
@@ -156,7 +156,7 @@ def _idle(offers: Mapping[str, int], held: Mapping[str, int], resource: str) -> 
 
 
 def _slack(problem: Problem, proportion: KeptPerDevice, resource: str) -> I64:
-    """(N,) what is idle beyond what is kept for idle devices; negative where that is too little."""
+    """Return (N,) idle amounts less the reserve for idle devices; may be negative."""
     offers = problem.derived(Offers)
     slack: I64 = offers.idle(resource) - proportion.reserved_amount(resource) * offers.idle(
         proportion.device
@@ -176,7 +176,7 @@ def _encode_node(form: Formulation, tasks: I64, change: I64, bounds: tuple[int, 
 
 
 class _Kept(Greedy):
-    """Slack of nodes as tasks are placed, by device and resource."""
+    """The slack of nodes as tasks are placed, by device and resource."""
 
     def __init__(self, problem: Problem, there: list[KeptPerDevice], exempt: Bool) -> None:
         offers = problem.derived(Offers)
@@ -198,7 +198,7 @@ class _Kept(Greedy):
 
 
 class _Slack:
-    """(N,) slack beside the devices of a node, and (C,) how a task of each class changes it."""
+    """(N,) slack of nodes with a device, and (C,) its change by a task of each class."""
 
     def __init__(
         self, offers: Offers, proportion: KeptPerDevice, resource: str, slack: I64

@@ -85,7 +85,9 @@ def _find_doubtful(
     for name, leaving in sorted(by_node.items()):
         node = world.snapshot.node_by_name[name]
         if not _needs_victims(node, coming[name], leaving):
-            doubtful.append(max(leaving, key=lambda task: (_size(task), task.key)).key)
+            doubtful.append(
+                max(leaving, key=lambda task: (sorted(taken_by(task).items()), task.key)).key
+            )
     return sorted(doubtful)
 
 
@@ -122,10 +124,6 @@ def _needs_victims(node: Node, coming: Sequence[Task], leaving: Sequence[Task]) 
         if 0 < sum(g.get(resource, 0) for g in given) < most:
             return True
     return False
-
-
-def _size(task: Task) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted(taken_by(task).items()))
 
 
 def _is_required_by_rule(

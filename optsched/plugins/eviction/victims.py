@@ -247,21 +247,19 @@ def _least_request(gang: Gang) -> Mapping[str, int]:
 
 
 def _problem(world: World, eviction: Evict) -> str:
+    """Return what is wrong with an eviction; empty for nothing."""
     task = world.task_by_key.get(eviction.task)
     if task is None:
         return "evicted, but belongs to no gang"
-    return _misplaced(task, eviction) or _groundless(world, eviction)
-
-
-def _misplaced(task: Task, eviction: Evict) -> str:
     if not task.status.is_standing:
         return f"evicted, but is {task.status.value}"
     if task.node != eviction.node:
         return f"evicted from {eviction.node}, but runs on {task.node}"
-    return ""
+    return _find_missing_cause(world, eviction)
 
 
-def _groundless(world: World, eviction: Evict) -> str:
+def _find_missing_cause(world: World, eviction: Evict) -> str:
+    """Return why nothing justifies an eviction; empty if something does."""
     if eviction.action == SHUFFLE:
         return _unmovable(world, eviction)
     preemptor = world.snapshot.gang_by_key.get(eviction.preemptor)

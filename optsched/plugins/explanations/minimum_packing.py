@@ -1,4 +1,4 @@
-"""Whether pods of a few kinds fit node classes together, exactly where that takes little work."""
+"""Packing of pods of a few kinds into node classes, exact if that takes few steps."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Effort:
 
 
 class Goal(NamedTuple):
-    """At least so many pods of some items (I,)."""
+    """A least number of pods of some items (I,)."""
 
     of: Bool
     least: int
@@ -91,7 +91,7 @@ class Packing:
     effort: Effort = field(default_factory=lambda: Effort(MOST_STEPS))
 
     def missing(self, packed: I64) -> I64:
-        """(P,) pods that the minimum still lacks, of packings (P, I)."""
+        """Return (P,) the pods that packings (P, I) lack of the minimum."""
         short = np.maximum(self.whole - packed.sum(axis=1), 0)
         by_role = sum(
             (np.maximum(goal.least - packed[:, goal.of].sum(axis=1), 0) for goal in self.roles),
@@ -103,7 +103,7 @@ class Packing:
     # --- bounds ----------------------------------------------------------------------------------
 
     def singles(self) -> I64:
-        """(K, I) pods of one item that a node of a class takes alone, no more than there are."""
+        """Return (K, I) how many pods of one item fit a node of a class, at most its count."""
         found = np.where(self.is_open, self.count, 0)
         for i in range(len(self.count)):
             requested = np.flatnonzero(self.request[i])
@@ -116,7 +116,7 @@ class Packing:
         return found
 
     def _most_admitted(self, k: int, item: int, most: int) -> int:
-        """Pods of an item that a node of a class admits, by bisection."""
+        """Return how many pods of an item a node of a class admits, by bisection."""
         low, high = 0, most
         while low < high:
             middle = (low + high + 1) // 2
@@ -130,7 +130,7 @@ class Packing:
         return self.admits is None or self.admits(k, counts)
 
     def lower_bound(self, singles: I64) -> int:
-        """Pods that the minimum lacks at least: by items, by groups and by resources."""
+        """Return a lower bound of missing pods: by items, by groups and by resources."""
         each = np.minimum(self.number @ singles, self.count)
         total = 0
         for group in np.unique(self.group).tolist():
@@ -151,21 +151,17 @@ class Packing:
         return max(by_item, 0) or int(self._exceeds_total(singles))
 
     def _exceeds_total(self, singles: I64) -> bool:
-        """Whether the cheapest minimum takes more of a resource than all nodes together offer."""
+        """Return whether the cheapest minimum exceeds the total of a resource."""
         is_used = (singles > 0).any(axis=1)
         there = self.number[is_used] @ np.maximum(self.capacity[is_used], 0)
         for r in np.flatnonzero(self.request.any(axis=0)).tolist():
-            if self._cheapest(self.request[:, r]) > there[r]:
+            cost = self.request[:, r]
+            if int(self.choose(cost) @ cost) > there[r]:
                 return True
         return False
 
-    def _cheapest(self, cost: I64) -> int:
-        """What a minimum costs at least, by the cost of one pod of each item (I,)."""
-        chosen = self.choose(cost)
-        return int(chosen @ cost)
-
     def choose(self, cost: I64, most: I64 | None = None) -> I64:
-        """(I,) pods that make up a minimum and cost least; of each item no more than `most`."""
+        """Return (I,) the pods of the cheapest minimum; at most `most` of each item."""
         left = (self.count if most is None else np.minimum(most, self.count)).copy()
         chosen = np.zeros_like(left)
         order = np.argsort(cost, kind="stable").tolist()
@@ -182,7 +178,7 @@ class Packing:
     # --- packings --------------------------------------------------------------------------------
 
     def fits_greedily(self, singles: I64) -> bool:
-        """Whether one of a few simple packings has room for a minimum."""
+        """Return whether one of a few greedy packings fits a minimum."""
         if self.admits is not None or self.cliques or len(self.count) > MOST_PACKED:
             return False
         top = np.maximum(self.capacity.max(axis=0, initial=0), 1)
@@ -196,7 +192,7 @@ class Packing:
         return False
 
     def _packs(self, chosen: I64, order: Sequence[int]) -> bool:
-        """Whether filling the fullest nodes first, item after item, has room for all."""
+        """Return whether all pods fit, item after item, on the fullest nodes first."""
         copies = np.minimum(self.number, max(int(chosen.sum()), 1))
         idle = np.repeat(self.capacity, copies, axis=0)
         is_open = np.repeat(self.is_open, copies, axis=0)
@@ -221,7 +217,7 @@ class Packing:
         return True
 
     def estimate_missing(self) -> tuple[int, bool]:
-        """Pods that the minimum lacks at least, and whether no search would find it to be more."""
+        """Return a lower bound of missing pods, and whether it is exact."""
         singles = self.singles()
         bound = self.lower_bound(singles)
         if len(self.count) == 1 and not self.cliques:
@@ -229,7 +225,7 @@ class Packing:
         return bound, not bound and self.fits_greedily(singles)
 
     def fewest_missing(self) -> tuple[int, bool]:
-        """Pods that the minimum lacks, and whether that number is exact; else it is a bound."""
+        """Return the missing pods, and whether the number is exact; else it is a lower bound."""
         bound, is_exact = self.estimate_missing()
         if is_exact:
             return bound, True
@@ -237,9 +233,9 @@ class Packing:
         return (bound, False) if found is None else (max(found, bound), True)
 
     def _search_packings(self, singles: I64) -> int | None:
-        """Pods that the best packing lacks; None where the search would take too long.
+        """Return the pods that the best packing lacks; None if the search is given up.
 
-        Node after node, all packings are kept that no other one contains.
+        Node after node, it keeps all maximal packings.
         """
         if len(self.count) > MOST_ITEMS:
             return None
@@ -270,7 +266,7 @@ class Packing:
         return best
 
     def configurations(self, k: int, singles: I64) -> I64 | None:
-        """(P, I) largest sets of pods that a node of a class takes; None for too many."""
+        """Return (P, I) the maximal sets of pods that fit a node of a class; None for too many."""
         found: list[tuple[int, ...]] = []
         for counts in self._filled(k, singles.tolist(), (), self.capacity[k]):
             found.append(counts)
@@ -281,7 +277,7 @@ class Packing:
     def _filled(
         self, k: int, most: list[int], chosen: tuple[int, ...], idle: I64
     ) -> Iterator[tuple[int, ...]]:
-        """Sets of pods that a node takes, with as many of the last item as it can."""
+        """Yield sets of pods that fit a node, with as many of the last item as possible."""
         item = len(chosen)
         if item == len(most):
             yield chosen
@@ -301,7 +297,7 @@ class Packing:
 
 
 def _maximal(rows: I64) -> I64:
-    """Those of some rows (P, I) that no other row contains, in a fixed order."""
+    """Return the rows (P, I) that no other row contains, in a fixed order."""
     unique = np.unique(rows, axis=0)
     order = np.argsort(-unique.sum(axis=1), kind="stable")
     unique = unique[order]

@@ -1,4 +1,4 @@
-"""What rules that watch single nodes say once decisions have been made: ports, neighbours, GPUs."""
+"""Masks of plugins that track single nodes (ports, affinity, GPUs) after the decisions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NOBODY = -1
 
 
 class PlacedState:
-    """The live faces of some rules, told of everything that has been placed."""
+    """The greedy state of some plugins with all placements applied."""
 
     def __init__(self, outcome: Outcome, rules: Sequence[Rule]) -> None:
         ledger = Ledger(outcome.problem)
@@ -34,7 +34,7 @@ class PlacedState:
             self._replay(outcome)
 
     def watches(self, rule: Rule) -> bool:
-        """Whether a rule is one of those that watch single nodes in this problem."""
+        """Return whether a plugin tracks single nodes in this problem."""
         return any(rule is watching for watching, _ in self._watching)
 
     def _replay(self, outcome: Outcome) -> None:
@@ -45,27 +45,27 @@ class PlacedState:
             self.placed(task_class, *np.unique(nodes[classes == task_class], return_counts=True))
 
     def placed(self, task_class: int, nodes: I64, counts: I64) -> None:
-        """Tell of tasks of a class on nodes (m,); negative counts come back."""
+        """Record tasks of a class on nodes (m,); negative counts undo placements."""
         for _, greedy in self._watching:
             if type(greedy).record_placement is not Greedy.record_placement:
                 greedy.record_placement(_NOBODY, task_class, nodes, counts)
 
     def masks(self, task_class: int) -> Iterator[tuple[Rule, Bool]]:
-        """Rules with the nodes (N,) on which they allow one more task of a class."""
+        """Yield plugins with the nodes (N,) where they allow one more task of a class."""
         for rule, greedy in self._watching:
             mask = greedy.live_mask(task_class)
             if mask is not None:
                 yield rule, mask
 
     def most_together(self, requests: Sequence[tuple[int, int]], counts: I64) -> int:
-        """How many tasks find room one after the other, each on the first node that takes it.
+        """Return how many tasks fit one after the other, each on the first node that takes it.
 
         Parameters
         ----------
         requests
             Class and number of the tasks, in order.
         counts
-            (len(asks), N) tasks that nodes have room for, by resources and masks.
+            (len(requests), N) tasks that fit nodes, by resources and masks.
 
         """
         done: list[tuple[int, I64]] = []

@@ -1,4 +1,4 @@
-"""What gangs that were let in still expect, for rules that vote in the action `enqueue`."""
+"""What enqueued gangs still expect, for plugins that vote in the action `enqueue`."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 
 def least_resources(problem: Problem) -> I64:
-    """(G, R) `minResources` of every gang; 0 where it names nothing."""
+    """Return (G, R) the `minResources` of every gang; 0 for resources that it does not name."""
     return problem.derived(_least_resources)
 
 
 def expected_by_queue(problem: Problem) -> I64:
-    """(Q, R) what the queue's own gangs in phase Inqueue still expect, less what is elastic.
+    """Return (Q, R) what the own gangs of queues in phase Inqueue expect, less elastic amounts.
 
-    Elastic is what gangs hold beyond their `minResources`, all of it where a PodGroup names none:
-    Volcano counts it as free (`JobInfo.GetElasticResources`). A bare pod holds nothing elastic, for
-    Volcano makes a PodGroup for it that names its request.
+    Elastic is what gangs hold beyond their `minResources`; Volcano counts it as idle
+    (`JobInfo.GetElasticResources`). A bare pod has no elastic amounts, for Volcano creates a
+    PodGroup with its request.
     """
     return problem.derived(_expected_by_queue)
 
 
 def enqueued_gangs(problem: Problem) -> list[int]:
-    """Gangs that were let in and of which nothing runs yet."""
+    """Return the enqueued gangs without running tasks."""
     return [
         g
         for g, gang in enumerate(problem.snapshot.gangs)

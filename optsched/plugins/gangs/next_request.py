@@ -1,4 +1,4 @@
-"""What a gang asks for next, for rules that explain or vote."""
+"""The next request of a gang, for plugins that explain or vote."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def next_entries(outcome: Outcome, gang: int) -> list[tuple[int, str, int]]:
-    """Class, role and number of the tasks that a gang must get at once, beside those it gets.
+    """Return class, role and number of the tasks that a gang needs next, together.
 
-    That is its minimum in task order, or one task when that is reached.
+    That is its minimum in task order, or one task once the minimum is placed.
     """
     problem = outcome.problem
     number = int(problem.shape_of[gang])
@@ -38,7 +38,7 @@ def next_entries(outcome: Outcome, gang: int) -> list[tuple[int, str, int]]:
 
 
 def _placed_by_entry(outcome: Outcome, gang: int) -> list[int]:
-    """How many tasks of each entry of a gang get a node."""
+    """Return the number of placed tasks of each entry of a gang."""
     problem = outcome.problem
     entries = problem.shapes.shapes[problem.shape_of[gang]].entries
     if not outcome.num_placed[gang]:
@@ -51,13 +51,13 @@ def _placed_by_entry(outcome: Outcome, gang: int) -> list[int]:
 
 
 def first_task(problem: Problem, gang: int, entry: int) -> int:
-    """Index of the first task of an entry of a gang; the others follow it."""
+    """Return the index of the first task of an entry of a gang; the others follow it."""
     number = problem.shapes.start[problem.shape_of[gang]] + entry
     return int(problem.task_start[gang] + problem.shapes.offset[number])
 
 
 def next_requests(outcome: Outcome, gang: int) -> I64:
-    """(R,) what the tasks of `next_entries` take together. Read only; rules share it."""
+    """Return (R,) the sum of the requests of `next_entries`; read only and shared."""
     known = outcome.next_requests
     if gang not in known:
         problem = outcome.problem

@@ -1,7 +1,7 @@
-"""Namespaces let in no more gangs than their ResourceQuotas have room for.
+"""A gang is enqueued only if it fits the ResourceQuotas of its namespace.
 
 Mathematics: models/formulation/resourcequota.md. Volcano: `pkg/scheduler/plugins/resourcequota`.
-The API server refuses pods beyond a quota; the vote keeps gangs from getting a part of theirs.
+The API server refuses pods beyond a quota; the vote prevents that a gang gets only some pods.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _REQUESTS: Final = "requests."
 _OVER: Final = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED})
 
 Expected: TypeAlias = dict[str, dict[str, int]]
-"""By quota and resource, what gangs that were let in still bring."""
+"""By quota and resource, what enqueued gangs will still use."""
 
 
 class ResourceQuota(Rule):
-    """Let a gang in while what it brings, what is used and what is expected fit every quota."""
+    """Enqueue a gang if its use, the current use and the expected use fit every quota."""
 
     name = "resourcequota"
 
@@ -63,7 +63,7 @@ class ResourceQuota(Rule):
 
 
 def _quota_requests(snapshot: Snapshot, gang: Gang) -> Iterator[tuple[Quota, str, int]]:
-    """Quota, resource and amount, wherever a quota counts what a gang still brings."""
+    """Yield quota, resource and amount of what a gang will still use."""
     for quota in snapshot.quotas:
         if quota.namespace == gang.namespace:
             for name, _ in quota.hard:
@@ -72,10 +72,10 @@ def _quota_requests(snapshot: Snapshot, gang: Gang) -> Iterator[tuple[Quota, str
 
 
 def _brings(gang: Gang, name: str) -> int:
-    """What the pods of a gang that do not exist yet take of a quota, at least.
+    """Return the least that missing pods of a gang will use of a quota.
 
-    Pods that exist are counted in the quota already; the others are taken to have an equal part of
-    `minResources` each.
+    Existing pods count in the quota already. Each missing pod counts with an equal part of
+    `minResources`.
     """
     alive = sum(task.status not in _OVER for task in gang.tasks)
     missing = max(gang.min_member - alive, 0)
@@ -88,13 +88,13 @@ def _brings(gang: Gang, name: str) -> int:
 
 
 def _named(least: Mapping[str, int], name: str) -> int:
-    """The amount that a quota's resource means: `cpu` and `requests.cpu` are the same."""
+    """Return the amount of a quota resource; `cpu` and `requests.cpu` are the same."""
     plain = name.removeprefix(_REQUESTS)
     return least.get(name, 0) or least.get(plain, 0) or least.get(f"{_REQUESTS}{plain}", 0)
 
 
 def _expected(snapshot: Snapshot) -> Expected:
-    """What gangs that were let in before still bring."""
+    """Return what gangs enqueued before this session will still use."""
     expected: Expected = {}
     if snapshot.quotas:
         for gang in snapshot.gangs:

@@ -1,4 +1,4 @@
-"""What nodes offer of resources that no gang mentions, which therefore have no place on axis R."""
+"""Amounts of any resource by node, also of resources that are not on axis R."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Offers:
         self._idle: dict[str, I64] = {}
 
     def offered(self, resource: str) -> I64:
-        """(N,) what ready nodes offer."""
+        """Return (N,) what ready nodes offer."""
         if resource not in self._offered:
             problem, r = self._problem, self._problem.index(resource)
             nodes = problem.snapshot.nodes
@@ -33,7 +33,7 @@ class Offers:
         return self._offered[resource]
 
     def idle(self, resource: str) -> I64:
-        """(N,) what of it nobody holds; never below zero."""
+        """Return (N,) idle amounts, at least 0."""
         if resource not in self._idle:
             problem, r = self._problem, self._problem.index(resource)
             if r >= 0:
@@ -45,7 +45,7 @@ class Offers:
         return self._idle[resource]
 
     def requests_of(self, resource: str) -> I64:
-        """(C,) what one task of each class asks for."""
+        """Return (C,) the request of one task of each class."""
         r, request = self._problem.index(resource), self._problem.classes.request
         return request[:, r] if r >= 0 else np.zeros(len(request), np.int64)
 

@@ -1,4 +1,4 @@
-"""Nodes that are lent at certain hours to pods that can live with it.
+"""Time-division multiplexing: nodes of a zone take revocable pods at certain hours.
 
 Mathematics: models/formulation/tdm.md. Volcano: `pkg/scheduler/plugins/tdm`.
 """
@@ -37,12 +37,12 @@ _PART: Final = re.compile(r"([0-9]{1,9})(%?)")
 
 @dataclass(frozen=True)
 class Tdm(Rule):
-    """Nodes of a zone take only tasks that may be evicted, only while the zone is open.
+    """Nodes of a revocable zone take only revocable tasks, only while the zone is open.
 
     Attributes
     ----------
     zones
-        Hours by zone, in UTC; a zone that is not here is never open.
+        Hours by zone, in UTC; other zones are never open.
     period_ms
         Shortest time between two evictions from nodes whose zone is closed.
 
@@ -56,7 +56,7 @@ class Tdm(Rule):
     period_ms: int = 60_000
 
     def is_open(self, zone: str, now_ms: int) -> bool:
-        """Whether the nodes of a zone are lent at a moment."""
+        """Return whether a zone is open at a time."""
         return zone in self.zones and now_ms in self.zones[zone]
 
     def verify(self, world: World) -> Iterator[Violation]:
@@ -81,20 +81,20 @@ class Tdm(Rule):
         return None if allowed.all() else allowed
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """Whether the hour is in the way or the task itself."""
+        """See `Rule`: the hour or the task itself."""
         if borrows(problem.classes.shapes[task_class]):
             return "did not lend at this hour"
         return "took only tasks that may be evicted"
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`: nodes that are lent come first for those who may borrow them."""
+        """See `Rule`: nodes of open zones come first for revocable tasks."""
         if not borrows(problem.classes.shapes[task_class]):
             return None
         lent = self._lent(problem)
         return np.where(lent.open_now, TOP, 0.0) if lent.open_now.any() else None
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`: who comes later, and who may go for whom without a solver."""
+        """See `Rule`: the order of gangs, and votes on victims without a solver."""
         return _Order(problem, ledger, self._lent(problem).any_zone)
 
     # --- shuffle ---------------------------------------------------------------------------------
@@ -161,9 +161,9 @@ def _eviction_order(task: Task) -> tuple[int, int, str]:
 
 
 class Allowance(NamedTuple):
-    """How many tasks of a gang may be missing at once: its disruption budget (`jdb-…`).
+    """How many tasks of a gang may be missing together: its disruption budget (`jdb-…`).
 
-    Without a budget one task may go at a time, or the whole gang where it can spare none.
+    Without a budget, one task may leave at a time, or the whole gang if it can spare none.
     """
 
     most: int
@@ -171,7 +171,7 @@ class Allowance(NamedTuple):
 
     @classmethod
     def from_gang(cls, gang: Gang) -> Allowance:
-        """What its annotations say; one that has no reading allows nothing."""
+        """Return the budget in the annotations of a gang; an invalid one allows nothing."""
         stand = sum(t.status.is_standing for t in gang.tasks)
         over = sum(t.status in _OVER for t in gang.tasks)
         missing = len(gang.tasks) - over - stand
@@ -182,12 +182,12 @@ class Allowance(NamedTuple):
         return cls(1, False)
 
     def allows_whole_gang(self, gang: Gang) -> bool:
-        """Whether the gang may leave as a whole."""
+        """Return whether the gang may leave as a whole."""
         return not self.is_given or self.most >= sum(t.status.is_standing for t in gang.tasks)
 
 
 def _parse_amount(text: str, whole: int, nothing: int) -> int:
-    """A number, or a part of a whole in percent, rounded up."""
+    """Return a number, or a percentage of a whole rounded up."""
     match = _PART.fullmatch(text.strip())
     if match is None:
         return nothing
@@ -196,12 +196,12 @@ def _parse_amount(text: str, whole: int, nothing: int) -> int:
 
 
 def borrows(shape: TaskShape) -> bool:
-    """Whether tasks may go to nodes that are lent, as their annotations say."""
+    """Return whether tasks are revocable, by their annotations."""
     return any(key == REVOCABLE_ZONE for key, _ in shape.notes)
 
 
 class _Order(Greedy):
-    """Gangs that others may evict come after those that stay, and go for them on nodes not lent."""
+    """Preemptable gangs come last, and others may preempt them on nodes outside zones."""
 
     def __init__(self, problem: Problem, ledger: Ledger, any_zone: Bool) -> None:
         self._problem = problem
@@ -215,11 +215,11 @@ class _Order(Greedy):
         return (float(self._later[gang]),)
 
     def is_starving(self, gang: int) -> bool:
-        """Whatever gang has tasks left, for which no other has to ask."""
+        """Return whether a gang that is not preemptable has waiting tasks."""
         return not self._later[gang] and self._ledger.gang_placed[gang] < self._num_pending[gang]
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Tasks on nodes that are never lent which may go, of each gang as its budget allows."""
+        """Return victims on nodes outside zones, as the budgets of their gangs allow."""
         if self._later[gang] or borrows(self._problem.classes.shapes[task_class]):
             return victims[:0]
         running = running_tasks(self._problem)

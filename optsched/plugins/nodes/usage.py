@@ -37,16 +37,16 @@ FRESH_MS = 5 * 60 * 1000
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a task is taken to use before that has been measured.
+    """The assumed use of a task before it has been measured.
 
     Attributes
     ----------
     of_request, of_burst
-        The parts of its request, and of what its limits allow above it.
+        Parts of its request, and of its limit above the request.
     risky_from
-        The load of a node, of one, from which estimates are raised.
+        The load of a node from which estimates are raised.
     risk_factor
-        By how much they are then.
+        The factor by which they are raised.
     idle_cpu_m, idle_memory
         For a task that requests nothing.
 
@@ -73,7 +73,7 @@ class Usage(Rule):
     cpu_limit_ppm, memory_limit_ppm
         Loads that are still accepted, in millionths.
     blind_ms
-        How long it takes until what a task uses has been measured.
+        Time until the use of a task has been measured.
 
     """
 
@@ -92,7 +92,7 @@ class Usage(Rule):
     # --- hard ------------------------------------------------------------------------------------
 
     def excess(self, node: Node, now_ms: int) -> str | None:
-        """What the node has too much of, in words; None where it takes tasks."""
+        """Describe the excess load of a node; None if it takes tasks."""
         load = fresh(node, now_ms)
         if load is None:
             return None
@@ -143,7 +143,7 @@ class Usage(Rule):
         return problem.derived(self.shadow).scores()
 
     def shadow(self, problem: Problem) -> _Shadow:
-        """The load that is measured and that of tasks which have just started."""
+        """Return the measured load with the estimates of tasks that have just started."""
         loads = problem.derived(_read_loads)
         shadow = _Shadow(self, loads, np.zeros_like(loads.size))
         now_ms = problem.snapshot.taken_ms
@@ -154,7 +154,7 @@ class Usage(Rule):
         return shadow
 
     def _is_unseen(self, task: Task, now_ms: int) -> bool:
-        """Whether a resident has started too recently; where nobody knows when, it has."""
+        """Return whether a resident started too recently, or at an unknown time."""
         if task.status is TaskStatus.BOUND:
             return True
         recent = not task.started_ms or now_ms - task.started_ms < self.blind_ms
@@ -162,13 +162,13 @@ class Usage(Rule):
 
 
 def fresh(node: Node, now_ms: int) -> Load | None:
-    """The load of a node if it has been measured lately."""
+    """Return the load of a node; None without a recent measurement."""
     load = node.load
     return None if load is None or now_ms - load.measured_ms > FRESH_MS else load
 
 
 def _requested_amounts(shape: TaskShape) -> tuple[float, ...]:
-    """CPU and memory requested and allowed beyond, and how many other resources are requested."""
+    """Return requests and bursts of CPU and memory, and the number of other resources."""
     request, burst = dict(shape.request), dict(shape.burst)
     others = sum(1 for name, amount in request.items() if amount and name not in (*MEASURED, PODS))
     return (*(float(part.get(r, 0)) for part in (request, burst) for r in MEASURED), float(others))
@@ -197,7 +197,7 @@ def _read_loads(problem: Problem) -> _Loads:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Shadow:
-    """(N, 2) CPU and memory that tasks are taken to use beyond what has been measured."""
+    """(N, 2) estimated CPU and memory of tasks beyond the measured load."""
 
     rule: Usage
     loads: _Loads
@@ -250,7 +250,7 @@ class _Shadow:
 
 
 class _Usage(Greedy):
-    """Scores as tasks are placed, less what `Usage.class_score` has said."""
+    """Scores as tasks are placed, less `Usage.class_score`."""
 
     def __init__(self, rule: Usage, problem: Problem) -> None:
         self._shadow = problem.derived(rule.shadow).copied()

@@ -132,14 +132,14 @@ def _describe_limits(facts: _Facts, requested: Requested) -> Iterator[str]:
 
 @dataclass(frozen=True, eq=False)
 class _Facts:
-    """The drivers that may run out on some node, and who has volumes of theirs.
+    """The drivers that may reach their limit on some node, and their volumes.
 
     Attributes
     ----------
     drivers
-        (D,) those of which pending tasks ask for more volumes than some node has left.
+        (D,) drivers of which pending tasks request more volumes than some node can attach.
     limit, left
-        (D, N) volumes that a node may have attached, and how many more; the latter may be negative.
+        (D, N) volumes that a node may have attached, and how many more; may be negative.
     requested
         (C,) by driver the volumes of each task class.
     snapshot
@@ -159,11 +159,11 @@ class _Facts:
         return {driver: d for d, driver in enumerate(self.drivers)}
 
     def users(self, volume: Volume) -> Mapping[int, int]:
-        """By node how many residents have a volume; only nodes that limit its driver."""
+        """Return by node how many residents use a volume; only nodes that limit its driver."""
         return self.snapshot.attached.get(volume[0], {}).get(volume, {})
 
     def of_task(self, task: Task) -> tuple[Volume, ...]:
-        """The volumes of a task whose drivers may run out."""
+        """Return the volumes of a task whose drivers may reach their limit."""
         if not task.shape.claims:
             return ()
         found = volumes_of(self.snapshot.claims, task.shape.claims)
@@ -171,7 +171,7 @@ class _Facts:
 
 
 class _State:
-    """Volumes attached to nodes, by who uses them."""
+    """Volumes attached to nodes, by their users."""
 
     def __init__(self, facts: _Facts) -> None:
         self._facts, self._attachable = facts, facts.left.copy()
@@ -182,7 +182,7 @@ class _State:
         return self._facts.users(volume) if changed is None else changed
 
     def allows(self, requested: Requested) -> Bool:
-        """(N,) nodes that can attach volumes besides those that are there."""
+        """Return (N,) the nodes that can attach the missing ones of some volumes."""
         num_nodes = self._attachable.shape[1]
         chosen = np.ones(num_nodes, np.bool_)
         for d, volumes in requested.items():
@@ -191,7 +191,7 @@ class _State:
         return chosen
 
     def allows_on(self, node: int, requested: Requested) -> bool:
-        """The same for one node."""
+        """Return whether one node can attach the missing ones of some volumes."""
         for d, volumes in requested.items():
             fresh = sum(node not in self._users(v) for v in volumes)
             if fresh and self._attachable[d, node] < fresh:
@@ -199,7 +199,7 @@ class _State:
         return True
 
     def change(self, node: int, volumes: Iterable[Volume], sign: int) -> None:
-        """One more (1) or less (-1) who uses some volumes on a node."""
+        """Add (1) or remove (-1) a user of some volumes on a node."""
         for volume in volumes:
             d = self._facts.of_driver[volume[0]]
             if self._facts.limit[d, node] < NO_LIMIT:
@@ -214,7 +214,7 @@ class _State:
 
 
 def _count_attached(users: Sequence[Mapping[int, int]], num_nodes: int) -> I64:
-    """(N,) how many of some volumes are attached to each node, given who uses them."""
+    """Return (N,) how many of some volumes are attached to each node, given their users."""
     number = np.zeros(num_nodes, np.int64)
     for here in users:
         number[np.fromiter(here, np.int64, len(here))] += 1
@@ -222,7 +222,7 @@ def _count_attached(users: Sequence[Mapping[int, int]], num_nodes: int) -> I64:
 
 
 def _facts(problem: Problem) -> _Facts | None:
-    """None where no driver can run out: nobody asks for volumes, or all nodes have enough left."""
+    """Return the drivers that may reach their limit; None if there is none."""
     snapshot = problem.snapshot
     requested = [volumes_of(snapshot.claims, s.claims) for s in problem.classes.shapes]
     number = Counter(driver for driver, _ in {volume for each in requested for volume in each})
@@ -241,7 +241,7 @@ def _facts(problem: Problem) -> _Facts | None:
 
 
 def _limits(nodes: Sequence[Node], wanted: Mapping[str, int]) -> dict[str, I64]:
-    """(N,) by driver what ready nodes attach of the drivers that somebody asks for."""
+    """Return (N,) the limits of ready nodes by requested driver."""
     found: dict[str, I64] = {}
     for n, node in enumerate(nodes) if wanted else ():
         for driver, most in node.attach_limits:
@@ -253,7 +253,7 @@ def _limits(nodes: Sequence[Node], wanted: Mapping[str, int]) -> dict[str, I64]:
 
 
 def _attachable(snapshot: Snapshot, driver: str, limit: I64) -> I64:
-    """(N,) how many more volumes of a driver nodes attach."""
+    """Return (N,) how many more volumes of a driver nodes can attach."""
     users = snapshot.attached.get(driver, {}).values()
     nodes = np.fromiter(chain.from_iterable(users), np.int64)
     return np.where(limit < NO_LIMIT, limit - np.bincount(nodes, minlength=len(limit)), limit)
@@ -275,8 +275,7 @@ def _stakes(problem: Problem) -> I64:
 # --- rows ----------------------------------------------------------------------------------------
 
 _LeavingUsers: TypeAlias = "dict[tuple[Volume, int], list[tuple[int, int]]]"
-"""By volume and node, where all who use it may leave: the variables of how many of a group leave,
-and how many they are."""
+"""By volume and node, if all its users may leave: variable and size of each group of victims."""
 
 
 def _find_leaving_users(
@@ -313,7 +312,7 @@ class _Rows:
                 self._classes.setdefault(volume, []).append(c)
 
     def write(self) -> None:
-        """One row for each driver and node where it can run out."""
+        """Add one row for each driver and node where it may reach its limit."""
         for d, driver in enumerate(self._facts.drivers):
             requested = [volume for volume in self._classes if volume[0] == driver]
             may_come = np.array(
@@ -325,7 +324,7 @@ class _Rows:
                 self._write(d, n, [requested[i] for i in np.flatnonzero(may_come[:, n]).tolist()])
 
     def _write(self, d: int, node: int, requested: Sequence[Volume]) -> None:
-        """Volumes that come ≤ those left and those detached."""
+        """Attached volumes ≤ remaining limit + detached volumes."""
         may_go, left = self._may_go.get((d, node), []), int(self._facts.left[d, node])
         goes = {volume: self._add_detach_variable(volume, node) for volume in may_go}
         comes: list[int] = []
@@ -339,7 +338,7 @@ class _Rows:
         self._model.add_room([(v, 1) for v in comes], [(v, 1) for v in goes.values()], left, 1)
 
     def _add_attach_variable(self, volume: Volume, node: int) -> int:
-        """A variable: whether a task that needs a volume gets a node."""
+        """Return a variable: whether a task with a volume comes to a node."""
         tasks = self._supplied[self._classes[volume], node]
         tasks = tasks[tasks >= 0]
         most = self._most[tasks]
@@ -348,7 +347,7 @@ class _Rows:
         return self._model.any_of(tasks.tolist(), int(most.max()))
 
     def _add_detach_variable(self, volume: Volume, node: int) -> int:
-        """A variable: whether a volume is detached because all have left who use it."""
+        """Return a variable: whether a volume is detached because all its users have left."""
         (goes,) = self._model.add_variables(0, 1).tolist()
         for leave, number in self._find_leaving_users[volume, node]:
             self._model.add_row([goes, leave], [number, -1], upper=0)
@@ -359,7 +358,7 @@ class _Rows:
 
 
 class _Live(Greedy):
-    """Volumes as tasks come: as they are attached now, and once everybody who leaves has left."""
+    """Volumes as tasks are placed: attached now, and after terminating tasks have left."""
 
     def __init__(self, problem: Problem, facts: _Facts) -> None:
         self._problem, self._facts = problem, facts
@@ -391,7 +390,7 @@ class _Live(Greedy):
                 self._undo_placement(node, task_class)
 
     def _add(self, node: int, task_class: int) -> None:
-        """A task that finds no room now is one that waits for it."""
+        """Count a task; one that does not fit now waits for terminating tasks."""
         is_now = self._now.allows_on(node, self._facts.requested[task_class])
         self._put.setdefault((node, task_class), []).append(is_now)
         self._later.change(node, self._volumes[task_class], 1)

@@ -1,4 +1,4 @@
-"""Volumes: a task goes where its claims can be reached, and claims that wait get volumes there.
+"""Volumes: a task goes where its claims are reachable or can be bound to volumes.
 
 Mathematics: models/formulation/volumes.md. Upstream: `VolumeBinding`.
 """
@@ -38,7 +38,7 @@ class Volumes(Rule):
     Attributes
     ----------
     patience_s
-        How long a pod may wait for its volumes once it has a node.
+        How long a pod may wait for its volumes after it has a node.
 
     """
 
@@ -62,7 +62,7 @@ class Volumes(Rule):
         yield from self._verify_supply(world)
 
     def _verify_supply(self, world: World) -> Iterator[Violation]:
-        """Claims that are used now and find no volume besides all others."""
+        """Yield claims of placed tasks without a volume next to all other claims."""
         scarce = _scarce(world.snapshot)
         placed = [(t, node.name) for t, _, node in world.placements if scarce & {*t.shape.claims}]
         if not placed:
@@ -91,12 +91,12 @@ class Volumes(Rule):
         return chosen
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """The claims that bind the class to nodes, in words."""
+        """See `Rule`: the claims that bind the class to nodes."""
         claims = ", ".join(problem.classes.shapes[task_class].claims)
         return f"can not reach the volumes of {claims}"
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """See `Rule`: where tasks may want the same volumes."""
+        """See `Rule`: for claims that compete for volumes."""
         return bool(problem.derived(_supply).of_class[task_class])
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
@@ -120,7 +120,7 @@ class Volumes(Rule):
                 model.add_row(variables, [1] * len(variables), upper=1)
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`: claims that no node could serve."""
+        """See `Rule`: claims that no node can serve."""
         problem = outcome.problem
         start, end = problem.task_start[gang], problem.task_start[gang + 1]
         for task in problem.tasks[start:end]:
@@ -131,7 +131,7 @@ class Volumes(Rule):
 
 
 def unusable(snapshot: Snapshot, shape: TaskShape) -> str:
-    """Why the claims of a shape can be used nowhere; empty when they can."""
+    """Return why the claims of a shape can be used on no node; empty if they can."""
     for key in shape.claims:
         claim = snapshot.claims.get(key)
         if claim is None:
@@ -142,7 +142,7 @@ def unusable(snapshot: Snapshot, shape: TaskShape) -> str:
 
 
 def _reachable(problem: Problem, claim: Claim) -> Bool:
-    """(N,) nodes on which a claim can be used, see `Claim.is_reachable`."""
+    """Return (N,) the nodes on which a claim can be used, see `Claim.is_reachable`."""
     everywhere = np.ones(problem.num_nodes, np.bool_)
     selects = problem.columns.selects
     allowed = everywhere if claim.nodes is None else selects(claim.nodes)
@@ -157,7 +157,7 @@ def _reachable(problem: Problem, claim: Claim) -> Bool:
     return found
 
 
-# --- claims that want the same volumes -----------------------------------------------------------
+# --- claims that compete for volumes -------------------------------------------------------------
 
 
 def _scarce(snapshot: Snapshot) -> set[str]:
@@ -170,9 +170,9 @@ def _selects(snapshot: Snapshot) -> Selects:
 
 
 def _standing(snapshot: Snapshot, scarce: set[str]) -> dict[str, dict[str, None]]:
-    """The nodes on which claims are used already that have yet to be bound.
+    """Return the nodes on which unbound claims are used already.
 
-    Those for which there is no volume besides the others are left out: they hinder nobody.
+    Claims without a volume next to the others are left out, for they take none.
     """
     found: dict[str, dict[str, None]] = {}
     for node in snapshot.nodes:
@@ -185,16 +185,16 @@ def _standing(snapshot: Snapshot, scarce: set[str]) -> dict[str, dict[str, None]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Supply:
-    """Scarce claims of pending tasks, and those of tasks that have their nodes.
+    """Scarce claims of pending tasks and of running tasks.
 
     Attributes
     ----------
     of_class
         By task class, its scarce claims.
     standing
-        Numbers of the nodes on which a claim is used already.
+        Indices of the nodes on which a claim is used already.
     reached, allowed
-        (N,) each, nodes from which a volume can be reached, and for which one of a claim is made.
+        (N,) the nodes that reach a volume, and the nodes for which a claim is provisioned.
 
     """
 
@@ -205,11 +205,11 @@ class _Supply:
     allowed: Mapping[str, Bool]
 
     def classes_of(self, key: str) -> list[int]:
-        """Task classes that use a claim."""
+        """Return the task classes that use a claim."""
         return [c for c, keys in enumerate(self.of_class) if key in keys]
 
     def fitting_volumes(self, key: str, nodes: Collection[int]) -> VolumeRequest:
-        """What a claim could get, used on some nodes."""
+        """Return the volumes that a claim used on some nodes may get."""
         at = list(nodes)
         claim = self.claims[key]
         fitting = tuple(v.name for v in claim.volumes if self.reached[v.name][at].all())
@@ -243,7 +243,7 @@ def _selected(problem: Problem, nodes: NodeSelector | None) -> Bool:
 
 
 class _VolumeMatching(Greedy):
-    """Volumes that claims get as tasks are placed; claims make way for one another."""
+    """A matching of claims and volumes as tasks are placed."""
 
     def __init__(self, supply: _Supply) -> None:
         self._supply = supply
@@ -268,7 +268,7 @@ class _VolumeMatching(Greedy):
                 self._add_user(key, node, count)
 
     def _add_user(self, key: str, node: int, count: int) -> None:
-        """Count uses of a claim on a node; it holds a volume while it needs one there."""
+        """Count uses of a claim on a node; it holds a volume while it is used."""
         used = self._used.setdefault(key, {})
         used[node] = used.get(node, 0) + count
         if used[node] <= 0:
@@ -279,7 +279,7 @@ class _VolumeMatching(Greedy):
             self._holders.remove(key)
 
     def _open_nodes(self, key: str) -> Bool:
-        """(N,) nodes on which one more task may use a claim, by itself."""
+        """Return (N,) the nodes on which one more task may use a claim, taken alone."""
         supply, used = self._supply, self._used.get(key, {})
         request = supply.fitting_volumes(key, used)
         found = (
@@ -290,7 +290,7 @@ class _VolumeMatching(Greedy):
         return found
 
     def _together(self, keys: Sequence[str], allowed: Bool) -> Bool:
-        """Of some nodes those on which all claims of a task get their volumes at once."""
+        """Return those of some nodes on which all claims of a task get volumes together."""
         found = allowed.copy()
         for node in np.flatnonzero(allowed).tolist():
             for key in keys:
@@ -302,7 +302,7 @@ class _VolumeMatching(Greedy):
 
 
 _Choice = tuple[dict[str, int], int]
-"""The variable of each volume that a claim may get, and the one of having one made; -1 for none."""
+"""The variable of each volume for a claim, and that of provisioning one; -1 for none."""
 
 
 def _encode_choice(model: LinearModel, claim: Claim, of_volume: dict[str, list[int]]) -> _Choice:
@@ -316,7 +316,7 @@ def _encode_choice(model: LinearModel, claim: Claim, of_volume: dict[str, list[i
 
 
 def _serving(supply: _Supply, claim: Claim, choice: _Choice, node: int) -> list[int]:
-    """Variables of what a claim could get that does for a node."""
+    """Return the variables of volumes that serve a claim on a node."""
     chosen, made = choice
     found = [x for name, x in chosen.items() if supply.reached[name][node]]
     return [*found, made] if made >= 0 and supply.allowed[claim.key][node] else found
@@ -325,7 +325,7 @@ def _serving(supply: _Supply, claim: Claim, choice: _Choice, node: int) -> list[
 def _encode_class(
     supply: _Supply, claim: Claim, choice: _Choice, rows: tuple[LinearModel, I64]
 ) -> None:
-    """Tasks of a class on a node, variables (N,), only where what the claim gets does for it."""
+    """Tasks of a class, variables (N,), come only where the volume of the claim serves."""
     model, supplied = rows
     for node in np.flatnonzero(supplied >= 0).tolist():
         variable = int(supplied[node])
@@ -338,7 +338,7 @@ def _encode_class(
 def _encode_standing(
     supply: _Supply, claim: Claim, choice: _Choice, where: tuple[LinearModel, int]
 ) -> None:
-    """What a claim gets does for a node on which it is used already, where anything does."""
+    """The volume of a claim serves a node on which it is used already, if any volume does."""
     model, node = where
     serving = _serving(supply, claim, choice, node)
     if serving:

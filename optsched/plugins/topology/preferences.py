@@ -1,6 +1,6 @@
-"""What pods would like of other pods as scores: preferred (anti-)affinity, soft topology spread.
+"""Scores of preferred pod (anti-)affinity and soft topology spread, for the plugin `nodeorder`.
 
-Upstream: `InterPodAffinity` and `PodTopologySpread`, their scoring. Part of the rule `nodeorder`.
+Upstream: scoring of `InterPodAffinity` and `PodTopologySpread`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ TOP = 100.0
 
 @dataclass(frozen=True, eq=False)
 class Preferences:
-    """All soft terms of pending tasks and of residents, and the residents they are about.
+    """The soft terms of pending tasks and residents, and the residents that they select.
 
     Attributes
     ----------
     terms
         Distinct terms (M of them).
     matcher
-        Says which of them select a task.
+        Returns the terms that select a task.
     selected
         (M, N) residents of the node that the term selects.
     carried
@@ -61,28 +61,28 @@ class Preferences:
 
     @cached_property
     def _first_task_of_class(self) -> dict[int, int]:
-        """The first task of each class, which speaks for the others where labels count."""
+        """The first task of each class, which represents the class."""
         classes, first = np.unique(self.problem.task_class, return_index=True)
         return dict(zip(classes.tolist(), first.tolist(), strict=True))
 
     def speaker(self, task_class: int) -> Task | None:
-        """The task that stands for a class; None where no task of it waits."""
+        """Return the task that represents a class; None without a waiting task."""
         first = self._first_task_of_class.get(task_class)
         return None if first is None else self.problem.tasks[first]
 
     def affinity_terms(self, shape: TaskShape) -> list[tuple[int, int]]:
-        """Weights and numbers of the affinity terms of a shape."""
+        """Return weights and indices of the affinity terms of a shape."""
         return [
             (weight, self._number[TermKind.AFFINITY, (term,)])
             for weight, term in shape.preferred_pods
         ]
 
     def spread(self, shape: TaskShape) -> list[int]:
-        """Numbers of the soft spread terms of a shape."""
+        """Return the indices of the soft spread terms of a shape."""
         return [self._number[TermKind.SPREAD, (t,)] for t in shape.spread if not t.required]
 
     def concerns(self, task_class: int, selecting: Relation) -> bool:
-        """Whether any term has a say about where tasks of a class go."""
+        """Return whether any term affects the scores of a class."""
         shape = self.problem.classes.shapes[task_class]
         returned = any(self.terms[m].kind is TermKind.AFFINITY for m in selecting)
         return bool(shape.preferred_pods or self.spread(shape) or returned)
@@ -92,7 +92,7 @@ class Preferences:
     def affinity_scores(
         self, task_class: int, selecting: Relation, standing: Standing, nodes: Bool
     ) -> F64:
-        """(N,) from 0 to 100: how much pods nearby are wanted, and want the task, among nodes (N,).
+        """Return (N,) scores 0 to 100 by affinity to pods nearby, in both directions.
 
         `selecting` are the terms that select the task.
         """
@@ -106,7 +106,7 @@ class Preferences:
         return np.floor(TOP * (raw - low) / (high - low)) if low < high else np.zeros(len(raw))
 
     def spread_scores(self, task_class: int, standing: Standing, nodes: Bool) -> F64:
-        """(N,) from 0 to 100: how few pods that are to be spread stand there, among nodes (N,)."""
+        """Return (N,) scores 0 to 100, larger with fewer selected pods in the domain."""
         shape = self.problem.classes.shapes[task_class]
         mine = self.spread(shape)
         open_to = nodes & self._has_labels(mine)
@@ -125,7 +125,7 @@ class Preferences:
         return np.where(open_to, np.floor(TOP * (high + low - raw) / high), 0.0)
 
     def _by_domain(self, m: int, amounts: I64) -> F64:
-        """(N,) the sum of amounts over the domain of each node, 0 without one."""
+        """Return (N,) the sum of amounts over the domain of each node; 0 without a domain."""
         domain, number = self._domains[m]
         sums = np.bincount(domain[domain >= 0], amounts[domain >= 0], minlength=number)
         return np.where(domain >= 0, np.append(sums, 0.0)[domain], 0.0)
@@ -137,7 +137,7 @@ class Preferences:
         return has
 
     def _eligible(self, task_class: int, term: SpreadTerm, mine: Sequence[int]) -> Bool:
-        """(N,) nodes whose pods count."""
+        """Return (N,) the nodes whose pods count."""
         chosen = self._has_labels(mine)
         if term.honour_affinity:
             mask = NodeAffinity().mask(self.problem, task_class)
@@ -149,7 +149,7 @@ class Preferences:
 
 
 class Standing:
-    """Pods that stand on nodes as tasks are placed: (M, N), see `Preferences`."""
+    """Selected and carried terms (M, N) as tasks are placed, see `Preferences`."""
 
     def __init__(self, preferences: Preferences) -> None:
         self.selected = preferences.selected.copy()
@@ -157,7 +157,7 @@ class Standing:
         self._preferences = preferences
 
     def placed(self, task: Task, nodes: I64, counts: I64) -> None:
-        """Count tasks like one on nodes (m,); negative counts come back."""
+        """Count tasks equal to one on nodes (m,); negative counts undo placements."""
         for m in self._preferences.matcher.selecting(task):
             np.add.at(self.selected[m], nodes, counts)
         for weight, m in self._preferences.affinity_terms(task.shape):
@@ -165,7 +165,7 @@ class Standing:
 
 
 def find_preferences(problem: Problem) -> Preferences | None:
-    """The soft terms of a problem; None where there are none."""
+    """Return the soft terms of a problem; None without any."""
     nodes = problem.snapshot.nodes
     shapes = dict.fromkeys(problem.classes.shapes)
     found: dict[TermKey, Term] = {t.key: t for t in _terms(problem, shapes, spread=True)}

@@ -1,8 +1,7 @@
-"""Topology spread: numbers of like pods in domains of a node label stay close together.
+"""Topology spread: the numbers of selected pods in domains differ by at most maxSkew.
 
-Mathematics: models/formulation/spread.md. Upstream: `PodTopologySpread`, `DoNotSchedule` only. A
-task may come to a domain when some order of placing the plan's tasks allows it: tasks that carry
-the constraint first, others that are merely counted by it afterwards.
+Mathematics: models/formulation/spread.md. Upstream: `PodTopologySpread`, `DoNotSchedule` only.
+Tasks with the constraint are placed first, selected tasks without it afterwards.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Spread(Rule):
-    """In a domain that takes a task, like pods exceed the smallest domain by at most maxSkew."""
+    """A domain that takes a task exceeds the smallest domain by at most maxSkew."""
 
     name = "topology-spread"
     hard_face = Face.PREDICATE
@@ -103,7 +102,7 @@ def _terms_of(problem: Problem, task_class: int) -> list[int]:
 
 
 def _eligible(problem: Problem, task_class: int, term: SpreadTerm) -> Bool:
-    """(N,) nodes that count: upstream looks only at those with the labels of all constraints."""
+    """Return (N,) the nodes that count: as upstream, those with the labels of all constraints."""
     nodes = problem.ready.copy()
     for m in _terms_of(problem, task_class):
         nodes &= problem.relations.domain_of[m] >= 0
@@ -129,24 +128,24 @@ class _Domains:
         self.present = np.unique(self.domain_of[self.eligible])
 
     def count_by_domain(self, on_node: I64) -> I64:
-        """(D,) sums of a count (N,) over eligible nodes."""
+        """Return (D,) sums of a count (N,) over eligible nodes."""
         at = self.domain_of[self.eligible]
         sums = np.bincount(at, weights=on_node[self.eligible], minlength=self.number)
         return sums.astype(np.int64)
 
     def nodes(self, chosen: Bool) -> Bool:
-        """(N,) nodes in chosen domains (D,); none without the label."""
+        """Return (N,) the nodes in chosen domains (D,)."""
         named: Bool = np.append(chosen, False)[self.domain_of]
         return named
 
     def domains_with_pods(self, on_node: I64) -> Bool:
-        """(D,) domains with a node where a count (N,) is above zero."""
+        """Return (D,) the domains with a node where a count (N,) is above zero."""
         found = np.zeros(self.number, np.bool_)
         found[self.domain_of[(on_node > 0) & (self.domain_of >= 0)]] = True
         return found
 
     def smallest_count(self, count: I64) -> int:
-        """The smallest count of a domain; 0 while there are fewer domains than wanted."""
+        """Return the smallest count of a domain; 0 with fewer domains than minDomains."""
         if len(self.present) < self.term.min_domains:
             return 0
         return int(count[self.present].min()) if len(self.present) else 0
@@ -155,9 +154,8 @@ class _Domains:
 class _Live(Greedy):
     """Counts by domain as tasks are placed.
 
-    Nothing may come to a domain that takes it beyond the constraint of a task placed there before,
-    so that the order of placing does not matter. Tasks that a constraint counts and that do not
-    carry it are taken to come last.
+    No task may exceed the constraint of a task placed in the domain before, so that the order of
+    placement does not matter. Selected tasks without the constraint are assumed to come last.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -185,7 +183,7 @@ class _Live(Greedy):
         return allowed
 
     def _keeps_placed_constraints(self, m: int) -> Bool:
-        """(N,) nodes where one more task that term m counts breaks nobody's constraint."""
+        """Return (N,) the nodes where one more selected task keeps placed constraints."""
         kept = np.ones(self._selected.shape[1], np.bool_)
         for task_class, placed in self._placed.items():
             domains = self._domains[task_class].get(m)
