@@ -171,7 +171,7 @@ def test_scores_follow_placements_and_come_back(
     steps = []
     for number, name in enumerate(g.name for g in problem.snapshot.gangs):
         task_class = int(problem.task_class[number])
-        face.placed(number, task_class, np.array([0]), np.array([1]))
+        face.record_placement(number, task_class, np.array([0]), np.array([1]))
         steps.append((number, task_class))
         used += estimated(rule, shapes[int(name[1:])], used.clip(0, 1))
         before = rule.class_score(problem, task_class)
@@ -181,7 +181,7 @@ def test_scores_follow_placements_and_come_back(
         expected = 500 * (1 - used.clip(0, 1)).mean()
         assert (before + scorer(ALL))[0] == pytest.approx(expected, abs=1e-6)
     for number, task_class in reversed(steps):
-        face.placed(number, task_class, np.array([0]), np.array([-1]))
+        face.record_placement(number, task_class, np.array([0]), np.array([-1]))
     assert scorer(ALL)[0] == pytest.approx(0, abs=1e-6)
 
 
