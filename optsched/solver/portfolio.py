@@ -8,7 +8,7 @@ node classes and configurations; what neither can take stays with the greedy pla
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -127,14 +127,12 @@ def evaluate_greedy(
 ) -> Answer:
     """Greedy decisions with what can be said without solving: values against ideals."""
     outcome = Outcome(problem, decisions)
-    results = tuple(_against_ideal(problem, outcome, level) for level in levels)
-    return Answer(decisions, results, GREEDY, stopped)
-
-
-def _against_ideal(problem: Problem, outcome: Outcome, level: AnyLevel) -> LevelResult:
-    value, ideal = level.value(outcome), level.ideal(problem)
-    status = LevelStatus.OPTIMAL if value == ideal else LevelStatus.FEASIBLE
-    return LevelResult(level.name, level.unit, level.sense, value, ideal, status)
+    results = []
+    for level in levels:
+        value, ideal = level.value(outcome), level.ideal(problem)
+        status = LevelStatus.OPTIMAL if value == ideal else LevelStatus.FEASIBLE
+        results.append(LevelResult(level.name, level.unit, level.sense, value, ideal, status))
+    return Answer(decisions, tuple(results), GREEDY, stopped)
 
 
 def is_ideal(problem: Problem, rules: RuleSet, levels: Sequence[AnyLevel], answer: Answer) -> bool:
@@ -406,7 +404,11 @@ class _SolverProgress:
     def __call__(self, step: Step) -> None:
         update = step.update
         number = self._encoding.level_of[update.level]
-        found = None if update.solution is None else self._decoded(update)
+        found = (
+            None
+            if update.solution is None
+            else partial(self._encoding.decode, update, self._incumbent.decisions)
+        )
         if not self._relaxed:
             bound = self._bound(number, update.bound)
             self._report_level(number, step.at_s, (update.value, bound), found)
@@ -431,9 +433,6 @@ class _SolverProgress:
         found: Callable[[], Decisions] | None,
     ) -> None:
         self._watch(LevelProgress(number, self._levels[number].name, at_s, *known, found))
-
-    def _decoded(self, update: LevelUpdate) -> Callable[[], Decisions]:
-        return lambda: self._encoding.decode(update, self._incumbent.decisions)
 
 
 def _encode(engine: str, part: _OpenProblem) -> tuple[Encoding, tuple[str, ...]]:

@@ -37,15 +37,13 @@ def is_valid_update(model: LevelModel, update: LevelUpdate) -> bool:
         return False
     objective = model.objectives[update.level]
     value, bound = update.value, update.bound
-    if value is not None and bound is not None and _passes_bound(value, bound, objective.sense):
-        return False
+    if value is not None and bound is not None:
+        is_max = objective.sense is Sense.MAX
+        if (value > bound) if is_max else (value < bound):
+            return False
     if update.solution is None:
         return True
     return is_solution(model, update) and value == objective.expression.value(update.solution)
-
-
-def _passes_bound(value: int, bound: int, sense: Sense) -> bool:
-    return value > bound if sense is Sense.MAX else value < bound
 
 
 def is_solution(model: LevelModel, update: LevelUpdate) -> bool:

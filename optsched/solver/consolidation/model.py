@@ -146,7 +146,10 @@ def encode(
     hint[stay] = what.movables.count
     _minimum_rows(form, what, hint)
     lower, upper = _fix_bounds(form, what, hint)
-    nodes, class_of = _build_configurations(what, rules, (form, copies), _stay_supply(form, stay))
+    none = np.zeros(len(stay), np.int64)
+    # A row for each kind: no more tasks stay than nodes keep.
+    stay_supply = form.model.add_rows(np.arange(len(stay)), stay, 1, upper=none)
+    nodes, class_of = _build_configurations(what, rules, (form, copies), stay_supply)
     kin = np.full(len(lower), -1, np.int64)
     model = LevelModel(lower, upper, form.model.rows, tuple(objectives), hint, kin, nodes)
     return Encoded(form, model, copies, stay, class_of, len(levels), hint)
@@ -174,12 +177,6 @@ def _stay_rows(form: Formulation, movables: Movables) -> I64:
     for kinds, allowed in movables.budgets:
         add(0, stay[kinds], 1, lower=max(int(count[kinds].sum()) - allowed, 0))
     return stay
-
-
-def _stay_supply(form: Formulation, stay: I64) -> I64:
-    """A row a kind: what stays is no more than nodes keep."""
-    none = np.zeros(len(stay), np.int64)
-    return form.model.add_rows(np.arange(len(stay)), stay, 1, upper=none)
 
 
 def _minimum_rows(form: Formulation, what: WhatIf, hint: I64) -> None:

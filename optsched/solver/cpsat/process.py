@@ -169,7 +169,9 @@ class WorkerProcess:
                 yield answer
         except (EOFError, OSError):
             code = self._process.wait() if self._process is not None else None
-            why = f"{DIED} ({_describe_exit(code)})"
+            is_signal = code is not None and code < 0
+            how = f"signal {-(code or 0)}" if is_signal else f"exit code {code}"
+            why = f"{DIED} ({how})"
         self.close()
         return why
 
@@ -233,7 +235,3 @@ def _add_unfinished_level(
     done = {update.level for update in updates}
     last = [step.update for step in steps[-1:] if step.update.level not in done]
     return (*updates, *last)
-
-
-def _describe_exit(code: int | None) -> str:
-    return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"

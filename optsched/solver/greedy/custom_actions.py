@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from optsched.cluster.snapshot import Gang
-    from optsched.cluster.task import Task
     from optsched.plugins.custom.proposals import Proposal
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
@@ -61,7 +60,7 @@ class CustomActionRunner:
         problem, placing = self._problem, self._placing
         names = [node.name for node in problem.snapshot.nodes]
         free = np.maximum(placing.book.idle, 0).tolist()
-        left = {gang: self._waiting(gang) for gang in gangs}
+        left = {g: tuple(problem.tasks[t] for t in self._free_tasks(g)) for g in gangs}
         here = [problem.snapshot.gangs[gang] for gang in gangs]
         return View(
             snapshot=problem.snapshot,
@@ -83,9 +82,6 @@ class CustomActionRunner:
         tasks, nodes = self._problem.tasks, self._problem.snapshot.nodes
         at = np.flatnonzero(node_of >= 0).tolist()
         return MappingProxyType({tasks[t].key: nodes[node_of[t]].name for t in at})
-
-    def _waiting(self, gang: int) -> tuple[Task, ...]:
-        return tuple(self._problem.tasks[t] for t in self._free_tasks(gang))
 
     def _free_tasks(self, gang: int) -> list[int]:
         start = self._problem.task_start

@@ -200,7 +200,9 @@ class _Pipeline:
     def _enqueue_gang(self, gang: int) -> bool:
         """Enqueue a gang if there may be room; in strict order nobody is after one that waits."""
         queue = int(self._problem.queue_of[gang])
-        if queue not in self._closed_queues and self._is_expected(gang):
+        if queue not in self._closed_queues and (
+            not self._problem.snapshot.gangs[gang].min_resources or self._faces.may_enqueue(gang)
+        ):
             self._enqueued[gang] = True
             self._faces.record_enqueued(gang)
             return True
@@ -216,10 +218,6 @@ class _Pipeline:
         above = queues.subtree[:, problem.queue_of[gang]]
         within = (least <= queues.capability[above]).all() and (least <= problem.total).all()
         return bool(within)
-
-    def _is_expected(self, gang: int) -> bool:
-        asks = self._problem.snapshot.gangs[gang].min_resources
-        return not asks or self._faces.may_enqueue(gang)
 
     # --- seats -----------------------------------------------------------------------------------
 

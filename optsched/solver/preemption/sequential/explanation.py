@@ -24,7 +24,8 @@ def explain_shortage(problem: Problem, eviction: EvictionProblem) -> Reason | No
     """Return the resource that is short and the queues that keep it; None for other causes."""
     for r in np.flatnonzero(eviction.request.any(axis=0)).tolist():
         name = problem.resources[r]
-        asked = _minimum_request(eviction, r)
+        amounts = np.sort(np.repeat(eviction.request[:, r], eviction.most))
+        asked = int(amounts[: max(eviction.need, 1)].sum())
         free = int(eviction.room[eviction.allowed.any(axis=0), r].sum())
         lent = list(_find_lenders(problem, eviction, r))
         own = ~eviction.groups.reclaimed
@@ -56,12 +57,6 @@ def explain_kept_capacity(
             f"deserves {amount_text(resource, due)}, and is not reclaimable",
         )
     return None
-
-
-def _minimum_request(eviction: EvictionProblem, resource: int) -> int:
-    """The least that the gang must get of a resource to start."""
-    amounts = np.sort(np.repeat(eviction.request[:, resource], eviction.most))
-    return int(amounts[: max(eviction.need, 1)].sum())
 
 
 def _find_lenders(

@@ -35,6 +35,7 @@ class Limits:
         queue = int(problem.queue_of[gang])
         ceiling = problem.queues.capability
         lines = np.flatnonzero(self._facts.above[queue]).tolist()
+        requested: Bool = np.logical_or.reduce(self._facts.request_of(gang))
         found = [
             (a, r, int(ceiling[a, r]) - self._facts.sum_used(a, r, state))
             for a in (lines if self._binds(Capability.name) else ())
@@ -52,15 +53,12 @@ class Limits:
                 (queue, r, int(due[r]) - self._facts.sum_used(queue, r, state))
                 for r in np.flatnonzero(due > 0).tolist()
             ]
-        return [(a, r, most) for a, r, most in found if self._requests_resource(gang, r)]
+        return [(a, r, most) for a, r, most in found if requested[r]]
 
     def _binds(self, rule: str) -> bool:
         """Whether the policy has a rule on queues: bids evict nobody for rules that it lacks."""
         found = self._facts.rules.find(rule)
         return found is not None and found.binds
-
-    def _requests_resource(self, gang: int, resource: int) -> bool:
-        return bool(self._facts.request_of(gang)[:, resource].any())
 
     def gain_limits(
         self, groups: Groups, rows: Sequence[tuple[int, int, int]], *, is_claim: bool = False

@@ -548,12 +548,12 @@ class _Stage:
         results = count_victims(self._problem.snapshot, self._evictions)
         known = self._least if self._all_known else _FewestVictims(0, 0)
         least = {VICTIMS: known.victims, ENDED: known.ended}
-        return tuple(_with_bound(result, least[result.name]) for result in results)
-
-
-def _with_bound(result: LevelResult, least: int) -> LevelResult:
-    status = LevelStatus.OPTIMAL if result.value == least else LevelStatus.FEASIBLE
-    return replace(result, bound=least, status=status)
+        bounded = []
+        for result in results:
+            bound = least[result.name]
+            status = LevelStatus.OPTIMAL if result.value == bound else LevelStatus.FEASIBLE
+            bounded.append(replace(result, bound=bound, status=status))
+        return tuple(bounded)
 
 
 def count_victims(snapshot: Snapshot, evictions: Sequence[Evict]) -> tuple[LevelResult, ...]:
