@@ -1,8 +1,8 @@
-"""Nodes as the pipeline fills them: room and scores by task class, brought up to date when asked.
+"""Idle capacity of nodes, and how tasks of each class fit and score there.
 
-Placing tasks touches a few nodes. Every class keeps its own vectors of fits and scores, each with a
-mark of how far it has read the log of touched nodes. A vector is brought up to date when it is next
-read, for those nodes only; scores of a class that finds no room are never made.
+A placement touches few nodes. Each class keeps vectors of fits and scores, with its position in the
+log of touched nodes. A vector is updated when it is next read, for touched nodes only; scores of a
+class that fits no node are never computed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MANY = 256
 
 @dataclass(eq=False, slots=True)
 class _View:
-    """What one class sees: (N,) tasks that fit and the score of the next one, NOWHERE if none.
+    """Nodes for one class: (N,) tasks that fit and the score of the next one, NOWHERE if none.
 
     `request` and `parts` are (resource, amount) and (kind of spare room, amount) of one task.
     """
@@ -46,14 +46,14 @@ class _View:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Scored:
-    """What nodes are scored by for one class: (N,) what stays the same, and what load decides."""
+    """Scores for one class: (N,) the constant part, and scorers that depend on load."""
 
     base: F64 | None
     scorers: list[Scorer]
 
 
 class _Fixed:
-    """What rules say of classes whatever is placed: all books of one problem share it."""
+    """Properties of classes that no placement changes; node tables of a problem share them."""
 
     def __init__(self, problem: Problem, rules: RuleSet) -> None:
         self._problem = problem
@@ -69,19 +69,19 @@ class _Fixed:
         return static_mask(self._problem, self._masking, task_class)
 
     def is_tied(self, task_class: int) -> bool:
-        """Whether rules tie a class to what else stands on nodes."""
+        """Whether placements of a class depend on other tasks of the node."""
         if task_class not in self._tied:
             self._tied[task_class] = self._ties_nodes(self._problem, task_class)
         return self._tied[task_class]
 
     def request_of(self, task_class: int) -> list[tuple[int, int]]:
-        """What one task of a class takes, as (resource, amount)."""
+        """Return the request of one task of a class, as (resource, amount)."""
         if task_class not in self._asked:
             self._asked[task_class] = _amounts(self._problem.classes.request[task_class])
         return self._asked[task_class]
 
     def scored(self, task_class: int) -> _Scored:
-        """What scores nodes for a class."""
+        """Return what scores nodes for a class."""
         if task_class not in self._scored:
             scorers = scorers_of(self._problem, self._scoring, task_class)
             self._scored[task_class] = _Scored(self._base(task_class), scorers)
@@ -97,7 +97,7 @@ class _Fixed:
 
 
 def _fixed_of(problem: Problem, rules: RuleSet) -> _Fixed:
-    # The rules are kept with what they say: no other set of rules gets their number.
+    # The rules are kept with their result, so that no other set of rules gets their id.
     known = problem.derived(_make_cache)
     if id(rules) not in known:
         known[id(rules)] = (rules, _Fixed(problem, rules))
@@ -147,29 +147,29 @@ _OUTDATED = 64
 
 @dataclass(frozen=True, eq=False, slots=True)
 class NodeView:
-    """What a gang sees of the nodes: (N,) those that it may use, and what to add to scores."""
+    """A restriction for one gang: (N,) nodes that it may use, and a bonus for scores."""
 
     nodes: Bool | None = None
     bonus: F64 | None = None
 
     def apply_to(self, score: F64) -> F64:
-        """(N,) scores as the gang sees them; the very same where it sees all."""
+        """(N,) scores for the gang; the same array if nothing is restricted."""
         if self.bonus is not None:
             score = score + self.bonus
         return score if self.nodes is None else np.where(self.nodes, score, NOWHERE)
 
 
 ALL_NODES = NodeView()
-"""Sees all nodes as they are."""
+"""The view without any restriction."""
 
 
 class NodeTable:
-    """Room and scores of all nodes.
+    """Idle capacity and scores of all nodes.
 
     Attributes
     ----------
     idle, used
-        (N, R) free and taken, as things stand.
+        (N, R) idle and used now.
     spare
         (N, D) what is left of what rules add to resources, see `Reservation`.
 
@@ -188,13 +188,13 @@ class NodeTable:
         self._most_read = _UNREAD
 
     def use_masks_of(self, problem: Problem) -> None:
-        """Let masks be those of the problem as it looks when others have left, or have not."""
+        """Use the masks of another problem, for example without running gangs."""
         self._problem = problem
         self._fixed = _fixed_of(problem, self._rules)
         self._views.clear()
 
     def fits(self, task_class: int) -> I64:
-        """(N,) how many tasks of a class each node could take on its own. Read only."""
+        """(N,) how many tasks of a class each node fits on its own. Read only."""
         return self._view(task_class).fit
 
     def is_tied(self, task_class: int) -> bool:
@@ -202,10 +202,9 @@ class NodeTable:
         return self._fixed.is_tied(task_class)
 
     def may_fit(self, task_class: int) -> bool:
-        """Whether a task of a class asks for no more than the most of anything on a node.
+        """Whether the request of a class is within the largest idle amount of each resource.
 
-        A cheap question that most classes without room answer. What is free may have been counted
-        some tasks ago: it is never less than it is now.
+        A cheap necessary condition. The largest amounts may be outdated: they are never too small.
         """
         if self._most_read < 0 or self._log.length - self._most_read > _OUTDATED:
             self._most = self.idle.max(axis=0, initial=0).tolist()
@@ -214,11 +213,11 @@ class NodeTable:
         return all(amount <= most[r] for r, amount in self._fixed.request_of(task_class))
 
     def scores(self, task_class: int) -> F64:
-        """(N,) score of the next task of a class; NOWHERE on nodes without room. Read only."""
+        """(N,) score of the next task of a class; NOWHERE on nodes where none fits. Read only."""
         return self._scored(task_class).score
 
     def preference_scores(self, task_class: int) -> F64:
-        """(N,) score of the next task, room or not; NOWHERE where it may never be."""
+        """(N,) score of the next task, whether or not it fits; NOWHERE on excluded nodes."""
         problem, view = self._problem, self._view(task_class)
         scored = self._fixed.scored(task_class)
         score = _total(scored.scorers, self.used, problem.allocatable)
@@ -229,7 +228,7 @@ class NodeTable:
         return score
 
     def place_tasks(self, task_class: int, nodes: I64, counts: I64) -> None:
-        """Put tasks of a class on nodes (m,), each node once; negative counts take them back."""
+        """Place tasks of a class on nodes (m,), each node once; negative counts undo it."""
         taken = counts[:, None] * self._problem.classes.request[task_class]
         self.idle[nodes] -= taken
         self.used[nodes] += taken
@@ -239,7 +238,7 @@ class NodeTable:
             self._most_read = _UNREAD
 
     def reserve(self, nodes: I64, amounts: I64) -> None:
-        """Keep amounts (m, R) of nodes (m,) free from everybody."""
+        """Reserve amounts (m, R) on nodes (m,): no task may use them."""
         self.idle[nodes] -= amounts
         self._log.append(nodes)
         self._most_read = _UNREAD
@@ -250,7 +249,7 @@ class NodeTable:
         self._log.append(nodes)
 
     def choose(self, task_class: int, number: int, lens: NodeView = ALL_NODES) -> tuple[I64, I64]:
-        """The nodes that placing tasks one by one, best score first, would choose.
+        """Return the nodes that placing tasks one by one, best score first, would choose.
 
         Returns
         -------

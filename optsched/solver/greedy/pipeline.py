@@ -111,9 +111,9 @@ def run_greedy(problem: Problem, rules: RuleSet, options: GreedyOptions) -> Deci
 
 
 def find_start(problem: Problem, rules: RuleSet, gang: int) -> I64 | None:
-    """(T,) nodes on which the minimum of one gang starts if nobody else asks; None where none.
+    """(T,) nodes on which the minimum of one gang starts if it is alone; None if it can not.
 
-    Queues that are to get nothing more let nobody start.
+    No gang of an overused queue starts.
     """
     pipeline = _Pipeline(problem, rules, GreedyOptions(gated=False))
     return pipeline.find_start(gang)
@@ -168,7 +168,7 @@ class _Pipeline:
     # --- enqueue ---------------------------------------------------------------------------------
 
     def enqueue(self) -> None:
-        """Let pending gangs have their pods created, as far as rules expect room for them."""
+        """Enqueue pending gangs, so that their pods are created, as far as plugins vote for it."""
         waiting = self._waiting()
         late = [gang for gang in self._options.late if gang in waiting]
         is_set_aside = False
@@ -180,9 +180,9 @@ class _Pipeline:
             self._enqueue_gang(gang)
 
     def enqueue_all(self) -> None:
-        """Let all pending gangs have their pods created, as Volcano's allocate does.
+        """Enqueue all pending gangs, as Volcano's allocate does in a policy without `enqueue`.
 
-        That is where the policy does not list `enqueue` (`allocate.go`, organizeJobWorksheet).
+        See `allocate.go`, organizeJobWorksheet.
         """
         self._enqueued[self._waiting()] = True
 
@@ -222,7 +222,7 @@ class _Pipeline:
     # --- seats -----------------------------------------------------------------------------------
 
     def place_nominated_gangs(self) -> None:
-        """Put gangs where room was made for them, or keep it for them until it is free."""
+        """Place gangs on nominated nodes, or keep the nominations until the nodes are idle."""
         for gang, seats in self._options.seats.items():
             if self._placing.place_nominated(gang, seats):
                 continue
@@ -277,7 +277,7 @@ class _Pipeline:
         return fewer > 0 and self._grow(gang, fewer)
 
     def _start(self, gang: int) -> bool:
-        """Start a gang now, or promise it room that is being freed; False when it has to wait."""
+        """Start a gang now; else nominate nodes of terminating pods to it and return False."""
         placing = self._placing
         if not self._faces.may_start(gang):
             return False
@@ -318,23 +318,23 @@ class _Pipeline:
         return self._options.gated and len(running_tasks(self._problem)) > 0
 
     def preempt(self) -> None:
-        """Make room within queues; see `evicting`."""
-        # Who could be evicted takes long to find out, and nobody asks where everybody has room.
+        """Evict within queues; see `preemption`."""
+        # Finding possible victims is slow, and needless if every gang is placed.
         if self._options.gated and (short := self._find_waiting()):
             self._evicting.preempt(short)
 
     def reclaim(self) -> None:
-        """Make room between queues; see `evicting`."""
+        """Evict between queues; see `preemption`."""
         if self._may_reclaim and (short := self._find_waiting()):
             self._evicting.reclaim(short, self._faces.is_overused)
 
     def gang_preempt(self) -> None:
-        """Make room for whole gangs within queues; see `bundles`."""
+        """Evict for whole gangs within queues; see `gang_preemption`."""
         if self._options.gated:
             self._bundles.preempt(self._find_waiting(), self._gang_preemption_options(GANG_PREEMPT))
 
     def gang_reclaim(self) -> None:
-        """Make room for whole gangs between queues; see `bundles`."""
+        """Evict for whole gangs between queues; see `gang_preemption`."""
         if self._options.gated:
             how = self._gang_preemption_options(GANG_RECLAIM)
             self._bundles.reclaim(self._find_waiting(), self._faces.is_overused, how)
@@ -366,7 +366,7 @@ class _Pipeline:
     # --- actions of a user -----------------------------------------------------------------------
 
     def propose(self, proposer: Proposer) -> None:
-        """Let an action of a user propose, and do what may be done; see `proposing`."""
+        """Run a custom action and carry out its proposals; see `custom_actions`."""
         faults = self._options.faults
         proposing = CustomActionRunner(
             self._placing,

@@ -1,4 +1,4 @@
-"""Putting the tasks of one gang on nodes, and taking them off again."""
+"""Place the tasks of a gang on nodes, nominate nodes for them, and undo both."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Cursor:
-    """How far a gang has come.
+    """Progress of a gang: what is placed and what its minimum lacks.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class Cursor:
     need, need_role
         Tasks that must still start, in all and by role.
     failed
-        Entries that found no room; they are not tried again.
+        Entries that found no node; they are not tried again.
 
     """
 
@@ -54,13 +54,13 @@ class Cursor:
 
     @property
     def has_untried_tasks(self) -> bool:
-        """Whether any task is left that may still be tried."""
+        """Whether a task is unplaced whose entry has not failed."""
         return any(left and entry not in self.failed for entry, left in self.runs)
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One placement, kept so that it can be undone: in which book, and into which answer."""
+    """One placement in the undo log: in which node table, and into which result."""
 
     entry: int
     task_class: int
@@ -83,20 +83,20 @@ class _TaskIndex:
 
 
 class PlacementState:
-    """Tasks on nodes as the pipeline goes along.
+    """Placements and nominations of the pipeline so far.
 
     Attributes
     ----------
     node_of, nominated
-        (T,) node of each task so far, and the node that it waits for.
+        (T,) node of each task so far, and its nominated node.
     ledger, faces
         Totals and rules.
     book
         Nodes as they are now.
     later
-        Nodes once everything that is leaving has left; None when nothing is.
+        Nodes once terminating pods have left; None if no pod is terminating.
     changes
-        How often something was placed or promised for good.
+        Number of committed placements and nominations.
 
     """
 
@@ -106,7 +106,7 @@ class PlacementState:
         self.faces = GreedyPlugins(problem, rules, self.ledger)
         self.book = NodeTable(problem, rules, problem.idle)
         self.later: NodeTable | None = None
-        # Below zero where a node is overfull: it needs part of what leaves for itself.
+        # Negative on overcommitted nodes, which need part of what terminating pods release.
         self._short: I64 = np.minimum(problem.allocatable - problem.used, 0)
         if problem.releasing.any():
             idle = self._short + problem.idle + problem.releasing
@@ -141,12 +141,12 @@ class PlacementState:
         return self._cursors[gang]
 
     def has_untried_tasks(self, gang: int) -> bool:
-        """Whether any task of a gang is left that may still be tried."""
+        """Whether a gang has unplaced tasks whose entry has not failed."""
         cursor = self._cursors.get(gang)
         return cursor is None or cursor.has_untried_tasks
 
     def has_failed_entry(self, gang: int) -> bool:
-        """Whether an entry of a gang has found no room, and that was not undone."""
+        """Whether an entry of a gang has failed to find a node since the last undo."""
         cursor = self._cursors.get(gang)
         return cursor is not None and bool(cursor.failed)
 
@@ -155,7 +155,7 @@ class PlacementState:
         return self._index.class_of[self._index.start[self._index.shape_of[gang]] + entry]
 
     def could_start(self, gang: int) -> bool:
-        """Whether each class of a gang that starts whole has room for all its tasks by itself."""
+        """Whether each class of a rigid gang fits all its tasks if the others are ignored."""
         shape = self.problem.shapes.shapes[self._index.shape_of[gang]]
         if not shape.is_rigid:
             return True
@@ -168,16 +168,16 @@ class PlacementState:
         )
 
     def start(self, gang: int) -> None:
-        """Place tasks in order until the minimum is reached or room ends."""
+        """Place tasks in order until the minimum is reached or no node fits."""
         self._start_in(gang, self.book, self.node_of)
 
     def nominate_rest(self, gang: int, later: NodeTable) -> None:
-        """After `start`: promise the rest of the minimum room that is about to be freed."""
+        """After `start`: nominate nodes of terminating pods to the rest of the minimum."""
         self.cursor(gang).failed.clear()
         self._start_in(gang, later, self.nominated)
 
     def place_nominated(self, gang: int, seats: Seats) -> bool:
-        """Place a gang on its seats now; False, with nothing placed, where that can not be."""
+        """Place a gang on its nominated nodes now; False and no change if it does not fit."""
         left = self._place_at_nominations(gang, seats, ((self.book, self.node_of),))
         if not left and self.cursor(gang).has_minimum and self.faces.all_rules_hold(gang):
             self.commit()
@@ -186,9 +186,9 @@ class PlacementState:
         return False
 
     def reserve_nominated(self, gang: int, seats: Seats) -> bool:
-        """Keep the seats of a gang for it until they are free; False where they never will be.
+        """Keep the nominations of a gang until its nodes are idle; False if they never will be.
 
-        A gang whose minimum sits now starts; only its other tasks wait.
+        A gang whose minimum fits now starts; only its other tasks wait.
         """
         if self.later is None:
             return False
@@ -212,9 +212,9 @@ class PlacementState:
     def _place_at_nominations(
         self, gang: int, seats: Seats, places: Sequence[tuple[NodeTable, I64]]
     ) -> Seats:
-        """Place tasks on seats, in some places before others; returns those that found no room.
+        """Place tasks on nominated nodes, in order of `places`; returns those that did not fit.
 
-        Some may sit only once others do, so that they are asked again while any more sit down.
+        Some tasks fit only once others are placed, so all are tried again while any more fit.
         """
         left, placed, before = list(seats), 0, -1
         while left and placed > before:
@@ -230,7 +230,7 @@ class PlacementState:
     def _place_on_node(
         self, gang: int, seat: tuple[int, int, int], where: tuple[NodeTable, I64]
     ) -> int:
-        """Place up to so many tasks of an entry on one node; returns how many found room."""
+        """Place tasks of an entry on one node, up to a number; returns how many fit."""
         entry, node, number = seat
         task_class, cursor = self.class_of(gang, entry), self.cursor(gang)
         number = min(number, sum(left for e, left in cursor.runs if e == entry))
@@ -249,7 +249,7 @@ class PlacementState:
 
     @property
     def future(self) -> NodeTable:
-        """`later`, even where nothing is leaving yet."""
+        """Nodes as in `later`, even if no pod is terminating yet."""
         if self.later is None:
             self.later = NodeTable(self.problem, self.rules, self._short + self.book.idle)
             self.later.used[:] = self.book.used
@@ -257,11 +257,11 @@ class PlacementState:
         return self.later
 
     def add_releasing(self, node: int, amounts: I64) -> None:
-        """A victim on a node gives back what it holds, once it has left."""
+        """Count what a victim releases on a node once it has left."""
         self._releasing[node] += amounts
 
     def nominate_one(self, gang: int, entry: int, node: int) -> bool:
-        """Keep room on a node for one task of an entry."""
+        """Nominate a node to one task of an entry; False if it does not fit."""
         return bool(self._place_on_node(gang, (entry, node, 1), (self.future, self.nominated)))
 
     def _mask(self, gang: int, task_class: int, book: NodeTable) -> Bool | None:
@@ -272,9 +272,9 @@ class PlacementState:
         return allowed is None or bool(allowed[node])
 
     def commit_nominations(self, later: NodeTable) -> None:
-        """What has been placed for a gang since the last `keep` is promised, not given.
+        """Turn placements since the last commit into nominations, and commit them.
 
-        Promises take what is leaving first; what they need beyond is kept free on the node.
+        Nominations use what terminating pods release first; the rest is reserved on the node.
         """
         for step in self._steps:
             number = int(step.counts.sum())
@@ -295,7 +295,7 @@ class PlacementState:
     def _start_in(self, gang: int, book: NodeTable, answer: I64) -> None:
         cursor = self.cursor(gang)
         roles = [e.role for e in self.problem.shapes.shapes[self._index.shape_of[gang]].entries]
-        # First what roles need: room may end with the minimum of the gang.
+        # Minimums of roles come first: capacity may end with the minimum of the gang.
         for role in (*cursor.need_role, None):
             for run in cursor.runs:
                 entry, left = run
@@ -305,7 +305,7 @@ class PlacementState:
                     self.place(gang, run, wanted, (book, answer))
 
     def grow(self, gang: int, number: int) -> int:
-        """Place up to some more tasks in order; returns how many found room."""
+        """Place more tasks in order, up to a number; returns how many fit."""
         placed = 0
         cursor = self.cursor(gang)
         for run in cursor.runs:
@@ -316,21 +316,21 @@ class PlacementState:
         return placed
 
     def commit(self) -> None:
-        """What has been placed stays."""
+        """Keep what has been placed: clear the undo log."""
         self.changes += bool(self._steps)
         self._steps.clear()
 
     @property
     def mark(self) -> int:
-        """How far things have come since the last `keep`."""
+        """Length of the undo log."""
         return len(self._steps)
 
     def undo(self, gang: int) -> None:
-        """Take back everything that was placed for a gang since the last `keep`."""
+        """Undo all placements of a gang since the last commit."""
         self.undo_to(gang, 0)
 
     def undo_to(self, gang: int, mark: int) -> None:
-        """Take back everything that was placed for a gang since a mark."""
+        """Undo the placements of a gang since a mark of the undo log."""
         cursor = self.cursor(gang)
         for step in reversed(self._steps[mark:]):
             number = int(step.counts.sum())
@@ -351,7 +351,7 @@ class PlacementState:
         where: tuple[NodeTable, I64],
         lens: NodeView = ALL_NODES,
     ) -> int:
-        """Place tasks of one run in a book and an answer; returns how many found room."""
+        """Place tasks of one run in a node table and a result; returns how many fit."""
         entry = run[0]
         task_class = self.class_of(gang, entry)
         number = min(wanted, self.faces.max_tasks(self.ledger.queue_of[gang], task_class))
@@ -391,7 +391,7 @@ class PlacementState:
     def _choose_live(
         self, gang: int, entry: int, book: NodeTable, lens: NodeView
     ) -> tuple[I64, I64]:
-        """The one best node for an entry whose nodes depend on what stands where."""
+        """Return the best node for an entry whose nodes depend on earlier placements."""
         task_class = self.class_of(gang, entry)
         score = lens.apply_to(book.scores(task_class))
         allowed = self._mask(gang, task_class, book)
