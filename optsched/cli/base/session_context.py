@@ -52,7 +52,9 @@ def policy_from(
 
 
 @contextmanager
-def surroundings(policy: Policy, limits: Limits, *, deterministic: bool) -> Iterator[Surroundings]:
+def session_context(
+    policy: Policy, limits: Limits, *, deterministic: bool
+) -> Iterator[Surroundings]:
     """Yield clock, solver process (if the policy has a solver) and limits for sessions."""
     clock = None if deterministic else SystemClock()
     with solver_of(policy) as solver:

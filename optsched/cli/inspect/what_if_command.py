@@ -15,7 +15,7 @@ from optsched.cli.base.console import echo, print_text, remarks
 from optsched.cli.base.options import Seconds, form_option, solver_option
 from optsched.cli.base.output_formats import JSON, TABLE, WIDE, YAML, show_rows, written
 from optsched.cli.base.path_arguments import Source
-from optsched.cli.base.session_context import surroundings
+from optsched.cli.base.session_context import session_context
 from optsched.cli.inspect.cluster_state import MODEL, classes_in, from_file, live, policy_for
 from optsched.cli.inspect.dry_run import Usage, create_dry_run, quotas_in
 from optsched.cli.objects.manifest_files import file_option, read_parts
@@ -235,7 +235,7 @@ def _decided(
     console = remarks()
     with (
         console.status(f"deciding with {policy.name}"),
-        surroundings(policy, limits, deterministic=options.deterministic) as around,
+        session_context(policy, limits, deterministic=options.deterministic) as around,
     ):
         try:
             means = Means(policy, around, DecodeOptions(options.names))

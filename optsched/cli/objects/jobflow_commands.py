@@ -59,10 +59,10 @@ def _create(kind: Kind) -> click.Command:
     def command(place: Place, form: str, path: str, namespace: str) -> None:
         manifests = _manifests(path, kind, namespace)
 
-        async def made(client: Client) -> list[Failure]:
-            return [e for m in manifests if (e := await one(client, m)) is not None]
+        async def create_objects(client: Client) -> list[Failure]:
+            return [e for m in manifests if (e := await create_one(client, m)) is not None]
 
-        async def one(client: Client, manifest: Manifest) -> Failure | None:
+        async def create_one(client: Client, manifest: Manifest) -> Failure | None:
             inside = namespace or manifest.namespace or client.namespace
             body = {**manifest.obj, "metadata": {**manifest.obj["metadata"], "namespace": inside}}
             try:
@@ -72,7 +72,7 @@ def _create(kind: Kind) -> click.Command:
             print_change(kind, kept, form, f"Created {kind}: {inside}/{manifest.name}")
             return None
 
-        _raise_all(call_cluster(place, made))
+        _raise_all(call_cluster(place, create_objects))
 
     return command
 
@@ -99,10 +99,10 @@ def _list(kind: Kind) -> click.Command:
     @namespace_option()
     @click.option("-A", "--all-namespaces", is_flag=True, help="Those of all namespaces.")
     def command(place: Place, form: str, namespace: str, *, all_namespaces: bool) -> None:
-        async def found(client: Client) -> list[Any]:
+        async def list_objects(client: Client) -> list[Any]:
             return await listed_in(client, kind, None if all_namespaces else namespace)
 
-        show_list(kind, call_cluster(place, found), form)
+        show_list(kind, call_cluster(place, list_objects), form)
 
     return command
 
@@ -119,10 +119,10 @@ def _get_command(kind: Kind) -> click.Command:
 
 
 def _reader(kind: Kind, target: Target) -> Any:  # noqa: ANN401  what `ask` takes
-    async def one(client: Client) -> Raw:
+    async def read_target(client: Client) -> Raw:
         return await read(client, Ref(kind, target.inside(client), target.name))
 
-    return one
+    return read_target
 
 
 def _describe(kind: Kind) -> click.Command:
@@ -131,12 +131,12 @@ def _describe(kind: Kind) -> click.Command:
     @output_option(YAML)
     @target_options(kind, is_needed=False)
     def command(place: Place, form: str, target: Target) -> None:
-        async def all_(client: Client) -> list[Any]:
+        async def list_objects(client: Client) -> list[Any]:
             return await listed_in(client, kind, namespace)
 
         namespace = single_name((target.short, target.namespace), "namespaces")
         one = _reader(kind, target)
-        found = [call_cluster(place, one)] if target.name else call_cluster(place, all_)
+        found = [call_cluster(place, one)] if target.name else call_cluster(place, list_objects)
         for i, obj in enumerate(found):
             if i:
                 echo(SEPARATOR)
@@ -155,9 +155,9 @@ def _delete(kind: Kind) -> click.Command:
         targets = _deletion_targets(kind, path, target)
 
         async def deleted(client: Client) -> list[Failure]:
-            return [e for t in targets if (e := await one(client, t)) is not None]
+            return [e for t in targets if (e := await delete_one(client, t)) is not None]
 
-        async def one(client: Client, each: Target) -> Failure | None:
+        async def delete_one(client: Client, each: Target) -> Failure | None:
             ref = Ref(kind, each.inside(client), each.name)
             try:
                 obj = await read(client, ref)

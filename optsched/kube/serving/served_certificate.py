@@ -61,4 +61,4 @@ class ServedCertificate:
             return self.present(credentials)
         except (ssl.SSLError, ValueError) as e:
             pair = f"{files.certificate} and {files.key}"
-            raise CertificateError(f"{pair} are no certificate and its key in PEM: {e}") from e
+            raise CertificateError(f"{pair} are no certificate and its key in PEM") from e

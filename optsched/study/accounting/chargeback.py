@@ -225,7 +225,7 @@ class Usage:
     milli: int
     cpu_m: int
 
-    def held(self, until_ms: int, ran_ms: int | None) -> Amounts:
+    def amounts_until(self, until_ms: int, ran_ms: int | None) -> Amounts:
         """Return what it held, and what of it before its gang ran. ran_ms: None if it never ran."""
         held_ms = max(until_ms - self.since_ms, 0)
         before_ms = held_ms if ran_ms is None else min(max(ran_ms - self.since_ms, 0), held_ms)
@@ -299,9 +299,9 @@ class Charging:
         found = dict(self._found)
         for job in self._jobs.values():
             for seat in job.seats.values():
-                found[job.payer] += seat.held(end_ms, job.since_ms)
+                found[job.payer] += seat.amounts_until(end_ms, job.since_ms)
         for payer, seat, leaves_ms in self._staying:
-            held = seat.held(min(leaves_ms, end_ms), seat.since_ms)
+            held = seat.amounts_until(min(leaves_ms, end_ms), seat.since_ms)
             found[payer] += replace(held, evicted=held.held)
         return Chargeback(tuple(Charge(*payer, found[payer]) for payer in sorted(found)))
 
@@ -322,7 +322,7 @@ class Charging:
             job.seats[place.task] = Usage(since_ms, milli, amount_of(shape.request, CPU))
 
     def _rise(self, job: _Job, tasks: Iterable[str]) -> None:
-        held = (job.seats.pop(task).held(self._now_ms, job.since_ms) for task in tasks)
+        held = (job.seats.pop(task).amounts_until(self._now_ms, job.since_ms) for task in tasks)
         self._found[job.payer] = sum(held, self._found[job.payer])
 
     def _start_grace_period(self, job: _Job, tasks: Iterable[str], cause: str) -> None:
@@ -391,17 +391,17 @@ class _Watched:
         left = [key for key, (task, _) in self.seats.items() if _has_left_node(task, held.get(key))]
         if gang is not None and self._has_fallen(gang):
             lost = sum(self._lost(key, now_ms) for key in left)
-            is_node = any(_is_not_ready(self.seats[key][0].node, snapshot) for key in left)
+            is_node = any(_is_node_down(self.seats[key][0].node, snapshot) for key in left)
             self.found += Amounts(failed=lost) if is_node else Amounts(evicted=lost)
         for key in left:
-            self.found += self.seats.pop(key)[1].held(now_ms, self.ran_ms)
+            self.found += self.seats.pop(key)[1].amounts_until(now_ms, self.ran_ms)
         for key in held.keys() - self.seats.keys():
             self.seats[key] = held[key], self._task_usage(held[key], snapshot)
         self._run(gang)
 
     def standing(self, until_ms: int) -> Amounts:
         """Return the charges of tasks that still run."""
-        held = (seat.held(until_ms, self.ran_ms) for _, seat in self.seats.values())
+        held = (seat.amounts_until(until_ms, self.ran_ms) for _, seat in self.seats.values())
         return sum(held, Amounts())
 
     def _has_fallen(self, gang: Gang) -> bool:
@@ -434,7 +434,7 @@ def _has_left_node(before: Task, now: Task | None) -> bool:
     return now is None or (before.uid, before.node) != (now.uid, now.node)
 
 
-def _is_not_ready(name: str, snapshot: Snapshot) -> bool:
+def _is_node_down(name: str, snapshot: Snapshot) -> bool:
     node = snapshot.node_by_name.get(name)
     return node is None or not node.ready
 

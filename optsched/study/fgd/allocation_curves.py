@@ -35,10 +35,10 @@ def _curve(arrived: I64, allocated: I64, total_milli: int) -> list[float]:
     num_gpu = total_milli // 1000
     bucket = np.rint(arrived / num_gpu / 10)
     percent = np.array([round(a / num_gpu / 10, 2) for a in allocated.tolist()])
-    return [_mean_at(percent, bucket, at) for at in range(LAST + 1)]
+    return [_mean_percent(percent, bucket, at) for at in range(LAST + 1)]
 
 
-def _mean_at(percent: F64, bucket: F64, at: int) -> float:
+def _mean_percent(percent: F64, bucket: F64, at: int) -> float:
     inside = percent[bucket == at]
     if not len(inside):
         inside = percent[np.abs(bucket - at) <= 1]

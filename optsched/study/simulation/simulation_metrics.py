@@ -314,7 +314,7 @@ class Measuring:
             case Finish():
                 self._finish(event)
             case NodeTurn(node=node, change=change):
-                self._nodes.set_ready(node, is_up=change == "up")
+                self._nodes.mark_node(node, is_up=change == "up")
             case Held():
                 self._session(event)
 
@@ -537,7 +537,7 @@ class _Nodes:
             self._idle -= sign * each * len(place.gpus)
             self._update_fragmentation(node)
 
-    def set_ready(self, name: str, *, is_up: bool) -> None:
+    def mark_node(self, name: str, *, is_up: bool) -> None:
         """Mark a node as failed or ready."""
         if is_up is (name in self._up):
             return

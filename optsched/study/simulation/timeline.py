@@ -272,11 +272,11 @@ class TimelineBuilder:
         if isinstance(event, Move):
             self._end_stays(job, [p.task for p in event.places], MOVED)
         for place in event.places:
-            self._open[job][place.task] = self._make_stay(job, place, event.at_ms)
+            self._open[job][place.task] = self._task_stay(job, place, event.at_ms)
         if isinstance(event, Start):
             self._since[job] = event.at_ms
 
-    def _make_stay(self, job: int, place: Place, at_ms: int) -> Stay:
+    def _task_stay(self, job: int, place: Place, at_ms: int) -> Stay:
         shape = self._tasks[place.task].shape
         node = self._node[place.node]
         number = self._lanes.number[node]
