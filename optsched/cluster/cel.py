@@ -250,7 +250,7 @@ class _Parser:
         if name == "device":
             self._expect(".")
             return _part_of_device(self._read_token("name"))
-        if name in ("quantity", "key_exists") and self._accept("("):
+        if name in ("quantity", "has") and self._accept("("):
             inner = self._disjunction()
             self._expect(")")
             return _quantity(inner) if name == "quantity" else _key_exists(inner)

@@ -116,7 +116,7 @@ ABOUT: dict[str, frozenset[str]] = {
     "volume-zone": frozenset({"claims"}),
     "volume-limits": frozenset({"claims"}),
     "device-claims": frozenset({"devices"}),
-    "deviceshare": frozenset({"shared_gpus"}),
+    "deviceshare": frozenset({"cards"}),
     "host-ports": frozenset({"host_ports"}),
     "pod-affinity": frozenset({"pod_affinity", "pod_anti_affinity"}),
     "topology-spread": frozenset({"spread", "node_affinity"}),
