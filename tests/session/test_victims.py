@@ -176,7 +176,7 @@ def test_a_queue_takes_back_what_is_due_to_it_and_no_more():
 
 
 @pytest.mark.parametrize("engine", ["cpsat", "none"])
-@pytest.mark.parametrize(("lender", "leaving"), [("a", False), ("guest", True)])
+@pytest.mark.parametrize(("lender", "with_terminating"), [("a", False), ("guest", True)])
 def test_siblings_evict_each_other_only_for_what_is_due_to_one_of_them(
     engine: str, lender: str, with_terminating: bool
 ):
