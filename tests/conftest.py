@@ -20,7 +20,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Choose the profile before tests are collected: their settings build on it."""
     if config.getoption("--hypothesis-profile") is not None:
         return
-    is_fixed = EFFORT == 1 and config.getoption("--hypothesis-seed") is None
+    is_fixed = EFFORT <= 1 and config.getoption("--hypothesis-seed") is None
     # A machine under load is slow: that is no finding.
     settings.register_profile(
         "ours",

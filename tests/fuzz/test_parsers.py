@@ -13,12 +13,12 @@ from optsched.units.cron import CronError, parse_timetable
 from tests.fuzz.mutations import MOST, mutate_object, mutate_text
 from tests.fuzz.parsers import PARSERS, Parser, as_json, of_text, texts
 from tests.fuzz.run import COUNTED, StepsError, check, check_many, input_of
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-NUM_INPUTS = 2 * COUNTED * EFFORT
+NUM_INPUTS = num_examples(2 * COUNTED)
 SEED = 0
 
 

@@ -14,13 +14,13 @@ from tests.oracle.minimise import minimised
 from tests.oracle.proofs import check_starvation, model_of, worker
 from tests.oracle.runner import run_cases
 from tests.oracle.sessions import Worth, decide, first_loss, policy_of, snapshot_of
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 
 SEED, COUNT = 15, 60
 
 
 def test_nothing_is_found():
-    tally = run_cases(SEED, range(COUNT * EFFORT))
+    tally = run_cases(SEED, range(num_examples(COUNT)))
     assert {family for family, _ in tally.runs} == set(FAMILIES)
     found = [
         f"{finding.kind}: make oracle SEED={SEED} ONLY={case.number} ({finding.model})"

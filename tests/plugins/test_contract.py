@@ -41,7 +41,7 @@ from optsched.session.session import without_gangs
 from optsched.solver.greedy.plugins import GreedyPlugins
 from optsched.solver.model.node_masks import allowed_nodes
 from tests.support.contests import CONSTRAINTS, contests
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 from tests.support.engines import Bench
 from tests.support.pages import ROOT
 from tests.support.small import best_values
@@ -138,7 +138,7 @@ own_rules = pytest.mark.parametrize("rule", OWN.values(), ids=OWN)
 
 def examples(number: int) -> settings:
     return settings(
-        max_examples=number * EFFORT,
+        max_examples=num_examples(number),
         deadline=None,
         phases=set(Phase) - {Phase.explain},  # it takes minutes and says little here
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -41,7 +41,7 @@ from tests.formats.objects import (
     pod,
     queue,
 )
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 from tests.support.engines import assert_optimum, assert_rows_as_verified
 from tests.support.small import cluster, gang
 from tests.support.small import node as small_node
@@ -359,12 +359,12 @@ def random_claims(rng: np.random.Generator) -> Snapshot:
     return replace(snapshot, devices=Devices(dict(sorted(claims.items())), CLASSES, there))
 
 
-@pytest.mark.parametrize("seed", range(40 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(40)))
 def test_the_optimum_is_what_trying_everything_finds(seed: int) -> None:
     assert_optimum(random_claims(np.random.default_rng(seed)), RuleSet.of(Gang(), DeviceClaims()))
 
 
-@pytest.mark.parametrize("seed", range(80 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(80)))
 def test_rows_allow_just_what_the_verifier_accepts(seed: int) -> None:
     rng = np.random.default_rng(seed)
     snapshot = random_claims(rng)

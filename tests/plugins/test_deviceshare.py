@@ -19,7 +19,7 @@ from optsched.plugins.ruleset import RuleSet
 from optsched.policy import PolicyError, parse_policy
 from optsched.problem.compile import compile_problem
 from optsched.session.cards import with_cards
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 from tests.support.engines import Bench, assert_optimum, assert_rows_as_verified, reason
 from tests.support.small import cluster, gang, node, running
 
@@ -224,12 +224,12 @@ def random_cards(rng: np.random.Generator) -> Snapshot:
     return cluster(nodes, [*gangs, replace(resident, tasks=(running(resident.tasks[0], at),))])
 
 
-@pytest.mark.parametrize("seed", range(25 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(25)))
 def test_the_optimum_is_what_trying_everything_finds(seed: int) -> None:
     assert_optimum(random_cards(np.random.default_rng(seed)), RULES)
 
 
-@pytest.mark.parametrize("seed", range(60 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(60)))
 def test_rows_allow_just_what_the_verifier_accepts(seed: int) -> None:
     rng = np.random.default_rng(seed)
     assert_rows_as_verified(rng, random_cards(rng), RuleSet.of(VGPU), [None, "n0", "n1"])
@@ -238,7 +238,7 @@ def test_rows_allow_just_what_the_verifier_accepts(seed: int) -> None:
 # --- MIG -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(40 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(40)))
 def test_slices_of_a_gpu_are_those_of_one_geometry(seed: int) -> None:
     rng = np.random.default_rng(seed)
     card = cut(shared_gpus(400, sharers=9)[0])

@@ -19,7 +19,7 @@ from optsched.plugins.ruleset import RuleSet
 from optsched.policy import PolicyError, parse_policy
 from optsched.session.cards import with_cards
 from tests.plugins.test_deviceshare import host, many, placed, shared_gpus, vgpu
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 from tests.support.engines import Bench, assert_optimum, assert_rows_as_verified, reason
 from tests.support.small import cluster, gang, running
 
@@ -139,12 +139,12 @@ def random_npus(rng: np.random.Generator) -> Snapshot:
     return cluster(nodes, [*gangs, replace(resident, tasks=(running(resident.tasks[0], at),))])
 
 
-@pytest.mark.parametrize("seed", range(25 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(25)))
 def test_the_optimum_is_what_trying_everything_finds(seed: int) -> None:
     assert_optimum(random_npus(np.random.default_rng(seed)), RULES)
 
 
-@pytest.mark.parametrize("seed", range(60 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(60)))
 def test_rows_allow_just_what_the_verifier_accepts(seed: int) -> None:
     rng = np.random.default_rng(seed)
     assert_rows_as_verified(rng, random_npus(rng), RuleSet.of(NPU), [None, "n0", "n1"])
@@ -163,7 +163,7 @@ def can_be_had(tasks: Sequence[Sequence[int]], number: int) -> bool:
     return not parts
 
 
-@pytest.mark.parametrize("seed", range(60 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(60)))
 def test_parts_fit_just_where_some_way_of_dealing_them_does(seed: int) -> None:
     rng = np.random.default_rng(seed)
     number = int(rng.integers(1, 4))

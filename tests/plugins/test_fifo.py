@@ -27,7 +27,7 @@ from optsched.session.session import Surroundings, run_session
 from optsched.solver import portfolio
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 from tests.support.engines import Bench, allocations, placed_by_gang, reason
 from tests.support.small import (
     CPU,
@@ -167,7 +167,7 @@ RULES_OF = [a.rule for a in RULES.active]
 
 
 @pytest.mark.parametrize("most_direct", [-1, 10**6])
-@pytest.mark.parametrize("seed", range(40 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(40)))
 def test_both_encodings_reach_the_optimum(
     seed: int, most_direct: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,7 +182,7 @@ def test_both_encodings_reach_the_optimum(
     assert tuple(r.value for r in answer.results) == best
 
 
-@pytest.mark.parametrize("seed", range(30 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(30)))
 def test_gangs_that_the_greedy_plan_decides_keep_their_place_in_line(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from optsched.plugins.gangs.gang import Gang
 from optsched.plugins.ordering.finish_time_fair import FinishTimeFair, ratios
 from optsched.plugins.ruleset import RuleSet
 from optsched.problem.compile import compile_problem
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 from tests.support.engines import Bench, binds
 from tests.support.small import best_values, cluster, gang, node, running, shape
 
@@ -87,7 +87,7 @@ def random_waits(seed: int) -> Snapshot:
     return cluster(nodes, gangs, now_ms=50_000)
 
 
-@pytest.mark.parametrize("seed", range(15 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(15)))
 def test_the_solver_reaches_what_the_best_plan_reaches(seed: int) -> None:
     bench = Bench.of(random_waits(seed), RULES, LEVELS)
     answer = bench.improved()

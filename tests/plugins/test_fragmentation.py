@@ -29,7 +29,7 @@ from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.scores.nodeorder import NodeOrder
 from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 from tests.support.engines import Bench
 from tests.support.shared import shared
 from tests.support.small import best_values, cluster, gang, node, running, shape
@@ -126,7 +126,7 @@ def random_gpus(rng: np.random.Generator) -> Snapshot:
     return cluster(nodes, [*gangs, replace(asks, tasks=(running(asks.tasks[0], "n0"),))])
 
 
-@pytest.mark.parametrize("seed", range(15 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(15)))
 def test_the_solver_leaves_as_little_as_any_plan(seed: int) -> None:
     bench = Bench.of(random_gpus(np.random.default_rng(seed)), RULES, LEVELS)
     answer = bench.improved()

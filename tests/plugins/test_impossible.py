@@ -39,7 +39,7 @@ from optsched.plugins.shares.guarantee import Guarantee
 from optsched.plugins.shares.proportion import Proportion
 from optsched.plugins.topology.pod_affinity import PodAffinity
 from optsched.session.decompile import pending_of
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 from tests.support.engines import Bench
 from tests.support.small import CPU, GPU, HOST, ZONE, cluster, gang
 from tests.support.small import node as small_node
@@ -58,7 +58,7 @@ RULES = RuleSet.of(
 SPOT = (Taint("spot", "", TaintEffect.NO_SCHEDULE),)
 WEB = (HostPort("TCP", "0.0.0.0", 80),)
 APART = LabelSelector((Requirement("app", Operator.IN, ("apart",)),))
-NUMBER = 300 * EFFORT
+NUMBER = num_examples(300)
 
 
 # --- random clusters -----------------------------------------------------------------------------

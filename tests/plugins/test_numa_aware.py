@@ -19,7 +19,7 @@ from optsched.plugins.scores.binpack import Binpack
 from optsched.policy import parse_policy
 from optsched.problem.compile import compile_problem
 from optsched.session.cards import with_cards
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 from tests.support.engines import Bench, assert_optimum, assert_rows_as_verified, binds, reason
 from tests.support.small import cluster, gang, node, running, shape
 
@@ -134,7 +134,7 @@ def test_gpus_without_a_place_are_not_looked_at() -> None:
     assert placed(cluster([made], [many(asks(1, 4), 1)])) == 1
 
 
-@pytest.mark.parametrize("seed", range(40 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(40)))
 def test_packing_is_what_trying_every_split_finds(seed: int) -> None:
     rng = np.random.default_rng(seed)
     number = int(rng.integers(1, 4))
@@ -292,12 +292,12 @@ def random_hosts(rng: np.random.Generator) -> Snapshot:
     return cluster(nodes, gangs)
 
 
-@pytest.mark.parametrize("seed", range(25 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(25)))
 def test_the_optimum_is_what_trying_everything_finds(seed: int) -> None:
     assert_optimum(random_hosts(np.random.default_rng(seed)), RULES)
 
 
-@pytest.mark.parametrize("seed", range(60 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(60)))
 def test_rows_allow_just_what_the_verifier_accepts(seed: int) -> None:
     rng = np.random.default_rng(seed)
     assert_rows_as_verified(

@@ -31,7 +31,7 @@ from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.verification.verify import verify_actions
 from tests.support.checker import CHECKS, Checker
 from tests.support.contests import CONSTRAINTS, contests
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 from tests.support.engines import Bench, allocations
 from tests.support.small import CPU, ZONE, cluster, gang, node, running, shape
 
@@ -564,7 +564,7 @@ def any_plans(draw: DrawFn, snapshot: Snapshot) -> list[Allocate]:
 
 def examples(number: int) -> settings:
     return settings(
-        max_examples=number * EFFORT,
+        max_examples=num_examples(number),
         deadline=None,
         phases=set(Phase) - {Phase.explain},
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -11,7 +11,7 @@ from optsched.cluster.decisions import LevelStatus
 from optsched.plugins.gangs.gang import Gang
 from optsched.plugins.ordering.shortest_remaining import YEAR_MS, ShortestRemaining, runs_a_year
 from optsched.plugins.ruleset import RuleSet
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 from tests.support.engines import Bench, binds
 from tests.support.small import best_values, cluster, gang, node, shape
 
@@ -64,7 +64,7 @@ def random_lengths(seed: int) -> Snapshot:
     return cluster(nodes, gangs)
 
 
-@pytest.mark.parametrize("seed", range(15 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(15)))
 def test_the_solver_reaches_what_the_best_plan_reaches(seed: int) -> None:
     bench = Bench.of(random_lengths(seed), RULES, LEVELS)
     answer = bench.improved()

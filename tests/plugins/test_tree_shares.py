@@ -22,7 +22,7 @@ from optsched.problem.compile import compile_problem
 from tests.plugins.test_contract import examples
 from tests.plugins.test_fairness import contests_of_queues
 from tests.support.contests import contests
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 from tests.support.engines import Bench
 from tests.support.small import CPU, GPU, cluster, gang, node, shape
 from tests.support.trees import Tree
@@ -161,7 +161,7 @@ def _nothing(problem) -> np.ndarray:
     return np.zeros(problem.queues.guarantee.shape)
 
 
-@pytest.mark.parametrize("seed", range(60 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(60)))
 def test_what_is_due_sums_to_no_more_than_there_is(seed):
     problem = compile_problem(Tree(seed).snapshot())
     contest = contest_of(

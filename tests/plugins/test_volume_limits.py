@@ -29,7 +29,7 @@ from tests.formats.objects import (
     thing,
     volume,
 )
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 from tests.support.engines import assert_optimum, assert_rows_as_verified
 from tests.support.small import cluster, gang, running, shape
 from tests.support.small import node as small_node
@@ -282,12 +282,12 @@ def random_volumes(rng: np.random.Generator) -> Snapshot:
     return replace(cluster(nodes, [*gangs, there]), claims=claims)
 
 
-@pytest.mark.parametrize("seed", range(60 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(60)))
 def test_the_optimum_is_what_trying_everything_finds(seed: int) -> None:
     assert_optimum(random_volumes(np.random.default_rng(seed)), RuleSet.of(Gang(), VolumeLimits()))
 
 
-@pytest.mark.parametrize("seed", range(200 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(200)))
 def test_rows_allow_just_what_the_verifier_accepts(seed: int) -> None:
     rng = np.random.default_rng(seed)
     snapshot = random_volumes(rng)

@@ -17,7 +17,7 @@ from optsched.plugins.shares.shares_by_name import shares_by_name
 from optsched.plugins.shares.weighted_shares import fill, supply_of
 from optsched.plugins.verification.world import World
 from optsched.problem.compile import compile_problem
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 from tests.support.small import CPU, GPU, cluster, gang, node, running, shape
 from tests.support.trees import Tree, changed_by_victims, disagreements
 
@@ -147,7 +147,7 @@ def test_a_pod_that_moves_counts_once() -> None:
 # --- many ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("batch", range(8 * EFFORT))
+@pytest.mark.parametrize("batch", range(num_examples(8)))
 def test_engine_and_verifier_agree_to_the_unit(batch: int) -> None:
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
         tree = Tree(seed)
@@ -156,7 +156,7 @@ def test_engine_and_verifier_agree_to_the_unit(batch: int) -> None:
         assert changed_by_victims(tree, snapshot) == [], seed
 
 
-@pytest.mark.parametrize("batch", range(4 * EFFORT))
+@pytest.mark.parametrize("batch", range(num_examples(4)))
 def test_shares_of_a_resource_sum_to_no_more_than_there_is(batch: int) -> None:
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
         problem = compile_problem(Tree(seed).snapshot())
@@ -170,7 +170,7 @@ def test_shares_of_a_resource_sum_to_no_more_than_there_is(batch: int) -> None:
         assert (own <= most).all(), seed
 
 
-@pytest.mark.parametrize("seed", range(200 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(200)))
 def test_shares_are_the_exact_ones_rounded_to_a_unit(seed: int) -> None:
     """The exact level is found here by bisection in fractions."""
     rng = np.random.default_rng(seed)

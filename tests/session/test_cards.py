@@ -21,7 +21,7 @@ from optsched.session.cards import with_cards
 from optsched.session.session import run_session
 from tests.conformance.play import alone, solving
 from tests.plugins.test_deviceshare import RULES, host, random_cards, shared_gpus, vgpu
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 from tests.support.engines import Bench
 from tests.support.small import cluster, gang, node, running
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from optsched.session.session import Surroundings
 
 
-@pytest.mark.parametrize("seed", range(20 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(20)))
 def test_what_is_dealt_is_what_was_asked_for_and_no_card_gives_more_than_it_has(seed: int) -> None:
     bench = Bench.of(random_cards(np.random.default_rng(seed)), RULES, ("admission", "tasks"))
     snapshot = bench.problem.snapshot

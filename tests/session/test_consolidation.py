@@ -20,7 +20,7 @@ from optsched.policy.load import parse_policy
 from optsched.session.session import Surroundings, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 from tests.support.small import GPU, HOST, cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def random_world(seed: int, late: int) -> World:
     return World(nodes(4), gangs, [], late)
 
 
-@pytest.mark.parametrize("seed", range(20 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(20)))
 def test_whatever_moves_nobody_is_lost_and_it_ends(seed: int) -> None:
     world = random_world(seed, late=seed % 3)
     ran = sum(bool(t.node) for g in world.gangs.values() for t in g.tasks)

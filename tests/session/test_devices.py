@@ -18,7 +18,7 @@ from optsched.solver.cpsat.process import InProcess
 from tests.plugins.test_device_claims import random_claims
 from tests.plugins.test_deviceshare import random_cards
 from tests.support.devices import random_parts, wrong_with_devices
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +53,7 @@ SHARING = policy("gpus")
 CLAIMING = policy("devices")
 
 
-@pytest.mark.parametrize("seed", range(30 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(30)))
 @pytest.mark.parametrize(
     ("made", "by"),
     [(random_cards, SHARING), (random_claims, CLAIMING), (random_parts, CLAIMING)],

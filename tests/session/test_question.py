@@ -39,7 +39,7 @@ from optsched.session.question import (
 from optsched.session.session import Surroundings, run_session
 from optsched.solver.cpsat.level_model import Limits
 from tests.support.changes import history
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 from tests.support.small import cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def just_bound(snapshot: Snapshot) -> Snapshot:
     )
 
 
-@settings(max_examples=25 * EFFORT, deadline=None)
+@settings(max_examples=num_examples(25), deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 1000), st.sampled_from(SHIPPED))
 def test_tasks_that_begin_and_time_that_passes_change_no_plan(
     seed: int, pause_ms: int, policy: str
@@ -90,7 +90,7 @@ def test_tasks_that_begin_and_time_that_passes_change_no_plan(
     assert answer(after, policy) == answer(before, policy)
 
 
-@settings(max_examples=25 * EFFORT, deadline=None)
+@settings(max_examples=num_examples(25), deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(SHIPPED))
 def test_the_same_question_has_the_same_answer(seed: int, policy: str) -> None:
     before, after = two_in_a_row(seed)
@@ -98,7 +98,7 @@ def test_the_same_question_has_the_same_answer(seed: int, policy: str) -> None:
     assert answer(after, policy) == answer(before, policy)
 
 
-@settings(max_examples=50 * EFFORT, deadline=None)
+@settings(max_examples=num_examples(50), deadline=None)
 @given(st.integers(0, 2**32))
 def test_what_leads_to_another_plan_is_another_question(seed: int) -> None:
     before, after = two_in_a_row(seed)

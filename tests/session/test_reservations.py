@@ -17,7 +17,7 @@ from optsched.session.reserving import HOLD_MS, is_held
 from optsched.session.session import Surroundings
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 from tests.support.small import GPU, gang, node, running, shape
 from tests.support.virtual import Virtual, lasting
 
@@ -302,7 +302,7 @@ def test_who_starts_beside_another_does_not_wait_for_those_behind(engine):
 
 @engines
 @settings(
-    max_examples=8 * EFFORT,
+    max_examples=num_examples(8),
     deadline=None,
     phases=set(Phase) - {Phase.explain},
     suppress_health_check=[HealthCheck.too_slow],

@@ -24,7 +24,7 @@ from optsched.solver.cpsat.process import DIED, OVER_TIME, InProcess, Solved, Wo
 from optsched.solver.portfolio import DIRECT, GREEDY, IDEAL, NO_SOLVER
 from optsched.solver.solution_check import INVALID_SOLUTION
 from tests.support.changes import history
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 from tests.support.small import CPU, cluster, gang, node, random_cluster, shape
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def test_the_policys_budget_is_what_the_solver_may_spend() -> None:
 # --- the same again ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(12 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(12)))
 def test_the_same_cluster_gets_the_same_plan(seed: int) -> None:
     snapshot = random_cluster(np.random.default_rng(seed), related=seed % 2 == 0)
     first, second = (decide(snapshot, InProcess()) for _ in range(2))
@@ -159,7 +159,7 @@ def test_the_same_cluster_gets_the_same_plan(seed: int) -> None:
     assert verify_actions(held, first.actions, POLICY.rules) == []
 
 
-@pytest.mark.parametrize("seed", range(6 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(6)))
 def test_an_earlier_problem_changes_nothing_but_the_cost(seed: int) -> None:
     previous = None
     for snapshot in history(np.random.default_rng(seed), 6):

@@ -17,7 +17,7 @@ from optsched.policy import SolverKind, load_policy
 from optsched.session.session import Surroundings, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 from tests.support.small import cluster, gang, network, node, shape, with_network
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def spread(rng: np.random.Generator, gangs: list[Gang], nodes: list[Node]) -> li
     return [runs(g, *(room.pop() for t in g.tasks if room and rng.random() < 0.85)) for g in gangs]
 
 
-@pytest.mark.parametrize("seed", range(60 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(60)))
 @pytest.mark.parametrize("policy", [SOLVED, GREEDY], ids=["solved", "greedy"])
 def test_no_plan_breaks_a_gang_apart(policy: object, seed: int) -> None:
     report = decide(random_contest(np.random.default_rng(seed)), policy)

@@ -26,7 +26,7 @@ from tests.solver.preemption.sequential.test_victim_choice import (
     with_claims,
     with_relations,
 )
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 
 MODEL = """
 apiVersion: optsched.io/v1alpha1
@@ -53,7 +53,7 @@ WORLDS = {
 }
 
 
-@pytest.mark.parametrize("seed", range(40 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(40)))
 @pytest.mark.parametrize("world", WORLDS)
 def test_room_is_made_and_taken(world: str, seed: int) -> None:
     rng = np.random.default_rng(70_000 + seed)

@@ -14,7 +14,7 @@ from optsched.formats.snapshots.writer import encode, write_bundle
 from optsched.formats.traces.openb_cluster import read_openb
 from optsched.study.generators.gpu_clusters import GpuCluster
 from tests.formats.objects import node, pod
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 from tests.support.strategies import snapshots
 
 if TYPE_CHECKING:
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.slow
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60 * EFFORT)
+@settings(
+    suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=num_examples(60)
+)
 @given(snapshots())
 def test_what_is_encoded_is_read_as_the_same_snapshot(snapshot: Snapshot):
     found = assemble(encode(snapshot))
@@ -32,7 +34,9 @@ def test_what_is_encoded_is_read_as_the_same_snapshot(snapshot: Snapshot):
 
 
 @pytest.mark.slow
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=30 * EFFORT)
+@settings(
+    suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=num_examples(30)
+)
 @given(snapshots())
 def test_objects_are_json_and_every_one_has_a_name_of_its_own(snapshot: Snapshot):
     objects = encode(snapshot)
@@ -45,7 +49,7 @@ def test_objects_are_json_and_every_one_has_a_name_of_its_own(snapshot: Snapshot
 @settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
     deadline=None,
-    max_examples=10 * EFFORT,
+    max_examples=num_examples(10),
 )
 @given(snapshot=snapshots())
 def test_a_bundle_is_an_instance(tmp_path: Path, name: str, snapshot: Snapshot):

@@ -32,7 +32,7 @@ from tests.formats.objects import (
     volume,
 )
 from tests.kube.cluster import Objects, key_of, kind_of
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 
 if TYPE_CHECKING:
     from optsched.cluster.snapshot import Gang, Snapshot
@@ -309,7 +309,7 @@ def fields_of(snapshot: Snapshot) -> tuple[object, ...]:
     return tuple(map(id, (*parts, snapshot.topology, snapshot.sharding, snapshot.devices)))
 
 
-@settings(max_examples=120 * EFFORT, deadline=None)
+@settings(max_examples=num_examples(120), deadline=None)
 @given(st.data())
 def test_what_is_kept_is_what_would_be_read_anew(data: st.DataObject):
     cluster = Cluster()

@@ -15,7 +15,7 @@ from optsched.kube.client.interfaces import Ref
 from optsched.kube.runtime.leader_election import Elector, LeaseTimes
 from optsched.kube.runtime.lifecycle import identity
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -237,7 +237,7 @@ async def test_it_keeps_leading_and_tells_what_fails() -> None:
     assert a.is_leading
 
 
-@settings(max_examples=50 * EFFORT, deadline=None)
+@settings(max_examples=num_examples(50), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(["", "refuse", "lose"]))))
 def test_never_two_lead(steps: list[tuple[str, str]]) -> None:
     town = Town()

@@ -38,7 +38,7 @@ from tests.formats.objects import (
     pod,
 )
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -376,7 +376,7 @@ class Events:
                 pass
 
 
-@settings(max_examples=100 * EFFORT, deadline=None)
+@settings(max_examples=num_examples(100), deadline=None)
 @given(
     st.lists(ERRORS, max_size=12),
     st.lists(ERRORS, max_size=4),

@@ -23,7 +23,7 @@ from optsched.session.session import Surroundings, run_session
 from tests.formats.objects import group, node, pod, queue
 from tests.kube.cluster import key_of, kind_of
 from tests.kube.fakes import FakeApi, FakeClock, ref_of, running, waiting
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -202,7 +202,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=60 * EFFORT, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 @example(
     [
         ("arrive", ("a", 8)),

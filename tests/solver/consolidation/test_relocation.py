@@ -18,7 +18,7 @@ from optsched.session.session import Surroundings, run_session
 from optsched.solver.consolidation import stage
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 from tests.support.small import GPU, cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
@@ -391,7 +391,7 @@ def assert_fits_at_the_end(snapshot: Snapshot, plan: Plan) -> None:
         assert sum(size[key] for key, where in at.items() if where == n.name) <= 4
 
 
-@pytest.mark.parametrize("seed", range(60 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(60)))
 def test_as_few_move_as_can_be(seed: int) -> None:
     snapshot = random_fragments(np.random.default_rng(seed))
     without = decide(snapshot, "enqueue, allocate, backfill")

@@ -22,7 +22,7 @@ from optsched.solver.greedy.pipeline import GreedyOptions, run_greedy
 from optsched.solver.greedy.placement import PlacementState
 from optsched.solver.greedy.preemption import GreedyPreemption
 from tests.support.contests import Most, crowds
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 from tests.support.small import CPU, cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ RELATED = frozenset({"pod_affinity", "pod_anti_affinity", "spread", "host_ports"
 
 def examples(number: int) -> settings:
     return settings(
-        max_examples=number * EFFORT,
+        max_examples=num_examples(number),
         deadline=None,
         derandomize=True,
         phases=(Phase.explicit, Phase.generate),

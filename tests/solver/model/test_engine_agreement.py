@@ -35,7 +35,7 @@ from optsched.solver.cpsat import level_search as cpsat_levels
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from optsched.solver.greedy.pipeline import GreedyOptions, run_greedy
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 from tests.support.small import actions_of, best_values, random_cluster
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def solved(setting, monkeypatch: pytest.MonkeyPatch, most_direct: int):
     )
 
 
-@pytest.mark.parametrize("seed", range(60 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(60)))
 def test_direct_encoding_reaches_the_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpsat_levels, "LEAST_RELAXED", 100 * (seed % 2))
     monkeypatch.setattr(cpsat_levels, "LEAST_ROUNDS", 1500 * (seed % 4))
@@ -100,7 +100,7 @@ def test_direct_encoding_reaches_the_optimum(seed: int, monkeypatch: pytest.Monk
     assert all(r.status is LevelStatus.OPTIMAL for r in answer.results)
 
 
-@pytest.mark.parametrize("seed", range(60 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(60)))
 def test_configurations_reach_the_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     made = setting(1000 + seed, related=False)
     problem, rules, _, levels, _ = made
@@ -110,7 +110,7 @@ def test_configurations_reach_the_optimum(seed: int, monkeypatch: pytest.MonkeyP
     assert tuple(r.value for r in answer.results) == best
 
 
-@pytest.mark.parametrize("seed", range(60 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(60)))
 def test_bounds_hold(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     made = setting(2000 + seed, related=seed % 2 == 0)
     problem, rules, _, levels, _ = made
@@ -128,13 +128,13 @@ def test_bounds_hold(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
             assert result.bound is not None
 
 
-@pytest.mark.parametrize("seed", range(300 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(300)))
 def test_greedy_never_breaks_a_rule(seed: int) -> None:
     problem, rules, _, _, decisions = setting(3000 + seed, related=seed % 2 == 0)
     assert not verify_actions(problem.snapshot, actions_of(problem, decisions), rules)
 
 
-@pytest.mark.parametrize("seed", range(40 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(40)))
 def test_answers_never_fall_behind_the_greedy_plan(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ from optsched.plugins.shares.capability import Capability
 from optsched.plugins.topology.network_topology import NetworkTopology
 from optsched.problem.arrays import UNPLACED
 from optsched.solver import portfolio
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 from tests.support.engines import Bench
 from tests.support.small import (
     best_values,
@@ -52,7 +52,7 @@ def values(bench: Bench, answer: portfolio.Answer) -> tuple[int, ...]:
     return tuple(r.value for r in answer.results)
 
 
-@pytest.mark.parametrize("seed", range(80 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(80)))
 def test_node_by_node_is_exact(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(portfolio, "BEST_DIRECT", 10**6)
     bench = bench_of(seed)
@@ -62,7 +62,7 @@ def test_node_by_node_is_exact(seed: int, monkeypatch: pytest.MonkeyPatch) -> No
     assert all(r.status is LevelStatus.OPTIMAL for r in answer.results)
 
 
-@pytest.mark.parametrize("seed", range(300 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(300)))
 def test_the_pipeline_keeps_together_what_belongs_together(seed: int) -> None:
     bench = bench_of(1000 + seed)
     assert bench.broken(bench.greedy()) == []
@@ -72,7 +72,7 @@ NOTHING_TO_DECIDE = 200
 """A cluster in which no gang is left for the model."""
 
 
-@pytest.mark.parametrize("seed", sorted({*range(80 * EFFORT), NOTHING_TO_DECIDE}))
+@pytest.mark.parametrize("seed", sorted({*range(num_examples(80)), NOTHING_TO_DECIDE}))
 def test_node_classes_are_exact_over_gangs(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(portfolio, "BEST_DIRECT", -1)
     monkeypatch.setattr(portfolio, "MOST_DIRECT", -1)

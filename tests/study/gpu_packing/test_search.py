@@ -12,7 +12,7 @@ from optsched.study.gpu_packing.node_pool import Layout, Pool, empty_layout
 from optsched.study.gpu_packing.rounding import rounded
 from optsched.study.gpu_packing.search import Effort, allocate
 from tests.study.gpu_packing.pools import most_by_trying, pool, pools, wrong_with
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 
 
 def some_pool(num_nodes: int) -> Pool:
@@ -30,7 +30,7 @@ def some_pool(num_nodes: int) -> Pool:
     return pool(classes, [kinds[n % 2] for n in range(num_nodes)])
 
 
-@settings(max_examples=15 * EFFORT)
+@settings(max_examples=num_examples(15))
 @given(pools())
 def test_the_best_of_small_pools_is_found(small: Pool) -> None:
     ticks = count()

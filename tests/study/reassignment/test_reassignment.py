@@ -24,12 +24,12 @@ from optsched.study.reassignment.solve_reassignment import (
     quick_reassignment,
     solve_reassignment,
 )
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 from tests.support.reassignment import least_cost, some_reassignment
 from tests.support.research import RESEARCH
 from tests.support.shared import shared
 
-SEEDS = range(12 * EFFORT)
+SEEDS = range(num_examples(12))
 
 
 def no_clock() -> float:

@@ -15,7 +15,7 @@ from optsched.cluster.trace import Arrival, Trace
 from optsched.policy.load import load_policy
 from optsched.study.simulation.record import Bind, Finish, Move, Place, Release, Start, Stop
 from optsched.study.simulation.simulator import Options, Simulation
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 from tests.support.small import gang, node, shape
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def some_trace(seed: int) -> Trace:
     return Trace("t", nodes, queues, tuple(sorted(arrivals, key=lambda a: a.at_ms)), ())
 
 
-@pytest.mark.parametrize("seed", range(6 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(6)))
 def test_parts_of_gpus_in_a_replay(seed: int) -> None:
     trace = some_trace(seed)
     policy = load_policy("volcano-compatible", Path.read_text)

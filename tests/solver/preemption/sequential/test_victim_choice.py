@@ -53,7 +53,7 @@ from optsched.problem.tiers import priority_tiers
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from optsched.solver.preemption.sequential.stage import Means, find_victims
-from tests.support.effort import EFFORT
+from tests.support.effort import num_examples
 from tests.support.small import CPU, GPU, HOST, ZONE, cluster, gang, node, running, shape
 
 ALONE = (Priority(), GangRule(), Conformance(), Capacity(), Capability(), Guarantee())
@@ -158,7 +158,7 @@ def fewest(snapshot, problem, guarded: RuleSet) -> int | None:
     return None
 
 
-@pytest.mark.parametrize("seed", range(150 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(150)))
 def test_the_fewest_victims_are_found(seed: int):
     compare(random_cluster(np.random.default_rng(seed)), GUARDED)
 
@@ -219,7 +219,7 @@ def with_neighbours(rng: np.random.Generator, snapshot):
     return cluster(nodes, changed, snapshot.queues)
 
 
-@pytest.mark.parametrize("seed", range(150 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(150)))
 def test_the_fewest_victims_are_found_where_pods_keep_others_away(seed: int):
     rng = np.random.default_rng(10_000 + seed)
     compare(with_neighbours(rng, random_cluster(rng)), NEAR_GUARDED)
@@ -240,7 +240,7 @@ def with_groups(rng: np.random.Generator, snapshot):
     return cluster(bare, changed, snapshot.queues)
 
 
-@pytest.mark.parametrize("seed", range(100 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(100)))
 def test_the_fewest_victims_are_found_where_gangs_run_in_groups(seed: int):
     rng = np.random.default_rng(20_000 + seed)
     compare(with_groups(rng, random_cluster(rng)), GUARDED)
@@ -274,7 +274,7 @@ def with_relations(rng: np.random.Generator, snapshot):
     return cluster(nodes, changed, snapshot.queues)
 
 
-@pytest.mark.parametrize("seed", range(150 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(150)))
 def test_the_fewest_victims_are_found_where_pods_look_at_each_other(seed: int):
     rng = np.random.default_rng(30_000 + seed)
     compare(with_relations(rng, random_cluster(rng)), RELATED_GUARDED)
@@ -343,7 +343,7 @@ def on_cards(by_name, task):
     return replace(task, shared_gpus=VGPU.allocate_devices(world).get(task.key, ()))
 
 
-@pytest.mark.parametrize("seed", range(100 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(100)))
 def test_the_fewest_victims_are_found_where_pods_share_gpus(seed: int):
     rng = np.random.default_rng(40_000 + seed)
     compare(with_cards(rng, random_cluster(rng)), CARDS_GUARDED)
@@ -373,7 +373,7 @@ def having(part: int) -> TaskShape:
     return shape(1, 1) if part == 1000 else shape(1, device=DeviceRequest(1, part))
 
 
-@pytest.mark.parametrize("seed", range(100 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(100)))
 def test_the_fewest_victims_are_found_where_pods_have_parts_of_gpus(seed: int):
     rng = np.random.default_rng(70_000 + seed)
     compare(in_parts(rng), GUARDED)
@@ -407,7 +407,7 @@ def within_limits(rng: np.random.Generator):
     return cluster(nodes, [*gangs, want], queues)
 
 
-@pytest.mark.parametrize("seed", range(100 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(100)))
 def test_the_fewest_victims_are_found_where_groups_of_nodes_have_limits(seed: int):
     rng = np.random.default_rng(80_000 + seed)
     compare(within_limits(rng), LIMITED_GUARDED)
@@ -477,7 +477,7 @@ def masked(amounts: tuple[int, ...], cells: int) -> tuple[int, ...]:
     return tuple(a if cells >> i & 1 else 0 for i, a in enumerate(amounts))
 
 
-@pytest.mark.parametrize("seed", range(100 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(100)))
 def test_the_fewest_victims_are_found_where_kubelets_align(seed: int):
     rng = np.random.default_rng(50_000 + seed)
     compare(with_cells(rng, random_cluster(rng)), CELLS_GUARDED)
@@ -542,7 +542,7 @@ def random_devices(rng: np.random.Generator, name: str) -> tuple[PooledDevice, .
     )
 
 
-@pytest.mark.parametrize("seed", range(100 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(100)))
 def test_the_fewest_victims_are_found_where_claims_hold_devices(seed: int):
     rng = np.random.default_rng(61_000 + seed)
     compare(with_claims(rng, random_cluster(rng)), CLAIMS_GUARDED)
@@ -587,7 +587,7 @@ def drawn(rng: np.random.Generator, keys: list[str]) -> list[str]:
     return [str(key) for key in rng.choice(keys, int(rng.integers(0, 3)), replace=False)]
 
 
-@pytest.mark.parametrize("seed", range(100 * EFFORT))
+@pytest.mark.parametrize("seed", range(num_examples(100)))
 def test_the_fewest_victims_are_found_where_nodes_attach_few_volumes(seed: int):
     rng = np.random.default_rng(70_000 + seed)
     compare(with_volumes(rng, random_cluster(rng)), ATTACHED_GUARDED)
