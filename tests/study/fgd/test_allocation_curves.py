@@ -12,6 +12,7 @@ from optsched.study.fgd.allocation_curves import LAST, allocation_curves, read_c
 from optsched.study.fgd.scoring_policies import POLICIES
 from optsched.study.fgd.trace_replay import History, replay
 from optsched.study.fgd.workload import Arrivals, Workload, arrivals, read_workload
+from tests.support.effort import EFFORT
 from tests.support.research import RESEARCH
 from tests.support.shared import ROOT, shared
 
