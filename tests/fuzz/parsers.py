@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.admission.resource_groups import GroupsError, read_resource_groups
-from optsched.admission.review import MalformedReview, answer, read_body
+from optsched.admission.review import MalformedReview, encode_response, read_body
 from optsched.admission.services import SERVICES, review
 from optsched.admission.world import Settings
 from optsched.api.colocation import parse_colocation
@@ -241,7 +241,7 @@ def selected(text: str) -> bool:
 def reviewed(text: str) -> object:
     request = read_body(text.encode("utf-8", "surrogatepass"))
     services = [s for s in SERVICES if s.kind.plural == request.resource.plural] or SERVICES[:1]
-    return [answer("u", review(s, request, kit.world(), Settings())) for s in services]
+    return [encode_response("u", review(s, request, kit.world(), Settings())) for s in services]
 
 
 def review_texts() -> Sequence[str]:

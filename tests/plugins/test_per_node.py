@@ -38,10 +38,9 @@ from tests.support.small import (
 )
 
 if TYPE_CHECKING:
-    from optsched.session.report import Report
-
     from optsched.cluster.snapshot import Snapshot
     from optsched.plugin import Rule
+    from optsched.session.session import Report
 
 ROOT = Path(__file__).parents[2]
 EXACT = Limits(budget_ms=None, deterministic=10.0, num_workers=1)

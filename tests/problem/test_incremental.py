@@ -26,7 +26,7 @@ from optsched.plugins.topology.spread import Spread
 from optsched.problem.compile import compile_problem
 from optsched.problem.tiers import priority_tiers
 from optsched.solver.greedy.pipeline import GreedyOptions, run_greedy
-from optsched.solver.portfolio import judge
+from optsched.solver.portfolio import evaluate_greedy
 from tests.support.changes import history
 from tests.support.small import ZONE, cluster, gang, node, shape
 
@@ -98,7 +98,7 @@ def decided(problem: Problem) -> tuple[object, tuple[LevelResult, ...]]:
     decisions = run_greedy(problem, RULES, options)
     levels = build_levels(problem, RULES, tiers, list(LEVELS))
     arrays = decisions.node_of, decisions.nominated, decisions.enqueued
-    return [a.tolist() for a in arrays], judge(problem, decisions, levels, "").results
+    return [a.tolist() for a in arrays], evaluate_greedy(problem, decisions, levels, "").results
 
 
 def same(one: object, other: object) -> bool:

@@ -10,7 +10,8 @@ from optsched.kube.scheduler.solver_process import RETRY_S, SolverSupervisor
 from tests.kube.fakes import FakeClock, running, waiting
 
 if TYPE_CHECKING:
-    from optsched.solver.cpsat.level_model import Limits, Model, Solution
+    from optsched.solver.cpsat.level_model import LevelModel, Limits
+    from optsched.solver.cpsat.process import Solved
 
 
 class FakeSolver:
@@ -31,7 +32,7 @@ class FakeSolver:
         self.pid = self.starts if is_up else None
         return is_up
 
-    def solve(self, model: Model, limits: Limits) -> Solution:
+    def solve(self, model: LevelModel, limits: Limits) -> Solved:
         raise NotImplementedError
 
     def close(self) -> None:
