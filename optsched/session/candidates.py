@@ -7,11 +7,12 @@ again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, cmp_to_key
 from typing import TYPE_CHECKING, NamedTuple
 
 from optsched.cluster.decisions import Allocate, Evict, Nominate, Sense
+from optsched.plugins.eviction.entitled import PREEMPT
 from optsched.plugins.extension_points import is_node_level
 
 if TYPE_CHECKING:
@@ -181,6 +182,36 @@ def repair_actions(
         actions = drop_gangs(actions, blamed)
         violations = verify(actions)
     return (actions, tuple(dropped)) if _served_gangs(actions) else None
+
+
+def name_users_as_preemptors(snapshot: Snapshot, actions: tuple[Action, ...]) -> tuple[Action, ...]:
+    """Return the actions with preemptors that take the nodes of their victims.
+
+    Gangs preempt one after the other. What one evicts to get below the ceiling of its queue may
+    serve the next one, and then the verifier accepts that one alone as its preemptor. Victims stay
+    as they are if no gang on their node may preempt them.
+    """
+    gang_of = snapshot.gang_by_key
+    task_gangs = {t.key: gang for gang in snapshot.gangs for t in gang.tasks}
+    users: dict[str, list[str]] = {}
+    for action in actions:
+        if isinstance(action, Nominate):
+            users.setdefault(action.node, []).append(action.gang)
+
+    def rename(action: Action) -> Action:
+        if not isinstance(action, Evict) or action.action != PREEMPT or action.to:
+            return action
+        here, victim = users.get(action.node, []), task_gangs.get(action.task)
+        if victim is None or action.preemptor in here:
+            return action
+        entitled = (
+            key
+            for key in here
+            if gang_of[key].queue == victim.queue and gang_of[key].priority > victim.priority
+        )
+        return replace(action, preemptor=next(entitled, action.preemptor))
+
+    return tuple(map(rename, actions))
 
 
 def drop_gangs(actions: Iterable[Action], gangs: set[str]) -> tuple[Action, ...]:

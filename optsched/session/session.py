@@ -56,6 +56,7 @@ from optsched.session.candidates import (
     DropOrder,
     Repair,
     Round,
+    name_users_as_preemptors,
     rank_candidates,
     repair_actions,
 )
@@ -855,6 +856,10 @@ class _Session:
         lent = self._lend(chosen)
         with self._watch("verify"):
             violations = self._verify(lent.round, lent.actions or ())
+            if violations:
+                renamed = name_users_as_preemptors(self._snapshot, lent.actions or ())
+                if renamed != lent.actions and not self._verify(lent.round, renamed):
+                    return replace(lent, actions=renamed), []
             if not violations or lent.actions == chosen.actions:
                 return lent, violations
             return chosen, self._verify(chosen.round, chosen.actions or ())

@@ -205,3 +205,12 @@ def test_a_gang_that_leaves_and_starts_again_adds_nothing_to_admission():
 def test_what_borrows_is_no_better_plan():
     """The plan of a longer search was compared with its loans, that of the session without."""
     assert list(check_proof(Case(7001, 865).draw(), "volcano-default")) == []
+
+
+@pytest.mark.parametrize("model", ["volcano-default", "drf-lexicographic"])
+def test_a_victim_that_serves_the_next_gang_is_evicted_for_that_one(model: str):
+    """No gang was named for it that takes its node, and the whole plan was refused."""
+    cluster = Case(7002, 614).draw()
+    assert list(check_session(cluster, model)) == []
+    plan = decide(snapshot_of(cluster), policy_of(model)).plan
+    assert len([a for a in plan.actions if isinstance(a, Evict)]) == 4
