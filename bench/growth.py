@@ -44,7 +44,7 @@ from optsched.cluster.snapshot import Gang, GangPhase, Node, Queue, Snapshot
 from optsched.cluster.task import PodTerm, Task, TaskShape, TaskStatus
 from optsched.plugins.verification.verify import verify_actions
 from optsched.policy.load import load_policy
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import WorkerProcess
 from optsched.units import CPU, MEMORY, PODS
@@ -323,7 +323,9 @@ class Measured:
 
 def measure(snapshot: Snapshot, solver: WorkerProcess) -> Measured:
     """Run one session as the live scheduler does, and verify its plan."""
-    around = Surroundings(clock=MonotonicClock(), solver=solver, limits=LIMITS, period_ms=PERIOD_MS)
+    around = SessionContext(
+        clock=MonotonicClock(), solver=solver, limits=LIMITS, period_ms=PERIOD_MS
+    )
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     report = run_session(snapshot, POLICY, around)
     measured = Measured(time.perf_counter() - wall_s, time.process_time() - cpu_s, report)

@@ -24,8 +24,8 @@ from optsched.cluster.search_progress import relative_gap
 from optsched.kube.runtime.clock import SystemClock
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
-from optsched.session.question import period_for
-from optsched.session.session import Surroundings, judge_actions, run_session
+from optsched.session.session import SessionContext, judge_actions, run_session
+from optsched.session.snapshot_equivalence import period_for
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import WorkerProcess
 from optsched.study.generators.mixed_clusters import MixedCluster
@@ -86,7 +86,7 @@ def decide(
 ) -> Outcome:
     """One session; without a worker the incumbent that the solver starts from."""
     period_ms = period_for(PERIOD_S, limits) if limits is not None else None
-    around = Surroundings(SystemClock(), worker, limits=limits, period_ms=period_ms)
+    around = SessionContext(SystemClock(), worker, limits=limits, period_ms=period_ms)
     report = run_session(snapshot, policy, around)
     certificate = report.plan.certificate
     return Outcome(
@@ -101,7 +101,7 @@ def decide(
 
 def pipeline(snapshot: Snapshot, policy: Policy) -> tuple[LevelResult, ...]:
     """The levels of the plan of `solver: none`, as the policy with a solver counts them."""
-    plan = run_session(snapshot, without_solver(policy), Surroundings()).plan
+    plan = run_session(snapshot, without_solver(policy), SessionContext()).plan
     return judge_actions(snapshot, policy, plan.actions).levels
 
 

@@ -16,7 +16,7 @@ from optsched.cluster.decisions import Evict, LevelStatus, Nominate
 from optsched.cluster.snapshot import Gang, GangPhase, Node, Queue, Snapshot
 from optsched.cluster.task import Task, TaskShape, TaskStatus
 from optsched.policy.load import parse_policy
-from optsched.session.session import Report, Surroundings, run_session
+from optsched.session.session import Report, SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def fewest_moves() -> int:
 
 def test_consolidation(benchmark: BenchmarkFixture, table: Table, solver: WorkerProcess) -> None:
     snapshot, policy = fragmented(), parse_policy(MODEL, "bench")
-    around = Surroundings(solver=solver, limits=Limits(budget_ms=2000))
+    around = SessionContext(solver=solver, limits=Limits(budget_ms=2000))
 
     def session() -> Report:
         return run_session(snapshot, policy, around)

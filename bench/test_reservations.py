@@ -18,7 +18,7 @@ from optsched.api.wellknown import RUNNING_ESTIMATE
 from optsched.cluster.snapshot import Gang, GangPhase, Node, Queue, Snapshot
 from optsched.cluster.task import Task, TaskShape, TaskStatus
 from optsched.policy.load import parse_policy
-from optsched.session.session import Report, Surroundings, run_session
+from optsched.session.session import Report, SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def test_reservations(
     benchmark: BenchmarkFixture, table: Table, solver: WorkerProcess, num_nodes: int
 ) -> None:
     snapshot = crowded(num_nodes)
-    around = Surroundings(solver=solver, limits=Limits(budget_ms=10_000))
+    around = SessionContext(solver=solver, limits=Limits(budget_ms=10_000))
 
     def without() -> Report:
         return run_session(snapshot, replace(POLICY, reservations=0), around)

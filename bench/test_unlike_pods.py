@@ -16,7 +16,7 @@ import pytest
 from optsched.cluster.snapshot import Gang, GangPhase, Node, Queue, Snapshot
 from optsched.cluster.task import Task, TaskShape, TaskStatus
 from optsched.policy.load import load_policy
-from optsched.session.session import Report, Surroundings, run_session
+from optsched.session.session import Report, SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def test_unlike_pods_fill_their_nodes(
     snapshot = filled(num_gangs)
 
     def decide() -> Report:
-        around = Surroundings(solver=solver, limits=Limits(budget_ms=None))
+        around = SessionContext(solver=solver, limits=Limits(budget_ms=None))
         return run_session(snapshot, POLICY, around)
 
     report = benchmark.pedantic(decide, rounds=ROUNDS, warmup_rounds=1)

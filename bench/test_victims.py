@@ -17,7 +17,7 @@ from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.snapshot import Gang, GangPhase, Node, Queue, Snapshot
 from optsched.cluster.task import Task, TaskShape, TaskStatus
 from optsched.policy.load import parse_policy
-from optsched.session.session import Report, Surroundings, run_session
+from optsched.session.session import Report, SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def full_cluster(num_nodes: int, deserved: tuple[int, int], size: int) -> Snapsh
 def decided(benchmark: BenchmarkFixture, snapshot: Snapshot, solver: WorkerProcess) -> Plan:
     """The plan of a session, timed."""
     policy = parse_policy(MODEL, "bench")
-    around = Surroundings(solver=solver, limits=Limits(budget_ms=2000))
+    around = SessionContext(solver=solver, limits=Limits(budget_ms=2000))
     report: Report = benchmark.pedantic(
         lambda: run_session(snapshot, policy, around), rounds=ROUNDS, warmup_rounds=1
     )

@@ -29,11 +29,10 @@ from optsched.formats.solve_result import SolveResult
 from optsched.kube.runtime.clock import SystemClock
 from optsched.policy import load
 from optsched.policy.catalogue import Shelf
+from optsched.policy.diagnostic import PolicyError
 from optsched.policy.policy import Policy
-from optsched.policy.problem import PolicyError
 from optsched.problem.compile import compile_problem
 from optsched.problem.problem import Problem
-from optsched.session.following import Listener
 from optsched.session.offline import (
     Assignment,
     Means,
@@ -43,8 +42,9 @@ from optsched.session.offline import (
     parameters_of,
     solve_offline,
 )
-from optsched.session.session import Surroundings, run_session
-from optsched.session.solving import limits_of, solver_of
+from optsched.session.search_history import Listener
+from optsched.session.session import SessionContext, run_session
+from optsched.session.solve_settings import limits_of, solver_of
 from optsched.study.comparison.comparison_table import Comparison
 from optsched.study.comparison.executors import Here, PlaceError, local_cluster
 from optsched.study.comparison.grid import cells_of, read_traces
@@ -380,7 +380,7 @@ def solve(
     clock = None if time_limit is None else SystemClock()
     watch = None if progress is None else Listener(progress)
     with solver_of(policy) as worker:
-        around = Surroundings(clock, worker, limits=limits if worker else None, watch=watch)
+        around = SessionContext(clock, worker, limits=limits if worker else None, watch=watch)
         taken = cluster if isinstance(cluster, Snapshot) else read(cluster)
         return run_session(taken, policy, around).plan
 

@@ -29,7 +29,7 @@ from optsched.plugins.verification.verify import verify_actions
 from optsched.plugins.verification.world import World
 from optsched.policy.policy import Policy, SolverKind
 from optsched.problem.compile import compile_problem
-from optsched.session.session import Report, Surroundings, run_session
+from optsched.session.session import Report, SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 
@@ -168,7 +168,7 @@ class RuleContract:
             levels=("admission", "tasks", "node-score"),
             solver=solver,
         )
-        around = Surroundings(solver=InProcess(), limits=_EXACT)
+        around = SessionContext(solver=InProcess(), limits=_EXACT)
         return run_session(snapshot, policy, around)
 
     def _check(self, snapshot: Snapshot, report: Report) -> None:

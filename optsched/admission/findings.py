@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from optsched.admission.review import Response
 from optsched.api.kinds import Ref
-from optsched.units.errors import shown
+from optsched.units.unit_errors import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,7 +14,7 @@ from optsched.admission.spec_difference import find_difference
 from optsched.admission.submitters import record_submitter
 from optsched.admission.tenant_rules import check_annotations, check_priority, warn_of_lift
 from optsched.api.job import parse_job
-from optsched.units.errors import shown
+from optsched.units.unit_errors import shown
 
 if TYPE_CHECKING:
     from optsched.admission.review import Raw, Request, Response

@@ -14,7 +14,7 @@ from optsched.admission.findings import get_mapping
 from optsched.admission.limits import MAX_CLAIMS, MAX_CONTAINERS, check_count
 from optsched.admission.review import TemplateQuestion, TemplateVerdict
 from optsched.units import QuantityError, parse_quantity_field
-from optsched.units.errors import shown
+from optsched.units.unit_errors import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.api.fields import Fields
 from optsched.api.schema import listing, mapping, plain, record, text, texts
 from optsched.formats.files.yaml_text import TextError, read_yaml
-from optsched.units.unreadable import why_unreadable
+from optsched.units.read_errors import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

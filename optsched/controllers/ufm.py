@@ -18,7 +18,7 @@ from optsched.api.hypernode import MemberType
 from optsched.api.kinds import HYPER_NODE
 from optsched.api.schema import NAME_PATTERN
 from optsched.controllers.json_fields import name_of, records, spec_of, subobject
-from optsched.units.unreadable import why_unreadable
+from optsched.units.read_errors import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

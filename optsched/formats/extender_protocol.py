@@ -15,7 +15,7 @@ from optsched.formats.codec.snapshot_annotations import time_text
 from optsched.formats.snapshots.writer import node_manifest, owner_fields
 from optsched.plugins.external.outside import Verb
 from optsched.units import CPU, MEMORY, PODS, format_resource_list
-from optsched.units.unreadable import why_unreadable
+from optsched.units.read_errors import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

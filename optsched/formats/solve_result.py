@@ -29,7 +29,7 @@ from optsched.formats.plan import (
 from optsched.formats.plan import SCHEMA as PLAN
 from optsched.units import FieldError
 from optsched.units.plaintext import write_json
-from optsched.units.unreadable import why_unreadable
+from optsched.units.read_errors import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

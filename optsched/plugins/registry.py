@@ -160,9 +160,9 @@ _BINDING = "volumebinding."
 
 def _predicates(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
     chosen = [rule for name, rule in _PREDICATES if arguments.get(_ENABLE.format(name), True)]
-    patience_s = _whole(arguments, f"{_BINDING}bindTimeoutSeconds", 600)
+    patience_s = _whole_argument(arguments, f"{_BINDING}bindTimeoutSeconds", 600)
     rules = (Volumes(patience_s) if rule is Volumes else rule() for rule in chosen)
-    fill, weight = _fill(arguments), _whole(arguments, f"{_BINDING}weight", 1)
+    fill, weight = _fill(arguments), _whole_argument(arguments, f"{_BINDING}weight", 1)
     scores = Volumes in chosen and fill and weight
     return (*rules, VolumeFill(fill, weight)) if scores else tuple(rules)
 
@@ -180,25 +180,27 @@ def _fill(arguments: Mapping[str, Value]) -> tuple[tuple[int, int], ...]:
 
 
 def _binpack(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
-    weights = {CPU: _whole(arguments, "binpack.cpu", 1)}
-    weights[MEMORY] = _whole(arguments, "binpack.memory", 1)
+    weights = {CPU: _whole_argument(arguments, "binpack.cpu", 1)}
+    weights[MEMORY] = _whole_argument(arguments, "binpack.memory", 1)
     for name in str(arguments.get("binpack.resources", "")).split(","):
         if name.strip():
-            weights[name.strip()] = _whole(arguments, f"binpack.resources.{name.strip()}", 1)
-    return (Binpack(_whole(arguments, "binpack.weight", 1), weights),)
+            weights[name.strip()] = _whole_argument(
+                arguments, f"binpack.resources.{name.strip()}", 1
+            )
+    return (Binpack(_whole_argument(arguments, "binpack.weight", 1), weights),)
 
 
 def _nodeorder(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
     return (
         NodeOrder(
-            least_requested=_whole(arguments, "leastrequested.weight", 1),
-            most_requested=_whole(arguments, "mostrequested.weight", 0),
-            balanced_resource=_whole(arguments, "balancedresource.weight", 1),
-            node_affinity=_whole(arguments, "nodeaffinity.weight", 2),
-            taint_toleration=_whole(arguments, "tainttoleration.weight", 3),
-            pod_affinity=_whole(arguments, "podaffinity.weight", 2),
-            topology_spread=_whole(arguments, "podtopologyspread.weight", 2),
-            image_locality=_whole(arguments, "imagelocality.weight", 1),
+            least_requested=_whole_argument(arguments, "leastrequested.weight", 1),
+            most_requested=_whole_argument(arguments, "mostrequested.weight", 0),
+            balanced_resource=_whole_argument(arguments, "balancedresource.weight", 1),
+            node_affinity=_whole_argument(arguments, "nodeaffinity.weight", 2),
+            taint_toleration=_whole_argument(arguments, "tainttoleration.weight", 3),
+            pod_affinity=_whole_argument(arguments, "podaffinity.weight", 2),
+            topology_spread=_whole_argument(arguments, "podtopologyspread.weight", 2),
+            image_locality=_whole_argument(arguments, "imagelocality.weight", 1),
         ),
     )
 
@@ -206,7 +208,7 @@ def _nodeorder(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
 def _capacity(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
     rules = (
         *_over_time(arguments, keeps_deserved=True),
-        Capacity(_whole(arguments, "ancestorReclaimLevel", 0)),
+        Capacity(_whole_argument(arguments, "ancestorReclaimLevel", 0)),
         Capability(),
         Guarantee(),
     )
@@ -286,9 +288,9 @@ def _usage(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
     risk, idle = "estimator.risk_", "estimator.best_effort."
     return (
         Usage(
-            weight=_whole(arguments, "usage.weight", 5),
-            cpu_weight=_whole(arguments, "cpu.weight", 1),
-            memory_weight=_whole(arguments, "memory.weight", 1),
+            weight=_whole_argument(arguments, "usage.weight", 5),
+            cpu_weight=_whole_argument(arguments, "cpu.weight", 1),
+            memory_weight=_whole_argument(arguments, "memory.weight", 1),
             cpu_limit_ppm=round(float(arguments.get("thresholds.cpu", 80)) * 10_000),
             memory_limit_ppm=round(float(arguments.get("thresholds.mem", 80)) * 10_000),
             estimate=Estimate(
@@ -310,17 +312,17 @@ GIGABYTE = 10**9
 def _strategy_fit(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
     sra, weights = bool(arguments.get("sra.enable", False)), "sra.resourceWeight."
     fit = StrategyFit(
-        weight=_whole(arguments, "resourceStrategyFitWeight", 10),
+        weight=_whole_argument(arguments, "resourceStrategyFitWeight", 10),
         shares=_shares(arguments),
         scarce=tuple(
-            (name, _whole(arguments, f"{weights}{name}", 1))
+            (name, _whole_argument(arguments, f"{weights}{name}", 1))
             for name in _names(arguments, "sra.resources")
         ),
-        scarce_weight=_whole(arguments, "sra.weight", 1) if sra else 0,
+        scarce_weight=_whole_argument(arguments, "sra.weight", 1) if sra else 0,
     )
     if not arguments.get("proportional.enable", False):
         return (fit,)
-    kept = (_kept(arguments, n) for n in _names(arguments, "proportional.resources"))
+    kept = (_kept_per_device(arguments, n) for n in _names(arguments, "proportional.resources"))
     return (fit, Proportions(tuple(kept)))
 
 
@@ -334,7 +336,7 @@ def _shares(arguments: Mapping[str, Value]) -> tuple[tuple[str, Share], ...]:
                 name,
                 Share(
                     Strategy(str(arguments.get(f"{prefix}{name}.type", Strategy.LEAST))),
-                    _whole(arguments, f"{prefix}{name}.weight", 1),
+                    _whole_argument(arguments, f"{prefix}{name}.weight", 1),
                 ),
             )
             for name in names
@@ -343,7 +345,7 @@ def _shares(arguments: Mapping[str, Value]) -> tuple[tuple[str, Share], ...]:
     )
 
 
-def _kept(arguments: Mapping[str, Value], device: str) -> KeptPerDevice:
+def _kept_per_device(arguments: Mapping[str, Value], device: str) -> KeptPerDevice:
     prefix = f"proportional.resourceProportion.{device}"
     cpus, gigabytes = (float(arguments.get(f"{prefix}.{r}", 1)) for r in (CPU, MEMORY))
     return KeptPerDevice(device, round(cpus * 1000), round(gigabytes * GIGABYTE))
@@ -358,7 +360,7 @@ def _duration_ms(arguments: Mapping[str, Value], name: str) -> int | None:
     return parse_duration_ms(str(arguments[name])) if name in arguments else None
 
 
-def _whole(arguments: Mapping[str, Value], name: str, default: int) -> int:
+def _whole_argument(arguments: Mapping[str, Value], name: str, default: int) -> int:
     return int(arguments.get(name, default))
 
 
@@ -389,18 +391,20 @@ def _percents(name: str, meaning: str) -> Argument:
 
 def _topology(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
     prefix = "hypernode.binpack"
-    weights = {CPU: _whole(arguments, f"{prefix}.cpu", 1)}
-    weights[MEMORY] = _whole(arguments, f"{prefix}.memory", 1)
+    weights = {CPU: _whole_argument(arguments, f"{prefix}.cpu", 1)}
+    weights[MEMORY] = _whole_argument(arguments, f"{prefix}.memory", 1)
     for name in str(arguments.get(f"{prefix}.resources", "")).split(","):
         if name.strip():
-            weights[name.strip()] = _whole(arguments, f"{prefix}.resources.{name.strip()}", 1)
+            weights[name.strip()] = _whole_argument(
+                arguments, f"{prefix}.resources.{name.strip()}", 1
+            )
     return (
         NetworkTopology(
-            weight=_whole(arguments, "weight", 1),
+            weight=_whole_argument(arguments, "weight", 1),
             resources=weights,
             packs_others=bool(arguments.get(f"{prefix}.normal-pod.enable", True)),
             fading=float(arguments.get(f"{prefix}.normal-pod.fading", 0.8)),
-            most_cleared=_whole(arguments, "hypernode.gradient.evict.max-hypernodes", 8),
+            most_cleared=_whole_argument(arguments, "hypernode.gradient.evict.max-hypernodes", 8),
         ),
     )
 
@@ -419,7 +423,7 @@ def _deviceshare(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
             by_vgpu=bool(arguments.get(f"{_SHARE}VGPUEnable", False)),
             by_npu=bool(arguments.get(f"{_SHARE}AscendHAMiVNPUEnable", False)),
             prefers=Prefers(str(arguments.get(f"{_SHARE}SchedulePolicy", Prefers.NONE))),
-            weight=_whole(arguments, f"{_SHARE}ScheduleWeight", 0),
+            weight=_whole_argument(arguments, f"{_SHARE}ScheduleWeight", 0),
             geometries_in=(
                 str(arguments.get(f"{_SHARE}KnownGeometriesCMNamespace", "kube-system")),
                 str(arguments.get(f"{_SHARE}KnownGeometriesCMName", "volcano-vgpu-device-config")),
@@ -650,7 +654,7 @@ _ALL = (
         "task-topology",
         "affinity between the roles of a job",
         (_weight("task-topology.weight", 1, "weight of the score"),),
-        lambda a: (TaskTopology(_whole(a, "task-topology.weight", 1)),),
+        lambda a: (TaskTopology(_whole_argument(a, "task-topology.weight", 1)),),
     ),
     Plugin(
         "nodegroup",
@@ -789,19 +793,19 @@ _ALL = (
         "numa-aware",
         "pods get CPUs and GPUs of as few NUMA nodes as they ask for",
         (_weight("weight", 1, "weight of the score"),),
-        lambda a: (NumaPolicies(), NumaAware(_whole(a, "weight", 1))),
+        lambda a: (NumaPolicies(), NumaAware(_whole_argument(a, "weight", 1))),
     ),
     Plugin(
         "data-locality",
         "prefers nodes that hold the data sets of tasks",
         (_weight("data-locality.weight", 1, "weight of the score"),),
-        lambda a: (DataLocality(_whole(a, "data-locality.weight", 1)),),
+        lambda a: (DataLocality(_whole_argument(a, "data-locality.weight", 1)),),
     ),
     Plugin(
         "fragmentation",
         "leaves free GPUs where typical tasks can use them",
         (_weight("fragmentation.weight", 1, "points for a thousandth of a GPU"),),
-        lambda a: (Fragmentation(_whole(a, "fragmentation.weight", 1)),),
+        lambda a: (Fragmentation(_whole_argument(a, "fragmentation.weight", 1)),),
     ),
     Plugin(
         "shortest-remaining",

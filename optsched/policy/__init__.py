@@ -7,6 +7,7 @@ This room knows the names of rules and levels, never a problem or an engine.
 
 from __future__ import annotations
 
+from optsched.policy.diagnostic import PolicyError, Problem, Severity
 from optsched.policy.load import ShippedModel, load_policy, parse_policy, shipped_models
 from optsched.policy.policy import (
     Admission,
@@ -18,7 +19,6 @@ from optsched.policy.policy import (
     with_solver,
     without_solver,
 )
-from optsched.policy.problem import PolicyError, Problem, Severity
 from optsched.policy.reload import PolicyWatch, Rejected, Reloaded, Unchanged
 
 __all__ = [

@@ -6,8 +6,8 @@ import math
 import re
 from typing import TYPE_CHECKING
 
+from optsched.policy.diagnostic import nearest
 from optsched.policy.located import Located, core_scalar
-from optsched.policy.problem import nearest
 from optsched.units import (
     DurationError,
     HoursError,
@@ -17,13 +17,13 @@ from optsched.units import (
     parse_hours,
     parse_quantity_field,
 )
-from optsched.units.errors import shown
+from optsched.units.unit_errors import shown
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+    from optsched.policy.diagnostic import Findings
     from optsched.policy.located import Field, Node
-    from optsched.policy.problem import Findings
 
 MOST_NUMBER = 2**31 - 1
 """No weight or factor makes sense beyond it."""
@@ -65,7 +65,7 @@ def flag_of(node: Node, findings: Findings) -> bool | None:
     return None
 
 
-def whole_of(node: Node, findings: Findings, least: float | None = None) -> int | None:
+def read_whole_number(node: Node, findings: Findings, least: float | None = None) -> int | None:
     """A whole number; one that begins with 0 is refused, for YAML 1.1 reads it as octal."""
     if isinstance(node.value, bool) or not isinstance(node.value, int):
         plain = node.text.replace("_", "")

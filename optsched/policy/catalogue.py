@@ -23,7 +23,7 @@ from optsched.plugins.faces import Face
 from optsched.plugins.registry import ALIASES, JOB_PLUGINS, PLUGINS, Argument, Kind, Plugin
 from optsched.plugins.ruleset import RuleSet
 from optsched.policy.actions import ACTIONS
-from optsched.policy.problem import PolicyError, Problem, Severity
+from optsched.policy.diagnostic import PolicyError, Problem, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -102,12 +102,16 @@ class Shelf:
         try:
             return self.read(folder)
         except FileNotFoundError as e:
-            raise PolicyError([_about(str(folder), "there is no such folder of plugins")]) from e
+            raise PolicyError(
+                [_file_diagnostic(str(folder), "there is no such folder of plugins")]
+            ) from e
         except OSError as e:
-            problem = _about(str(folder), f"can not be read: {e.strerror or e}")
+            problem = _file_diagnostic(str(folder), f"can not be read: {e.strerror or e}")
             raise PolicyError([problem]) from e
         except UnicodeError as e:
-            raise PolicyError([_about(str(folder), "holds a file that is not in UTF-8")]) from e
+            raise PolicyError(
+                [_file_diagnostic(str(folder), "holds a file that is not in UTF-8")]
+            ) from e
 
     def catalogue(self, files: Files) -> Catalogue:
         """The plugins of some files beside all others; raises `PolicyError` with every problem."""
@@ -117,8 +121,8 @@ class Shelf:
             self._read_file(path, text, (found, actions), problems)
         if any(p.severity is Severity.ERROR for p in problems):
             raise PolicyError(problems)
-        entries, hidden = _told_apart(self.entries, found, ENTRY_POINTS)
-        own, more = _told_apart(self.action_entries, actions, ACTION_ENTRY_POINTS)
+        entries, hidden = _drop_duplicates(self.entries, found, ENTRY_POINTS)
+        own, more = _drop_duplicates(self.action_entries, actions, ACTION_ENTRY_POINTS)
         return Catalogue(found, entries, (*hidden, *more), actions, own)
 
     def _read_file(
@@ -141,7 +145,7 @@ class Shelf:
             if wrong is None:
                 actions[action.name] = completed_action(action, f"{path}:{line}")
             else:
-                problems.append(_at(path, text, line, *wrong))
+                problems.append(_line_diagnostic(path, text, line, *wrong))
             if SYMBOL not in defined:
                 return
         line, plugin = _line_of(text, SYMBOL), defined.get(SYMBOL)
@@ -149,7 +153,7 @@ class Shelf:
         if wrong is None and plugin is not None:
             plugins[plugin.name] = completed(plugin, f"{path}:{line}")
         elif wrong is not None:
-            problems.append(_at(path, text, line, *wrong))
+            problems.append(_line_diagnostic(path, text, line, *wrong))
 
     def _module(self, path: str, text: str) -> ModuleType:
         """The module of a file, run once for each text that it has had."""
@@ -284,7 +288,7 @@ def proposer_of(action: Action, arguments: Mapping[str, Value]) -> Proposer | st
 
 
 def _mine(given: Mapping[str, Value], arguments: Sequence[Argument]) -> dict[str, Value]:
-    return {n: v for n, v in given.items() if any(_is_of(a, n) for a in arguments)}
+    return {n: v for n, v in given.items() if any(_accepts_argument(a, n) for a in arguments)}
 
 
 def _defaults(arguments: Iterable[Argument]) -> Iterator[tuple[str, Value]]:
@@ -298,7 +302,7 @@ def _defaults(arguments: Iterable[Argument]) -> Iterator[tuple[str, Value]]:
             yield f"{argument.name}.{name}", default
 
 
-def _is_of(argument: Argument, name: str) -> bool:
+def _accepts_argument(argument: Argument, name: str) -> bool:
     return argument.accepts(name) or name.startswith(f"{argument.name}.")
 
 
@@ -411,17 +415,17 @@ def _rule_names() -> frozenset[str]:
 # --- problems ------------------------------------------------------------------------------------
 
 
-def _about(file: str, message: str) -> Problem:
+def _file_diagnostic(file: str, message: str) -> Problem:
     return Problem(file, 0, 0, "", message)
 
 
-def _at(path: str, text: str, line: int, message: str, likely: str = "") -> Problem:
+def _line_diagnostic(path: str, text: str, line: int, message: str, likely: str = "") -> Problem:
     lines = text.splitlines()
     excerpt = lines[line - 1] if 0 < line <= len(lines) else ""
     return Problem(path, line, 1 if line else 0, "", message, likely, excerpt=excerpt)
 
 
-def _told_apart(
+def _drop_duplicates(
     entries: Sequence[Entry], found: Mapping[str, Plugin] | Mapping[str, Action], group: str
 ) -> tuple[dict[str, Entry], tuple[Problem, ...]]:
     """Entry points by name, and a warning of each whose name somebody else has."""
@@ -446,11 +450,11 @@ def _line_of(text: str, symbol: str) -> int:
 
 def _not_loaded(path: str, text: str, error: BaseException) -> Problem:
     if isinstance(error, SyntaxError) and error.filename == path:
-        problem = _at(path, text, error.lineno or 0, f"is no Python: {error.msg}")
+        problem = _line_diagnostic(path, text, error.lineno or 0, f"is no Python: {error.msg}")
         return replace(problem, column=error.offset or 1)
     frames = [f for f in extract_tb(error.__traceback__) if f.filename == path]
     line = (frames[-1].lineno or 0) if frames else 0
-    return _at(path, text, line, f"can not be loaded: {_error(error)}")
+    return _line_diagnostic(path, text, line, f"can not be loaded: {_error(error)}")
 
 
 def _error(error: BaseException) -> str:

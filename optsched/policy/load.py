@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from optsched.policy.catalogue import Shelf
+from optsched.policy.diagnostic import Findings, PolicyError, Problem, Spot, nearest
 from optsched.policy.located import read_tree
 from optsched.policy.model import API_VERSION, KIND, policy_of_model
-from optsched.policy.problem import Findings, PolicyError, Problem, Spot, nearest
 from optsched.policy.volcano import policy_of_volcano
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def parse_policy(text: str, source: str, shelf: Shelf = _EMPTY) -> Policy:
     if root is None:
         raise PolicyError(findings.problems)
     if not _is_model(root) and not _is_volcano(root):
-        findings.error(_place(root), _stranger(root))
+        findings.error(_spot_of_root(root), _stranger(root))
         raise PolicyError(findings.problems)
     _check_folder(root, source, shelf, findings)
     plugin_files = shelf.contents()
@@ -148,7 +148,7 @@ def definition_of(policy: Policy, read: Callable[[Path], str]) -> str:
 
 def _check_folder(root: Node, source: str, shelf: Shelf, findings: Findings) -> None:
     """Raise `PolicyError` for a folder of plugins that the command line has not named."""
-    named = _word(root, PLUGINS_DIR)
+    named = _read_word(root, PLUGINS_DIR)
     if not named:
         return
     folder = Path(source).parent / named
@@ -160,7 +160,7 @@ def _check_folder(root: Node, source: str, shelf: Shelf, findings: Findings) -> 
     raise PolicyError(findings.problems)
 
 
-def _word(root: Node, name: str) -> str | None:
+def _read_word(root: Node, name: str) -> str | None:
     """A field of the document as it is written; None where there is none."""
     if root.value is None or isinstance(root.value, bool | int | float | str | tuple):
         return None
@@ -169,16 +169,16 @@ def _word(root: Node, name: str) -> str | None:
 
 def _is_model(root: Node) -> bool:
     group = API_VERSION.split("/")[0]
-    version = _word(root, "apiVersion") or ""
-    return _word(root, "kind") == KIND or version.split("/")[0] == group
+    version = _read_word(root, "apiVersion") or ""
+    return _read_word(root, "kind") == KIND or version.split("/")[0] == group
 
 
 def _is_volcano(root: Node) -> bool:
-    has_part = _word(root, "actions") is not None or _word(root, "tiers") is not None
-    return has_part and _word(root, "kind") is None
+    has_part = _read_word(root, "actions") is not None or _read_word(root, "tiers") is not None
+    return has_part and _read_word(root, "kind") is None
 
 
-def _place(root: Node) -> Spot:
+def _spot_of_root(root: Node) -> Spot:
     value = root.value
     if value is None or isinstance(value, bool | int | float | str | tuple) or "kind" not in value:
         return root.spot
@@ -187,7 +187,7 @@ def _place(root: Node) -> Spot:
 
 def _stranger(root: Node) -> str:
     """What a document is that is no policy, and what would be one."""
-    kind = _word(root, "kind")
+    kind = _read_word(root, "kind")
     if kind == "ConfigMap":
         return "is a ConfigMap; the policy is the text under one of the names in its data"
     what = f"kind {kind} is" if kind else "is"

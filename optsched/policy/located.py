@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import yaml
 
-from optsched.policy.problem import Spot
+from optsched.policy.diagnostic import Spot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from optsched.policy.problem import Findings
+    from optsched.policy.diagnostic import Findings
 
 T_co = TypeVar("T_co", covariant=True)
 

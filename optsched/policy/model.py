@@ -10,17 +10,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from optsched.plugins.objectives.levels import LEVELS
-from optsched.policy.access import choice_of, duration_of, fields_of, items_of, text_of, whole_of
-from optsched.policy.catalogue import BUILT_IN
-from optsched.policy.parts import (
-    LEVEL_NEEDS,
-    ActionReader,
-    SolverChoice,
-    TierReader,
-    is_served,
-    read_solver,
-    warn_of_idle_actions,
+from optsched.policy.access import (
+    choice_of,
+    duration_of,
+    fields_of,
+    items_of,
+    read_whole_number,
+    text_of,
 )
+from optsched.policy.catalogue import BUILT_IN
 from optsched.policy.policy import (
     MOST_RESERVATIONS,
     Admission,
@@ -29,15 +27,24 @@ from optsched.policy.policy import (
     SolverKind,
     build_rules,
 )
+from optsched.policy.policy_sections import (
+    LEVEL_NEEDS,
+    ActionReader,
+    SolverChoice,
+    TierReader,
+    is_served,
+    read_solver,
+    warn_of_idle_actions,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from optsched.plugins.registry import Value
     from optsched.policy.catalogue import Catalogue
+    from optsched.policy.diagnostic import Findings
     from optsched.policy.located import Field, Node
     from optsched.policy.policy import TierPlugin
-    from optsched.policy.problem import Findings
 
 API_VERSION = "optsched.io/v1alpha1"
 KIND = "Model"
@@ -163,7 +170,7 @@ def _read_reservations(fields: Mapping[str, Field], solver: SolverKind, findings
     usual = 0 if solver is SolverKind.NONE else MOST_RESERVATIONS
     if "reservations" not in fields:
         return usual
-    number = whole_of(fields["reservations"].node, findings, 0)
+    number = read_whole_number(fields["reservations"].node, findings, 0)
     return usual if number is None else int(number)
 
 
@@ -173,7 +180,7 @@ def _read_moves(
     """How many tasks may move in a session, as Volcano's configuration says it of the action."""
     if "maxMoves" not in fields:
         return ()
-    number = whole_of(fields["maxMoves"].node, findings, 0)
+    number = read_whole_number(fields["maxMoves"].node, findings, 0)
     return () if number is None else (("consolidation", (("maxMoves", number),)),)
 
 

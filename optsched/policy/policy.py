@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from optsched.plugins.custom.proposals import Proposer
     from optsched.plugins.registry import Plugin, Value
-    from optsched.policy.problem import Problem
+    from optsched.policy.diagnostic import Problem
 
 
 MOST_RESERVATIONS = 4

@@ -6,21 +6,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from optsched.policy.catalogue import Shelf
+from optsched.policy.diagnostic import PolicyError
 from optsched.policy.load import (
     is_shipped,
     load_policy,
     parse_policy,
     read_text,
 )
-from optsched.policy.problem import PolicyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from optsched.policy.catalogue import Files
+    from optsched.policy.diagnostic import Problem
     from optsched.policy.policy import Policy
-    from optsched.policy.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from optsched.policy.access import duration_of, fields_of, items_of, kind_of, text_of
 from optsched.policy.catalogue import BUILT_IN
-from optsched.policy.parts import (
+from optsched.policy.policy import MOST_RESERVATIONS, Budgets, Policy, SolverKind, build_rules
+from optsched.policy.policy_sections import (
     ActionReader,
     SolverChoice,
     TierReader,
@@ -23,15 +24,14 @@ from optsched.policy.parts import (
     read_solver,
     warn_of_idle_actions,
 )
-from optsched.policy.policy import MOST_RESERVATIONS, Budgets, Policy, SolverKind, build_rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from optsched.plugins.registry import Value
     from optsched.policy.catalogue import Catalogue
+    from optsched.policy.diagnostic import Findings, Spot
     from optsched.policy.located import Field, Node
-    from optsched.policy.problem import Findings, Spot
 
 FIELDS = ("actions", "tiers", "configurations", "metrics", "solver", "pluginsDir")
 REQUIRED = ("actions", "tiers")
@@ -91,11 +91,11 @@ def _read_actions(node: Node, known: ActionReader) -> tuple[str, ...]:
     text = text_of(node, findings)
     if text is None:
         return ()
-    found = [known.name(n, spot) for n, spot in _words(text, node.spot)]
+    found = [known.name(n, spot) for n, spot in _split_list(text, node.spot)]
     return tuple(name for name in found if name is not None)
 
 
-def _words(text: str, spot: Spot) -> Iterator[tuple[str, Spot]]:
+def _split_list(text: str, spot: Spot) -> Iterator[tuple[str, Spot]]:
     """The words of a list with commas and their places, as far as they stand on its first line."""
     start = spot.column - 1
     for part in text.split(","):

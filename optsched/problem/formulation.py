@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from optsched.problem.arrays import frozen, ranges, row_groups
-from optsched.problem.choices import Choices
+from optsched.problem.domain_choices import Choices
 from optsched.problem.linear import Expression, LinearModel
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.problem.choices import within
+from optsched.problem.domain_choices import within
 
 if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
-    from optsched.problem.choices import Choices
+    from optsched.problem.domain_choices import Choices
     from optsched.problem.formulation import Formulation
 
 

@@ -218,7 +218,7 @@ class Problem:
             self._derived[compute] = compute(self)
         return cast("Derived", self._derived[compute])
 
-    def taking_over(self, other: Problem, *functions: Callable[[Problem], object]) -> Problem:
+    def inherit_derived(self, other: Problem, *functions: Callable[[Problem], object]) -> Problem:
         """The problem, knowing what functions make of another one that looks the same to them."""
         for compute in functions:
             self._derived[compute] = other.derived(compute)

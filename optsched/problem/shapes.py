@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from optsched.cluster.amounts import NOTHING, total
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.task import QueueGate, TaskStatus
-from optsched.problem.parts import NO_PART, find_parts, standing_on
+from optsched.problem.subgroups import NO_PART, find_subgroups, standing_on
 from optsched.units import PODS
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Gang
     from optsched.cluster.task import Task, TaskShape
     from optsched.cluster.topology import TopologyRequest
-    from optsched.problem.parts import Part
+    from optsched.problem.subgroups import Part
 
 Relation = tuple[int, ...]
 """Numbers of the terms of other pods that select a task."""
@@ -209,19 +209,22 @@ def gang_row(
     waiting = [t for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None]
     holding = [t for t in gang.tasks if t.status.counts_for_queue]
     claiming = [t for t in gang.tasks if t.status.counts_for_queue or t.is_victim]
-    held = claimed = asked = _taken(holding)
+    held = claimed = asked = _sum_requests(holding)
     if len(claiming) > len(holding):
-        claimed = asked = _taken(claiming)
+        claimed = asked = _sum_requests(claiming)
     if gang.problem is None and waiting:
-        asked = _taken(claiming + waiting)
+        asked = _sum_requests(claiming + waiting)
     amounts = (held, claimed, asked)
     requests = tuple(dict.fromkeys(t.shape.request for t in waiting))
-    parts = find_parts(gang, ready, waiting)
+    parts = find_subgroups(gang, ready, waiting)
     if parts.short:
         waiting = [t for t in waiting if t.key not in parts.short]
-    need, need_role = _needs(gang, ready)
+    need, need_role = _missing_tasks(gang, ready)
     blocked = gang.problem or parts.problem
-    if blocked is None and (too_few := _too_few(gang, waiting, need, need_role)) is not None:
+    if (
+        blocked is None
+        and (too_few := _explain_shortage(gang, waiting, need, need_role)) is not None
+    ):
         blocked = parts.lacking or too_few
     if blocked or not waiting:
         return GangRow(
@@ -230,7 +233,7 @@ def gang_row(
     entries, sequence, pending = _entries(waiting, relations or {}, parts.part_of or {})
     has_least = need == 0 and not need_role
     victims = [t for t in gang.tasks if t.is_victim]
-    before, before_role = _needs(gang, [*ready, *victims]) if victims else (need, need_role)
+    before, before_role = _missing_tasks(gang, [*ready, *victims]) if victims else (need, need_role)
     shape = GangShape(
         entries=_narrowed(entries, queue, bound),
         sequence=sequence,
@@ -267,13 +270,13 @@ def _narrowed(entries: tuple[Entry, ...], queue: str, bound: tuple[int, ...]) ->
     return tuple(replace(e, queue=queue, bound=bound) for e in entries)
 
 
-def _taken(tasks: Iterable[Task]) -> Mapping[str, int]:
+def _sum_requests(tasks: Iterable[Task]) -> Mapping[str, int]:
     """What tasks take together, themselves counted as pods."""
     listed = list(tasks)
     return {PODS: len(listed), **total(t.shape.request for t in listed)} if listed else {}
 
 
-def _needs(gang: Gang, ready: Sequence[Task]) -> tuple[int, tuple[tuple[str, int], ...]]:
+def _missing_tasks(gang: Gang, ready: Sequence[Task]) -> tuple[int, tuple[tuple[str, int], ...]]:
     """Tasks that must still start together, in all and by role."""
     if gang.is_loose:
         return 0, ()
@@ -287,7 +290,7 @@ def _needs(gang: Gang, ready: Sequence[Task]) -> tuple[int, tuple[tuple[str, int
     return need, tuple((role, n) for role, n in short if n > 0)
 
 
-def _too_few(
+def _explain_shortage(
     gang: Gang, waiting: Sequence[Task], need: int, need_role: tuple[tuple[str, int], ...]
 ) -> Reason | None:
     """Why a gang can not reach its minimum with the tasks that exist."""

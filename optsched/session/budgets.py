@@ -57,9 +57,9 @@ class Protection:
             return {}
         number = {gang.key: g for g, gang in enumerate(self._problem.snapshot.gangs)}
         waiting = [key for key, reason in pending.items() if reason.code in SHORT_OF_ROOM]
-        return {key: kept for key in waiting if (kept := self._kept(number[key]))}
+        return {key: kept for key in waiting if (kept := self._remaining_tasks(number[key]))}
 
-    def _kept(self, gang: int) -> Mapping[str, int]:
+    def _remaining_tasks(self, gang: int) -> Mapping[str, int]:
         problem = self._problem
         shape = int(problem.shape_of[gang])
         alike = (shape, int(problem.queue_of[gang]), int(problem.priority[gang]))

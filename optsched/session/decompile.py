@@ -84,9 +84,11 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
     for g in np.flatnonzero(decisions.refused).tolist():
         head = first_in_order(problem, g, decisions.refused)
         refused = [r for a in rules.active if (r := a.rule.explain_refusal(outcome, g))]
-        reason = explainer.find_never(g, sorted(refused, key=by_code))
+        reason = explainer.find_permanent_blocker(g, sorted(refused, key=by_code))
         if reason is None:
-            reason = order_reason(problem, head) if head != g else _not_let_in(outcome, refused, g)
+            reason = (
+                order_reason(problem, head) if head != g else _refusal_reason(outcome, refused, g)
+            )
         reasons[gangs[g].key] = reason
     lines = fifo_lines(outcome)
     known: dict[tuple[int, int, int | None, int, bytes], Reason] = {}
@@ -138,7 +140,7 @@ def _end_ms(problem: Problem, gang: int) -> int | None:
     return gang_end_ms(problem.snapshot.gangs[gang], problem.snapshot.taken_ms)
 
 
-def _not_let_in(outcome: Outcome, refused: Sequence[Reason], number: int) -> Reason:
+def _refusal_reason(outcome: Outcome, refused: Sequence[Reason], number: int) -> Reason:
     """Why the pods of a gang are not created: what the first rule says that refuses it."""
     if refused:
         return refused[0]

@@ -118,13 +118,15 @@ def lend_idle(decided: Decided, search: SolveRequest | None) -> Lending | None:
     fitting = waiting[_could_fit(problem, idle, waiting)]
     fitting = fitting[_fit_somewhere(problem, idle, fitting)]
     if len(fitting):
-        answer = _place(decided, fitting, levels, search)
+        answer = _place_borrowers(decided, fitting, levels, search)
         node_of = np.where(answer.node_of >= 0, answer.node_of, decided.decisions.node_of)
         decisions = replace(decided.decisions, node_of=node_of)
         bounds = answer.bounds
     else:
         decisions, bounds = decided.decisions, tuple(0 for _ in levels)
-    fresh = Outcome(problem, replace(decisions, node_of=_only_new(decisions, decided.decisions)))
+    fresh = Outcome(
+        problem, replace(decisions, node_of=_newly_placed(decisions, decided.decisions))
+    )
     results, is_fixed = [], _is_use_fixed(decided)
     fits = _fitting_classes(problem, problem.idle)
     for level, bound in zip(levels, bounds, strict=True):
@@ -163,7 +165,7 @@ class _Placed:
     bounds: tuple[int | None, ...]
 
 
-def _place(
+def _place_borrowers(
     decided: Decided, gangs: I64, levels: Sequence[Placed], search: SolveRequest | None
 ) -> _Placed:
     problem, rules = decided.problem, _with_shares(decided.rules, caps=False)
@@ -301,7 +303,7 @@ def _build_levels(problem: Problem, tiers: Tiers, gangs: I64) -> list[Placed]:
     ]
 
 
-def _only_new(decisions: Decisions, first: Decisions) -> I64:
+def _newly_placed(decisions: Decisions, first: Decisions) -> I64:
     """(T,) nodes of the tasks that the first stage leaves pending."""
     return np.where(first.node_of >= 0, UNPLACED, decisions.node_of)
 
@@ -407,7 +409,7 @@ def find_withheld(decided: Decided, pending: Mapping[str, Reason]) -> Withheld |
     waiting = waiting[_could_fit(problem, Outcome(problem, decided.decisions).idle, waiting)]
     if not len(waiting):
         return None
-    node_of = _place(decided, waiting, (), None).node_of
+    node_of = _place_borrowers(decided, waiting, (), None).node_of
     tasks = np.flatnonzero(node_of >= 0)
     if not len(tasks):
         return None

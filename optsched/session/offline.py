@@ -16,7 +16,7 @@ from optsched.formats.solve_result import (
 )
 from optsched.policy.load import definition_of
 from optsched.policy.policy import SolverKind
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -109,7 +109,7 @@ def solve_offline(
     not every level came within reach.
     """
     recorder = Recorder(assignment, means)
-    around = Surroundings(
+    around = SessionContext(
         means.clock,
         means.solver,
         limits=means.limits if means.solver is not None else None,
@@ -121,12 +121,12 @@ def solve_offline(
     if means.is_stopped():
         ended = SolveStatus.INTERRUPTED
     else:
-        ended = ending_of(plan.certificate, means.limits, optimises=means.solver is not None)
+        ended = solve_status_of(plan.certificate, means.limits, optimises=means.solver is not None)
     result = recorder.result(ended, report.trace.incumbents)
     return report, replace(result, plan=plan_document(plan))
 
 
-def ending_of(certificate: Certificate, limits: Limits, *, optimises: bool) -> SolveStatus:
+def solve_status_of(certificate: Certificate, limits: Limits, *, optimises: bool) -> SolveStatus:
     """Why a solve ended, by what its certificate says."""
     is_close = all(limits.suffices(each.value, each.bound) for each in certificate.levels)
     if not optimises or (is_close and not certificate.relaxed):
@@ -184,14 +184,14 @@ class Recorder:
             return
         self.progress.append(later)
         self.means.show(later)
-        self._keep()
+        self._offer_incumbent()
 
     def improved(self, turn: int, incumbent: Callable[[], Incumbent]) -> None:
         """See `Watch`."""
         self._found[turn] = incumbent
-        self._keep()
+        self._offer_incumbent()
 
-    def _keep(self) -> None:
+    def _offer_incumbent(self) -> None:
         """Give away what there is, unless that would take too much of the time."""
         if self.means.keep is None or not (self._found or self._known):
             return

@@ -44,10 +44,10 @@ from optsched.plugins.verification.verify import verify_actions
 from optsched.policy.policy import Admission, SolverKind
 from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions
+from optsched.problem.nominations import nominated_seats
 from optsched.problem.running import running_tasks
-from optsched.problem.seats import nominated_seats
 from optsched.problem.tiers import Tiers, priority_tiers, weighted_tier
-from optsched.session.accused import accused
+from optsched.session.backfill_reservations import Reserved, expected, reserve
 from optsched.session.bounds import EvictionScope, can_evict
 from optsched.session.budgets import Protection, with_budgets
 from optsched.session.candidates import (
@@ -60,17 +60,17 @@ from optsched.session.candidates import (
     rank_candidates,
     repair_actions,
 )
-from optsched.session.cards import with_cards
+from optsched.session.custom_blockers import accused
 from optsched.session.decompile import actions_of, decisions_of, pending_of
-from optsched.session.exclusive import with_exclusive
-from optsched.session.flaws import budget_flaws, find_flaws
-from optsched.session.following import PROVED_BEFORE, History, taken_up
-from optsched.session.gates import opened
+from optsched.session.device_allocations import with_cards
+from optsched.session.device_selectors import with_verdicts
 from optsched.session.guarantees import hold_guarantees
+from optsched.session.image_locality import with_required_data
 from optsched.session.lending import Decided, find_withheld, lend_idle, without_lending
-from optsched.session.nearby import with_wants
-from optsched.session.reserving import Reserved, expected, reserve
-from optsched.session.selectors import with_verdicts
+from optsched.session.object_diagnostics import budget_flaws, find_flaws
+from optsched.session.queue_gates import opened
+from optsched.session.search_history import PROVED_BEFORE, History, resume_incumbent
+from optsched.session.vgpu_exclusivity import with_exclusive
 from optsched.solver.consolidation.stage import Means as MovingMeans
 from optsched.solver.consolidation.stage import consolidate
 from optsched.solver.cpsat.level_model import Limits
@@ -108,7 +108,7 @@ if TYPE_CHECKING:
     from optsched.policy.policy import Policy
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
-    from optsched.session.flaws import Flaw
+    from optsched.session.object_diagnostics import Flaw
     from optsched.session.ports import Clock, Incidents, Watch
     from optsched.solver.cpsat.process import Solver
 
@@ -142,7 +142,7 @@ That is actions of a user first, then gangs of which rules of plugins let nothin
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class SessionContext:
     """What a session may use.
 
     Attributes
@@ -228,7 +228,7 @@ class Report:
 def run_session(
     snapshot: Snapshot,
     policy: Policy,
-    surroundings: Surroundings,
+    surroundings: SessionContext,
     previous: Problem | None = None,
 ) -> Report:
     """Decide what to do about a snapshot.
@@ -255,7 +255,7 @@ def expected_starts(
 
     As far as running pods say when they end: `is_open` where some that are in the way do not.
     """
-    session = _Session(snapshot, policy, Surroundings())
+    session = _Session(snapshot, policy, SessionContext())
     return expected(session._snapshot, session._policy, keys)
 
 
@@ -290,7 +290,7 @@ def judge_actions(snapshot: Snapshot, policy: Policy, actions: Sequence[Action])
         An action names a pod or node that there is not, or moves a pod to another node.
 
     """
-    return _Session(snapshot, policy, Surroundings()).judge(actions)
+    return _Session(snapshot, policy, SessionContext()).judge(actions)
 
 
 def waiting_lines(snapshot: Snapshot, policy: Policy) -> dict[str, tuple[str, ...]]:
@@ -299,17 +299,17 @@ def waiting_lines(snapshot: Snapshot, policy: Policy) -> dict[str, tuple[str, ..
     Gangs of which nothing runs, whether their pods are made yet or not. Who is asked first need not
     start first: it may not fit where a smaller one does.
     """
-    session = _Session(snapshot, policy, Surroundings())
+    session = _Session(snapshot, policy, SessionContext())
     return session.lines()
 
 
 class _Session:
-    def __init__(self, snapshot: Snapshot, policy: Policy, surroundings: Surroundings) -> None:
+    def __init__(self, snapshot: Snapshot, policy: Policy, surroundings: SessionContext) -> None:
         self._given = snapshot
         held, self._unheld = hold_guarantees(kept_places(snapshot).snapshot)
         if policy.rules.find("conformance") is not None:
             held = system_first(held)
-        held = with_wants(held, policy.rules.scoring)
+        held = with_required_data(held, policy.rules.scoring)
         held = with_verdicts(with_exclusive(held, policy.rules.masking))
         self._snapshot = held if _has_gangs(policy) else without_gangs(held)
         self._start = self._snapshot
@@ -339,7 +339,7 @@ class _Session:
         """Decide; once more without gangs of which plugins let nothing pass, if need be."""
         found: list[Violation] = []
         for left in reversed(range(_BARS)):
-            report = self._once(previous, is_last=left == 0)
+            report = self._decide(previous, is_last=left == 0)
             found += report.trace.violations
             if report.plan.certificate.engine != NOTHING:
                 break
@@ -348,7 +348,7 @@ class _Session:
                 continue
             if not self._accused:
                 break
-            self._snapshot = _without(self._snapshot, self._accused)
+            self._snapshot = _block_gangs(self._snapshot, self._accused)
             self._dropped |= self._accused.keys()
             self._accused = {}
         for verb, failure in self._outside.failures:
@@ -373,7 +373,7 @@ class _Session:
         self._policy = replace(self._policy, proposers=())
         self._accused = {}
 
-    def _once(self, previous: Problem | None, *, is_last: bool) -> Report:
+    def _decide(self, previous: Problem | None, *, is_last: bool) -> Report:
         start = self._shuffled(previous)
         with self._watch("reserve"):
             self._reserved = reserve(start, self._policy, previous, is_ordered=self._optimises)
@@ -391,7 +391,7 @@ class _Session:
         if not self._optimises:
             yield Candidate(first, first.answers[0])
             return
-        rounds = [*self._making_room(first), first]
+        rounds = [*self._eviction_rounds(first), first]
         jointly = () if self._is_late else self._choosing_jointly(first, rounds[0])
         for each in (*rounds, *jointly):
             # Where the solver has kept the pipeline's decisions they compete once.
@@ -620,7 +620,7 @@ class _Session:
         for left in self._around.start:
             if left.turn != turn:
                 continue
-            answer = taken_up(each.problem, each.levels, left, greedy)
+            answer = resume_incumbent(each.problem, each.levels, left, greedy)
             if answer is not None and not self._verify(each, self._actions(each, answer)):
                 return answer
         return greedy
@@ -684,7 +684,7 @@ class _Session:
         elapsed_ms, period_ms = self._elapsed_ms(), self._around.period_ms
         return elapsed_ms is not None and period_ms is not None and elapsed_ms >= period_ms
 
-    def _making_room(self, first: Round) -> Iterator[Round]:
+    def _eviction_rounds(self, first: Round) -> Iterator[Round]:
         """Rounds in which room was made for what stayed out: by moving, or else by evicting.
 
         Whichever the policy names first is tried first, and one session does one of them.
@@ -1027,7 +1027,7 @@ def _signed_values(each: Round) -> dict[str, int]:
     }
 
 
-def _without(snapshot: Snapshot, barred: Mapping[str, Reason]) -> Snapshot:
+def _block_gangs(snapshot: Snapshot, barred: Mapping[str, Reason]) -> Snapshot:
     """The snapshot with gangs of which nothing can be decided, and why."""
     gangs = tuple(
         replace(g, problem=barred[g.key]) if g.key in barred and g.problem is None else g

@@ -44,7 +44,7 @@ class UsageKeeper:
             self._usage.clear()
             return snapshot
         self._half_life_ms = half_life_ms
-        held, now_ms = self._held_in(snapshot), snapshot.taken_ms
+        held, now_ms = self._usage_by_queue(snapshot), snapshot.taken_ms
         for queue in snapshot.queues:
             if queue.name not in self._usage:
                 known = snapshot.usage.get(queue.name)
@@ -59,7 +59,7 @@ class UsageKeeper:
         self._held = held
         return replace(snapshot, usage=dict(self._usage))
 
-    def _held_in(self, snapshot: Snapshot) -> dict[str, dict[str, int]]:
+    def _usage_by_queue(self, snapshot: Snapshot) -> dict[str, dict[str, int]]:
         """What each queue's own tasks hold; gangs that did not change are not counted again."""
         held: dict[str, dict[str, int]] = {q.name: {} for q in snapshot.queues}
         before, self._shares = self._shares, {}
@@ -71,10 +71,10 @@ class UsageKeeper:
                 add_into(held[gang.queue], share)
         return held
 
-    def to_write(self, now_ms: int, *, at_last: bool = False) -> Iterator[tuple[str, Usage]]:
+    def to_write(self, now_ms: int, *, once_settled: bool = False) -> Iterator[tuple[str, Usage]]:
         """What should be written down now, and counts as written from then on.
 
-        `at_last`: whatever differs, for there is no later.
+        `once_settled`: whatever differs, for there is no later.
         """
         for name, usage in self._usage.items():
             usage_now = usage.advanced(self._held[name], now_ms, self._half_life_ms)
@@ -82,7 +82,7 @@ class UsageKeeper:
             if written is None:
                 is_due, faded = True, {}
             else:
-                is_due = at_last or now_ms - written.at_ms >= WRITTEN_EVERY_MS
+                is_due = once_settled or now_ms - written.at_ms >= WRITTEN_EVERY_MS
                 faded = dict(written.advanced({}, now_ms, self._half_life_ms).seconds)
             if is_due and _differs(dict(usage_now.seconds), faded):
                 self._written[name] = usage_now

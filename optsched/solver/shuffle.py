@@ -159,7 +159,7 @@ class _Places:
         source, uses = int(self._running.node_of[v]), self._relief.uses[v]
         if not ((self._excess[source] > 0) & (uses > 0)).any():
             return False
-        node = self._place(v, uses) if self._relief.fits else self._find_emptiest_node(uses)
+        node = self._try_to_place(v, uses) if self._relief.fits else self._find_emptiest_node(uses)
         if node is None:
             return False
         self._space[node] -= uses
@@ -172,7 +172,7 @@ class _Places:
             return None
         return int(np.argmax(self._space.sum(axis=1)))
 
-    def _place(self, v: int, uses: I64) -> int | None:
+    def _try_to_place(self, v: int, uses: I64) -> int | None:
         placing = self._placing
         if placing is None:
             return None

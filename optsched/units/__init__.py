@@ -17,8 +17,6 @@ from optsched.units.duration import (
     parse_duration_ns,
     parse_time_ms,
 )
-from optsched.units.errors import FieldError, UnitError
-from optsched.units.hours import Hours, HoursError, parse_hours
 from optsched.units.quantity import (
     MAX_BASE,
     MAX_GPUS_ON_NODE,
@@ -45,6 +43,8 @@ from optsched.units.resources import (
     split_usage,
     unit_of,
 )
+from optsched.units.time_windows import Hours, HoursError, parse_hours
+from optsched.units.unit_errors import FieldError, UnitError
 
 __all__ = [
     "CPU",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from optsched.units.duration import DurationError, parse_duration_ns
-from optsched.units.errors import UnitError
+from optsched.units.unit_errors import UnitError
 
 _MONTHS: Final = (
     *("jan", "feb", "mar", "apr", "may", "jun"),
@@ -98,11 +98,11 @@ def _every_s(text: str) -> int:
 
 def _field(word: str, field: _Field, text: str) -> tuple[frozenset[int], bool]:
     """The numbers that a field names, and whether it leaves all open."""
-    parts = [_part(part, field, text) for part in word.split(",")]
+    parts = [_parse_field_part(part, field, text) for part in word.split(",")]
     return frozenset().union(*(numbers for numbers, _ in parts)), any(is_any for _, is_any in parts)
 
 
-def _part(part: str, field: _Field, text: str) -> tuple[frozenset[int], bool]:
+def _parse_field_part(part: str, field: _Field, text: str) -> tuple[frozenset[int], bool]:
     span, slash, step_text = part.partition("/")
     step = _number(step_text, (), field, text) if slash else 1
     if span in ("*", "?"):

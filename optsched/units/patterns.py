@@ -51,7 +51,7 @@ def parse_pattern(text: str) -> Pattern:
     try:
         found = re2.compile(text, options)
     except re2.error as e:
-        raise PatternError(_complaint(_said(e))) from e
+        raise PatternError(_complaint(_message_of(e))) from e
     if any(match[1] == "C" for match in _BYTE.finditer(text)):
         raise PatternError(_complaint(r"invalid escape sequence: \C"))
     return Pattern(text, found)
@@ -61,6 +61,6 @@ def _complaint(problem: str) -> str:
     return f"is not a regular expression: {problem}; {_ACCEPTED}"
 
 
-def _said(error: Exception) -> str:
+def _message_of(error: Exception) -> str:
     said = error.args[0] if error.args else ""
     return said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)

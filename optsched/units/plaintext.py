@@ -23,7 +23,7 @@ def printable(text: str, keep: str = "") -> str:
     """
     if text.isprintable():
         return text
-    return _SUSPECT.sub(lambda match: _shown(match[0], keep, _escaped), text)
+    return _SUSPECT.sub(lambda match: _escape_character(match[0], keep, _escaped), text)
 
 
 def write_json(value: object, **options: Any) -> str:  # noqa: ANN401  of json.dumps
@@ -31,7 +31,7 @@ def write_json(value: object, **options: Any) -> str:  # noqa: ANN401  of json.d
     text = json.dumps(value, ensure_ascii=False, **options)
     if text.isprintable():
         return text
-    return _SUSPECT.sub(lambda match: _shown(match[0], _LAYOUT, _json_escaped), text)
+    return _SUSPECT.sub(lambda match: _escape_character(match[0], _LAYOUT, _json_escaped), text)
 
 
 def is_plain(text: str) -> bool:
@@ -39,7 +39,7 @@ def is_plain(text: str) -> bool:
     return text.isprintable() or all(c.isprintable() or c in _LAYOUT for c in text)
 
 
-def _shown(character: str, keep: str, escape: Callable[[str], str]) -> str:
+def _escape_character(character: str, keep: str, escape: Callable[[str], str]) -> str:
     return character if character.isprintable() or character in keep else escape(character)
 
 

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from optsched.units.errors import UnitError
+from optsched.units.unit_errors import UnitError
 
 MAX_BASE: Final = 2**63 - 1
 """The largest amount that counts as a resource: what Go, NumPy and CP-SAT can hold."""

@@ -11,7 +11,6 @@ from enum import Enum
 from functools import lru_cache
 from typing import Final
 
-from optsched.units.errors import FieldError
 from optsched.units.quantity import (
     MAX_BASE,
     MAX_GPUS_ON_NODE,
@@ -21,6 +20,7 @@ from optsched.units.quantity import (
     parse_quantity,
     parse_quantity_field,
 )
+from optsched.units.unit_errors import FieldError
 
 CPU: Final = "cpu"
 MEMORY: Final = "memory"
@@ -132,12 +132,12 @@ def parse_resource_list(
         except QuantityError as error:
             errors.append(error.at(f"{path}[{resource}]"))
             continue
-        if whole_gpus and is_gpu(resource) and not _is_whole(value):
+        if whole_gpus and is_gpu(resource) and not _is_whole_number(value):
             errors.append(FieldError(f"{path}[{resource}]", value, _PART_OF_A_GPU))
     return amounts, errors
 
 
-def _is_whole(value: object) -> bool:
+def _is_whole_number(value: object) -> bool:
     quantity = parse_quantity_field(value)
     return quantity.milli() == 1000 * quantity.value()
 

@@ -11,7 +11,7 @@ from optsched.cluster.decisions import Evict, LevelStatus, Sense
 from optsched.formats.snapshots.instance_files import read_instance
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
-from optsched.session.session import Surroundings, judge_actions, run_session
+from optsched.session.session import SessionContext, judge_actions, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from tests.support.shared import shared
@@ -35,15 +35,15 @@ def policy_of(model: str) -> Policy:
 
 def decide(name: str, model: str, *, solver: bool = True) -> Report:
     if not solver:
-        return run_session(snapshot_of(name), without_solver(policy_of(model)), Surroundings())
-    around = Surroundings(solver=InProcess(), limits=LIMITS)
+        return run_session(snapshot_of(name), without_solver(policy_of(model)), SessionContext())
+    around = SessionContext(solver=InProcess(), limits=LIMITS)
     return run_session(snapshot_of(name), policy_of(model), around)
 
 
 def without_evictions(name: str, model: str) -> Report:
     policy = without_solver(policy_of(model))
     actions = tuple(a for a in policy.actions if a not in ("preempt", "reclaim"))
-    return run_session(snapshot_of(name), replace(policy, actions=actions), Surroundings())
+    return run_session(snapshot_of(name), replace(policy, actions=actions), SessionContext())
 
 
 def values(levels: tuple[LevelResult, ...], prefix: str) -> list[int]:

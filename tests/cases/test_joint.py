@@ -11,7 +11,7 @@ from optsched.cluster.decisions import Allocate, Evict, Nominate
 from optsched.cluster.snapshot import GangPhase, Queue
 from optsched.formats.snapshots.instance_files import read_instance
 from optsched.policy.load import load_policy
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from tests.support.evictions import bounds_of
@@ -55,7 +55,7 @@ def test_one_victim_is_enough_for_two_gangs_of_the_case() -> None:
 )
 def test_one_victim_lets_the_gangs_of_the_case_start(case: str, model: str, number: int) -> None:
     snapshot = read_instance(shared("cases", "decisions", f"{case}.yaml")).snapshot
-    around = Surroundings(solver=InProcess(), limits=Limits(None, num_workers=1))
+    around = SessionContext(solver=InProcess(), limits=Limits(None, num_workers=1))
     report = run_session(snapshot, load_policy(model, Path.read_text), around)
     assert report.trace.violations == ()
     assert len([a for a in report.plan.actions if isinstance(a, Evict)]) == 1
@@ -65,7 +65,7 @@ def test_one_victim_lets_the_gangs_of_the_case_start(case: str, model: str, numb
 def test_a_gang_with_idle_room_has_no_pod_evicted_for_others_of_the_case() -> None:
     """Queue a could reclaim a node and leave its idle room to gangs of the queue that lends it."""
     case = shared("cases", "decisions", "min_FALSEPROOF_norej_crater.yaml")
-    around = Surroundings(solver=InProcess(), limits=Limits(None, num_workers=1))
+    around = SessionContext(solver=InProcess(), limits=Limits(None, num_workers=1))
     report = run_session(
         read_instance(case).snapshot, load_policy("crater", Path.read_text), around
     )

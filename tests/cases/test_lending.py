@@ -9,7 +9,7 @@ import pytest
 import optsched
 from optsched.cluster.decisions import Evict
 from optsched.policy.load import load_policy
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from optsched.study.simulation.record import Start, Stop
@@ -28,7 +28,7 @@ EXACT = Limits(budget_ms=None, num_workers=1)
 def decide(model: str) -> Plan:
     policy = load_policy(model, _text)
     snapshot = optsched.read(shared("cases", "decisions", "idle.yaml"))
-    report = run_session(snapshot, policy, Surroundings(solver=InProcess(), limits=EXACT))
+    report = run_session(snapshot, policy, SessionContext(solver=InProcess(), limits=EXACT))
     assert report.trace.violations == ()
     return report.plan
 

@@ -10,7 +10,7 @@ from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.snapshot import GangPhase, Queue
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from tests.support.shared import shared
 from tests.support.small import CPU, cluster, gang, node, running, shape
 
@@ -23,7 +23,7 @@ POLICY = without_solver(load_policy("volcano-default", lambda _: ""))
 
 def reason(snapshot: Snapshot, key: str) -> Reason:
     """Why a gang waits under the default model."""
-    return run_session(snapshot, POLICY, Surroundings()).plan.pending[key]
+    return run_session(snapshot, POLICY, SessionContext()).plan.pending[key]
 
 
 def case(name: str) -> Snapshot:

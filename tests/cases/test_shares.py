@@ -15,8 +15,8 @@ from optsched.cluster.snapshot import Gang, Node, Queue, Snapshot
 from optsched.cluster.task import Task, TaskShape, TaskStatus
 from optsched.formats.snapshots.instance_files import read_instance
 from optsched.policy.load import load_policy
-from optsched.session.session import Report, Surroundings, run_session
-from optsched.session.solving import limits_of
+from optsched.session.session import Report, SessionContext, run_session
+from optsched.session.solve_settings import limits_of
 from tests.support.engines import InProcess
 from tests.support.shared import shared
 from tests.support.small import CPU, GPU, cluster, gang, node, running, shape
@@ -30,7 +30,7 @@ DEFAULT = load_policy("volcano-default", Path.read_text)
 def solved(snapshot: Snapshot, policy: Policy = DEFAULT) -> Report:
     """What `optsched solve` decides; no answer is refused for a share."""
     limits = limits_of(policy, None, deterministic=True, seed=0, gap=None)
-    report = run_session(snapshot, policy, Surroundings(solver=InProcess(), limits=limits))
+    report = run_session(snapshot, policy, SessionContext(solver=InProcess(), limits=limits))
     assert not [v for v in report.trace.violations if v.rule == "proportion"]
     return report
 

@@ -10,8 +10,8 @@ import optsched
 from optsched.cluster.decisions import Evict
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
-from optsched.session.session import Surroundings, run_session
-from optsched.session.solving import limits_of
+from optsched.session.session import SessionContext, run_session
+from optsched.session.solve_settings import limits_of
 from optsched.solver.cpsat.process import InProcess
 from tests.support.shared import shared
 
@@ -30,7 +30,7 @@ def decide(name: str, model: str = "volcano-default", solver: str = "cpsat") -> 
     limits = limits_of(policy, None, deterministic=True, seed=0, gap=None)
     worker = InProcess() if solver == "cpsat" else None
     snapshot = optsched.read(shared("cases", "decisions", name))
-    report = run_session(snapshot, policy, Surroundings(solver=worker, limits=limits))
+    report = run_session(snapshot, policy, SessionContext(solver=worker, limits=limits))
     assert report.trace.violations == ()
     return report.plan
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from optsched.policy.diagnostic import Findings
 from optsched.policy.located import read_tree
-from optsched.policy.problem import Findings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from optsched.cluster.decisions import Allocate, Evict, Nominate
 from optsched.plugins.verification.verify import verify_actions
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from optsched.session.status import gang_status, plan_by_gang
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
@@ -39,17 +39,17 @@ class Played:
     broken: tuple[str, ...]
 
 
-def alone() -> Surroundings:
+def alone() -> SessionContext:
     """The pipeline by itself."""
-    return Surroundings()
+    return SessionContext()
 
 
-def solving() -> Surroundings:
+def solving() -> SessionContext:
     """With a solver that reads no clock."""
-    return Surroundings(solver=InProcess(), limits=Limits(budget_ms=None, num_workers=1))
+    return SessionContext(solver=InProcess(), limits=Limits(budget_ms=None, num_workers=1))
 
 
-def play(snapshot: Snapshot, policy: Policy, surroundings: Surroundings) -> Played:
+def play(snapshot: Snapshot, policy: Policy, surroundings: SessionContext) -> Played:
     """One session."""
     report = run_session(snapshot, policy, surroundings)
     plan = report.plan

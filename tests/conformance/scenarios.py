@@ -17,8 +17,8 @@ from optsched.cluster.snapshot import Load
 from optsched.formats.snapshots.assembly import assemble
 from optsched.plugins.ruleset import RuleSet
 from optsched.policy.load import parse_policy
-from optsched.policy.parts import derive_levels
 from optsched.policy.policy import build_rules
+from optsched.policy.policy_sections import derive_levels
 from optsched.units import parse_time_ms
 from tests.conformance.stand_ins import stand_ins
 from tests.support.shared import found

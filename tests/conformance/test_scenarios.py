@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from _pytest.mark import ParameterSet
 
     from optsched.cluster.snapshot import Snapshot
-    from optsched.session.session import Surroundings
+    from optsched.session.session import SessionContext
     from tests.conformance.play import Played
 
     Verdict = Callable[[Mapping[str, Any], Played, Snapshot], list[str]]
@@ -85,7 +85,7 @@ def _pipelined(scenario: Scenario) -> list[str]:
 
 
 def _played(
-    scenario: Scenario, surroundings: Surroundings, more: Mapping[str, Any], verdict: Verdict
+    scenario: Scenario, surroundings: SessionContext, more: Mapping[str, Any], verdict: Verdict
 ) -> list[str]:
     """What is wrong with one session, or with several on one cluster."""
     unmet = _unmet(scenario.preconditions)

@@ -60,7 +60,7 @@ from optsched.formats.traces.pai import read_pai
 from optsched.formats.traces.philly import read_philly
 from optsched.formats.traces.trace_file import read_trace_file
 from optsched.policy import parse_policy
-from optsched.policy.problem import PolicyError
+from optsched.policy.diagnostic import PolicyError
 from optsched.study.instances.instance_catalogue import read_catalogue
 from optsched.study.packing.vbp import parse_vbp
 from optsched.study.reassignment.roadef import parse_reassignment
@@ -73,9 +73,9 @@ from optsched.units import (
     parse_time_ms,
 )
 from optsched.units.cron import parse_timetable
-from optsched.units.errors import UnitError
-from optsched.units.hours import parse_hours
 from optsched.units.patterns import PatternError, parse_pattern
+from optsched.units.time_windows import parse_hours
+from optsched.units.unit_errors import UnitError
 from tests.admission import kit
 from tests.formats import objects
 from tests.formats.codec.test_gpu_shares import REGISTER

@@ -16,7 +16,7 @@ from optsched.formats.snapshots.writer import encode
 from optsched.formats.traces.philly import read_philly
 from optsched.plugins.scores import strategy_fit
 from optsched.policy.load import load_policy
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from tests.formats.objects import group, node, pod, queue
 from tests.fuzz.parsers import NODE, POD
 from tests.plugins.test_device_claims import GROUP
@@ -61,7 +61,7 @@ def test_no_annotation_stops_a_session(text: str) -> None:
     poisoned = [with_annotations(each, text) for each in objects]
     snapshot = assemble([*plain, *poisoned]).snapshot
     policy = load_policy("volcano-default", Path.read_text)
-    report = run_session(snapshot, policy, Surroundings())
+    report = run_session(snapshot, policy, SessionContext())
     assert report.trace.violations == ()
     assert "ns/plain" in report.plan.binds
     assert list(encode(snapshot))

@@ -13,7 +13,7 @@ from optsched.formats.snapshots.assembly import assemble
 from optsched.policy.load import is_shipped, load_policy
 from optsched.policy.policy import SolverKind
 from optsched.session.lending import find_shares, without_lending
-from optsched.session.session import Surroundings, judge_actions, run_session
+from optsched.session.session import SessionContext, judge_actions, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from tests.oracle.manifests import timestamp
@@ -51,7 +51,7 @@ def decide(snapshot: Snapshot, policy: Policy, work: float = WORK) -> Report:
     """Run a session that reads no clock."""
     limits = Limits(None, work, num_workers=1, num_engines=2)
     solver = None if policy.solver is SolverKind.NONE else InProcess()
-    around = Surroundings(solver=solver, limits=limits)
+    around = SessionContext(solver=solver, limits=limits)
     return run_session(snapshot, policy, around)
 
 

@@ -27,7 +27,7 @@ from optsched.plugins.devices.device_matching import Demand, match_places
 from optsched.plugins.gangs.gang import Gang
 from optsched.plugins.ruleset import RuleSet
 from optsched.policy import parse_policy
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from tests.conformance.play import solving
 from tests.formats.objects import (
     DRIVER,
@@ -75,7 +75,7 @@ CLASSES = {
 def sessions(*objects: dict[str, Any]) -> list[Report]:
     """The pipeline alone, and with a solver."""
     snapshot = assemble(objects).snapshot
-    return [run_session(snapshot, POLICY, s) for s in (Surroundings(), solving())]
+    return [run_session(snapshot, POLICY, s) for s in (SessionContext(), solving())]
 
 
 def plans(*objects: dict[str, Any]) -> list[Plan]:

@@ -33,7 +33,7 @@ from optsched.plugins.devices.device_matching import (
     options_of,
 )
 from optsched.problem.compile import compile_problem
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from tests.conformance.play import solving
 from tests.formats.objects import (
     DRIVER,
@@ -270,11 +270,11 @@ def test_a_claim_says_that_searches_have_ended(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(device_claims, "STEPS_OF_SESSION", 0)
     monkeypatch.setattr(device_matching, "_known", {})
     snapshot = assemble([*cluster(), many_bonds(2), pod("dear", claiming("dear"))]).snapshot
-    report = run_session(snapshot, POLICY, Surroundings())
+    report = run_session(snapshot, POLICY, SessionContext())
     said = str(report.plan.pending["ns/pod:dear"])
     assert "the searches of this session have ended, a later one goes on" in said
     monkeypatch.undo()
-    assert set(run_session(snapshot, POLICY, Surroundings()).plan.binds) == {"ns/dear"}
+    assert set(run_session(snapshot, POLICY, SessionContext()).plan.binds) == {"ns/dear"}
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_a_claim_says_that_searches_have_ended(monkeypatch: pytest.MonkeyPatch) 
 )
 def test_a_dear_claim_waits_and_others_start(claim: dict[str, Any], why: str) -> None:
     pods = [pod("dear", claiming("dear")), pod("p", claiming("plain"))]
-    for surroundings in (Surroundings(), solving()):
+    for surroundings in (SessionContext(), solving()):
         snapshot = assemble([*cluster(), claim, device_claim("plain"), *pods]).snapshot
         report = run_session(snapshot, POLICY, surroundings)
         assert report.trace.violations == ()

@@ -23,7 +23,7 @@ from optsched.plugins.shares.proportion import Proportion
 from optsched.plugins.shares.tree_shares import guaranteed_parts
 from optsched.policy.load import load_policy
 from optsched.problem.compile import compile_problem
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from tests.plugins.test_contract import examples
 from tests.support.engines import Bench
 from tests.support.small import CPU, GPU, cluster, gang, node, running, shape
@@ -143,7 +143,7 @@ def shares_of_session(*gangs):
     queues = [Queue("a", capability=((CPU, 12_000),)), Queue("b")]
     policy = load_policy("volcano-compatible", Path.read_text)
     plan = run_session(
-        cluster([node("n0", 8), node("n1", 8)], gangs, queues), policy, Surroundings()
+        cluster([node("n0", 8), node("n1", 8)], gangs, queues), policy, SessionContext()
     ).plan
     return {s.queue: s.ideal * 100 / PPM for s in plan.certificate.shares}
 

@@ -23,7 +23,7 @@ from optsched.plugins.topology.spread import Spread
 from optsched.plugins.verification.verify import verify_actions
 from optsched.policy.load import parse_policy
 from optsched.session.decompile import pending_of
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from optsched.solver import portfolio
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
@@ -224,7 +224,7 @@ def test_nobody_is_evicted_for_a_gang_behind_a_head_that_stays_out(
     low = replace(made, tasks=tuple(running(t, "n0") for t in made.tasks), phase=GangPhase.RUNNING)
     head, next_one = (replace(g, priority=5) for g in (BIG, SMALL))
     snapshot = of(low, head, next_one, queue=replace(STRICT, is_fifo=strict))
-    around = Surroundings(
+    around = SessionContext(
         solver=InProcess() if solver == "cpsat" else None,
         limits=Limits(budget_ms=None, num_workers=1),
     )

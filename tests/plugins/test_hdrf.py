@@ -13,7 +13,7 @@ from optsched.cluster.decisions import Allocate, Evict
 from optsched.cluster.snapshot import Gang, GangPhase, Queue, Snapshot
 from optsched.plugins.shares.hdrf import hierarchy
 from optsched.policy.load import parse_policy
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from tests.support.small import CPU, GPU, cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def host(cpu: int, gpu: int) -> tuple[tuple[str, int], ...]:
 
 def placed(snapshot: Snapshot) -> Counter[str]:
     policy = parse_policy(CONF.replace("ACTIONS", "allocate"), "x.conf")
-    plan = run_session(snapshot, policy, Surroundings()).plan
+    plan = run_session(snapshot, policy, SessionContext()).plan
     return Counter(a.gang.removeprefix("ns/") for a in plan.actions if isinstance(a, Allocate))
 
 
@@ -110,7 +110,7 @@ def test_reclaim_takes_from_who_has_more() -> None:
         "[{name: drf", "[{name: priority}, {name: drf"
     )
     plan = run_session(
-        cluster(machine(8, 0), [rich, poor], queues), parse_policy(text, "x.conf"), Surroundings()
+        cluster(machine(8, 0), [rich, poor], queues), parse_policy(text, "x.conf"), SessionContext()
     ).plan
     gone = [a for a in plan.actions if isinstance(a, Evict)]
     assert 1 <= len(gone) <= 4

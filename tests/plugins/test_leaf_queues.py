@@ -12,7 +12,7 @@ from optsched.plugins.shares.leaf_queues import LeafQueues
 from optsched.plugins.verification.verify import verify_actions
 from optsched.policy.load import parse_policy
 from optsched.session.decompile import pending_of
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from tests.support.engines import Bench, allocations, binds, placed_by_gang, reason
 from tests.support.small import CPU, cluster, gang, node, running, shape
 
@@ -67,7 +67,7 @@ tiers:
 def test_the_switch_of_capacity_decides(switch: str, placed: set[str]) -> None:
     policy = parse_policy(CONF.replace("ON", switch), "x.conf")
     snapshot = cluster(NODES, [asks("a", "dept")], TREE)
-    plan = run_session(snapshot, policy, Surroundings()).plan
+    plan = run_session(snapshot, policy, SessionContext()).plan
     assert set(binds(plan.actions).values()) == placed
 
 
@@ -77,6 +77,6 @@ def test_nobody_is_evicted_for_it() -> None:
     runs = GangObject(full.key, "dept", min_member=1, tasks=tasks, phase=GangPhase.RUNNING)
     snapshot = cluster(NODES, [runs, asks("a", "dept", priority=9)], TREE)
     report = run_session(
-        snapshot, parse_policy(CONF.replace("ON", "true"), "x.conf"), Surroundings()
+        snapshot, parse_policy(CONF.replace("ON", "true"), "x.conf"), SessionContext()
     )
     assert (report.plan.actions, report.trace.violations) == ((), ())

@@ -20,10 +20,10 @@ from optsched.plugins.shares.drf import Drf
 from optsched.plugins.shares.fairness import ideal_parts, queue_shares
 from optsched.plugins.shares.hdrf import HierarchicalDrf
 from optsched.plugins.shares.over_time import OverTime
-from optsched.plugins.shares.past_usage import half_life_of, past_of
+from optsched.plugins.shares.past_usage import decayed_usage, half_life_of
 from optsched.plugins.shares.proportion import Proportion
+from optsched.policy.diagnostic import PolicyError
 from optsched.policy.load import parse_policy
-from optsched.policy.problem import PolicyError
 from optsched.problem.compile import compile_problem
 from tests.plugins.test_contract import examples
 from tests.plugins.test_fairness import contests_of_queues
@@ -114,9 +114,9 @@ def test_what_nobody_has_kept_since_was_held_as_now():
     snapshot = cluster([node("n0", 10)], [held], [Queue("a")], now_ms=60 * HOUR)
     kept = replace(snapshot, usage={"a": Usage((), 0)})
     problem = compile_problem(kept)
-    assert past_of(problem, HOUR)[0, problem.index(CPU)] == pytest.approx(4000)
-    assert past_of(compile_problem(snapshot), HOUR).any() is np.False_
-    assert past_of(compile_problem(kept), 0).any() is np.False_
+    assert decayed_usage(problem, HOUR)[0, problem.index(CPU)] == pytest.approx(4000)
+    assert decayed_usage(compile_problem(snapshot), HOUR).any() is np.False_
+    assert decayed_usage(compile_problem(kept), 0).any() is np.False_
 
 
 @examples(40)

@@ -22,7 +22,7 @@ from optsched.policy.load import load_policy
 from optsched.policy.policy import SolverKind
 from optsched.problem.arrays import UNPLACED
 from optsched.problem.formulation import Formulation, gang_classes
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from optsched.testing import RuleContract
@@ -67,7 +67,7 @@ def decide(snapshot: Snapshot, most: int, solver: SolverKind) -> Report:
     policy = load_policy("volcano-default", lambda path: "")
     mine = ActiveRule(load_rule(most), "per-node", 0, origin="per_node.py:1")
     policy = replace(policy, rules=RuleSet((mine, *policy.rules.active)), solver=solver)
-    return run_session(snapshot, policy, Surroundings(solver=InProcess(), limits=EXACT))
+    return run_session(snapshot, policy, SessionContext(solver=InProcess(), limits=EXACT))
 
 
 def count(report: Report) -> Counter[tuple[str, str]]:

@@ -14,7 +14,7 @@ from optsched.plugins.gangs.gang import Gang
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.verification.verify import verify_actions
 from optsched.policy.load import parse_policy
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from tests.support.engines import reason
@@ -34,7 +34,7 @@ tiers:
 - plugins: [{{name: predicates}}, {{name: capacity}}, {{name: nodeorder}}]
 solver: {solver}
 """
-SOLVING = Surroundings(solver=InProcess(), limits=Limits(budget_ms=None, num_workers=1))
+SOLVING = SessionContext(solver=InProcess(), limits=Limits(budget_ms=None, num_workers=1))
 EVERYTHING = "enqueue, allocate, preempt, reclaim, backfill"
 
 both_engines = pytest.mark.parametrize("solver", ["none", "cpsat"])

@@ -15,7 +15,7 @@ from optsched.plugins.registry import PLUGINS
 from optsched.plugins.ruleset import RuleSet
 from optsched.policy.load import parse_policy
 from optsched.problem.compile import compile_problem
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from optsched.solver.greedy.plugins import GreedyPlugins
 from optsched.units import Hours
 from tests.support.engines import Bench, reason
@@ -129,7 +129,7 @@ def holds(name: str, number: int, at: str = "own", **notes: str) -> domain.Gang:
 def leave(*gangs: domain.Gang, conf: str = VOTES, nodes: tuple[Node, ...] = ()) -> list[str]:
     """Who is evicted in a session."""
     snapshot = cluster(nodes or (node("own"),), gangs, now_ms=NOON_MS)
-    report = run_session(snapshot, parse_policy(conf, "a.conf"), Surroundings())
+    report = run_session(snapshot, parse_policy(conf, "a.conf"), SessionContext())
     assert report.trace.violations == ()
     return sorted(a.task for a in report.plan.actions if isinstance(a, Evict))
 

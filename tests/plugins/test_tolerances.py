@@ -11,7 +11,7 @@ from optsched.cluster.decisions import Evict
 from optsched.cluster.snapshot import Gang, GangPhase, Queue, Tolerance
 from optsched.formats.snapshots.assembly import assemble
 from optsched.policy.load import parse_policy
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from tests.support.small import CPU, cluster, gang, node, running, shape
@@ -47,7 +47,7 @@ def evicted(solver: str, asks: int, *lenders: tuple[Tolerance | None, int]) -> l
     gangs = [fills(n, held) for n, (_, held) in zip(names, lenders, strict=True)]
     wants = gang("wants", ("w", asks, shape(1)), queue="claims")
     policy = parse_policy(CONF.replace("SOLVER", solver), "x.conf")
-    around = Surroundings(
+    around = SessionContext(
         solver=InProcess() if solver == "cpsat" else None,
         limits=Limits(budget_ms=None, num_workers=1),
     )

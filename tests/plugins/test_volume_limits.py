@@ -16,7 +16,7 @@ from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.storage.volume_limits import VolumeLimits
 from optsched.policy import parse_policy, without_solver
 from optsched.problem.compile import compile_problem
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from tests.conformance.play import solving
 from tests.formats.objects import (
     CSI,
@@ -55,7 +55,7 @@ def plans(*objects: dict[str, Any], on: str = "true") -> list[Plan]:
     """Of the pipeline alone, and with a solver."""
     snapshot, policy = assemble(objects).snapshot, parse_policy(CONF.format(on), "limits.conf")
     found = [
-        run_session(snapshot, without_solver(policy), Surroundings()),
+        run_session(snapshot, without_solver(policy), SessionContext()),
         run_session(snapshot, policy, solving()),
     ]
     assert [r.trace.violations for r in found] == [(), ()]

@@ -8,7 +8,7 @@ import pytest
 
 from optsched.formats.snapshots.assembly import assemble
 from optsched.policy import parse_policy
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from tests.conformance.play import solving
 from tests.formats.objects import bound_claim, mounting, node, pod, volume
 
@@ -34,7 +34,7 @@ def chosen(of_volume: dict[str, str], *of_nodes: dict[str, str], on: str = "true
     pods = [pod(f"p{i}", mounting("v")) for i in range(len(nodes))]
     objects = [*nodes, *pods, bound_claim("v"), volume("v", of_volume)]
     snapshot = assemble(objects).snapshot
-    reports = [run_session(snapshot, policy, s) for s in (Surroundings(), solving())]
+    reports = [run_session(snapshot, policy, s) for s in (SessionContext(), solving())]
     assert [r.trace.violations for r in reports] == [(), ()]
     greedy, solved = (sorted(r.plan.binds.values()) for r in reports)
     assert greedy == solved
@@ -89,7 +89,7 @@ def test_who_waits_is_told_where_the_volume_is() -> None:
         volume("v", {ZONE: "a__c"}),
     ]
     policy = parse_policy(CONF.format("true"), "zones.conf")
-    for around in (Surroundings(), solving()):
+    for around in (SessionContext(), solving()):
         plan = run_session(assemble(objects).snapshot, policy, around).plan
         (reason,) = plan.pending.values()
         told = f"did not match the zone of the volume of claim ns/v ({ZONE} a or c)"

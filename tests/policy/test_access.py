@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from optsched.policy import access
+from optsched.policy.diagnostic import Findings
 from optsched.policy.located import read_tree
-from optsched.policy.problem import Findings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,8 +25,8 @@ def ask(read: Callable[..., Any], text: str, *args: Any) -> tuple[Any, list[tupl
     [
         (access.text_of, "abc", "abc"),
         (access.flag_of, "TRUE", True),
-        (access.whole_of, "-3", -3),
-        (access.whole_of, "0x10", 16),
+        (access.read_whole_number, "-3", -3),
+        (access.read_whole_number, "0x10", 16),
         (access.number_of, "1.5", 1.5),
         (access.number_of, "2", 2),
         (access.duration_of, "1m30s", 90_000),
@@ -49,12 +49,17 @@ def test_good_values_pass(read: Callable[..., Any], text: str, value: object) ->
         (access.flag_of, "'false'", 'must be true or false, not the text "false"', "false"),
         (access.flag_of, "0", "must be true or false, not 0", "false"),
         (access.flag_of, "maybe", 'must be true or false, not the text "maybe"', ""),
-        (access.whole_of, "1.5", "must be a whole number, not 1.5", ""),
-        (access.whole_of, "true", "must be a whole number, not true", ""),
-        (access.whole_of, "'7'", 'must be a whole number, not the text "7"', "7"),
-        (access.whole_of, "1_000", 'must be a whole number, not the text "1_000"', "1000"),
-        (access.whole_of, "010", "010 is 10 to some readers of YAML and octal to others", "10"),
-        (access.whole_of, "4294967296", "must be at most 2147483647, not 4294967296", ""),
+        (access.read_whole_number, "1.5", "must be a whole number, not 1.5", ""),
+        (access.read_whole_number, "true", "must be a whole number, not true", ""),
+        (access.read_whole_number, "'7'", 'must be a whole number, not the text "7"', "7"),
+        (access.read_whole_number, "1_000", 'must be a whole number, not the text "1_000"', "1000"),
+        (
+            access.read_whole_number,
+            "010",
+            "010 is 10 to some readers of YAML and octal to others",
+            "10",
+        ),
+        (access.read_whole_number, "4294967296", "must be at most 2147483647, not 4294967296", ""),
         (access.number_of, ".nan", "must be a number, not .nan", ""),
         (access.number_of, "{a: b}", "must be a number, not a mapping", ""),
         (
@@ -76,7 +81,7 @@ def test_bad_values_become_problems(
 
 
 def test_the_least_is_named() -> None:
-    assert ask(access.whole_of, "1", 2) == (None, [("must be at least 2, not 1", "")])
+    assert ask(access.read_whole_number, "1", 2) == (None, [("must be at least 2, not 1", "")])
     assert ask(access.number_of, "0.9", 1) == (None, [("must be at least 1, not 0.9", "")])
 
 
@@ -103,7 +108,7 @@ def test_fields_report_the_unknown_and_the_missing() -> None:
 
 def test_quoted_numbers_can_be_read_as_numbers() -> None:
     def loose(node: Any, findings: Findings) -> int | None:
-        return access.whole_of(access.unquoted(node), findings)
+        return access.read_whole_number(access.unquoted(node), findings)
 
     assert ask(loose, '"10"') == (10, [])
     assert ask(loose, "10") == (10, [])

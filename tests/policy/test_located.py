@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from optsched.policy import located
+from optsched.policy.diagnostic import Findings
 from optsched.policy.located import MOST_DEPTH, MOST_VALUES, core_scalar, read_tree
-from optsched.policy.problem import Findings
 
 if TYPE_CHECKING:
     from optsched.policy.located import Node

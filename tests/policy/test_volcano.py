@@ -25,9 +25,9 @@ from optsched.policy import (
     load_policy,
     parse_policy,
 )
+from optsched.policy.diagnostic import Findings
 from optsched.policy.located import read_tree
-from optsched.policy.parts import LEVEL_NEEDS, LEVEL_ORDER
-from optsched.policy.problem import Findings
+from optsched.policy.policy_sections import LEVEL_NEEDS, LEVEL_ORDER
 from tests.support.shared import found, shared
 
 if TYPE_CHECKING:

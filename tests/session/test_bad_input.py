@@ -18,7 +18,7 @@ from optsched.formats.files.yaml_text import write_yaml
 from optsched.formats.snapshots.instance_files import read_instance
 from optsched.policy import PolicyError
 from optsched.policy.load import load_policy
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from tests.formats.objects import (
@@ -81,7 +81,9 @@ def decide(
     for name, content in raw:
         (folder / name).write_bytes(content)
     found = read_instance(folder)
-    report = run_session(found.snapshot, policy(), Surroundings(solver=InProcess(), limits=LIMITS))
+    report = run_session(
+        found.snapshot, policy(), SessionContext(solver=InProcess(), limits=LIMITS)
+    )
     assert report.trace.violations == ()
     return found, report.plan
 
@@ -483,7 +485,7 @@ def test_no_nodes(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("".join(f"---\n{write_yaml(o)}" for o in objects))
     found = read_instance(tmp_path)
     plan = run_session(
-        found.snapshot, policy(), Surroundings(solver=InProcess(), limits=LIMITS)
+        found.snapshot, policy(), SessionContext(solver=InProcess(), limits=LIMITS)
     ).plan
     assert plan.binds == {}
     assert {k: str(v) for k, v in plan.pending.items()} == {
@@ -501,7 +503,7 @@ def test_no_pods(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(write_yaml(node()))
     found = read_instance(tmp_path)
     plan = run_session(
-        found.snapshot, policy(), Surroundings(solver=InProcess(), limits=LIMITS)
+        found.snapshot, policy(), SessionContext(solver=InProcess(), limits=LIMITS)
     ).plan
     assert (plan.actions, plan.pending) == ((), {})
 

@@ -14,7 +14,7 @@ from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions
 from optsched.session import session as module
 from optsched.session.candidates import Candidate, Round, drop_gangs, rank_candidates
-from optsched.session.session import Surroundings, find_tiers, run_session
+from optsched.session.session import SessionContext, find_tiers, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from optsched.solver.portfolio import Answer
@@ -32,7 +32,7 @@ LIMITS = Limits(budget_ms=None, num_workers=1)
 
 
 def decide(snapshot: Snapshot, *, solver: bool = True) -> Report:
-    around = Surroundings(solver=InProcess() if solver else None, limits=LIMITS)
+    around = SessionContext(solver=InProcess() if solver else None, limits=LIMITS)
     return run_session(snapshot, POLICY, around)
 
 
@@ -186,7 +186,7 @@ solver: {engine: cpsat, budget: 400ms}
 
 def test_a_model_without_levels_is_never_proved():
     policy = parse_policy(NO_LEVELS, "test.yaml")
-    around = Surroundings(solver=InProcess(), limits=LIMITS)
+    around = SessionContext(solver=InProcess(), limits=LIMITS)
     snapshot = cluster([node("n0", 4)], [gang("g", ("w", 1, shape(1)))])
     certificate = run_session(snapshot, policy, around).plan.certificate
     assert certificate.levels == ()

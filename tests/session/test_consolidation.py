@@ -17,7 +17,7 @@ from optsched.plugins.eviction.consolidation import Consolidation
 from optsched.plugins.eviction.entitled import Entitled
 from optsched.plugins.verification.verify import verify_actions
 from optsched.policy.load import parse_policy
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from tests.support.effort import num_examples
@@ -49,7 +49,7 @@ SECOND_MS = 1000
 
 def decide(snapshot: Snapshot, more: str = "") -> Plan:
     policy = parse_policy(MODEL + more, "test.yaml") if more else POLICY
-    report = run_session(snapshot, policy, Surroundings(solver=InProcess(), limits=LIMITS))
+    report = run_session(snapshot, policy, SessionContext(solver=InProcess(), limits=LIMITS))
     assert report.trace.violations == ()
     return report.plan
 

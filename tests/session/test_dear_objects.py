@@ -9,7 +9,7 @@ import pytest
 from optsched.api.podgroup import MOST_RESOURCES
 from optsched.formats.codec.pods.task_shape import MOST_REQUIREMENTS, MOST_TERMS
 from optsched.formats.snapshots.assembly import assemble
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from tests.formats.objects import claiming, device_claim, group, node, pod
 from tests.plugins.test_device_claims import GROUP, POLICY
 
@@ -42,7 +42,7 @@ def dear(**spec: Any) -> dict[str, Any]:
 
 def plan_of(*objects: dict[str, Any]) -> Plan:
     snapshot = assemble([node("n1"), node("n2"), pod("plain"), *objects]).snapshot
-    report = run_session(snapshot, POLICY, Surroundings())
+    report = run_session(snapshot, POLICY, SessionContext())
     assert report.trace.violations == ()
     assert "ns/plain" in report.plan.binds
     return report.plan
@@ -138,7 +138,7 @@ def test_what_a_running_pod_keeps_away_stays_away() -> None:
     for each in (node_ := node("n1"), node("n2")):
         each["metadata"]["labels"] = {"kubernetes.io/hostname": each["metadata"]["name"]}
     snapshot = assemble([node_, pod("plain"), running]).snapshot
-    report = run_session(snapshot, POLICY, Surroundings())
+    report = run_session(snapshot, POLICY, SessionContext())
     assert not report.plan.binds
 
 

@@ -13,7 +13,7 @@ from optsched.cluster.decisions import Allocate
 from optsched.formats.codec.pods.reader import DecodeOptions
 from optsched.formats.snapshots.instance_files import read_instance
 from optsched.policy.load import load_policy
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from optsched.solver.cpsat.process import InProcess
 from tests.plugins.test_device_claims import random_claims
 from tests.plugins.test_deviceshare import random_cards
@@ -44,7 +44,7 @@ def policy(name: str) -> Policy:
 @pytest.mark.parametrize("solver", [None, InProcess()], ids=["greedy", "solver"])
 def test_examples(name: str, solver: InProcess | None) -> None:
     snapshot = read_instance(EXAMPLES / f"{name}.yaml", DecodeOptions()).snapshot
-    plan = run_session(snapshot, policy(name), Surroundings(solver=solver)).plan
+    plan = run_session(snapshot, policy(name), SessionContext(solver=solver)).plan
     assert plan.binds
     assert wrong_with_devices(snapshot, plan.actions) == []
 
@@ -62,7 +62,7 @@ CLAIMING = policy("devices")
 def test_random_clusters(made: Callable[..., Snapshot], by: Policy, seed: int) -> None:
     snapshot = made(np.random.default_rng(seed))
     solver = InProcess() if seed % 3 == 0 else None
-    report = run_session(snapshot, by, Surroundings(solver=solver))
+    report = run_session(snapshot, by, SessionContext(solver=solver))
     assert report.trace.violations == ()
     assert wrong_with_devices(snapshot, report.plan.actions) == []
 
@@ -73,7 +73,7 @@ def test_the_checker_sees_what_is_wrong() -> None:
     told = 0
     for seed in range(12):
         snapshot = random_cards(np.random.default_rng(seed))
-        for action in run_session(snapshot, SHARING, Surroundings()).plan.actions:
+        for action in run_session(snapshot, SHARING, SessionContext()).plan.actions:
             if isinstance(action, Allocate) and action.shared_gpus:
                 more = tuple(replace(c, memory=10**6) for c in action.shared_gpus)
                 told += 1

@@ -20,7 +20,7 @@ from optsched.policy.load import load_policy
 from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions
 from optsched.problem.relations import Relations
-from optsched.session.session import Report, Surroundings, run_session
+from optsched.session.session import Report, SessionContext, run_session
 from optsched.solver.cpsat import level_search as levels
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.pricing import Pricer, TooManyCapacities
@@ -235,7 +235,7 @@ def solved(monkeypatch: pytest.MonkeyPatch) -> list[levels.Task]:
 
 def session_with(snapshot: Snapshot, limits: Limits) -> Report:
     policy = load_policy("volcano-default", Path.read_text)
-    return run_session(snapshot, policy, Surroundings(solver=InProcess(), limits=limits))
+    return run_session(snapshot, policy, SessionContext(solver=InProcess(), limits=limits))
 
 
 def test_levels_whose_variables_can_give_no_more_are_not_solved(

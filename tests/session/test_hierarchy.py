@@ -12,7 +12,7 @@ from optsched.cluster.decisions import Evict
 from optsched.cluster.snapshot import Gang, GangPhase, Queue
 from optsched.policy.load import parse_policy
 from optsched.policy.policy import without_solver
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from tests.support.small import GPU, cluster, gang, node, running, shape
@@ -53,7 +53,7 @@ def test_departments_share_by_weight_and_then_their_teams(
     snapshot = cluster(nodes, gangs, [team(name) for name in TEAMS])
     policy = parse_policy(CONF, "tree.conf")
     limits = Limits(budget_ms=None, num_workers=1)
-    around = Surroundings(solver=InProcess() if solver else None, limits=limits)
+    around = SessionContext(solver=InProcess() if solver else None, limits=limits)
     report = run_session(snapshot, policy if solver else without_solver(policy), around)
     gang_of = {task.key: each.name for each in gangs for task in each.tasks}
     assert Counter(gang_of[task] for task in report.plan.binds) == wanted
@@ -76,7 +76,7 @@ def held(name: str, number: int, where: str) -> Gang:
 def session(snapshot: Snapshot, text: str, *, solver: bool) -> Plan:
     policy = parse_policy(text, "tree.conf")
     limits = Limits(budget_ms=None, num_workers=1)
-    around = Surroundings(solver=InProcess() if solver else None, limits=limits)
+    around = SessionContext(solver=InProcess() if solver else None, limits=limits)
     return run_session(snapshot, policy if solver else without_solver(policy), around).plan
 
 

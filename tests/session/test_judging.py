@@ -10,7 +10,7 @@ from optsched.cluster.decisions import Allocate, Evict
 from optsched.formats.files.yaml_text import read_yaml
 from optsched.formats.snapshots.assembly import assemble
 from optsched.policy.load import load_policy
-from optsched.session.session import Surroundings, judge_actions, run_session
+from optsched.session.session import SessionContext, judge_actions, run_session
 from optsched.study.instances.instance_families import Recipe
 
 POLICY = load_policy("volcano-default", lambda _: "")
@@ -19,7 +19,7 @@ POLICY = load_policy("volcano-default", lambda _: "")
 def decided(family, **parameters):
     (document,) = read_yaml(Recipe(family, "x", 3, parameters).text())
     snapshot = assemble(document.value["items"]).snapshot
-    return snapshot, run_session(snapshot, POLICY, Surroundings()).plan
+    return snapshot, run_session(snapshot, POLICY, SessionContext()).plan
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from optsched.cluster.snapshot import Budget, Gang, GangPhase, Queue, Snapshot
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.verification.verify import verify_actions
 from optsched.policy.load import parse_policy
-from optsched.session.session import Report, Surroundings, run_session
+from optsched.session.session import Report, SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from tests.support.small import cluster, gang, node, running, shape
@@ -46,7 +46,7 @@ def policy(lends: str = "true", actions: str = ALL, engine: str = "cpsat"):
 
 
 def session(snapshot: Snapshot, *, solver: bool = True, **fields: str) -> Report:
-    around = Surroundings(solver=InProcess() if solver else None, limits=EXACT)
+    around = SessionContext(solver=InProcess() if solver else None, limits=EXACT)
     return run_session(snapshot, policy(**fields), around)
 
 

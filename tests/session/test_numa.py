@@ -20,7 +20,7 @@ from tests.support.small import cluster, gang, running
 
 if TYPE_CHECKING:
     from optsched.cluster.snapshot import Snapshot
-    from optsched.session.session import Surroundings
+    from optsched.session.session import SessionContext
 
 POLICY = """actions: enqueue, allocate, preempt, backfill
 tiers:
@@ -49,7 +49,7 @@ def crowded(status: TaskStatus = TaskStatus.RUNNING) -> Snapshot:
 
 @both_engines
 def test_victims_give_back_their_cells_in_the_session_that_evicts_them(
-    around: Surroundings,
+    around: SessionContext,
 ) -> None:
     report = run_session(crowded(), parse_policy(POLICY, "numa.conf"), around)
     assert report.trace.violations == ()
@@ -59,7 +59,7 @@ def test_victims_give_back_their_cells_in_the_session_that_evicts_them(
 
 
 @both_engines
-def test_room_that_is_being_freed_is_waited_for(around: Surroundings) -> None:
+def test_room_that_is_being_freed_is_waited_for(around: SessionContext) -> None:
     snapshot = crowded(TaskStatus.RELEASING)
     report = run_session(snapshot, parse_policy(POLICY, "numa.conf"), around)
     assert report.trace.violations == ()
@@ -68,7 +68,7 @@ def test_room_that_is_being_freed_is_waited_for(around: Surroundings) -> None:
 
 
 @both_engines
-def test_nobody_leaves_where_that_frees_no_cell(around: Surroundings) -> None:
+def test_nobody_leaves_where_that_frees_no_cell(around: SessionContext) -> None:
     snapshot = crowded()
     (made,) = snapshot.nodes
     assert made.numa is not None
@@ -129,7 +129,7 @@ def pod(name: str, policy: str = "none") -> dict[str, Any]:
 
 
 @both_engines
-def test_a_broken_numatopology_harms_those_who_need_it_only(around: Surroundings) -> None:
+def test_a_broken_numatopology_harms_those_who_need_it_only(around: SessionContext) -> None:
     policy = parse_policy(POLICY, "numa.conf")
     sound = assemble(objects("0-7"))
     assert sound.problems == ()

@@ -19,10 +19,10 @@ from optsched.session.offline import (
     Means,
     ResumeError,
     check_resumable,
-    ending_of,
     model_identity,
     parameters_of,
     solve_offline,
+    solve_status_of,
 )
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess, WorkerProcess
@@ -96,9 +96,9 @@ def worker():
 
 
 def test_nobody_watches_a_live_session_and_nothing_is_kept() -> None:
-    from optsched.session.session import Surroundings, run_session
+    from optsched.session.session import SessionContext, run_session
 
-    report = run_session(SNAPSHOT, POLICY, Surroundings(solver=InProcess(), limits=EXACT))
+    report = run_session(SNAPSHOT, POLICY, SessionContext(solver=InProcess(), limits=EXACT))
     assert (report.trace.progress, report.trace.incumbents) == ((), ())
 
 
@@ -139,8 +139,10 @@ def test_a_level_within_the_gap_needs_no_more(
     value: int, bound: int, gap: float | None, ended: SolveStatus
 ) -> None:
     limits = replace(EXACT, gap=gap)
-    assert ending_of(certificate(value, bound), limits, optimises=True) is ended
-    assert ending_of(certificate(value, bound), limits, optimises=False) is SolveStatus.COMPLETE
+    assert solve_status_of(certificate(value, bound), limits, optimises=True) is ended
+    assert (
+        solve_status_of(certificate(value, bound), limits, optimises=False) is SolveStatus.COMPLETE
+    )
 
 
 def test_a_wide_gap_ends_at_the_first_plan_and_the_certificate_says_so() -> None:

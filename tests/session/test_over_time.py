@@ -15,7 +15,7 @@ from optsched.formats.snapshots.assembly import assemble
 from optsched.formats.snapshots.writer import encode
 from optsched.policy.load import parse_policy
 from optsched.policy.policy import without_solver
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from tests.support.small import GPU, cluster, gang, node, shape
@@ -61,7 +61,7 @@ def whole(snapshot: Snapshot) -> Snapshot:
 def placed(snapshot: Snapshot, text: str, *, solver: bool) -> tuple[Counter[str], Plan]:
     policy = parse_policy(text, "x.conf")
     limits = Limits(budget_ms=None, num_workers=1)
-    around = Surroundings(solver=InProcess() if solver else None, limits=limits)
+    around = SessionContext(solver=InProcess() if solver else None, limits=limits)
     plan = run_session(snapshot, policy if solver else without_solver(policy), around).plan
     return Counter(task.split("/")[1].split("-")[0] for task in plan.binds), plan
 

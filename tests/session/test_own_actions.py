@@ -17,7 +17,7 @@ from optsched.plugins.ruleset import ActiveRule, RuleSet
 from optsched.plugins.topology.network_topology import NetworkTopology
 from optsched.policy.load import load_policy
 from optsched.policy.policy import SolverKind
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from tests.support.small import CPU, cluster, gang, node, running, shape
@@ -36,7 +36,7 @@ def decide(snapshot, propose, solver=NONE, *, actions=FIRST, rules=()):
     )
     mine = (Proposer("mine", propose),)
     policy = replace(policy, rules=more, solver=solver, actions=actions, proposers=mine)
-    return run_session(snapshot, policy, Surroundings(solver=InProcess(), limits=EXACT))
+    return run_session(snapshot, policy, SessionContext(solver=InProcess(), limits=EXACT))
 
 
 def nodes(number=3, **fields):

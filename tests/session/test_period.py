@@ -11,8 +11,8 @@ import pytest
 
 from optsched.cluster.decisions import Evict
 from optsched.policy.load import load_policy
-from optsched.session.question import period_for
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
+from optsched.session.snapshot_equivalence import period_for
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from tests.support.evictions import full_cluster
@@ -56,7 +56,7 @@ class Recording(InProcess):
 def hold(step_s: float, period_ms: int | None) -> tuple[Report, list[int | None]]:
     solver = Recording()
     clock = SteppingClock(step_s)
-    around = Surroundings(clock=clock, solver=solver, limits=LIMITS, period_ms=period_ms)
+    around = SessionContext(clock=clock, solver=solver, limits=LIMITS, period_ms=period_ms)
     return run_session(SNAPSHOT, POLICY, around), solver.budgets
 
 

@@ -15,7 +15,7 @@ from optsched.plugin import Face, Greedy, Rule, Violation, running_tasks
 from optsched.plugins.ruleset import ActiveRule, RuleSet
 from optsched.policy.load import load_policy
 from optsched.policy.policy import SolverKind
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from optsched.study.emulation.emulated_cluster import EmulatedCluster
@@ -34,7 +34,7 @@ def decide(snapshot, rule, solver, *, actions=None, faces=None):
     mine = ActiveRule(rule, "mine", 0, origin="mine.py:1", **({"faces": faces} if faces else {}))
     rules = RuleSet((mine, *policy.rules.active))
     policy = replace(policy, rules=rules, solver=solver, actions=actions or policy.actions)
-    return run_session(snapshot, policy, Surroundings(solver=InProcess(), limits=EXACT))
+    return run_session(snapshot, policy, SessionContext(solver=InProcess(), limits=EXACT))
 
 
 def three(*gangs):
@@ -316,7 +316,7 @@ def test_a_plugin_of_a_folder_decides_in_an_emulated_cluster(solver) -> None:
     policy = load_policy(
         str(examples / "maintenance.conf"), Path.read_text, shelf_of(examples / "plugins")
     )
-    around = Surroundings(solver=InProcess(), limits=EXACT)
+    around = SessionContext(solver=InProcess(), limits=EXACT)
     emulated = EmulatedCluster(replace(policy, solver=solver), around)
     emulated.apply(documents(examples / "maintenance.yaml"))
     emulated.advance(1000)

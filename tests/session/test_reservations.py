@@ -13,8 +13,8 @@ from optsched.cluster.decisions import Enqueue
 from optsched.cluster.snapshot import Gang, GangPhase, Queue
 from optsched.cluster.topology import TopologyRequest
 from optsched.policy.load import parse_policy
-from optsched.session.reserving import HOLD_MS, is_held
-from optsched.session.session import Surroundings
+from optsched.session.backfill_reservations import HOLD_MS, reserves_nodes
+from optsched.session.session import SessionContext
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from tests.support.effort import num_examples
@@ -45,7 +45,7 @@ SECOND = 1000
 
 def world(engine: str, nodes: int = 2, queues: tuple[Queue, ...] = ()) -> Virtual:
     machines = [node(f"n{i}", 64, 8) for i in range(nodes)]
-    around = Surroundings(solver=InProcess(), limits=Limits(budget_ms=None, num_workers=1))
+    around = SessionContext(solver=InProcess(), limits=Limits(budget_ms=None, num_workers=1))
     return Virtual(machines, POLICIES[engine], around, queues)
 
 
@@ -202,7 +202,7 @@ def test_where_nobody_says_when_it_ends_nodes_are_kept_for_a_while(engine):
 
 
 def test_holding_takes_turns_and_gets_longer():
-    steps = [is_held(HOLD_MS * t // 2) for t in range(16)]
+    steps = [reserves_nodes(HOLD_MS * t // 2) for t in range(16)]
     assert "".join("-+"[held] for held in steps) == "++--++++--++++++"
 
 

@@ -18,7 +18,7 @@ from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
 from optsched.session import session as module
 from optsched.session.guarantees import hold_guarantees
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from optsched.solver.cpsat.level_model import LevelUpdate, Limits
 from optsched.solver.cpsat.process import DIED, OVER_TIME, InProcess, Solved, WorkerProcess
 from optsched.solver.portfolio import DIRECT, GREEDY, IDEAL, NO_SOLVER
@@ -74,12 +74,12 @@ class Planted:
 
 
 def decide(snapshot: Snapshot = CONTEST, solver: object = None, **more: object) -> Plan:
-    around = Surroundings(solver=solver, limits=EXACT)  # type: ignore[arg-type]
+    around = SessionContext(solver=solver, limits=EXACT)  # type: ignore[arg-type]
     return run_session(snapshot, POLICY, replace(around, **more)).plan
 
 
 def greedy(snapshot: Snapshot = CONTEST) -> Plan:
-    return run_session(snapshot, without_solver(POLICY), Surroundings()).plan
+    return run_session(snapshot, without_solver(POLICY), SessionContext()).plan
 
 
 # --- what a session answers ----------------------------------------------------------------------
@@ -132,7 +132,7 @@ def test_nobody_is_asked_when_nothing_waits() -> None:
 
 
 def test_nobody_is_asked_where_the_policy_knows_no_solver() -> None:
-    around = Surroundings(solver=Planted(refusing))
+    around = SessionContext(solver=Planted(refusing))
     report = run_session(CONTEST, policy_of("volcano-compatible"), around)
     assert report.plan.certificate.engine == GREEDY
     assert report.plan.binds == greedy().binds
@@ -163,7 +163,7 @@ def test_the_same_cluster_gets_the_same_plan(seed: int) -> None:
 def test_an_earlier_problem_changes_nothing_but_the_cost(seed: int) -> None:
     previous = None
     for snapshot in history(np.random.default_rng(seed), 6):
-        around = Surroundings(solver=InProcess(), limits=EXACT)
+        around = SessionContext(solver=InProcess(), limits=EXACT)
         report = run_session(snapshot, POLICY, around, previous)
         assert report.plan == run_session(snapshot, POLICY, around).plan
         previous = report.problem
@@ -182,7 +182,7 @@ def test_time_is_told_phase_by_phase_and_only_where_there_is_a_clock() -> None:
             self.seconds += 1
             return float(self.seconds)
 
-    around = Surroundings(solver=InProcess(), limits=EXACT)
+    around = SessionContext(solver=InProcess(), limits=EXACT)
     timed = run_session(CONTEST, POLICY, replace(around, clock=Ticks()))
     phases = timed.trace.seconds
     assert {"compile", "greedy", "solve", "verify", "explain"} <= phases.keys()
@@ -362,7 +362,7 @@ def cheating(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("cheating")
 def test_a_plan_that_breaks_rules_is_kept_and_not_returned() -> None:
     kept = Kept()
-    around = Surroundings(solver=InProcess(), limits=EXACT, incidents=kept)
+    around = SessionContext(solver=InProcess(), limits=EXACT, incidents=kept)
     report = run_session(CONTEST, POLICY, around)
     assert report.plan.binds == greedy().binds
     assert report.plan.certificate.engine == GREEDY
@@ -377,7 +377,7 @@ def test_a_plan_that_breaks_rules_is_kept_and_not_returned() -> None:
 
 @pytest.mark.usefixtures("cheating")
 def test_nobody_need_keep_incidents() -> None:
-    report = run_session(CONTEST, POLICY, Surroundings(solver=InProcess(), limits=EXACT))
+    report = run_session(CONTEST, POLICY, SessionContext(solver=InProcess(), limits=EXACT))
     assert report.plan.binds == greedy().binds
     assert report.trace.violations
     assert report.trace.kept_at == ""
@@ -387,7 +387,7 @@ def test_nothing_is_done_when_no_plan_keeps_every_rule(monkeypatch: pytest.Monke
     honest = module.run_greedy
     monkeypatch.setattr(module, "run_greedy", lambda *given: everything_on_one_node(honest(*given)))
     kept = Kept()
-    around = Surroundings(solver=Planted(lambda model: Solved((), "none")), incidents=kept)
+    around = SessionContext(solver=Planted(lambda model: Solved((), "none")), incidents=kept)
     report = run_session(CONTEST, POLICY, around)
     assert report.plan.binds == {}
     assert report.plan.certificate.engine == "none"
@@ -399,7 +399,7 @@ def test_nothing_is_done_when_no_plan_keeps_every_rule(monkeypatch: pytest.Monke
 
 def test_a_healthy_session_keeps_nothing() -> None:
     kept = Kept()
-    report = run_session(CONTEST, POLICY, Surroundings(incidents=kept))
+    report = run_session(CONTEST, POLICY, SessionContext(incidents=kept))
     assert kept.incidents == []
     assert (report.trace.violations, report.trace.kept_at) == ((), "")
 

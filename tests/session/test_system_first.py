@@ -10,7 +10,7 @@ from optsched.cluster.decisions import Evict
 from optsched.cluster.snapshot import Gang, Queue, Snapshot
 from optsched.plugins.eviction.conformance import SYSTEM_PRIORITY, system_first
 from optsched.policy.load import parse_policy
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from tests.support.small import CPU, cluster, gang, node, running, shape
@@ -22,7 +22,7 @@ tiers:
 - plugins: [{{name: predicates}}, {{name: capacity}}, {{name: nodeorder}}]
 solver: {solver}
 """
-SOLVING = Surroundings(solver=InProcess(), limits=Limits(budget_ms=None, num_workers=1))
+SOLVING = SessionContext(solver=InProcess(), limits=Limits(budget_ms=None, num_workers=1))
 
 both_engines = pytest.mark.parametrize("solver", ["none", "cpsat"])
 

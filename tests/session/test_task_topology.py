@@ -11,7 +11,7 @@ from optsched.cluster.snapshot import Node
 from optsched.cluster.task import TaskShape
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from tests.support.shared import shared
@@ -42,7 +42,7 @@ def pairs_apart(gangs: Sequence[Gang], *, solver: bool) -> list[int]:
     """Pairs of a parameter server and a worker on different nodes, by gang."""
     policy = load_policy(str(shared("experiments", "conf", "tt.conf")), Path.read_text)
     limits = Limits(budget_ms=None, num_workers=1)
-    around = Surroundings(solver=InProcess() if solver else None, limits=limits)
+    around = SessionContext(solver=InProcess() if solver else None, limits=limits)
     snapshot = cluster([host(i) for i in range(6)], gangs)
     report = run_session(snapshot, policy if solver else without_solver(policy), around)
     assert report.trace.violations == ()

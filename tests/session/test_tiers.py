@@ -8,7 +8,7 @@ import pytest
 
 from optsched.cluster.snapshot import Queue
 from optsched.policy.load import parse_policy
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from tests.support.small import CPU, cluster, gang, node, running, shape
@@ -42,7 +42,7 @@ levels: [{levels}]
 
 def bound(snapshot, policy):
     """The gangs that get a task."""
-    report = run_session(snapshot, policy, Surroundings(solver=InProcess(), limits=EXACT))
+    report = run_session(snapshot, policy, SessionContext(solver=InProcess(), limits=EXACT))
     assert report.trace.violations == ()
     return sorted({task.rsplit("-", 2)[0].removeprefix("ns/") for task in report.plan.binds})
 

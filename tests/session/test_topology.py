@@ -14,7 +14,7 @@ from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.task import TaskStatus
 from optsched.cluster.topology import TopologyRequest
 from optsched.policy import SolverKind, load_policy
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from tests.support.effort import num_examples
@@ -32,7 +32,7 @@ RACK = TopologyRequest(highest_tier=1)
 
 def decide(snapshot: Snapshot, policy: object = SOLVED) -> Report:
     limits = Limits(budget_ms=None, num_workers=1)
-    around = Surroundings(solver=InProcess() if policy is SOLVED else None, limits=limits)
+    around = SessionContext(solver=InProcess() if policy is SOLVED else None, limits=limits)
     return run_session(snapshot, policy, around)
 
 

@@ -52,7 +52,7 @@ def test_without_a_half_life_nothing_is_kept_and_nothing_written():
     assert list(keeper.to_write(10 * HOUR)) == []
     keeper.noted(snapshot, HOUR)
     keeper.noted(snapshot, NEVER)
-    assert list(keeper.to_write(10 * HOUR, at_last=True)) == []
+    assert list(keeper.to_write(10 * HOUR, once_settled=True)) == []
 
 
 def test_it_is_written_at_most_so_often_and_only_if_it_differs():
@@ -71,8 +71,8 @@ def test_at_last_what_differs_is_written_at_once():
     keeper, held = UsageKeeper(), busy(4)
     keeper.noted(at(0, held), HOUR)
     assert len(list(keeper.to_write(1_000))) == 1
-    assert len(list(keeper.to_write(2_000, at_last=True))) == 1
-    assert list(keeper.to_write(2_000, at_last=True)) == []
+    assert len(list(keeper.to_write(2_000, once_settled=True))) == 1
+    assert list(keeper.to_write(2_000, once_settled=True)) == []
 
 
 def test_who_starts_again_goes_on_where_the_last_one_ended():

@@ -14,7 +14,7 @@ from optsched.cluster.selectors import LabelSelector, NodeSelector, NodeTerm, Op
 from optsched.cluster.snapshot import Budget, Claim, GangPhase, Queue
 from optsched.cluster.task import DeviceRequest, HostPort, PodTerm, SpreadTerm
 from optsched.policy.load import parse_policy
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from tests.support.small import GPU, HOST, ZONE, cluster, gang, node, running, shape
@@ -50,7 +50,7 @@ def decide(
     model = MODEL.replace("SHARES", shares)
     model = model.replace("{name: nodeorder}", f"{VGPU}, {{name: nodeorder}}") if vgpu else model
     policy = parse_policy(model, "test.yaml")
-    around = Surroundings(solver=InProcess() if solver else None, limits=LIMITS)
+    around = SessionContext(solver=InProcess() if solver else None, limits=LIMITS)
     report = run_session(snapshot, policy, around)
     assert report.trace.violations == ()
     return report.plan
@@ -187,7 +187,7 @@ def test_siblings_evict_each_other_only_for_what_is_due_to_one_of_them(
     claim = gang("claim", ("w", 4, shape(1, 1)), least=1, queue="b")
     model = MODEL.replace("SHARES", "capacity, arguments: {ancestorReclaimLevel: 1}")
     model = model.replace("engine: cpsat", f"engine: {engine}")
-    around = Surroundings(solver=InProcess(), limits=LIMITS)
+    around = SessionContext(solver=InProcess(), limits=LIMITS)
     snapshot = cluster(nodes(1), [held, claim], queues)
     report = run_session(snapshot, parse_policy(model, "test.yaml"), around)
     assert bool(evicted(report.plan)) is with_terminating

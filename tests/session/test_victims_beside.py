@@ -11,7 +11,7 @@ import pytest
 from optsched.cluster.decisions import Allocate, Evict, Nominate
 from optsched.policy.load import parse_policy
 from optsched.problem.compile import compile_problem
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from tests.solver.preemption.sequential.test_victim_choice import (
@@ -60,7 +60,7 @@ def test_room_is_made_and_taken(world: str, seed: int) -> None:
     make, guarded = WORLDS[world]
     snapshot = make(rng, random_cluster(rng))
     limits = Limits(budget_ms=None, num_workers=1)
-    report = run_session(snapshot, POLICY, Surroundings(solver=InProcess(), limits=limits))
+    report = run_session(snapshot, POLICY, SessionContext(solver=InProcess(), limits=limits))
     assert report.trace.violations == ()
     least = fewest(snapshot, compile_problem(snapshot), guarded)
     actions = report.plan.actions

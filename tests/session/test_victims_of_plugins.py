@@ -15,7 +15,7 @@ from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
 from optsched.plugins.ruleset import ActiveRule, RuleSet
 from optsched.policy.load import load_policy
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from tests.support.small import cluster, gang, node, running, shape
@@ -84,7 +84,7 @@ def decide(snapshot: Snapshot) -> Plan:
     policy = load_policy("volcano-default", lambda path: "")
     mine = ActiveRule(OneLoud(), "loud", 0, origin="loud.py:1")
     policy = replace(policy, rules=RuleSet((mine, *policy.rules.active)))
-    around = Surroundings(solver=InProcess(), limits=Limits(budget_ms=None, num_workers=1))
+    around = SessionContext(solver=InProcess(), limits=Limits(budget_ms=None, num_workers=1))
     report = run_session(snapshot, policy, around)
     assert report.trace.violations == ()
     assert report.trace.faults == ()

@@ -10,8 +10,8 @@ import pytest
 
 from optsched.cluster.snapshot import GangPhase, Queue
 from optsched.policy.load import parse_policy
-from optsched.session.session import Surroundings, run_session
-from optsched.session.solving import limits_of
+from optsched.session.session import SessionContext, run_session
+from optsched.session.solve_settings import limits_of
 from optsched.solver.cpsat.process import InProcess
 from tests.support.small import CPU, GPU, cluster, gang, node, running, shape
 
@@ -113,5 +113,5 @@ def test_no_plan_with_evictions_is_refused(seed: int, shares: str):
     policy = parse_policy(MODEL.replace("SHARES", shares), "test.yaml")
     limits = limits_of(policy, None, deterministic=True, seed=0, gap=None)
     solver = InProcess() if seed % 10 == 1 else None
-    report = run_session(Draw(seed).cluster(), policy, Surroundings(solver=solver, limits=limits))
+    report = run_session(Draw(seed).cluster(), policy, SessionContext(solver=solver, limits=limits))
     assert report.trace.violations == ()

@@ -12,8 +12,8 @@ from optsched.cluster.snapshot import GangPhase, Queue
 from optsched.plugins.eviction.entitled import Entitled
 from optsched.plugins.verification.verify import verify_actions
 from optsched.policy.load import parse_policy
-from optsched.session.session import Surroundings, run_session
-from optsched.session.solving import limits_of
+from optsched.session.session import SessionContext, run_session
+from optsched.session.solve_settings import limits_of
 from optsched.solver.cpsat.process import InProcess
 from tests.support.small import CPU, GPU, cluster, gang, node, running, shape
 
@@ -44,7 +44,7 @@ def decide(
     """The plan; no answer on the way to it was refused."""
     policy = parse_policy(model.replace("SHARES", shares), "test.yaml")
     limits = limits_of(policy, None, deterministic=True, seed=0, gap=None)
-    around = Surroundings(solver=InProcess() if solver else None, limits=limits)
+    around = SessionContext(solver=InProcess() if solver else None, limits=limits)
     report = run_session(snapshot, policy, around)
     assert report.trace.violations == ()
     return report.plan

@@ -7,7 +7,7 @@ import pytest
 from optsched.cluster.decisions import Enqueue
 from optsched.cluster.snapshot import GangPhase, Queue, QueueState
 from optsched.policy.load import parse_policy
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from tests.support.small import CPU, cluster, gang, node, shape
@@ -42,7 +42,7 @@ def test_allocate_lets_all_gangs_in_where_enqueue_is_not_listed(
     ]
     queues = [Queue("closed", state=QueueState.CLOSED)]
     text = POLICY.replace("ACTIONS", actions).replace("ENGINE", engine)
-    around = Surroundings(solver=InProcess(), limits=Limits(budget_ms=None, num_workers=1))
+    around = SessionContext(solver=InProcess(), limits=Limits(budget_ms=None, num_workers=1))
     snapshot = cluster([node("n")], gangs, queues)
     report = run_session(snapshot, parse_policy(text, "test.yaml"), around)
     assert report.trace.violations == ()

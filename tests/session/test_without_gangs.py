@@ -7,7 +7,7 @@ from dataclasses import replace
 from optsched.cluster.decisions import Enqueue
 from optsched.cluster.snapshot import Gang, GangPhase, Queue
 from optsched.policy import parse_policy
-from optsched.session.session import Surroundings, run_session, without_gangs
+from optsched.session.session import SessionContext, run_session, without_gangs
 from tests.support.small import CPU, cluster, gang, node, shape
 
 CONF = """
@@ -23,7 +23,7 @@ solver: none
 
 def test_tasks_start_alone() -> None:
     snapshot = cluster([node("n0", 1)], [gang("g", ("w", 2, shape(1)))])
-    plan = run_session(snapshot, parse_policy(CONF, "conf"), Surroundings()).plan
+    plan = run_session(snapshot, parse_policy(CONF, "conf"), SessionContext()).plan
     assert plan.binds == {"ns/g-w-0": "n0"}
 
 
@@ -34,7 +34,7 @@ def test_what_a_gang_needs_still_decides_whether_it_is_let_in() -> None:
     ]
     queue = Queue("q", capability=((CPU, 1000),))
     snapshot = cluster([node("n0", 8)], needs, [queue])
-    plan = run_session(snapshot, parse_policy(CONF, "conf"), Surroundings()).plan
+    plan = run_session(snapshot, parse_policy(CONF, "conf"), SessionContext()).plan
     assert [a.gang for a in plan.actions if isinstance(a, Enqueue)] == ["ns/small"]
 
 

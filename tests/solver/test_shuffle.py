@@ -11,7 +11,7 @@ from optsched.cluster.decisions import Evict
 from optsched.cluster.selectors import LabelSelector
 from optsched.cluster.snapshot import Budget, Gang, Load, Node, Snapshot
 from optsched.policy.load import parse_policy
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from tests.support.small import cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def rescheduling(solver: str = "none", *, fit: bool = True) -> Policy:
 
 def moved(snapshot: Snapshot, policy: Policy) -> list[str]:
     """Names of the pods that are told to go; the plan keeps every rule."""
-    report = run_session(snapshot, policy, Surroundings())
+    report = run_session(snapshot, policy, SessionContext())
     assert report.trace.violations == ()
     evictions = [a for a in report.plan.actions if isinstance(a, Evict)]
     assert all(e.action == "shuffle" and e.plugin and e.reason for e in evictions)
@@ -238,7 +238,7 @@ def test_what_was_moved_does_not_come_back() -> None:
     nodes = [busy("n0", 10, 80), busy("n1", 10, 10)]
     anew = gang("a", ("w", 1, shape(1)))
     snapshot = at_noon(nodes, [anew, runs("b", "n1", 4)], last_shuffle_ms={"rescheduling": NOW_MS})
-    report = run_session(snapshot, rescheduling(), Surroundings())
+    report = run_session(snapshot, rescheduling(), SessionContext())
     assert report.plan.binds == {"ns/a-w-0": "n1"}
 
 

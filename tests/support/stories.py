@@ -18,7 +18,7 @@ from optsched.session.offline import (
     parameters_of,
     solve_offline,
 )
-from optsched.session.solving import limits_of, solver_of
+from optsched.session.solve_settings import limits_of, solver_of
 from optsched.study.accounting.chargeback import Charging
 from optsched.study.comparison.comparison_table import Comparison, Row
 from optsched.study.comparison.model_definitions import definition

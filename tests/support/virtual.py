@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from optsched.cluster.reservation import gang_estimate_ms
 from optsched.cluster.snapshot import Gang, GangPhase
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from tests.support.small import cluster, running
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Virtual:
 
     nodes: Sequence[Node]
     policy: Policy
-    around: Surroundings
+    around: SessionContext
     queues: Sequence[Queue] = ()
     now_ms: int = 0
     gangs: dict[str, Gang] = field(default_factory=dict)

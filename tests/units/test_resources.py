@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optsched.units.errors import FieldError
 from optsched.units.quantity import MAX_BASE, QuantityError
 from optsched.units.resources import (
     Unit,
@@ -14,6 +13,7 @@ from optsched.units.resources import (
     parse_resource_list,
     unit_of,
 )
+from optsched.units.unit_errors import FieldError
 
 NAMES = ["cpu", "memory", "ephemeral-storage", "hugepages-2Mi", "pods", "nvidia.com/gpu"]
 

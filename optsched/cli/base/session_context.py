@@ -10,11 +10,11 @@ from optsched.cli.base.console import print_text
 from optsched.cli.base.custom_plugins import shelf_of
 from optsched.cli.base.exit_codes import BAD_INPUT
 from optsched.kube.runtime.clock import SystemClock
+from optsched.policy.diagnostic import PolicyError
 from optsched.policy.load import load_policy
 from optsched.policy.policy import with_solver
-from optsched.policy.problem import PolicyError
-from optsched.session.session import Surroundings
-from optsched.session.solving import solver_of
+from optsched.session.session import SessionContext
+from optsched.session.solve_settings import solver_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,8 +54,8 @@ def policy_from(
 @contextmanager
 def session_context(
     policy: Policy, limits: Limits, *, deterministic: bool
-) -> Iterator[Surroundings]:
+) -> Iterator[SessionContext]:
     """Yield clock, solver process (if the policy has a solver) and limits for sessions."""
     clock = None if deterministic else SystemClock()
     with solver_of(policy) as solver:
-        yield Surroundings(clock, solver, limits=limits if solver else None)
+        yield SessionContext(clock, solver, limits=limits if solver else None)

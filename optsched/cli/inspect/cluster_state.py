@@ -14,7 +14,7 @@ from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.snapshots.instance_files import read_objects
 from optsched.policy.load import parse_policy
-from optsched.units.errors import shown
+from optsched.units.unit_errors import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

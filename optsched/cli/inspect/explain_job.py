@@ -19,7 +19,7 @@ from optsched.cluster.reasons import ReasonCode
 from optsched.controllers.job.expand import expand_job
 from optsched.controllers.job.object_names import group_name
 from optsched.formats.codec.pods.reader import SCHEDULER_NAMES, DecodeOptions
-from optsched.session.session import Surroundings
+from optsched.session.session import SessionContext
 from optsched.study.prediction.object_keys import Means
 from optsched.study.prediction.queue_position import Standing, standings, waiting
 from optsched.units import format_time
@@ -97,7 +97,7 @@ def _prediction_context(cluster: Cluster, jobs: Sequence[Raw]) -> Means:
     parsed = (parse_job(obj)[0] for obj in jobs)
     named = {job.spec.scheduler_name for job in parsed if job is not None}
     names = tuple(sorted({*SCHEDULER_NAMES, *named}))
-    return Means(policy_for(cluster), Surroundings(), DecodeOptions(names))
+    return Means(policy_for(cluster), SessionContext(), DecodeOptions(names))
 
 
 def _waiting(obj: Raw, job: Job, key: str, cluster: Cluster) -> Waiting | None:

@@ -25,7 +25,7 @@ from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.controllers.job.expand import expand_job
 from optsched.formats.codec.pods.reader import SCHEDULER_NAMES, DecodeOptions
 from optsched.formats.snapshots.object_index import READ_KINDS
-from optsched.session.solving import DEFAULT_SECONDS, limits_of
+from optsched.session.solve_settings import DEFAULT_SECONDS, limits_of
 from optsched.study.prediction.hypothetical_jobs import Added, Answer, Clash, Start
 from optsched.study.prediction.hypothetical_jobs import predict as answers_of
 from optsched.study.prediction.object_keys import Means

@@ -18,7 +18,7 @@ from optsched.cli.base.connection import Exit, Failure
 from optsched.cli.base.path_arguments import check_no_url
 from optsched.formats.files.yaml_text import Document, TextError, line_of, read_yaml
 from optsched.units import FieldError
-from optsched.units.errors import shown
+from optsched.units.unit_errors import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

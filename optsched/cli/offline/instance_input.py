@@ -12,7 +12,7 @@ from optsched.controllers.job.preview import preview_jobs
 from optsched.formats.codec.pods.reader import DecodeOptions
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.snapshots.instance_files import read_instance
-from optsched.session.flaws import READ_CODES
+from optsched.session.object_diagnostics import READ_CODES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from optsched.formats.snapshots.instance_files import Instance
-    from optsched.session.flaws import Flaw
+    from optsched.session.object_diagnostics import Flaw
 
 MOST_LEFT_OUT: Final = 20
 

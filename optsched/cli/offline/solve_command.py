@@ -36,7 +36,7 @@ from optsched.formats.plan import write_plan
 from optsched.formats.snapshots.instance_files import files_of
 from optsched.formats.solve_result import write_result, write_results
 from optsched.session.session import NOTHING
-from optsched.session.solving import DEFAULT_SECONDS
+from optsched.session.solve_settings import DEFAULT_SECONDS
 from optsched.study.comparison.model_definitions import definition
 from optsched.study.comparison.plan_measures import measure_plan
 from optsched.study.reports.solve_report import Answer, solve_page

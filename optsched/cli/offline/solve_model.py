@@ -17,7 +17,7 @@ from optsched.cli.offline.progress_display import showing
 from optsched.formats.solve_result import read_result, write_result
 from optsched.kube.runtime.clock import SystemClock
 from optsched.session.offline import Means, ResumeError, check_resumable, solve_offline
-from optsched.session.solving import solver_of
+from optsched.session.solve_settings import solver_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -15,7 +15,7 @@ from optsched.cli.base.session_context import policy_of
 from optsched.cli.offline.solve_model import Job, ModelFiles, earlier_result
 from optsched.formats.snapshots.provenance import instance_identity, versions
 from optsched.session.offline import Assignment, model_identity, parameters_of
-from optsched.session.solving import limits_of
+from optsched.session.solve_settings import limits_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -30,9 +30,9 @@ from optsched.cli.replays.replay_options import replay_options
 from optsched.formats.files.atomic_write import write_atomically
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.kube.runtime.clock import SystemClock
+from optsched.policy.diagnostic import PolicyError
 from optsched.policy.load import load_policy
 from optsched.policy.policy import with_solver
-from optsched.policy.problem import PolicyError
 from optsched.study.comparison.comparison_table import Comparison
 from optsched.study.comparison.executors import (
     Here,

@@ -23,7 +23,7 @@ from optsched.study.accounting.chargeback import (
 )
 from optsched.study.simulation.replay_trace import read_pictures
 from optsched.units.plaintext import write_json
-from optsched.units.unreadable import why_unreadable
+from optsched.units.read_errors import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

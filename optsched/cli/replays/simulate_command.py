@@ -32,7 +32,7 @@ from optsched.cli.replays.simulation_tables import show_result
 from optsched.formats.files.atomic_write import truncate_to_last_line, write_atomically
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.kube.runtime.clock import SystemClock
-from optsched.session.solving import solver_of
+from optsched.session.solve_settings import solver_of
 from optsched.study.accounting.chargeback import Charging
 from optsched.study.generators.synthetic_traces import SyntheticError
 from optsched.study.reports.simulation_report import simulation_page
@@ -51,7 +51,7 @@ from optsched.study.simulation.simulator import Options, Simulation
 from optsched.study.simulation.timeline import TimelineBuilder
 from optsched.units import format_duration_ms
 from optsched.units.plaintext import write_json
-from optsched.units.unreadable import why_unreadable
+from optsched.units.read_errors import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -35,8 +35,8 @@ from optsched.cli.services.go_flags import (
 from optsched.cli.services.log_options import logging_options, set_up_logging
 from optsched.cluster.node_shards import Sharding, ShardMode
 from optsched.formats.codec.pods.reader import SCHEDULER_NAMES, BarePodRules, DecodeOptions
+from optsched.policy.diagnostic import PolicyError
 from optsched.policy.policy import SolverKind
-from optsched.policy.problem import PolicyError
 from optsched.policy.reload import PolicyWatch
 
 if TYPE_CHECKING:

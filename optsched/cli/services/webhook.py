@@ -29,7 +29,7 @@ from optsched.cli.services.go_flags import (
 )
 from optsched.cli.services.log_options import logging_options, set_up_logging
 from optsched.formats.codec.pods.reader import SCHEDULER_NAMES
-from optsched.units.unreadable import why_unreadable
+from optsched.units.read_errors import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -25,7 +25,7 @@ from optsched.local.files import shipped
 from optsched.local.nodes import manifest_list, node_manifest
 from optsched.local.plane import ControlPlane
 from optsched.policy.load import load_policy
-from optsched.session.session import Surroundings
+from optsched.session.session import SessionContext
 from optsched.solver.cpsat.process import InProcess
 from optsched.study.emulation.emulated_cluster import COMPLETE_ANNOTATION, EmulatedCluster
 from optsched.study.emulation.gang_experiment import (
@@ -205,7 +205,7 @@ class _Emulated:
     def __init__(self) -> None:
         policy = load_policy("volcano-default", lambda path: path.read_text())
         options = DecodeOptions((SCHEDULER,))
-        self._cluster = EmulatedCluster(policy, Surroundings(solver=InProcess()), options)
+        self._cluster = EmulatedCluster(policy, SessionContext(solver=InProcess()), options)
         self._cluster.apply(NODES)
 
     def apply(self, manifests: Sequence[Mapping[str, Any]]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from optsched.units.errors import said_of
+from optsched.units.unit_errors import describe_field
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,7 +47,7 @@ class ObjectProblem:
 
     def __str__(self) -> str:
         name = f"{self.kind} {self.key}".strip()
-        field = said_of(self.path, self.value, self.message) if self.path else ""
+        field = describe_field(self.path, self.value, self.message) if self.path else ""
         head = ": ".join(part for part in (self.where, name, field) if part)
         return f"{head} {self.message}" if field else f"{head}: {self.message}"
 

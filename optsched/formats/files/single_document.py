@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from optsched.formats.codec.snapshot_annotations import API_VERSION
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.files.yaml_text import Document, TextError, read_json, read_yaml
-from optsched.units.unreadable import why_unreadable
+from optsched.units.read_errors import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 import yaml
 
 from optsched.units import plaintext
-from optsched.units.unreadable import json_words, why_unreadable
+from optsched.units.read_errors import json_words, why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.traces.jobs import GPU, MOST_TASKS, Part, TracedJob, played
 from optsched.formats.traces.rows import Table
-from optsched.units.unreadable import why_unreadable
+from optsched.units.read_errors import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -24,7 +24,7 @@ from optsched.formats.traces.jobs import (
 )
 from optsched.formats.traces.rows import Table
 from optsched.units import CPU, MEMORY
-from optsched.units.unreadable import why_unreadable
+from optsched.units.read_errors import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -23,7 +23,7 @@ from optsched.formats.codec.queues import with_builtin_queues
 from optsched.formats.files.diagnostics import InstanceError, ObjectProblem
 from optsched.formats.snapshots.object_index import NAMESPACE_LABEL
 from optsched.units import CPU, MAX_GPUS_ON_NODE, MAX_ON_NODE, MEMORY
-from optsched.units.unreadable import why_unreadable
+from optsched.units.read_errors import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

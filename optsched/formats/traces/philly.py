@@ -17,7 +17,7 @@ from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.traces.jobs import GPU, Part, TracedJob, listed_nodes, played
 from optsched.formats.traces.rows import NOTHING, Table, instant_ms
 from optsched.units import MAX_GPUS_ON_NODE
-from optsched.units.unreadable import why_unreadable
+from optsched.units.read_errors import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

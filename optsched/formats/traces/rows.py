@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from optsched.cluster.trace import TraceProblem
 from optsched.formats.files.diagnostics import InstanceError
-from optsched.units.unreadable import why_unreadable
+from optsched.units.read_errors import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

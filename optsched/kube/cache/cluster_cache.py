@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from optsched.formats.codec.partition_tables import DeviceTable
     from optsched.kube.client.interfaces import Raw, Ref
     from optsched.kube.reflector.reflector import WatchEvent
-    from optsched.session.flaws import Flaw
+    from optsched.session.object_diagnostics import Flaw
 
 _KEPT_RAW: Final = frozenset({kinds.NAMESPACE, kinds.PERSISTENT_VOLUME_CLAIM, *STORAGE_KINDS})
 

@@ -22,7 +22,7 @@ from optsched.formats.codec.scheduling_groups import gang_key, gang_of_schedulin
 from optsched.formats.codec.shuffle_times import last_shuffle_ms
 from optsched.kube.cache.parsed_store import store_or_drop
 from optsched.kube.cache.sorted_map import SortedMap
-from optsched.session.flaws import Flaw, FlawCode
+from optsched.session.object_diagnostics import Flaw, FlawCode
 
 if TYPE_CHECKING:
     from optsched.api.kinds import Kind

@@ -20,7 +20,7 @@ from optsched.formats.codec.pods.reader import (
 )
 from optsched.formats.codec.snapshot_annotations import without_annotations
 from optsched.kube.cache.bound_devices import BoundDevices, BoundDeviceStore
-from optsched.session.flaws import Flaw, FlawCode
+from optsched.session.object_diagnostics import Flaw, FlawCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from optsched.kube.scheduler.binder import Bind, Failure
     from optsched.kube.scheduler.evictor import Victim
     from optsched.kube.scheduler.status import Outcome
-    from optsched.session.flaws import Flaw
+    from optsched.session.object_diagnostics import Flaw
 
 log = logging.getLogger(__name__)
 

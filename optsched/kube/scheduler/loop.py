@@ -26,8 +26,8 @@ from optsched.kube.scheduler.status_writer import BUILTIN_QUEUES, write_key
 from optsched.plugins.eviction.moves import SHUFFLE
 from optsched.plugins.shares.past_usage import half_life_of
 from optsched.policy.policy import SolverKind, without_solver
-from optsched.session import question
-from optsched.session.session import Surroundings, run_session
+from optsched.session import snapshot_equivalence
+from optsched.session.session import SessionContext, run_session
 from optsched.session.usage import UsageKeeper
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from optsched.kube.scheduler.status_writer import Write
     from optsched.plugins.custom.isolation import Fault
     from optsched.policy.policy import Policy
-    from optsched.session.flaws import Flaw
+    from optsched.session.object_diagnostics import Flaw
     from optsched.session.ports import Clock
     from optsched.session.session import Report
 
@@ -204,7 +204,7 @@ class Scheduler:
             await self._pause(began + least_s - clock.monotonic())
             await self._await_change(period_s)
         if self._leads():
-            self._write_usage(at_last=True)
+            self._write_usage(once_settled=True)
         self._executor.shutdown()
         self._extenders.close()
 
@@ -299,9 +299,11 @@ class Scheduler:
         """Return the cluster, with the usage history of queues if the policy reads it."""
         return self._usage.noted(self._deps.cache.snapshot(now_ms), half_life_of(policy.rules))
 
-    def _write_usage(self, *, at_last: bool = False) -> None:
+    def _write_usage(self, *, once_settled: bool = False) -> None:
         """Write the usage history of queues, for the next leader."""
-        for name, usage in self._usage.to_write(self._deps.clock.now_ms(), at_last=at_last):
+        for name, usage in self._usage.to_write(
+            self._deps.clock.now_ms(), once_settled=once_settled
+        ):
             if name in self._deps.cache.queues:
                 patch = usage_patch(name, usage)
                 self._deps.writes.enqueue(write_key(patch.ref, "usage"), patch)
@@ -319,13 +321,13 @@ class Scheduler:
         return answer is not None and answer.policy is policy and now_ms < answer.until_ms
 
     def _is_answered(self, snapshot: Snapshot, policy: Policy) -> bool:
-        """Whether a session would repeat the last plan; see `question`."""
+        """Whether a session would repeat the last plan; see `snapshot_equivalence`."""
         answer = self._answer
         return (
             answer is not None
             and self._is_fresh(policy, snapshot.taken_ms)
-            and question.changes_nothing(answer.plan)
-            and question.asks_the_same(answer.snapshot, snapshot)
+            and snapshot_equivalence.changes_nothing(answer.plan)
+            and snapshot_equivalence.leads_to_same_plan(answer.snapshot, snapshot)
         )
 
     async def _session(self, snapshot: Snapshot, policy: Policy) -> None:
@@ -393,9 +395,9 @@ class Scheduler:
         answer = self._answer
         if answer is None or answer.policy is not policy:
             return 0
-        is_same = question.changes_nothing(answer.plan) and question.asks_the_same(
-            answer.snapshot, snapshot
-        )
+        is_same = snapshot_equivalence.changes_nothing(
+            answer.plan
+        ) and snapshot_equivalence.leads_to_same_plan(answer.snapshot, snapshot)
         return answer.repeats + 1 if is_same else 0
 
     async def _decide(self, snapshot: Snapshot, policy: Policy, repeats: int) -> Report | None:
@@ -413,20 +415,20 @@ class Scheduler:
 
     async def _in_thread(self, snapshot: Snapshot, policy: Policy, repeats: int) -> Report:
         optimises = policy.solver is SolverKind.CPSAT
-        limits = question.limits_for(policy.budgets.solve_ms, repeats)
-        context = Surroundings(
+        limits = snapshot_equivalence.limits_for(policy.budgets.solve_ms, repeats)
+        context = SessionContext(
             clock=self._deps.clock,
             solver=self._deps.solver.available if optimises else None,
             incidents=self._deps.dumps,
             limits=limits,
-            period_ms=question.period_for(self._deps.policies.period_s, limits),
+            period_ms=snapshot_equivalence.period_for(self._deps.policies.period_s, limits),
         )
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(
             self._executor, self._run_session, snapshot, policy, context
         )
 
-    def _run_session(self, snapshot: Snapshot, policy: Policy, context: Surroundings) -> Report:
+    def _run_session(self, snapshot: Snapshot, policy: Policy, context: SessionContext) -> Report:
         """Run a session in this thread, with access to extenders."""
         outside = self._extenders.open_session(snapshot, policy)
         context = replace(context, outside=outside)
@@ -447,16 +449,16 @@ class Scheduler:
         if before is not None and before.policy is policy and before.plan.pending == plan.pending:
             times = before.times + 1
         now_ms = snapshot.taken_ms
-        until_ms = now_ms + question.ask_again_ms(plan, times)
+        until_ms = now_ms + snapshot_equivalence.ask_again_ms(plan, times)
         if SHUFFLE in policy.actions:
             # Time windows of shuffles open and close without any event.
-            until_ms = min(until_ms, now_ms + question.SOON_MS)
+            until_ms = min(until_ms, now_ms + snapshot_equivalence.SOON_MS)
         limit_ms = policy.budgets.starvation_after_ms
-        turn_ms = question.next_turn_ms(_waiting(snapshot, plan), now_ms, limit_ms)
+        turn_ms = snapshot_equivalence.next_turn_ms(_waiting(snapshot, plan), now_ms, limit_ms)
         if turn_ms is not None:
             until_ms = min(until_ms, turn_ms)
         if report.trace.answers and plan.pending:
-            until_ms = min(until_ms, now_ms + question.OTHERS_MS)
+            until_ms = min(until_ms, now_ms + snapshot_equivalence.OTHERS_MS)
         return _Answer(snapshot, policy, plan, report.flaws, until_ms, times, repeats)
 
     def _report_status(self, now_ms: int) -> None:

@@ -80,7 +80,7 @@ class GpuShares(Rule):
 
     def _verify_nominations(self, world: World) -> Iterator[Violation]:
         """Nominated tasks must fit after terminating pods have left."""
-        for name, promised in world.promised_on.items():
+        for name, promised in world.nominated_tasks.items():
             node = world.snapshot.node_by_name[name]
             stays = [t.shape for t in node.residents if t.status is not TaskStatus.RELEASING]
             stays += [t.shape for t in world.placed_on.get(name, ())]

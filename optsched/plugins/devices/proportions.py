@@ -14,7 +14,7 @@ import numpy as np
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
 from optsched.plugins.nodes.node_amounts import Offers
-from optsched.plugins.verification.world import summed, taken_by
+from optsched.plugins.verification.world import summed, task_usage
 from optsched.plugins.wording import amount_text
 from optsched.problem.linear import Expression
 from optsched.units import CPU, MEMORY
@@ -74,7 +74,7 @@ class Proportions(Rule):
     def _check(
         self, node: Node, placed: Sequence[Task], proportion: KeptPerDevice
     ) -> Iterator[Violation]:
-        held = summed(taken_by(t) for t in node.residents)
+        held = summed(task_usage(t) for t in node.residents)
         offers = node.offers
         for resource in SECONDARY:
             kept = proportion.reserved_amount(resource)

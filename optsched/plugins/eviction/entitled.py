@@ -15,7 +15,7 @@ from optsched.plugins.eviction.gang_losses import find_losses, lacks_role
 from optsched.plugins.eviction.needless_victims import find_needless
 from optsched.plugins.eviction.victims import Claims
 from optsched.plugins.extension_points import Rule, Violation
-from optsched.plugins.verification.world import add_into, summed, taken_by
+from optsched.plugins.verification.world import add_into, summed, task_usage
 from optsched.plugins.wording import amount_text
 from optsched.units import PODS
 
@@ -110,7 +110,7 @@ class Entitled(Rule):
         shares = _Shares(world, due, by_use=by_use)
         claims = Claims(world)
         for (preemptor, lender), reclaim in sorted(reclaims.items(), key=lambda e: e[1].last):
-            requested = sorted(summed(taken_by(t) for t in world.placed_of.get(preemptor, [])))
+            requested = sorted(summed(task_usage(t) for t in world.placed_of.get(preemptor, [])))
             borrower = world.snapshot.gang_by_key[preemptor].queue
             shares.replay(reclaim.last)
             gang = world.snapshot.gang_by_key[preemptor]
@@ -173,7 +173,7 @@ class _Shares:
         task = self._world.task_by_key.get(eviction.task)
         gang = self._world.snapshot.gang_by_key.get("" if task is None else task.gang)
         if task is not None and gang is not None and gang.queue in evicted and not eviction.to:
-            add_into(evicted[gang.queue], taken_by(task))
+            add_into(evicted[gang.queue], task_usage(task))
 
     def _path_below_common_ancestor(self, name: str, other: str) -> list[Queue]:
         """Return a queue and its ancestors up to the first common ancestor with another queue."""
@@ -240,7 +240,7 @@ class _Shares:
         """Return what victims take, by the resources that must exceed the deserved share."""
         due = self._due.get(queue.name, {})
         kinds: dict[frozenset[str], list[dict[str, int]]] = {}
-        for taken in map(taken_by, tasks):
+        for taken in map(task_usage, tasks):
             counts = {r for r, n in taken.items() if n and due.get(r, 0) > 0}
             if not self._by_use:
                 counts = set(self._named(queue, requested)) if counts & set(requested) else set()
@@ -254,12 +254,12 @@ class _Shares:
         """Yield victims that use none of the requested resources, if victims count by use."""
         needed = {r for r in requested if r != PODS}
         for task in tasks if self._by_use else ():
-            if not needed & {r for r, n in taken_by(task).items() if n}:
+            if not needed & {r for r, n in task_usage(task).items() if n}:
                 yield task.key, "uses nothing that is asked for"
 
     def sunk(self, name: str, borrower: str, tasks: Sequence[Task]) -> Iterator[tuple[str, str]]:
         """Yield queues that would keep less than their guarantee."""
-        touched = summed(taken_by(t) for t in tasks)
+        touched = summed(task_usage(t) for t in tasks)
         for queue in self._path_below_common_ancestor(name, borrower):
             held = self._allocated_after(queue, self._evicted)
             for r, floor in queue.guarantee:

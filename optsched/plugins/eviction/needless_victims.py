@@ -13,7 +13,7 @@ from optsched.cluster.decisions import Evict
 from optsched.plugins.eviction.gang_losses import find_losses
 from optsched.plugins.shares.proportion import Proportion
 from optsched.plugins.verification.verify import verify_actions
-from optsched.plugins.verification.world import summed, taken_by
+from optsched.plugins.verification.world import summed, task_usage
 from optsched.units import PODS
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _find_doubtful(
         node = world.snapshot.node_by_name[name]
         if not _needs_victims(node, coming[name], leaving):
             doubtful.append(
-                max(leaving, key=lambda task: (sorted(taken_by(task).items()), task.key)).key
+                max(leaving, key=lambda task: (sorted(task_usage(task).items()), task.key)).key
             )
     return sorted(doubtful)
 
@@ -113,9 +113,9 @@ def _needs_victims(node: Node, coming: Sequence[Task], leaving: Sequence[Task]) 
     Of some resource, the victims give less than the tasks take plus one victim for each task. An
     overcommitted node needs the excess itself.
     """
-    requested = summed(map(taken_by, coming))
-    given = [taken_by(task) for task in leaving]
-    held = summed(map(taken_by, node.residents))
+    requested = summed(map(task_usage, coming))
+    given = [task_usage(task) for task in leaving]
+    held = summed(map(task_usage, node.residents))
     for resource, amount in requested.items():
         over = held.get(resource, 0) - node.offer(resource)
         if not amount or (resource == PODS and over + amount <= 0):

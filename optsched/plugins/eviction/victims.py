@@ -13,7 +13,7 @@ import numpy as np
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.eviction.moves import SHUFFLE, left_broken
 from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.verification.world import summed, taken_by
+from optsched.plugins.verification.world import summed, task_usage
 from optsched.problem.running import running_tasks
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ class Claims:
 
     def _is_covered(self, queue: Queue, gang: Gang, task: Task) -> bool:
         """Return whether a gang stays within the guarantee of a queue that a victim uses."""
-        asked, taken = _least_request(gang), taken_by(task)
+        asked, taken = _least_request(gang), task_usage(task)
         floor = {r: amount for r, amount in queue.guarantee if amount > 0 and asked.get(r, 0) > 0}
         if not any(taken.get(r, 0) > 0 for r in floor):
             return False
@@ -239,7 +239,7 @@ class Claims:
 
 def _least_request(gang: Gang) -> Mapping[str, int]:
     """Return the least that a gang needs of the resources that all its waiting tasks request."""
-    waiting = [taken_by(t) for t in gang.tasks if t.status is TaskStatus.PENDING]
+    waiting = [task_usage(t) for t in gang.tasks if t.status is TaskStatus.PENDING]
     ready = sum(task.status.counts_as_ready for task in gang.tasks)
     number = max(gang.min_member - ready, 1)
     common = set.intersection(*map(set, waiting)) if waiting else set[str]()

@@ -74,14 +74,14 @@ class Explainer:
         explaining = self._rules.explaining
         told = [r for rule in explaining if (r := rule.explain(self._outcome, gang))]
         told.sort(key=by_code)
-        never = self.find_never(gang, told)
+        never = self.find_permanent_blocker(gang, told)
         if never is not None or told:
             return never or told[0]
         return self._short_of_room(gang)
 
     def _short_of_room(self, gang: int) -> Reason:
         """What nodes lack now for a gang that no rule holds back."""
-        asks = [self._ask(*entry) for entry in self._entries(gang)]
+        asks = [self._build_request(*entry) for entry in self._entries(gang)]
         for ask in asks:
             if ask.view.most_now < ask.number:
                 return ask.lacking()
@@ -95,7 +95,7 @@ class Explainer:
                 "each of its roles would find room, but not all of them at once"
                 + _besides([r for ask in asks for r in ask.view.refusals]),
             )
-        return self._apart(gang, asks) or Reason(
+        return self._find_tied_blocker(gang, asks) or Reason(
             ReasonCode.OUTRANKED,
             "room is left for it, but no plan was found that uses it and keeps what comes first",
         )
@@ -117,7 +117,7 @@ class Explainer:
             f"room is kept for it on nodes where pods are about to leave{_besides(refusals)}",
         )
 
-    def find_never(self, gang: int, told: Sequence[Reason]) -> Reason | None:
+    def find_permanent_blocker(self, gang: int, told: Sequence[Reason]) -> Reason | None:
         """Return why a gang could not start in the empty cluster; None where it could.
 
         `gang` is an index on axis G, also of a gang whose pods do not exist yet; `told` are the
@@ -141,7 +141,7 @@ class Explainer:
         if lack is None:
             return None
         items = zip(self._empty.whole_minimum(gang).items, lack.chosen, strict=True)
-        asks = [self._ask(item.task_class, item.role, number) for item, number in items]
+        asks = [self._build_request(item.task_class, item.role, number) for item, number in items]
         return _Impossible(self._outcome, asks, lack).reason()
 
     def _least_exceeds(self, gang: int) -> Reason | None:
@@ -181,10 +181,10 @@ class Explainer:
     def _empty(self) -> EmptyCluster:
         return EmptyCluster(self._outcome, self._rules)
 
-    def _ask(self, task_class: int, role: str, number: int) -> _Ask:
+    def _build_request(self, task_class: int, role: str, number: int) -> _Ask:
         return _Ask(self._view(task_class), role, number)
 
-    def _apart(self, gang: int, asks: list[_Ask]) -> Reason | None:
+    def _find_tied_blocker(self, gang: int, asks: list[_Ask]) -> Reason | None:
         """Whether rules that watch single nodes leave no room for all pods at once."""
         number = sum(ask.number for ask in asks)
         binding = sorted({name for ask in asks for name in self._empty.tying(ask.view.task_class)})

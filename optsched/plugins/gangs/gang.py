@@ -13,10 +13,10 @@ from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
-from optsched.plugins.verification.world import summed, taken_by
+from optsched.plugins.verification.world import summed, task_usage
 from optsched.plugins.wording import amount_text
-from optsched.problem.parts import find_parts
 from optsched.problem.running import running_tasks
+from optsched.problem.subgroups import find_subgroups
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -69,9 +69,9 @@ class Gang(Rule):
         self, starting: Sequence[GangObject], placed: Sequence[Task], free: Mapping[str, int]
     ) -> Iterator[Violation]:
         """Idle amounts must cover minResources of each starting gang, and all placements."""
-        taken = summed(taken_by(t) for t in placed)
+        taken = summed(task_usage(t) for t in placed)
         for gang in starting:
-            requested = summed(taken_by(t) for t in _waiting(gang))
+            requested = summed(task_usage(t) for t in _waiting(gang))
             for resource, least in gang.min_resources:
                 if least > free.get(resource, 0):
                     detail = f"minResources {amount_text(resource, least)} are not free"
@@ -146,7 +146,7 @@ def _waiting(gang: GangObject) -> list[Task]:
     """Return the tasks that could be placed, without those of incomplete sub-groups."""
     waits = [t for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None]
     ready = [t for t in gang.tasks if t.status.counts_as_ready]
-    short = find_parts(gang, ready, waits).short
+    short = find_subgroups(gang, ready, waits).short
     return [t for t in waits if t.key not in short]
 
 
@@ -155,7 +155,7 @@ def _free(world: World, *excluded: TaskStatus) -> dict[str, int]:
     free: dict[str, int] = {}
     for node in world.snapshot.nodes:
         if node.ready:
-            held = summed(taken_by(t) for t in node.residents if t.status not in excluded)
+            held = summed(task_usage(t) for t in node.residents if t.status not in excluded)
             for resource, amount in world.offers(node).items():
                 left = max(0, amount - held.get(resource, 0))
                 free[resource] = free.get(resource, 0) + left

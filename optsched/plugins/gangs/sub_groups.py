@@ -15,7 +15,7 @@ from optsched.cluster.topology import sub_group_of
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
 from optsched.plugins.wording import count_noun
-from optsched.problem.parts import NO_PART
+from optsched.problem.subgroups import NO_PART
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -11,7 +11,7 @@ import numpy as np
 
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.extension_points import Rule, Violation
-from optsched.plugins.verification.world import summed, taken_by
+from optsched.plugins.verification.world import summed, task_usage
 from optsched.plugins.wording import amount_text
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ class Fits(Rule):
         """See `Rule`. A node that was overfull before may not be made fuller."""
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
-            gain = summed(taken_by(t) for t in placed)
-            held = summed(taken_by(t) for t in node.residents)
+            gain = summed(task_usage(t) for t in placed)
+            held = summed(task_usage(t) for t in node.residents)
             for resource, more in gain.items():
                 limit = node.offer(resource)
                 used = held.get(resource, 0) + more
@@ -48,12 +48,12 @@ class Fits(Rule):
 
     def _verify_nominations(self, world: World) -> Iterator[Violation]:
         """What is promised fits once everything that is leaving has left."""
-        for name, promised in world.promised_on.items():
+        for name, promised in world.nominated_tasks.items():
             node = world.snapshot.node_by_name[name]
             stays = [t for t in node.residents if t.status is not TaskStatus.RELEASING]
             stays += world.placed_on.get(name, [])
-            held = summed(taken_by(t) for t in stays)
-            for resource, more in summed(taken_by(t) for t in promised).items():
+            held = summed(task_usage(t) for t in stays)
+            for resource, more in summed(task_usage(t) for t in promised).items():
                 limit = node.offer(resource)
                 if more and held.get(resource, 0) + more > limit:
                     detail = f"{amount_text(resource, more)} promised, more than will be free"

@@ -16,7 +16,7 @@ from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import NO_GROUPS, ROOT_QUEUE
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
-from optsched.plugins.verification.world import summed, taken_by
+from optsched.plugins.verification.world import summed, task_usage
 from optsched.plugins.wording import amount_text
 from optsched.problem.arrays import UNLIMITED
 from optsched.problem.running import running_tasks
@@ -114,7 +114,7 @@ class NodeGroup(Rule):
         gained: dict[_Spot, dict[str, int]] = {}
         for task, gang, node in world.placements:
             spot = gang.queue, node.labels.get(GROUP, "")
-            gained[spot] = summed((gained.get(spot, {}), taken_by(task)))
+            gained[spot] = summed((gained.get(spot, {}), task_usage(task)))
         for (name, group), gain in gained.items():
             limits = dict(world.snapshot.queue_by_name[name].node_groups.limits)
             for resource, limit in limits.get(group, ()):
@@ -208,7 +208,7 @@ def _held_by_spot(snapshot: Snapshot) -> dict[_Spot, dict[str, int]]:
             gang = gangs.get(task.gang)
             if gang is not None and gang.queue in limited and task.status.counts_for_queue:
                 spot = gang.queue, node.labels.get(GROUP, "")
-                held[spot] = summed((held.get(spot, {}), taken_by(task)))
+                held[spot] = summed((held.get(spot, {}), task_usage(task)))
     return held
 
 

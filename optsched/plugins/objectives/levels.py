@@ -149,14 +149,16 @@ class NodeScore:
         loads = np.concatenate([problem.used, problem.allocatable], axis=1)
         distinct = np.sort(np.unique(loads, axis=0, return_index=True)[1])
         for classes in self._chunks(problem):
-            is_alike = np.array([self._is_alike(problem, c) for c in classes.tolist()], np.bool_)
+            is_alike = np.array(
+                [self._differs_by_load_only(problem, c) for c in classes.tolist()], np.bool_
+            )
             for chosen, nodes in ((classes[is_alike], distinct), (classes[~is_alike], None)):
                 if len(chosen):
                     best = np.maximum(self._block(problem, chosen, nodes).max(axis=1), 0)
                     total += int((best * pending[chosen]).sum())
         return total
 
-    def _is_alike(self, problem: Problem, task_class: int) -> bool:
+    def _differs_by_load_only(self, problem: Problem, task_class: int) -> bool:
         """Whether only the load of nodes counts for a class."""
         own = (r for r in self.rules.level_scorers if type(r).class_score is not Rule.class_score)
         return all(rule.class_score(problem, task_class) is None for rule in own)

@@ -15,7 +15,7 @@ from optsched.cluster.reservation import binding_reservations, end_ms, gang_end_
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.gangs.next_request import next_requests
-from optsched.plugins.verification.world import summed, taken_by
+from optsched.plugins.verification.world import summed, task_usage
 from optsched.plugins.wording import amount_text
 from optsched.problem.arrays import UNLIMITED
 from optsched.problem.running import running_tasks
@@ -75,12 +75,12 @@ class Reservation(Rule):
         self, reservation: CapacityReservation, bound: Sequence[Placement], world: World
     ) -> Iterator[Violation]:
         for name, kept in reservation.nodes:
-            gain = summed(taken_by(p.task) for p in bound if p.node.name == name)
+            gain = summed(task_usage(p.task) for p in bound if p.node.name == name)
             node = world.snapshot.node_by_name.get(name)
             if not gain or node is None:
                 continue
             held = summed(
-                taken_by(t) for t in node.residents if _keeps_resources(t, reservation, world)
+                task_usage(t) for t in node.residents if _keeps_resources(t, reservation, world)
             )
             for resource, amount in kept:
                 used = held.get(resource, 0) + gain.get(resource, 0)
@@ -95,10 +95,10 @@ class Reservation(Rule):
             if queue is None or queue.capability is None:
                 continue
             below = set(world.below(queue))
-            gain = summed(taken_by(p.task) for p in bound if p.gang.queue in below)
+            gain = summed(task_usage(p.task) for p in bound if p.gang.queue in below)
             gangs = (g for g in world.snapshot.gangs if g.queue in below)
             tasks = (t for g in gangs for t in g.tasks if t.status.counts_for_queue)
-            held = summed(taken_by(t) for t in tasks if _keeps_resources(t, reservation, world))
+            held = summed(task_usage(t) for t in tasks if _keeps_resources(t, reservation, world))
             limit = dict(queue.capability)
             for resource, amount in kept:
                 used = held.get(resource, 0) + gain.get(resource, 0)

@@ -17,7 +17,7 @@ from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
 from optsched.plugins.gangs.next_request import next_requests
 from optsched.plugins.shares.shortfall import Shortfall
-from optsched.plugins.verification.world import summed, taken_by
+from optsched.plugins.verification.world import summed, task_usage
 from optsched.plugins.wording import amount_text
 from optsched.problem.arrays import UNLIMITED
 
@@ -256,7 +256,7 @@ def _is_root(queue: Queue) -> bool:
 
 def _held_by_strangers(world: World, resource: str) -> int:
     return sum(
-        taken_by(t).get(resource, 0)
+        task_usage(t).get(resource, 0)
         for n in world.snapshot.nodes
         if n.ready
         for t in n.residents

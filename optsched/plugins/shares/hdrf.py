@@ -17,7 +17,7 @@ import numpy as np
 from optsched.api.wellknown import HIERARCHY, HIERARCHY_WEIGHTS
 from optsched.plugins.extension_points import Greedy, KeyReach
 from optsched.plugins.shares.drf import GRID, Drf, DrfOrder
-from optsched.plugins.shares.past_usage import past_of
+from optsched.plugins.shares.past_usage import decayed_usage
 from optsched.plugins.shares.shortfall import Shortfall
 from optsched.plugins.shares.tree_shares import contest_in, contest_of, quotas
 from optsched.problem.running import running_tasks
@@ -52,13 +52,13 @@ class HierarchicalDrf(Drf):
         return problem.derived(self._contest).ideal
 
     def _contest(self, problem: Problem) -> Contest:
-        return contest_of(problem, _paths(problem), past_of(problem, self.half_life_ms))
+        return contest_of(problem, _paths(problem), decayed_usage(problem, self.half_life_ms))
 
     def _timeless(self, problem: Problem) -> Contest:
         """Return the contest without past usage: old usage is no reason to evict."""
         if not self.half_life_ms:
             return problem.derived(self._contest)
-        return contest_of(problem, _paths(problem), past_of(problem, 0))
+        return contest_of(problem, _paths(problem), decayed_usage(problem, 0))
 
     def distinguish_gangs(self, problem: Problem) -> Bool | None:
         """See `Rule`: shares of queues are all that counts."""
@@ -93,7 +93,7 @@ class HierarchicalDrf(Drf):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
         """See `Rule`."""
-        past = past_of(problem, self.half_life_ms)
+        past = decayed_usage(problem, self.half_life_ms)
         return _TreeOrder(problem, ledger, TreeOfTurns(problem, ledger, _paths(problem), past))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.eviction.conformance import is_system_gang
 from optsched.plugins.eviction.victims import covers
-from optsched.plugins.verification.world import summed, taken_by
+from optsched.plugins.verification.world import summed, task_usage
 
 if TYPE_CHECKING:
     from optsched.cluster.snapshot import Gang, Snapshot
@@ -56,7 +56,7 @@ def firm_gains(world: World, queue: str) -> dict[str, int]:
         if gang.queue == queue and gang.key not in firm:
             firm[gang.key] = gang.key in promised or not may_borrow(gang, world.snapshot)
     return summed(
-        taken_by(placement.task)
+        task_usage(placement.task)
         for placement in (*world.placements, *world.promises)
         if placement.gang.queue == queue and firm.get(placement.gang.key, True)
     )

@@ -15,7 +15,7 @@ from optsched.cluster.snapshot import ROOT_QUEUE
 from optsched.plugins.extension_points import Rule
 from optsched.plugins.shares.drf import GRID
 from optsched.plugins.shares.hdrf import TreeOfTurns, TurnsByTree
-from optsched.plugins.shares.past_usage import past_of
+from optsched.plugins.shares.past_usage import decayed_usage
 from optsched.plugins.shares.shortfall import Shortfall
 from optsched.plugins.shares.tree_shares import contest_of, quotas
 
@@ -46,7 +46,7 @@ class OverTime(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
         """See `Rule`."""
-        past = past_of(problem, self.half_life_ms)
+        past = decayed_usage(problem, self.half_life_ms)
         return _Turns(problem, ledger, TreeOfTurns(problem, ledger, _paths(problem), past))
 
     def ideal(self, problem: Problem) -> F64:
@@ -62,7 +62,7 @@ class OverTime(Rule):
         ]
 
     def _contest(self, problem: Problem) -> Contest:
-        past, queues = past_of(problem, self.half_life_ms), problem.queues
+        past, queues = decayed_usage(problem, self.half_life_ms), problem.queues
         floor = queues.guarantee
         if self._keeps_deserved:
             floor = np.maximum(floor, np.minimum(queues.deserved, queues.capability))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 
-def past_of(problem: Problem, half_life_ms: int) -> F64:
+def decayed_usage(problem: Problem, half_life_ms: int) -> F64:
     """Return (Q, R) the decayed average usage of each queue; zeros for a half-life of 0.
 
     A queue without a usage record is taken to have always held what it holds now.

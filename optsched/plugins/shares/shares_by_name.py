@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from optsched.cluster.snapshot import ROOT_QUEUE
-from optsched.plugins.verification.world import add_into, summed, taken_by
+from optsched.plugins.verification.world import add_into, summed, task_usage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -102,7 +102,7 @@ def _supply(world: World) -> dict[str, int]:
     for node in world.snapshot.nodes:
         strangers = [t for t in node.residents if not t.gang] if node.ready else []
         if strangers:
-            offered, held = world.offers(node), summed(map(taken_by, strangers))
+            offered, held = world.offers(node), summed(map(task_usage, strangers))
             add_into(supply, {r: -min(n, offered[r]) for r, n in held.items() if r in offered})
     return supply
 

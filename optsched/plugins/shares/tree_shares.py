@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from optsched.plugins.shares.tree_filling import Kinds, Tree, fill_tree
-from optsched.plugins.verification.world import summed, taken_by
+from optsched.plugins.verification.world import summed, task_usage
 from optsched.problem.arrays import LARGEST, UNLIMITED
 from optsched.problem.shapes import gang_row
 from optsched.units import PODS
@@ -302,7 +302,7 @@ def contest_in(
         r.claimed if world.shut(g.queue) else r.requested for g, r in zip(gangs, rows, strict=True)
     ]
     strangers = [t for n in snapshot.nodes if n.ready for t in n.residents if not t.gang]
-    foreign = summed(taken_by(t) for t in strangers)
+    foreign = summed(task_usage(t) for t in strangers)
     ceilings = [dict(q.capability or ()) for q in snapshot.queues]
     floors = [dict(q.guarantee) for q in snapshot.queues]
     mentioned = (world.total, foreign, *asked, *ceilings, *floors)

@@ -18,11 +18,11 @@ from optsched.cluster.topology import sub_group_of
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
 from optsched.plugins.wording import count_noun
-from optsched.problem.choices import Choices, candidates, widest
+from optsched.problem.domain_choices import Choices, candidates, widest
 from optsched.problem.linear import Expression
-from optsched.problem.parts import NO_PART
+from optsched.problem.subgroups import NO_PART
 from optsched.problem.topology import CLUSTER
-from optsched.problem.units import holders, units_of
+from optsched.problem.topology_units import holders, units_of
 from optsched.units import CPU, MEMORY
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from optsched.plugins.outcome import Outcome
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import F64, I64, Bool
-    from optsched.problem.choices import Choice
+    from optsched.problem.domain_choices import Choice
     from optsched.problem.formulation import Formulation
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers

@@ -16,7 +16,7 @@ import numpy as np
 
 from optsched.plugins.extension_points import Blocker, Greedy, Rule, Violation
 from optsched.plugins.faces import Face
-from optsched.problem.later import once_left
+from optsched.problem.future_problem import without_terminating
 from optsched.problem.relations import TermKind
 from optsched.problem.running import running_tasks, selected_tasks, stakes_in
 
@@ -182,7 +182,7 @@ class _Live(Greedy):
         self._selected = problem.relations.selected.copy()
         self._bound = self._selected.copy()
         self._carried = problem.relations.carried.copy()
-        later = once_left(problem).relations
+        later = without_terminating(problem).relations
         self._selected_leave = self._selected - later.selected
         self._carried_leave = self._carried - later.carried
         classes = range(len(problem.classes.shapes))

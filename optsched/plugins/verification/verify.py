@@ -24,7 +24,7 @@ def verify_actions(
     """
     world = World(snapshot, actions)
     found = [violation for rule in rules.hard for violation in rule.verify(world.after)]
-    last = world.after.at_last
+    last = world.after.once_settled
     if last is not world.after:
         judging = rules.hard if world.moves else rules.predicates
         found += [v for rule in judging for v in rule.verify(last) if v not in found]

@@ -86,7 +86,7 @@ class World:
             yield Nominate(successor_of(task, move.to).key, move.to, task.gang)
 
     @cached_property
-    def at_last(self) -> World:
+    def once_settled(self) -> World:
         """The same plan when what is leaving has left and what waits for that has come."""
         if not self.promises:
             return self
@@ -138,7 +138,7 @@ class World:
         return found
 
     @cached_property
-    def promised_on(self) -> Mapping[str, list[Task]]:
+    def nominated_tasks(self) -> Mapping[str, list[Task]]:
         """Tasks that wait for room, by node."""
         found: dict[str, list[Task]] = {}
         for placement in self.promises:
@@ -210,7 +210,7 @@ class World:
         """What the plan adds to each queue's own tasks, promises included."""
         gained: dict[str, dict[str, int]] = {q.name: {} for q in self.snapshot.queues}
         for placement in (*self.placements, *self.promises):
-            add_into(gained.setdefault(placement.gang.queue, {}), taken_by(placement.task))
+            add_into(gained.setdefault(placement.gang.queue, {}), task_usage(placement.task))
         return gained
 
     def shut(self, name: str) -> str:
@@ -263,7 +263,7 @@ def _shut(queues: Mapping[str, Queue], name: str) -> str:
     return ""
 
 
-def taken_by(task: Task) -> dict[str, int]:
+def task_usage(task: Task) -> dict[str, int]:
     """What a task takes on a node, itself counted as one pod."""
     return {**dict(task.shape.request), PODS: 1}
 
@@ -274,23 +274,23 @@ def _class_quotas_of(gang: Gang) -> frozenset[str]:
     return frozenset(r for part in named for r, _ in part if is_class_quota(r))
 
 
-def held_by(gang: Gang) -> Amounts:
+def gang_usage(gang: Gang) -> Amounts:
     """What the bound, running and expected tasks of a gang take."""
-    return amounts(summed(taken_by(t) for t in gang.tasks if t.status.counts_for_queue))
+    return amounts(summed(task_usage(t) for t in gang.tasks if t.status.counts_for_queue))
 
 
 def claimed_by(gang: Gang) -> Amounts:
     """What the tasks of a gang take that count for its queue, victims of the session included."""
     claiming = (t for t in gang.tasks if t.status.counts_for_queue or t.is_victim)
-    return amounts(summed(map(taken_by, claiming)))
+    return amounts(summed(map(task_usage, claiming)))
 
 
-def wanted_by(gang: Gang) -> Amounts:
+def gang_demand(gang: Gang) -> Amounts:
     """What the tasks of a gang that could be placed ask for."""
     if gang.problem is not None:
         return ()
     waiting = (t for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None)
-    return amounts(summed(map(taken_by, waiting)))
+    return amounts(summed(map(task_usage, waiting)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -304,7 +304,7 @@ class Stake:
 
 
 def _stake_of(gang: Gang) -> Stake:
-    return _stake(gang.queue, held_by(gang), claimed_by(gang), wanted_by(gang))
+    return _stake(gang.queue, gang_usage(gang), claimed_by(gang), gang_demand(gang))
 
 
 _stake = lru_cache(maxsize=65_536)(Stake)

@@ -262,7 +262,9 @@ def _add_rows(model: cp_model.CpModel, task: Task, is_free: Bool) -> None:
     starts = np.searchsorted(row, np.arange(num_rows + 1))
     number = np.cumsum(is_free) - 1
     at, factors = number[variable].tolist(), factor.tolist()
-    for i in np.flatnonzero(~_always_hold(task, (row, variable, factor), fixed, size)).tolist():
+    for i in np.flatnonzero(
+        ~_find_redundant_rows(task, (row, variable, factor), fixed, size)
+    ).tolist():
         begin, end = int(starts[i]), int(starts[i + 1])
         below = -_SAFE if rows.lower[i] <= -UNLIMITED else int(rows.lower[i] - fixed[i])
         above = _SAFE if rows.upper[i] >= UNLIMITED else int(rows.upper[i] - fixed[i])
@@ -284,7 +286,7 @@ def _add_rows(model: cp_model.CpModel, task: Task, is_free: Bool) -> None:
         linear.domain.extend((below, above))
 
 
-def _always_hold(task: Task, entries: tuple[I64, I64, I64], fixed: I64, size: F64) -> Bool:
+def _find_redundant_rows(task: Task, entries: tuple[I64, I64, I64], fixed: I64, size: F64) -> Bool:
     """(rows,) rows that hold whatever the free variables are; large numbers are not looked at."""
     rows = task.rows
     row, variable, factor = entries

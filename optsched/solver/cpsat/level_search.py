@@ -367,7 +367,7 @@ class _DirectSearch(_LevelSearch):
         goal = to_maximise(objective)
         self._held.append((goal, value))
         if self._relaxation is not None:
-            self._relaxation.keep_at_least(goal, value)
+            self._relaxation.hold_value(goal, value)
 
     def _plan_searches(
         self, level: int, values: F64 | None, complete: I64

@@ -74,7 +74,7 @@ class Relaxation:
         self._row_lower.append(lower)
         self._row_upper.append(upper)
 
-    def keep_at_least(self, goal: Expression, value: int) -> None:
+    def hold_value(self, goal: Expression, value: int) -> None:
         """Keep an expression at a value or above it from now on."""
         variables, factors = goal.variables.tolist(), goal.coefficients.tolist()
         self._add_row(variables, factors, value - goal.constant, int(UNLIMITED))

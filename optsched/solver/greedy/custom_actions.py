@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Gang
     from optsched.plugins.custom.proposals import Proposal
     from optsched.problem.arrays import I64
+    from optsched.problem.nominations import Seats
     from optsched.problem.problem import Problem
-    from optsched.problem.seats import Seats
     from optsched.solver.greedy.placement import PlacementState
     from optsched.solver.greedy.preemption import GreedyPreemption
 

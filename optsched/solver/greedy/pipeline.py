@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from optsched.plugins.custom.proposals import Proposer
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64
+    from optsched.problem.nominations import Seats
     from optsched.problem.problem import Problem
-    from optsched.problem.seats import Seats
     from optsched.solver.greedy.nodes import NodeTable
 
 ENQUEUE, ALLOCATE, BACKFILL = "enqueue", "allocate", "backfill"

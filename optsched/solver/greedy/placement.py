@@ -9,7 +9,7 @@ import numpy as np
 
 from optsched.plugins.ledger import Ledger
 from optsched.problem.arrays import UNPLACED
-from optsched.problem.later import once_left
+from optsched.problem.future_problem import without_terminating
 from optsched.solver.greedy.nodes import ALL_NODES, NOWHERE, NodeTable
 from optsched.solver.greedy.plugins import GreedyPlugins
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64, Bool
+    from optsched.problem.nominations import Seats
     from optsched.problem.problem import Problem
-    from optsched.problem.seats import Seats
     from optsched.solver.greedy.nodes import NodeView
 
 
@@ -110,7 +110,7 @@ class PlacementState:
         self._short: I64 = np.minimum(problem.allocatable - problem.used, 0)
         if problem.releasing.any():
             idle = self._short + problem.idle + problem.releasing
-            self.later = NodeTable(once_left(problem), rules, idle)
+            self.later = NodeTable(without_terminating(problem), rules, idle)
         self._releasing = problem.releasing.copy()
         self.node_of = np.full(len(problem.tasks), UNPLACED, np.int64)
         self.nominated = self.node_of.copy()
@@ -239,11 +239,13 @@ class PlacementState:
         at, one = np.array([node], np.int64), np.ones(1, np.int64)
         placed = 0
         if not self._is_tied(task_class):
-            placed = self._place_on(gang, entry, (at, one * number), where) if number > 0 else 0
+            placed = (
+                self._place_on_nodes(gang, entry, (at, one * number), where) if number > 0 else 0
+            )
         while self._is_tied(task_class) and placed < number:
             if not self._is_allowed(gang, task_class, node, where[0]):
                 break
-            placed += self._place_on(gang, entry, (at, one), where)
+            placed += self._place_on_nodes(gang, entry, (at, one), where)
         _subtract_placed(cursor.runs, entry, placed)
         return placed
 
@@ -361,15 +363,17 @@ class PlacementState:
                 chosen = self._choose_live(gang, entry, where[0], lens)
                 if not len(chosen[0]):
                     break
-                placed += self._place_on(gang, entry, chosen, where)
+                placed += self._place_on_nodes(gang, entry, chosen, where)
         elif number > 0:
-            placed = self._place_on(gang, entry, where[0].choose(task_class, number, lens), where)
+            placed = self._place_on_nodes(
+                gang, entry, where[0].choose(task_class, number, lens), where
+            )
         run[1] -= placed
         if placed < wanted:
             self.cursor(gang).failed.add(entry)
         return placed
 
-    def _place_on(
+    def _place_on_nodes(
         self, gang: int, entry: int, chosen: tuple[I64, I64], where: tuple[NodeTable, I64]
     ) -> int:
         nodes, counts = chosen

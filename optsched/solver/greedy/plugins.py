@@ -10,7 +10,7 @@ import numpy as np
 from optsched.plugins.extension_points import Greedy, KeyReach
 from optsched.plugins.faces import Face
 from optsched.problem.arrays import UNLIMITED
-from optsched.problem.later import once_gone
+from optsched.problem.future_problem import without_residents
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -121,7 +121,7 @@ class GreedyPlugins:
         for active, greedy in self._open:
             has_mask = _overrides(greedy, "live_mask") or _overrides(greedy, "open_nodes")
             if active.origin and has_mask and not _overrides(greedy, "later_mask"):
-                after = once_gone(problem, ())
+                after = without_residents(problem, ())
                 opened = None if after is problem else active.rule.open(after, ledger)
                 if opened is not None:
                     later[greedy] = opened

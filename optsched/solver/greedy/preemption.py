@@ -22,7 +22,7 @@ from optsched.plugins.eviction.guaranteed_reclaim import Floors
 from optsched.plugins.eviction.victims import covers
 from optsched.plugins.faces import Face
 from optsched.plugins.nodes.shards import preferred_nodes
-from optsched.problem.later import once_left, without_gangs
+from optsched.problem.future_problem import without_gangs, without_terminating
 from optsched.problem.running import running_tasks
 from optsched.solver.greedy.gang_classes import ALONE
 from optsched.solver.greedy.gang_minimums import GangMinimums
@@ -126,7 +126,7 @@ class GreedyPreemption:
         return running_tasks(self._problem)
 
     @cached_property
-    def _holding(self) -> set[int]:
+    def _running_gangs(self) -> set[int]:
         """Gangs with running tasks."""
         return set(self.running.gang_of.tolist())
 
@@ -188,7 +188,7 @@ class GreedyPreemption:
         try:
             yield
         finally:
-            self.placing.future.use_masks_of(once_left(self._problem))
+            self.placing.future.use_masks_of(without_terminating(self._problem))
 
     def _preempt(self, gangs: Iterable[int]) -> None:
         self._refused.clear()
@@ -206,7 +206,7 @@ class GreedyPreemption:
             ):
                 line.rejoin(gang)
         # A gang that holds nothing has no victims of its own.
-        for gang in sorted((g for g in starving if g in self._holding), key=self.gang_key):
+        for gang in sorted((g for g in starving if g in self._running_gangs), key=self.gang_key):
             while self.faces.is_starving(gang) and self._preempt_within_gang(gang):
                 pass
 
@@ -335,7 +335,7 @@ class GreedyPreemption:
 
     def _failure_class(self, gang: int) -> int:
         """The class of a gang that holds nothing; ALONE for a gang whose own tasks count."""
-        if not self._whole or gang in self._holding or self.placing.has_failed_entry(gang):
+        if not self._whole or gang in self._running_gangs or self.placing.has_failed_entry(gang):
             return ALONE
         return self._gang_classes.class_now(gang)
 

@@ -191,7 +191,9 @@ class _ReservationPlanner:
         queues = replace(alone.queues, allocated=allocated)
         then = replace(alone, used=used, releasing=releasing, queues=queues)
         # These look at who stands where, not at amounts.
-        return find_start(then.taking_over(alone, shares_devices, find_preferences), self._rules, 0)
+        return find_start(
+            then.inherit_derived(alone, shares_devices, find_preferences), self._rules, 0
+        )
 
     def _finished_tasks(self, moment: _Instant) -> Bool:
         """(V,) running tasks that hold nothing any more at a moment."""

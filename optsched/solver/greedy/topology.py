@@ -16,10 +16,10 @@ from optsched.plugins.faces import Face
 from optsched.plugins.gangs.sub_groups import SubGroups
 from optsched.plugins.topology.network_topology import NetworkTopology
 from optsched.problem.arrays import UNPLACED
-from optsched.problem.choices import candidates
-from optsched.problem.parts import NO_PART
+from optsched.problem.domain_choices import candidates
+from optsched.problem.subgroups import NO_PART
 from optsched.problem.topology import NOWHERE
-from optsched.problem.units import entry_tasks, residents
+from optsched.problem.topology_units import entry_tasks, residents
 from optsched.solver.greedy.nodes import NodeView
 
 if TYPE_CHECKING:
@@ -350,7 +350,7 @@ class _GangPlacement:
         part = self.sub_group_of(run[0])
         own = self._bound(part) if part != NO_PART else None
         if own is None:
-            return self._place(run, wanted, where, fence)
+            return self._place_run(run, wanted, where, fence)
         placed = 0
         is_free = self._anchor(part, own) < 0
         around = (where[0], fence, NOWHERE)
@@ -359,7 +359,7 @@ class _GangPlacement:
         )
         for each in options:
             self.cursor.failed.discard(run[0])
-            placed += self._place(run, wanted - placed, where, each)
+            placed += self._place_run(run, wanted - placed, where, each)
             if placed == wanted or (is_free and placed):
                 break
         return placed
@@ -386,7 +386,7 @@ class _GangPlacement:
             left = need
             for run in self.cursor.runs:
                 if run[0] in entries and run[1] and left:
-                    left -= self._place(run, min(run[1], left), where, each)
+                    left -= self._place_run(run, min(run[1], left), where, each)
             if not left:
                 return True
             self._placing.undo_to(self._gang, mark)
@@ -394,7 +394,7 @@ class _GangPlacement:
         self.cursor.failed.update(entries)
         return False
 
-    def _place(self, run: list[int], wanted: int, where: Where, fence: _DomainNodes) -> int:
+    def _place_run(self, run: list[int], wanted: int, where: Where, fence: _DomainNodes) -> int:
         """Place tasks of a run within a fence, near to what there is already."""
         placed = 0
         if wanted > 1 and self._is_wide(fence) and self._bonus(run, fence) is None:

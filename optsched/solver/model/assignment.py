@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.problem.arrays import UNPLACED, ranges
-from optsched.problem.parts import NO_PART
+from optsched.problem.subgroups import NO_PART
 from optsched.problem.topology import CLUSTER, NOWHERE
-from optsched.problem.units import entry_tasks
+from optsched.problem.topology_units import entry_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from optsched.problem.arrays import I64
-    from optsched.problem.choices import Choice, Demand
     from optsched.problem.decisions import Decisions
+    from optsched.problem.domain_choices import Choice, Demand
     from optsched.problem.formulation import Formulation
     from optsched.problem.topology import Forest
 

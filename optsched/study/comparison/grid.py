@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from optsched import __version__
-from optsched.session.solving import solver_of
+from optsched.session.solve_settings import solver_of
 from optsched.study.comparison.common_jobs import columns_of
 from optsched.study.simulation.replay_trace import (
     SYNTHETIC,

@@ -12,7 +12,7 @@ from optsched.cluster.decisions import Allocate
 from optsched.formats.codec.snapshot_annotations import time_text
 from optsched.formats.snapshots.assembly import assemble
 from optsched.plugins.shares.past_usage import half_life_of
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from optsched.session.usage import UsageKeeper
 
 if TYPE_CHECKING:
@@ -42,13 +42,13 @@ class EmulatedCluster:
     def __init__(
         self,
         policy: Policy,
-        surroundings: Surroundings | None = None,
+        surroundings: SessionContext | None = None,
         options: DecodeOptions | None = None,
     ) -> None:
         self.now_ms = 0
         self.last_plan: Plan | None = None
         self._policy = policy
-        self._surroundings = surroundings or Surroundings()
+        self._surroundings = surroundings or SessionContext()
         self._options = options
         self._objects: dict[tuple[str, str], dict[str, Any]] = {}
         self._problem: Problem | None = None

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from optsched.cluster.decisions import LevelStatus, Sense
 from optsched.session.lending import LENT
-from optsched.session.session import Surroundings, run_session
-from optsched.session.solving import ENGINES
+from optsched.session.session import SessionContext, run_session
+from optsched.session.solve_settings import ENGINES
 from optsched.solver.cpsat.level_model import Limits
 from optsched.study.instances.instance_catalogue import OVER_VICTIMS, Best, gap_of, wrong_with_level
 from optsched.study.instances.instance_folder import (
@@ -75,7 +75,7 @@ def solve_recipe(recipe: Recipe, model: str, solving: Solving) -> Found:
     """Solve an instance with a model."""
     if model == PACKING:
         return _pack(recipe, solving)
-    around = Surroundings(solving.clock, solving.worker, limits=solving.limits)
+    around = SessionContext(solving.clock, solving.worker, limits=solving.limits)
     plan = run_session(snapshot_of(recipe), model_of(model, solving.folder), around).plan
     plan = replace(plan, certificate=replace(plan.certificate, seconds=0.0))
     levels = tuple(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.files.number_lists import Numbers, text_of
 from optsched.study.packing.packing_problem import ItemKind, VectorPacking
-from optsched.units.unreadable import why_unreadable
+from optsched.units.read_errors import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

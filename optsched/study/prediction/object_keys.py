@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from optsched.formats.codec.pods.reader import DecodeOptions
     from optsched.policy.policy import Policy
-    from optsched.session.session import Surroundings
+    from optsched.session.session import SessionContext
 
     Manifest = Mapping[str, Any]
 
@@ -23,7 +23,7 @@ class Means:
     """The policy, what a session may use, and whose pods are ours."""
 
     policy: Policy
-    surroundings: Surroundings
+    surroundings: SessionContext
     options: DecodeOptions
 
 

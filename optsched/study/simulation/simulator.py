@@ -19,8 +19,8 @@ from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.trace import NodeChange
 from optsched.plugins.eviction.moves import SHUFFLE
 from optsched.plugins.shares.past_usage import half_life_of
-from optsched.session.question import AT_LATEST_MS, next_turn_ms
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
+from optsched.session.snapshot_equivalence import AT_LATEST_MS, next_turn_ms
 from optsched.session.usage import UsageKeeper
 from optsched.solver.cpsat.level_model import Limits
 from optsched.study.simulation import record, saved_state
@@ -114,7 +114,7 @@ class Simulation:
         self.last_plan: Plan | None = None
         self.cluster = SimulatedCluster(trace)
         self._clock = clock
-        self._around = Surroundings(solver=solver, limits=_limits(policy, self.options.seed))
+        self._around = SessionContext(solver=solver, limits=_limits(policy, self.options.seed))
         self._period_ms = self.options.period_ms or policy.budgets.period_ms
         self._half_life_ms = half_life_of(policy.rules)
         self._usage = UsageKeeper()

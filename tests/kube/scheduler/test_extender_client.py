@@ -25,7 +25,7 @@ from optsched.kube.runtime.clock import SystemClock
 from optsched.kube.scheduler.extender_client import MOST_BYTES, ExtenderClient
 from optsched.policy.load import parse_policy
 from optsched.policy.policy import SolverKind
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from tests.support.small import cluster, gang, node, running, shape
@@ -112,7 +112,7 @@ def decide(snapshot, policy, seconds=5.0):
     extenders = ExtenderClient(SystemClock())
     try:
         outside = extenders.open_session(snapshot, policy)
-        around = Surroundings(solver=InProcess(), limits=EXACT, outside=outside)
+        around = SessionContext(solver=InProcess(), limits=EXACT, outside=outside)
         report = run_session(snapshot, policy, around)
         if outside is not None:
             outside.closed(report.plan)
@@ -408,7 +408,7 @@ def test_sessions_together_get_through_a_slow_service() -> None:
         binds: list[int] = []
         while len(binds) < 60 and binds[-1:] != [50]:
             outside = extenders.open_session(snapshot, policy)
-            report = run_session(snapshot, policy, Surroundings(outside=outside))
+            report = run_session(snapshot, policy, SessionContext(outside=outside))
             binds.append(len(report.plan.binds))
         asked = [body["node"]["Name"] for _, body in service.asked]
     extenders.close()
@@ -425,7 +425,7 @@ def test_a_service_that_is_quick_is_asked_anew_each_time() -> None:
         policy = policy_for(service.url, "predicate")
         for number in (1, 2):
             run_session(
-                snapshot, policy, Surroundings(outside=extenders.open_session(snapshot, policy))
+                snapshot, policy, SessionContext(outside=extenders.open_session(snapshot, policy))
             )
             assert len(service.asked) == 2 * number
     extenders.close()
@@ -439,7 +439,7 @@ def test_a_connection_that_was_closed_is_made_anew() -> None:
     for _ in range(2):
         with service.running():
             outside = extenders.open_session(snapshot, policy)
-            report = run_session(snapshot, policy, Surroundings(outside=outside))
+            report = run_session(snapshot, policy, SessionContext(outside=outside))
         assert report.trace.faults == ()
         service = Service(predicate=not_n0, port=service.server.server_port)
     service.server.server_close()
@@ -465,7 +465,7 @@ def test_a_recorded_session_is_repeated_without_the_service(solver) -> None:
     taken = assemble(encode(snapshot)).snapshot
     recorded = assemble(encode(replace(taken, answers=live.trace.answers)))
     assert recorded.problems == ()
-    around = Surroundings(solver=InProcess(), limits=EXACT)
+    around = SessionContext(solver=InProcess(), limits=EXACT)
     again = run_session(recorded.snapshot, policy, around)
     assert again.plan.actions == live.plan.actions
     assert again.plan.pending == live.plan.pending

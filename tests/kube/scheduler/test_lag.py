@@ -19,7 +19,7 @@ from optsched.kube.scheduler.binder import BinderContext, LiveBinder
 from optsched.kube.scheduler.evictor import Evictor, EvictorContext
 from optsched.kube.scheduler.status_writer import make_writer
 from optsched.policy.load import parse_policy
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from tests.formats.objects import group, node, pod, queue
 from tests.kube.cluster import key_of, kind_of
 from tests.kube.fakes import FakeApi, FakeClock, ref_of, running, waiting
@@ -149,7 +149,7 @@ class World:
         """Decide once, and begin to do it."""
         self.binder.release_due()
         snapshot = self.cache.snapshot(self.clock.now_ms())
-        plan = run_session(snapshot, POLICY, Surroundings()).plan
+        plan = run_session(snapshot, POLICY, SessionContext()).plan
         self.binder.carry_out(plan)
         self.evictor.carry_out(plan, snapshot)
 

@@ -29,8 +29,8 @@ from optsched.kube.scheduler.solver_process import SolverSupervisor
 from optsched.kube.scheduler.status_writer import make_writer
 from optsched.policy.catalogue import Shelf
 from optsched.policy.reload import PolicyWatch
-from optsched.session.question import limits_for
 from optsched.session.session import run_session
+from optsched.session.snapshot_equivalence import limits_for
 from optsched.solver.cpsat.level_model import Limits
 from tests.formats.objects import group, node, pod, queue
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting

@@ -13,7 +13,7 @@ from optsched.kube.scheduler.metrics import Metrics, QueueFigures
 from optsched.plugins.extension_points import Violation
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from tests.kube.fakes import FakeClock
 from tests.support.small import cluster, gang, node, running, shape
 
@@ -32,7 +32,7 @@ LARGE = gang("large", ("w", 1, shape(9)), queue="team")
 
 def decide(*gangs: Gang, queues: tuple[Queue, ...] = (TEAM,)) -> Report:
     return run_session(
-        cluster([node("n1", cpu=4, gpu=8)], gangs, queues), POLICY, Surroundings(FakeClock())
+        cluster([node("n1", cpu=4, gpu=8)], gangs, queues), POLICY, SessionContext(FakeClock())
     )
 
 

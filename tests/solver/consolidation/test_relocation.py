@@ -14,7 +14,7 @@ from optsched.cluster.selectors import LabelSelector, Operator, Requirement
 from optsched.cluster.snapshot import Budget, GangPhase, Queue
 from optsched.cluster.task import HostPort, TaskStatus
 from optsched.policy.load import parse_policy
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from optsched.solver.consolidation import stage
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
@@ -45,7 +45,7 @@ LIMITS = Limits(budget_ms=None, num_workers=1)
 
 def decide(snapshot: Snapshot, actions: str = MOVING) -> Plan:
     policy = parse_policy(MODEL.replace("ACTIONS", actions), "test.yaml")
-    report = run_session(snapshot, policy, Surroundings(solver=InProcess(), limits=LIMITS))
+    report = run_session(snapshot, policy, SessionContext(solver=InProcess(), limits=LIMITS))
     assert report.trace.violations == ()
     return report.plan
 

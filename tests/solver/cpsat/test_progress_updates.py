@@ -15,7 +15,7 @@ from optsched.cluster.decisions import LevelStatus, Sense
 from optsched.policy.load import load_policy
 from optsched.problem.arrays import UNLIMITED
 from optsched.problem.linear import Expression, Rows
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from optsched.solver import portfolio
 from optsched.solver.cpsat.integer_program import Answer, Effort, SolverProgress, Task, maximize
 from optsched.solver.cpsat.level_model import LevelModel, LevelUpdate, Limits, Objective, Step
@@ -150,9 +150,9 @@ def test_both_encodings_keep_to_gaps_and_tell_what_is_true(
 ) -> None:
     monkeypatch.setattr(portfolio, "MOST_DIRECT", most_direct)
     monkeypatch.setattr(portfolio, "BEST_DIRECT", most_direct)
-    best = run_session(MIXED, POLICY, Surroundings(solver=InProcess(), limits=EXACT)).plan
+    best = run_session(MIXED, POLICY, SessionContext(solver=InProcess(), limits=EXACT)).plan
     watcher, limits = Watcher(), replace(EXACT, gap=gap)
-    around = Surroundings(solver=InProcess(), limits=limits, watch=watcher)
+    around = SessionContext(solver=InProcess(), limits=limits, watch=watcher)
     plan = run_session(MIXED, POLICY, around).plan
     first, optimum = plan.certificate.levels[0], best.certificate.levels[0].value
     assert first.bound is not None

@@ -12,7 +12,7 @@ from optsched.cluster.decisions import Sense
 from optsched.policy.load import load_policy
 from optsched.problem.arrays import UNLIMITED
 from optsched.problem.linear import Expression, Rows
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from optsched.solver import portfolio
 from optsched.solver.cpsat import level_search as cpsat_levels
 from optsched.solver.cpsat.integer_program import Answer, Effort, Task, maximize
@@ -69,7 +69,7 @@ def test_bounds_of_lower_levels_hold_with_upper_ones_held(seed):
     best = maximize(replace(task, rows=rows, objective=second), EXACT).value
     relaxation = Relaxation(task.lower, task.upper, task.rows)
     relaxation.maximize(task.objective, None)
-    relaxation.keep_at_least(task.objective, first)
+    relaxation.hold_value(task.objective, first)
     vertex = relaxation.maximize(second, None)
     assert vertex is None or vertex.bound is None or vertex.bound >= best
 
@@ -116,7 +116,7 @@ def decided(seed, work):
     cluster = MixedCluster(10, 50, num_shapes=14, num_departments=2, num_teams=2, seed=seed)
     limits = Limits(None, work, num_workers=1)
     solver = None if work is None else InProcess()
-    around = Surroundings(solver=solver, limits=limits if work else None)
+    around = SessionContext(solver=solver, limits=limits if work else None)
     return run_session(cluster.snapshot(), model_without_evictions(), around)
 
 

@@ -16,7 +16,7 @@ from optsched.cluster.task import Task, TaskStatus
 from optsched.plugins.verification.verify import verify_actions
 from optsched.policy.load import load_policy, parse_policy
 from optsched.problem.compile import compile_problem
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from optsched.solver.greedy.gang_classes import ALONE, GangClasses
 from optsched.solver.greedy.pipeline import GreedyOptions, run_greedy
 from optsched.solver.greedy.placement import PlacementState
@@ -47,7 +47,7 @@ def examples(number: int) -> settings:
 
 def plan_of(snapshot: Snapshot, **fields: object) -> list[object]:
     """What the pipeline does; its first plan keeps every rule."""
-    report = run_session(snapshot, replace(POLICY, **fields), Surroundings())  # type: ignore[arg-type]
+    report = run_session(snapshot, replace(POLICY, **fields), SessionContext())  # type: ignore[arg-type]
     assert report.trace.violations == ()
     assert verify_actions(snapshot, report.plan.actions, POLICY.rules) == []
     return list(report.plan.actions)
@@ -270,7 +270,7 @@ def test_a_gang_grows_beyond_its_minimum_where_plugins_say_that_it_starves() -> 
     policies = (dedent(conf).replace("STARVING", word) for word in ("true", "false"))
     found = [
         evicted(
-            list(run_session(snapshot, parse_policy(text, "a.conf"), Surroundings()).plan.actions)
+            list(run_session(snapshot, parse_policy(text, "a.conf"), SessionContext()).plan.actions)
         )
         for text in policies
     ]

@@ -10,7 +10,7 @@ from optsched.cluster.reasons import ReasonCode
 from optsched.formats.codec.pods.reader import DecodeOptions
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
-from optsched.session.session import Surroundings
+from optsched.session.session import SessionContext
 from optsched.study.prediction.hypothetical_jobs import (
     Added,
     Answers,
@@ -42,7 +42,7 @@ def gang(name: str, size: int, cpu: int, on: str = "", **more: Any) -> list[dict
 
 def asked(objects: list[Any], added: list[Any], *, solver: bool = False) -> Answers:
     policy = MODEL if solver else without_solver(MODEL)
-    return predict(objects, Added(added), Means(policy, Surroundings(), DecodeOptions()))
+    return predict(objects, Added(added), Means(policy, SessionContext(), DecodeOptions()))
 
 
 NODES = [node("n1"), node("n2")]
@@ -164,7 +164,7 @@ def withheld(name: str, size: int, cpu: int) -> Added:
 
 
 def test_pods_of_a_job_come_when_its_gang_is_let_in() -> None:
-    means = Means(without_solver(MODEL), Surroundings(), DecodeOptions())
+    means = Means(without_solver(MODEL), SessionContext(), DecodeOptions())
     [answer] = predict(NODES, withheld("new", 2, 8), means).added
     assert (answer.start, answer.num_pods) == (Start.NOW, 2)
     assert len(answer.places) == 2

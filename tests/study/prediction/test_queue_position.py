@@ -9,14 +9,14 @@ import pytest
 from optsched.formats.codec.pods.reader import DecodeOptions
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
-from optsched.session.session import Surroundings
+from optsched.session.session import SessionContext
 from optsched.study.prediction.object_keys import Means
 from optsched.study.prediction.queue_position import Standing, standings, waiting
 from tests.formats.objects import group, node, pod, queue
 
 MODEL = load_policy("volcano-default", lambda path: path.read_text())
 MEANS = [
-    Means(policy, Surroundings(), DecodeOptions()) for policy in (MODEL, without_solver(MODEL))
+    Means(policy, SessionContext(), DecodeOptions()) for policy in (MODEL, without_solver(MODEL))
 ]
 GROUP = "scheduling.k8s.io/group-name"
 

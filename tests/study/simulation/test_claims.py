@@ -23,7 +23,7 @@ from optsched.cluster.snapshot import Queue
 from optsched.cluster.task import TaskStatus
 from optsched.cluster.trace import Arrival, NodeChange, NodeEvent, Trace
 from optsched.policy.load import load_policy
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from optsched.solver.cpsat.process import InProcess
 from optsched.study.simulation.observed_trace import trace_of_record
 from optsched.study.simulation.record import Finish, Start, Stop, lines
@@ -297,7 +297,7 @@ def test_sessions_of_a_solver_keep_to_the_rule(seed: int) -> None:
         number += 1
         snapshot = simulation.cluster.snapshot(simulation.now_ms)
         if number % 7 == seed and any(t.status is TaskStatus.PENDING for t in tasks_of(snapshot)):
-            report = run_session(snapshot, SOLVING, Surroundings(solver=InProcess()))
+            report = run_session(snapshot, SOLVING, SessionContext(solver=InProcess()))
             assert report.trace.violations == ()
             assert wrong_with_devices(snapshot, report.plan.actions) == []
 

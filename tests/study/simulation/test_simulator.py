@@ -16,7 +16,7 @@ from optsched.cluster.task import Task, TaskStatus
 from optsched.cluster.trace import Arrival, NodeChange, NodeEvent, Trace
 from optsched.policy.load import load_policy
 from optsched.policy.policy import Policy, without_solver
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from optsched.solver.cpsat.process import InProcess
 from optsched.study.accounting.chargeback import chargeback
 from optsched.study.generators.synthetic_traces import GavelTrace
@@ -299,7 +299,7 @@ def test_no_gpu_is_given_twice_and_no_node_is_overfull(seed: int) -> None:
 def test_all_at_once_and_for_ever_is_what_solve_decides(name: str, seed: int) -> None:
     snapshot = only_standing(random_cluster(np.random.default_rng(seed)))
     chosen = without_solver(policy(name))
-    plan = run_session(snapshot, chosen, Surroundings()).plan
+    plan = run_session(snapshot, chosen, SessionContext()).plan
     simulation = Simulation(trace_of(snapshot, "one"), chosen)
     simulation.step()
     assert simulation.last_plan is not None

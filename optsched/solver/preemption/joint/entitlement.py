@@ -183,7 +183,9 @@ class _Reclaiming:
         kinds = self._kinds()
         due_ancestors = self._list_due_ancestors(kinds)
         lenders = np.unique(self._groups.queue[self._reclaim >= 0]).tolist()
-        return {lender: self._find_due(kinds, due_ancestors, lender) for lender in lenders}
+        return {
+            lender: self._find_entitled_classes(kinds, due_ancestors, lender) for lender in lenders
+        }
 
     def add_rows(
         self, due_to: Mapping[int, list[ReclaimerClass]], *, is_exact: bool
@@ -264,7 +266,7 @@ class _Reclaiming:
         number, queue = np.array(pairs, np.int64).reshape(-1, 2).T
         return number, queue
 
-    def _find_due(
+    def _find_entitled_classes(
         self, kinds: Sequence[ReclaimerClass], due_ancestors: tuple[I64, I64], lender: int
     ) -> list[ReclaimerClass]:
         """Kinds that are due something below the first queue above both them and a lender."""

@@ -26,7 +26,7 @@ from optsched.plugins.shares.leaf_queues import LeafQueues
 from optsched.plugins.topology.pod_affinity import PodAffinity
 from optsched.problem.arrays import frozen, row_groups
 from optsched.problem.formulation import Formulation, Victims, gang_classes
-from optsched.problem.later import without_gangs
+from optsched.problem.future_problem import without_gangs
 from optsched.problem.linear import Expression
 from optsched.solver.model.node_masks import static_mask
 from optsched.solver.preemption.joint.candidates import find_candidates

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from optsched.plugins.extension_points import AnyLevel
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64, Bool
+    from optsched.problem.nominations import Seats
     from optsched.problem.problem import Problem
-    from optsched.problem.seats import Seats
     from optsched.problem.tiers import Tiers
     from optsched.solver.preemption.joint.entitlement import ReclaimPair
     from optsched.solver.preemption.joint.model import JointModel

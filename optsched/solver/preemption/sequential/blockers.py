@@ -8,7 +8,7 @@ import numpy as np
 
 from optsched.plugins.extension_points import Blocker, EvictionGroups, NodeModel
 from optsched.problem.arrays import row_groups
-from optsched.problem.later import once_gone, without_gangs
+from optsched.problem.future_problem import without_gangs, without_residents
 from optsched.solver.preemption.sequential.eviction_problem import BlockedNodes, OtherPlacements
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Blockers:
         """
         task_class, node, number = self._count_tied_placements(state)
         others = np.unique(task_class).tolist()
-        if not tied_classes and not any(self._needs_any_to_stay(c, tasks) for c in others):
+        if not tied_classes and not any(self._depends_on_tasks(c, tasks) for c in others):
             return None
         domains = self._domains_of(tied_classes)
         return OtherPlacements(
@@ -128,7 +128,7 @@ class Blockers:
             return np.zeros(problem.num_nodes, np.int64)
         return row_groups(list(relations.domain_of[wide]))[0]
 
-    def _needs_any_to_stay(self, task_class: int, tasks: Bool) -> bool:
+    def _depends_on_tasks(self, task_class: int, tasks: Bool) -> bool:
         """Whether placed tasks of a class may depend on any of some running tasks (V,)."""
         problem = self._facts.problem
         found = (
@@ -154,7 +154,7 @@ class Blockers:
         if key != self._known[0]:
             tasks = self._facts.running.tasks
             gone = {tasks[v].key for v in np.flatnonzero(state.evicted).tolist()}
-            self._known = key, once_gone(self._facts.problem, gone)
+            self._known = key, without_residents(self._facts.problem, gone)
         return self._known[1]
 
     def relate(

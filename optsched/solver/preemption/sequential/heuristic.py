@@ -122,7 +122,7 @@ class _Heuristic:
         for entry in np.argsort(sign * weight.max(axis=1), kind="stable").tolist():
             role = int(eviction.role[entry])
             kept = sum(max(n, 0) for other, n in short_role.items() if other != role)
-            got = self._place(entry, min(int(eviction.most[entry]), max(left - kept, 0)))
+            got = self._place_entry(entry, min(int(eviction.most[entry]), max(left - kept, 0)))
             left -= got
             if role in short_role:
                 short_role[role] -= got
@@ -142,7 +142,7 @@ class _Heuristic:
         used[reserve.queue] += self._gain[r]
         return int(claims(reserve, used)[top].sum()) <= max(reserve.pool, before)
 
-    def _place(self, entry: int, number: int) -> int:
+    def _place_entry(self, entry: int, number: int) -> int:
         """Place tasks of an entry where that costs the fewest victims; returns how many."""
         done, banned = 0, ~self._eviction.allowed[entry]
         while done < number:
@@ -219,7 +219,8 @@ class _Heuristic:
         evicted = self._evicted.copy()
         evicted[groups] += counts
         if not all(
-            _is_above_due(eviction, lending, evicted) for lending in eviction.constraints.lendings
+            _exceeds_deserved(eviction, lending, evicted)
+            for lending in eviction.constraints.lendings
         ):
             return False
         return all(
@@ -253,7 +254,7 @@ class _Heuristic:
         )
 
 
-def _is_above_due(eviction: EvictionProblem, lending: Lending, evicted: I64) -> bool:
+def _exceeds_deserved(eviction: EvictionProblem, lending: Lending, evicted: I64) -> bool:
     """Whether the lender still held more than is due before its last victim."""
     groups = eviction.groups
     if not evicted[lending.groups].any():

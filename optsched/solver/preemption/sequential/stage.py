@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.decisions import Decisions
+    from optsched.problem.nominations import Seats
     from optsched.problem.problem import Problem
-    from optsched.problem.seats import Seats
     from optsched.problem.tiers import Tiers
     from optsched.solver.cpsat.process import Solver
     from optsched.solver.preemption.sequential.eviction_problem import EvictionProblem

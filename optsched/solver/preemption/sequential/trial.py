@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from optsched.cluster.decisions import Action
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64
-    from optsched.problem.seats import Seats
+    from optsched.problem.nominations import Seats
     from optsched.solver.preemption.sequential.compile import EvictionCompiler
     from optsched.solver.preemption.sequential.eviction_problem import EvictionState
 
@@ -219,7 +219,7 @@ class _Trial:
         places = self._rules.predicates
         return not any(
             next(iter(rule.verify(world)), None) is not None
-            for rules, world in ((rooms, after), (places, after.at_last))
+            for rules, world in ((rooms, after), (places, after.once_settled))
             for rule in rules
         )
 

@@ -105,7 +105,7 @@ def reserve(
         return Reserved(snapshot, (), previous, outside)
     before = () if previous is None else previous.snapshot.bookings
     problem = compile_problem(replace(snapshot, bookings=before), previous)
-    wishes = _wishes(problem, policy, waiting)
+    wishes = _reservation_request(problem, policy, waiting)
     bookings = make_reservations(problem, policy.rules, wishes) if wishes.gangs else ()
     kept = tuple(
         b if not is_ordered or b.is_open or b.start_ms > snapshot.taken_ms else b.without_capacity
@@ -164,7 +164,7 @@ def _is_outside(gang: Gang, snapshot: Snapshot, policy: Policy) -> bool:
     """Whether it waits for its pods to be created, and others are to wait for it meanwhile."""
     if gang.phase is not GangPhase.PENDING or gang.is_implicit or gang.tasks:
         return False
-    return is_held(_late_by(gang, snapshot.taken_ms, policy))
+    return reserves_nodes(_late_by(gang, snapshot.taken_ms, policy))
 
 
 def _late_by(gang: Gang, now_ms: int, policy: Policy) -> int:
@@ -172,7 +172,9 @@ def _late_by(gang: Gang, now_ms: int, policy: Policy) -> int:
     return max(now_ms - gang.waiting_since_ms - policy.budgets.starvation_after_ms, 0)
 
 
-def _wishes(problem: Problem, policy: Policy, waiting: Sequence[Gang]) -> ReservationRequest:
+def _reservation_request(
+    problem: Problem, policy: Policy, waiting: Sequence[Gang]
+) -> ReservationRequest:
     number = {gang.key: i for i, gang in enumerate(problem.snapshot.gangs)}
     lines = FifoLines(problem, lambda _: False)
     gangs = [
@@ -182,11 +184,11 @@ def _wishes(problem: Problem, policy: Policy, waiting: Sequence[Gang]) -> Reserv
     ]
     now = problem.snapshot.taken_ms
     domain = problem.snapshot.gangs
-    may_hold = (g for g in gangs if is_held(_late_by(domain[g], now, policy)))
+    may_hold = (g for g in gangs if reserves_nodes(_late_by(domain[g], now, policy)))
     return ReservationRequest(gangs, frozenset(may_hold), policy.reservations)
 
 
-def is_held(waited_ms: int) -> bool:
+def reserves_nodes(waited_ms: int) -> bool:
     """Whether nodes are kept for a gang that has waited so much longer than others have to.
 
     They are for `HOLD_MS`, then others are let by for as long, then they are for twice as long,

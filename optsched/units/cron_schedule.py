@@ -58,10 +58,10 @@ def _step(table: Timetable, at: datetime) -> datetime | None:
     if not _is_right_day(table, at):
         return _midnight(at, at + timedelta(days=1))
     if at.hour not in table.hours:
-        return _later(at, 60 - at.minute)
+        return _add_minutes(at, 60 - at.minute)
     if at.minute not in table.minutes:
         later = [minute for minute in table.minutes if minute > at.minute]
-        return _later(at, min(later, default=60) - at.minute)
+        return _add_minutes(at, min(later, default=60) - at.minute)
     return None
 
 
@@ -82,9 +82,9 @@ def _midnight(at: datetime, day: datetime) -> datetime:
     """When a day begins, which is later than now whatever the clock does."""
     begins = day.replace(hour=0, minute=0, fold=0)
     begins = datetime.fromtimestamp(begins.timestamp(), at.tzinfo)
-    return begins if begins.timestamp() > at.timestamp() else _later(at, 60)
+    return begins if begins.timestamp() > at.timestamp() else _add_minutes(at, 60)
 
 
-def _later(at: datetime, minutes: int) -> datetime:
+def _add_minutes(at: datetime, minutes: int) -> datetime:
     """So many minutes later as time goes, whatever the clock shows."""
     return datetime.fromtimestamp(at.timestamp() + minutes * 60, at.tzinfo)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from optsched.policy.problem import Findings, PolicyError, Problem, Severity, Spot, nearest
+from optsched.policy.diagnostic import Findings, PolicyError, Problem, Severity, Spot, nearest
 
 SPOT = Spot("a.yaml", 3, 9, "tiers[0].name", "- name: gnag")
 

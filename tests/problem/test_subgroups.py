@@ -8,8 +8,8 @@ import pytest
 
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.topology import SubGroupRule, TopologyRequest
-from optsched.problem.parts import NO_PART, Part
 from optsched.problem.shapes import gang_row
+from optsched.problem.subgroups import NO_PART, Part
 from tests.support.small import gang, running, shape
 
 RACK = TopologyRequest(highest_tier=1)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.problem.parts import NO_PART
+from optsched.problem.subgroups import NO_PART
 from optsched.problem.topology import CLUSTER
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Choices:
                 self._follow(int(form.gangs.start[h]) + e, choice)
         several = int(form.gangs.multiplicity[h]) > 1
         if whole is not None and several and not shape.is_rigid:
-            self._least_each(h, whole)
+            self._require_minimum_in_domains(h, whole)
 
     def choose(self, h: int, part: int, bound: Bound, domains: I64) -> Choice:
         """Which of some domains (k,) gangs of a class, or a part of them, go to."""
@@ -151,7 +151,7 @@ class Choices:
         )
         self.demands.append(Demand(f, choice, placed, 1))
 
-    def _least_each(self, h: int, whole: Choice) -> None:
+    def _require_minimum_in_domains(self, h: int, whole: Choice) -> None:
         """The gangs in each domain have their minimum there: Σ_f x[f, d] ≥ need·v[d]."""
         shape = self.form.problem.shapes.shapes[int(self.form.gangs.shape_of[h])]
         mine = [d for d in self.demands if d.choice is whole]

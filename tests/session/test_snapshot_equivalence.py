@@ -27,16 +27,16 @@ from optsched.cluster.task import TaskStatus
 from optsched.cluster.usage import Usage
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
-from optsched.session.question import (
+from optsched.session.session import SessionContext, run_session
+from optsched.session.snapshot_equivalence import (
     AT_LATEST_MS,
     SOON_MS,
     ask_again_ms,
-    asks_the_same,
     changes_nothing,
+    leads_to_same_plan,
     limits_for,
     next_turn_ms,
 )
-from optsched.session.session import Surroundings, run_session
 from optsched.solver.cpsat.level_model import Limits
 from tests.support.changes import history
 from tests.support.effort import num_examples
@@ -52,7 +52,7 @@ POLICIES = {name: without_solver(load_policy(name, Path.read_text)) for name in 
 
 def answer(snapshot: Snapshot, policy: str) -> tuple[object, ...]:
     """All that a session says but for how long it took."""
-    plan = run_session(snapshot, POLICIES[policy], Surroundings()).plan
+    plan = run_session(snapshot, POLICIES[policy], SessionContext()).plan
     return plan.actions, plan.pending, plan.pending_tasks, plan.certificate.levels
 
 
@@ -86,7 +86,7 @@ def test_tasks_that_begin_and_time_that_passes_change_no_plan(
 ) -> None:
     _, after = two_in_a_row(seed)
     before = replace(just_bound(after), taken_ms=after.taken_ms - pause_ms)
-    assert asks_the_same(before, after)
+    assert leads_to_same_plan(before, after)
     assert answer(after, policy) == answer(before, policy)
 
 
@@ -94,7 +94,7 @@ def test_tasks_that_begin_and_time_that_passes_change_no_plan(
 @given(st.integers(0, 2**32), st.sampled_from(SHIPPED))
 def test_the_same_question_has_the_same_answer(seed: int, policy: str) -> None:
     before, after = two_in_a_row(seed)
-    assume(asks_the_same(before, after))
+    assume(leads_to_same_plan(before, after))
     assert answer(after, policy) == answer(before, policy)
 
 
@@ -103,7 +103,7 @@ def test_the_same_question_has_the_same_answer(seed: int, policy: str) -> None:
 def test_what_leads_to_another_plan_is_another_question(seed: int) -> None:
     before, after = two_in_a_row(seed)
     assume(answer(after, "volcano-compatible") != answer(before, "volcano-compatible"))
-    assert not asks_the_same(before, after)
+    assert not leads_to_same_plan(before, after)
 
 
 SAMPLE = cluster(
@@ -116,15 +116,15 @@ PARTS = [f.name for f in fields(Snapshot) if f.name not in ("taken_ms", "usage")
 
 
 def test_what_queues_have_used_changes_all_the_time() -> None:
-    assert asks_the_same(SAMPLE, replace(SAMPLE, usage={"default": Usage((("cpu", 1.0),), 1)}))
+    assert leads_to_same_plan(SAMPLE, replace(SAMPLE, usage={"default": Usage((("cpu", 1.0),), 1)}))
 
 
 @pytest.mark.parametrize("part", PARTS)
 def test_every_part_of_a_snapshot_counts(part: str) -> None:
     other = copy(SAMPLE)
     object.__setattr__(other, part, getattr(SAMPLE, part)[:1] if part in ("nodes", "gangs") else 0)
-    assert not asks_the_same(SAMPLE, other)
-    assert asks_the_same(other, other)
+    assert not leads_to_same_plan(SAMPLE, other)
+    assert leads_to_same_plan(other, other)
 
 
 def test_a_task_that_goes_is_another_question() -> None:
@@ -133,13 +133,15 @@ def test_a_task_that_goes_is_another_question() -> None:
     before = cluster([node("n1")], [on_node])
     for status in (TaskStatus.RELEASING, TaskStatus.SUCCEEDED):
         tasks = (replace(on_node.tasks[0], status=status), second)
-        assert not asks_the_same(before, cluster([node("n1")], [replace(on_node, tasks=tasks)]))
+        assert not leads_to_same_plan(
+            before, cluster([node("n1")], [replace(on_node, tasks=tasks)])
+        )
 
 
 def test_a_pod_of_others_that_comes_is_another_question() -> None:
     stranger = replace(running(SAMPLE.gangs[0].tasks[0], "n1"), key="ns/x", gang="")
     filled = replace(SAMPLE.nodes[0], residents=(stranger,))
-    assert not asks_the_same(SAMPLE, replace(SAMPLE, nodes=(filled, *SAMPLE.nodes[1:])))
+    assert not leads_to_same_plan(SAMPLE, replace(SAMPLE, nodes=(filled, *SAMPLE.nodes[1:])))
 
 
 # --- plans ---------------------------------------------------------------------------------------

@@ -68,15 +68,17 @@ def opened(
     for g in sorted(gated, key=lambda g: (tiers.of[g], problem.created_ms[g], g)):
         reason = pending.get(problem.snapshot.gangs[g].key)
         if reason is not None and reason.code in _FOR_NODES:
-            found += _let_go(outcome, rooms, g, waiting[g])
+            found += _releasable_tasks(outcome, rooms, g, waiting[g])
     return tuple(problem.tasks[t].key for t in found)
 
 
-def _let_go(outcome: Outcome, rooms: _Rooms, gang: int, tasks: Sequence[int]) -> list[int]:
+def _releasable_tasks(
+    outcome: Outcome, rooms: _Rooms, gang: int, tasks: Sequence[int]
+) -> list[int]:
     """The tasks of a gang that its queue has room for: what it needs at once, then one by one."""
     problem = outcome.problem
     closed = [t for t in tasks if problem.tasks[t].gate is QueueGate.CLOSED]
-    first = _needed(outcome, gang, tasks)
+    first = _tasks_needed_together(outcome, gang, tasks)
     least = [t for t in closed if t in first]
     if not rooms.has(gang, least):
         return []
@@ -89,7 +91,7 @@ def _let_go(outcome: Outcome, rooms: _Rooms, gang: int, tasks: Sequence[int]) ->
     return [*least, *rest]
 
 
-def _needed(outcome: Outcome, gang: int, tasks: Sequence[int]) -> set[int]:
+def _tasks_needed_together(outcome: Outcome, gang: int, tasks: Sequence[int]) -> set[int]:
     """The tasks that a gang must get at once, those first whose gates are open."""
     problem = outcome.problem
     in_order = sorted(tasks, key=lambda t: (problem.tasks[t].gate is QueueGate.CLOSED, t))
@@ -114,7 +116,7 @@ class _Rooms:
     def __init__(self, outcome: Outcome, rules: RuleSet) -> None:
         self._problem = outcome.problem
         self._ledger = Ledger(outcome.problem)
-        self._ceilings = _with_rooms(outcome.problem, rules, self._ledger)
+        self._ceilings = _quota_states(outcome.problem, rules, self._ledger)
         seated = np.flatnonzero(outcome.seated)
         for gang in np.unique(outcome.problem.gang_of[seated]).tolist():
             self.take(gang, seated[outcome.problem.gang_of[seated] == gang].tolist())
@@ -155,7 +157,7 @@ _ANYWHERE: Final = np.zeros(1, np.int64)
 """Rules that watch queues do not ask on which node a task is."""
 
 
-def _with_rooms(problem: Problem, rules: RuleSet, ledger: Ledger) -> list[Greedy]:
+def _quota_states(problem: Problem, rules: RuleSet, ledger: Ledger) -> list[Greedy]:
     """The rules that say how much a queue may still take."""
     asked = (a.rule.open(problem, ledger) for a in rules.asked if Face.ALLOCATABLE in a.faces)
     return [

@@ -14,7 +14,7 @@ from optsched.cluster.snapshot import Budget, Queue, Snapshot
 from optsched.cluster.topology import HyperNode, SubGroupRule, Topology, TopologyMode
 from optsched.cluster.topology import TopologyRequest as Request
 from optsched.policy.load import parse_policy
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from tests.support.small import CPU, cluster, gang, node, running, shape
@@ -32,7 +32,7 @@ tiers:
 - plugins: [{{name: predicates}}, {{name: {shares}}}, {{name: network-topology-aware}}]
 solver: {solver}
 """
-SOLVING = Surroundings(solver=InProcess(), limits=Limits(budget_ms=None, num_workers=1))
+SOLVING = SessionContext(solver=InProcess(), limits=Limits(budget_ms=None, num_workers=1))
 NODES = [node("n0"), node("n1")]
 INNOCENT = gang("innocent", ("w", 2, shape(1)))
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from optsched.cluster.topology import sub_group_of
 from optsched.problem.arrays import frozen
-from optsched.problem.parts import NO_PART
+from optsched.problem.subgroups import NO_PART
 from optsched.problem.topology import NOWHERE
 
 if TYPE_CHECKING:

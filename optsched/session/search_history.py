@@ -161,7 +161,7 @@ def binds_of(problem: Problem, decisions: Decisions) -> dict[str, str]:
     return dict(sorted((tasks[t].key, nodes[node_of[t]].name) for t in placed))
 
 
-def taken_up(
+def resume_incumbent(
     problem: Problem, levels: Sequence[AnyLevel], incumbent: Incumbent, greedy: Answer
 ) -> Answer | None:
     """The answer that an incumbent stands for; None where it does not fit or is worse than greedy.

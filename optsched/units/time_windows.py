@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from optsched.units.errors import UnitError
+from optsched.units.unit_errors import UnitError
 
 _TIME: Final = r"([01]?[0-9]|2[0-3]):([0-5][0-9])"
 _HOURS: Final = re.compile(rf"\s*{_TIME}-{_TIME}\s*")

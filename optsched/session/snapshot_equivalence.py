@@ -47,16 +47,16 @@ _PARTS: Final = tuple(
 """What is compared as it is."""
 
 
-def asks_the_same(before: Snapshot, now: Snapshot) -> bool:
+def leads_to_same_plan(before: Snapshot, now: Snapshot) -> bool:
     """Whether both snapshots, but for their time, lead every policy to the same plan."""
     return (
         all(getattr(before, part) == getattr(now, part) for part in _PARTS)
-        and _all_alike(before.nodes, now.nodes, _is_same_node)
-        and _all_alike(before.gangs, now.gangs, _is_same_gang)
+        and _are_equivalent(before.nodes, now.nodes, _is_same_node)
+        and _are_equivalent(before.gangs, now.gangs, _is_same_gang)
     )
 
 
-def _all_alike(before: Sequence[T], now: Sequence[T], is_same: Callable[[T, T], bool]) -> bool:
+def _are_equivalent(before: Sequence[T], now: Sequence[T], is_same: Callable[[T, T], bool]) -> bool:
     if before is now:
         return True
     if len(before) != len(now):
@@ -66,12 +66,14 @@ def _all_alike(before: Sequence[T], now: Sequence[T], is_same: Callable[[T, T], 
 
 def _is_same_node(before: Node, now: Node) -> bool:
     plain_before, plain_now = replace(before, residents=()), replace(now, residents=())
-    return plain_before == plain_now and _all_alike(before.residents, now.residents, _is_same_task)
+    return plain_before == plain_now and _are_equivalent(
+        before.residents, now.residents, _is_same_task
+    )
 
 
 def _is_same_gang(before: Gang, now: Gang) -> bool:
     plain_before, plain_now = replace(before, tasks=()), replace(now, tasks=())
-    return plain_before == plain_now and _all_alike(before.tasks, now.tasks, _is_same_task)
+    return plain_before == plain_now and _are_equivalent(before.tasks, now.tasks, _is_same_task)
 
 
 def _is_same_task(before: Task, now: Task) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from optsched.cluster.snapshot import Gang, GangPhase, Queue, Snapshot
 from optsched.cluster.task import QueueGate
 from optsched.policy.load import parse_policy
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
 from tests.support.small import CPU, cluster, gang, node, shape
 
 POLICY = parse_policy(
@@ -36,7 +36,7 @@ def opened(*gangs: Gang, ceiling: int = 8) -> tuple[str, ...]:
     """Names of the pods that are let go, with one node of one CPU and a queue with a ceiling."""
     queue = Queue("default", capability=((CPU, ceiling * 1000),))
     snapshot: Snapshot = cluster([node("n", 1)], list(gangs), [queue])
-    report = run_session(snapshot, POLICY, Surroundings())
+    report = run_session(snapshot, POLICY, SessionContext())
     return tuple(task.removeprefix("ns/") for task in report.opened)
 
 

@@ -27,10 +27,10 @@ class FieldError:
     message: str
 
     def __str__(self) -> str:
-        return f"{said_of(self.path, self.value, self.message)} {self.message}"
+        return f"{describe_field(self.path, self.value, self.message)} {self.message}"
 
 
-def said_of(path: str, value: object, message: str) -> str:
+def describe_field(path: str, value: object, message: str) -> str:
     """The field and its value, before a message; of a field that is missing its path alone."""
     is_missing = value is None and message.startswith("is missing")
     if is_missing:

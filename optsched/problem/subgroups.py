@@ -77,7 +77,7 @@ NO_PARTS = Parts()
 _Group = tuple[int, tuple[str, ...]]
 
 
-def find_parts(gang: Gang, ready: Iterable[Task], waiting: Sequence[Task]) -> Parts:
+def find_subgroups(gang: Gang, ready: Iterable[Task], waiting: Sequence[Task]) -> Parts:
     """The smaller groups of a gang; `waiting` in task order."""
     if not gang.sub_groups:
         return NO_PARTS

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optsched.units.cron import Timetable, parse_timetable
-from optsched.units.due import last_due_ms, next_due_ms
+from optsched.units.cron_schedule import last_due_ms, next_due_ms
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NEW_YORK = ZoneInfo("America/New_York")

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 
-def once_left(problem: Problem) -> Problem:
+def without_terminating(problem: Problem) -> Problem:
     """The problem in which nobody minds residents any more that are leaving; made once."""
-    return problem.derived(_once_left)
+    return problem.derived(_without_terminating)
 
 
 def without_gangs(problem: Problem) -> Problem:
@@ -26,7 +26,7 @@ def without_gangs(problem: Problem) -> Problem:
     return problem.derived(_without_gangs)
 
 
-def once_gone(problem: Problem, gone: Collection[str]) -> Problem:
+def without_residents(problem: Problem, gone: Collection[str]) -> Problem:
     """The problem in which residents that are leaving, and some more by key, have left."""
     nodes = problem.snapshot.nodes
 
@@ -51,7 +51,7 @@ def once_gone(problem: Problem, gone: Collection[str]) -> Problem:
     return replace(problem, snapshot=snapshot, relations=relations)
 
 
-def _once_left(problem: Problem) -> Problem:
+def _without_terminating(problem: Problem) -> Problem:
     return _minding(problem, lambda task: task.status is not TaskStatus.RELEASING)
 
 

@@ -17,7 +17,7 @@ from optsched.plugins.devices.deviceshare import DeviceShare
 from optsched.plugins.gangs.gang import Gang
 from optsched.plugins.ruleset import RuleSet
 from optsched.policy import parse_policy
-from optsched.session.cards import with_cards
+from optsched.session.device_allocations import with_cards
 from optsched.session.session import run_session
 from tests.conformance.play import alone, solving
 from tests.plugins.test_deviceshare import RULES, host, random_cards, shared_gpus, vgpu
@@ -27,7 +27,7 @@ from tests.support.small import cluster, gang, node, running
 
 if TYPE_CHECKING:
     from optsched.cluster.snapshot import Snapshot
-    from optsched.session.session import Surroundings
+    from optsched.session.session import SessionContext
 
 
 @pytest.mark.parametrize("seed", range(num_examples(20)))
@@ -138,7 +138,7 @@ def crowded() -> Snapshot:
 
 @pytest.mark.parametrize("around", [alone(), solving()], ids=["pipeline", "cp-sat"])
 def test_victims_give_back_their_cards_in_the_session_that_evicts_them(
-    around: Surroundings,
+    around: SessionContext,
 ) -> None:
     report = run_session(crowded(), parse_policy(CARDS_POLICY, "shared_gpus.conf"), around)
     assert report.trace.violations == ()

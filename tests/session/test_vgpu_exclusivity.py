@@ -9,8 +9,8 @@ from optsched.cluster.gpu_shares import GpuShare, GpuShareRequest, SharedGpu
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.task import TaskShape
 from optsched.policy import PolicyError, parse_policy
-from optsched.session.exclusive import with_exclusive
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import SessionContext, run_session
+from optsched.session.vgpu_exclusivity import with_exclusive
 from tests.support.small import cluster, gang, node, running
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def host(*modes: str, residents: tuple[Task, ...] = ()) -> Node:
 
 
 def placed(made: Node, *gangs: Gang, solver: str) -> set[str]:
-    report = run_session(cluster([made], gangs), policy(solver), Surroundings())
+    report = run_session(cluster([made], gangs), policy(solver), SessionContext())
     return {task.partition("/")[2] for task in report.plan.binds}
 
 
@@ -80,7 +80,7 @@ def test_those_that_run_count_by_their_labels(solver: str) -> None:
 
 def test_who_waits_is_told_of_it() -> None:
     waiting = replace(pods("g", GOLD, GOLD), min_member=2)
-    report = run_session(cluster([host("hami-core")], [waiting]), policy(), Surroundings())
+    report = run_session(cluster([host("hami-core")], [waiting]), policy(), SessionContext())
     reason = report.plan.pending["ns/g"]
     assert reason.code is ReasonCode.IMPOSSIBLE
     assert "there is room for 1 only: refused by deviceshare" in reason.message

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from optsched.plugins.extension_points import Rule
 
 
-def with_wants(snapshot: Snapshot, scoring: Iterable[Rule]) -> Snapshot:
+def with_required_data(snapshot: Snapshot, scoring: Iterable[Rule]) -> Snapshot:
     """The snapshot with what pending tasks need in their shapes, as far as rules score by it.
 
     The very same snapshot where nobody does, or where no node differs from others in it.
@@ -45,7 +45,7 @@ def with_wants(snapshot: Snapshot, scoring: Iterable[Rule]) -> Snapshot:
     known = (_Known.of(counts, len(stores)), _Known.of(counted, len(stores)))
     changed: dict[str, dict[str, Task]] = {}
     for gang, task in pending:
-        wants = _kept(task, gang.annotations, known)
+        wants = _stored_data(task, gang.annotations, known)
         if wants != NO_REQUIRED_DATA:
             fresh = replace(task, shape=replace(task.shape, wants=wants))
             changed.setdefault(gang.key, {})[task.key] = fresh
@@ -68,7 +68,9 @@ class _Known(NamedTuple):
         return cls(frozenset(counts), telling)
 
 
-def _kept(task: Task, of_gang: Mapping[str, str], known: tuple[_Known, _Known]) -> RequiredData:
+def _stored_data(
+    task: Task, of_gang: Mapping[str, str], known: tuple[_Known, _Known]
+) -> RequiredData:
     images = tuple(name if name in known[0].held else "" for name in task.wants.images)
     datasets = task.wants.datasets or datasets_in(of_gang.get(DATASETS, ""))
     return RequiredData(

@@ -22,11 +22,11 @@ def with_verdicts(snapshot: Snapshot) -> Snapshot:
     devices = snapshot.devices
     if not devices.on_node and not devices.elsewhere:
         return snapshot
-    found = evaluate_selectors(devices, _needs(snapshot))
+    found = evaluate_selectors(devices, _pending_device_needs(snapshot))
     return snapshot if found is devices else replace(snapshot, devices=found)
 
 
-def _needs(snapshot: Snapshot) -> Iterator[tuple[str, DeviceNeed]]:
+def _pending_device_needs(snapshot: Snapshot) -> Iterator[tuple[str, DeviceNeed]]:
     """What claims of pods have yet to get, with their namespaces; repetitions are left out."""
     claims = snapshot.devices.claims
     seen: set[tuple[str, object]] = set()

@@ -22,14 +22,14 @@ from optsched.policy.access import (
     kind_of,
     number_of,
     quantity_of,
+    read_whole_number,
     text_of,
     unquoted,
-    whole_of,
 )
 from optsched.policy.actions import NEED_SOLVER
 from optsched.policy.catalogue import BUILT_IN, proposer_of, rules_of
+from optsched.policy.diagnostic import nearest
 from optsched.policy.policy import SolverKind, TierPlugin
-from optsched.policy.problem import nearest
 from optsched.units import parse_duration_ms
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from optsched.plugins.custom.proposals import Proposer
     from optsched.plugins.registry import Argument, Plugin, Value
     from optsched.policy.catalogue import Catalogue
+    from optsched.policy.diagnostic import Findings, Spot
     from optsched.policy.located import Field, Node
     from optsched.policy.policy import Budgets
-    from optsched.policy.problem import Findings, Spot
 
 # --- actions -------------------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ def _duration_text(node: Node, findings: Findings) -> str | None:
 
 _READ: Mapping[Kind, Callable[[Argument, Node, Findings], Value | None]] = {
     Kind.SWITCH: lambda _, node, findings: flag_of(unquoted(node), findings),
-    Kind.WHOLE: lambda a, node, findings: whole_of(unquoted(node), findings, a.least),
+    Kind.WHOLE: lambda a, node, findings: read_whole_number(unquoted(node), findings, a.least),
     Kind.NUMBER: lambda a, node, findings: number_of(unquoted(node), findings, a.least),
     Kind.DURATION: lambda _, node, findings: _duration_text(node, findings),
     Kind.HOURS: lambda _, node, findings: hours_of(node, findings),
@@ -254,7 +254,7 @@ class TierReader:
 
     def _entry(self, node: Node) -> TierPlugin | None:
         fields = fields_of(node, None, self.findings, required=["name"])
-        faces = self._faces(fields)
+        faces = self._enabled_points(fields)
         plugin = self._plugin(fields["name"].node) if "name" in fields else None
         if plugin is None:
             return None
@@ -302,7 +302,7 @@ class TierReader:
         self.spots[name] = node.spot
         return plugin
 
-    def _faces(self, fields: Mapping[str, Field]) -> frozenset[Face]:
+    def _enabled_points(self, fields: Mapping[str, Field]) -> frozenset[Face]:
         """The switches that are on once those of an entry have been turned."""
         turned: dict[Face, bool] = {}
         for name, (key, node) in fields.items():

@@ -12,8 +12,8 @@ from optsched.plugins.scores.nodeorder import NodeOrder
 from optsched.plugins.storage.data_locality import DataLocality
 from optsched.policy.load import parse_policy
 from optsched.problem.compile import compile_problem
-from optsched.session.nearby import with_wants
-from optsched.session.session import Surroundings, run_session
+from optsched.session.image_locality import with_required_data
+from optsched.session.session import SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from tests.support.small import cluster, gang, node, running, shape
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Gang, Node, Snapshot
 
 MIB = 1 << 20
-SOLVING = Surroundings(solver=InProcess(), limits=Limits(budget_ms=None, num_workers=1))
+SOLVING = SessionContext(solver=InProcess(), limits=Limits(budget_ms=None, num_workers=1))
 BOTH = (NodeOrder(), DataLocality())
 
 both_engines = pytest.mark.parametrize("solver", ["none", "cpsat"])
@@ -40,7 +40,7 @@ def wanting(name: str, number: int, wants: RequiredData, **fields: object) -> Ga
 
 
 def scores(rule: NodeOrder | DataLocality, snapshot: Snapshot) -> list[float] | None:
-    found = rule.class_score(compile_problem(with_wants(snapshot, [rule])), 0)
+    found = rule.class_score(compile_problem(with_required_data(snapshot, [rule])), 0)
     return None if found is None else found.tolist()
 
 
@@ -105,12 +105,12 @@ def test_a_podgroup_may_name_the_data_sets_of_its_pods() -> None:
 def test_tasks_stay_alike_where_nodes_do_not_differ() -> None:
     gangs = [wanting(name, 1, RequiredData((f"{name}:1",), (name,))) for name in ("a", "b", "c")]
     held = cluster([holding("n0", 4, "a", a=500, c=500), holding("n1", c=500)], gangs)
-    assert with_wants(held, []) is held
-    assert with_wants(held, [NodeOrder(image_locality=0), DataLocality(0)]) is held
-    assert with_wants(cluster([node("n0"), node("n1")], gangs), BOTH).gangs == tuple(gangs)
-    classes = compile_problem(with_wants(held, BOTH)).classes
+    assert with_required_data(held, []) is held
+    assert with_required_data(held, [NodeOrder(image_locality=0), DataLocality(0)]) is held
+    assert with_required_data(cluster([node("n0"), node("n1")], gangs), BOTH).gangs == tuple(gangs)
+    classes = compile_problem(with_required_data(held, BOTH)).classes
     assert {s.wants for s in classes.shapes} == {RequiredData(("a:1",), ("a",)), RequiredData()}
-    assert len(compile_problem(with_wants(held, BOTH)).classes.shapes) == 2
+    assert len(compile_problem(with_required_data(held, BOTH)).classes.shapes) == 2
 
 
 def test_what_runs_is_left_as_it_is() -> None:
@@ -119,9 +119,9 @@ def test_what_runs_is_left_as_it_is() -> None:
     held = cluster(
         [holding("n0", a=500), node("n1")], [replace(made, tasks=(running(first, "n0"), second))]
     )
-    tasks = with_wants(held, BOTH).gangs[0].tasks
+    tasks = with_required_data(held, BOTH).gangs[0].tasks
     assert [t.shape.wants.images for t in tasks] == [(), ("a:1",)]
-    assert with_wants(held, BOTH).nodes == held.nodes
+    assert with_required_data(held, BOTH).nodes == held.nodes
 
 
 # --- plans ---------------------------------------------------------------------------------------
