@@ -187,7 +187,7 @@ soak: $(STAMP) ## memory over COUNT=M pods (50 000); gangs for SECONDS_MOST=S (a
 	$(PY) -m tests.faults --calm --seed $(or $(SEED),1) --seconds $(or $(SECONDS_MOST),3600)
 
 .PHONY: nightly
-nightly: $(STAMP) ## sixty times the examples, a million mutated inputs, faults of 40 seeds, memory, an hour of the oracle
+nightly: $(STAMP) ## twenty times the examples, a million mutated inputs, faults of 40 seeds, memory, an hour of the oracle
 	OPTSCHED_EFFORT=20 $(PY) -m pytest --numprocesses=auto --dist=worksteal
 	$(MAKE) sbom
 	$(MAKE) e2e-faults SEEDS=40
