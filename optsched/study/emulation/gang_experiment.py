@@ -21,6 +21,9 @@ JOB_LABEL = "job"
 ROLE_LABEL = "volcano.sh/task-spec"
 SCHEDULER = "optsched"
 
+PATIENCE = 10
+"""How many quiet times the first task may take to start."""
+
 
 class Stage(Protocol):
     """The cluster of the experiment."""
@@ -118,7 +121,7 @@ def play(
     run_seconds
         How long a job must run with all its tasks.
     quiet_seconds
-        How long nothing has to change until the jobs count as stuck.
+        How long nothing has to change until jobs with running tasks count as stuck.
 
     """
     jobs = [f"tf{i}" for i in range(num_jobs)]
@@ -141,7 +144,10 @@ def play(
             if state.is_complete:
                 finished.setdefault(job, now - start)
         works = any(state.running == TASKS for state in states.values())
-        stuck = not works and now - changed >= quiet_seconds
+        # While no task runs the scheduler is slow to start: that is no deadlock yet.
+        holds = any(state.running for state in states.values())
+        patience_s = quiet_seconds if holds else PATIENCE * quiet_seconds
+        stuck = not works and now - changed >= patience_s
         progress = Progress(now - start, states, dict(finished), is_stuck=stuck)
         if all(state.is_complete for state in states.values()):
             progress = Progress(now - start, states, dict(finished))
