@@ -329,8 +329,8 @@ class Discovery:
             yield self._warn(config, "TopologyNotDiscovered", problem)
             return
         if strange := strange_hosts(fabric_answer.links):
-            told = f"{fabric.url}: {len(strange)} hosts, such as {strange[0]!r}, can be no nodes"
-            yield self._warn(config, "HostsPassedOver", told)
+            message = f"{fabric.url}: {len(strange)} hosts, such as {strange[0]!r}, can be no nodes"
+            yield self._warn(config, "HostsPassedOver", message)
         yield from _changes(wanted, known)
 
     def _wakes(self, _: Manifest, __: World) -> tuple[Ref]:

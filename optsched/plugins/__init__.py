@@ -3,7 +3,7 @@
 `extension_points` declares what a rule may implement, `registry` lists the plugins that a
 configuration may name, `ruleset` holds the rules that a policy switches on.
 
-A rule knows problems and plans, never an engine. Its verifying part reads domain objects in plain
-Python and shares nothing with the arrays that its other parts use: it is specification, test oracle
-and guard at once.
+A rule knows problems and plans, never a solver. Its verifier reads objects of the cluster in plain
+Python and shares no code with the parts that read arrays. So it serves as specification, as test
+oracle and as the last check before a bind.
 """

@@ -190,8 +190,8 @@ def _parse_request(parts: Sequence[Part], cluster: Cluster, namespace: str) -> _
         elif kind in READ_KINDS:
             objects.append(obj)
         else:
-            said = f"{part.location()}: {obj['kind']} {obj['metadata']['name']} is left out"
-            print_text(remarks(), f"{said}: no scheduler looks at it", "yellow")
+            message = f"{part.location()}: {obj['kind']} {obj['metadata']['name']} is left out"
+            print_text(remarks(), f"{message}: no scheduler looks at it", "yellow")
     if problems:
         raise Failure("\n".join(problems), Exit.USAGE)
     return _Request(tuple(jobs), tuple(objects))

@@ -99,19 +99,21 @@ def _device_need(
     fields: Fields, meta: ObjectMeta, constraints: tuple[DeviceConstraint, ...]
 ) -> DeviceNeed:
     name = fields.text("name")
-    told = meta.annotations.get(f"{_NEED_PROBLEM}{name}", "")
+    problem = meta.annotations.get(f"{_NEED_PROBLEM}{name}", "")
     if any(not each.attribute and each.binds(name) for each in constraints):
-        told = told or f"request {name} stands under a constraint that is not weighed here"
+        problem = problem or f"request {name} stands under a constraint that is not weighed here"
     others = tuple(
         _variant(each, f"{name}/{each.text('name')}") for each in fields.records("firstAvailable")
     )
     if others:
-        return DeviceNeed(name, "", problem=told, alternatives=others)
+        return DeviceNeed(name, "", problem=problem, alternatives=others)
     exactly = fields.optional_record("exactly") or fields
     if exactly.boolean("adminAccess"):
-        told = told or f"request {name} asks for the access of administrators (adminAccess), {_NOT}"
+        problem = (
+            problem or f"request {name} asks for the access of administrators (adminAccess), {_NOT}"
+        )
     need = _variant(exactly, name)
-    return replace(need, queue_amounts=_queue_amounts(need, exactly), problem=told)
+    return replace(need, queue_amounts=_queue_amounts(need, exactly), problem=problem)
 
 
 def _variant(fields: Fields, name: str) -> DeviceNeed:

@@ -1,7 +1,7 @@
 """The objects that controllers read: from watches, and from writes of this process.
 
-The answer to a write is stored at once, so that no controller decides on the state before it; an
-older state that a watch delivers later is ignored. A deleted object is ignored until its watch has
+A controller stores the response to its write before it decides again. An older state that a watch
+delivers later is ignored. A deleted object is ignored until its watch has
 delivered the deletion.
 """
 

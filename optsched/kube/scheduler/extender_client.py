@@ -225,7 +225,7 @@ class ExtenderSession:
     # --- beginning and end -----------------------------------------------------------------------
 
     def open(self) -> None:
-        """Tell the service that a session begins; if that fails it is not called again."""
+        """Notify the service that a session begins; after a failure this session skips it."""
         if Verb.SESSION_OPEN not in self._paths:
             return
         try:

@@ -109,7 +109,7 @@ def options(layout: Layout, need: NumaNeed) -> tuple[Option, ...]:
 
 
 def _smallest(layout: Layout, amounts: Sequence[int], number: int) -> list[int]:
-    """Return the smallest sets of cells with a number of units; one cell if the policy says so."""
+    """Return the smallest sets of cells with a number of units; some policies allow one cell."""
     if not number:
         return [0]
     sets = [m for m in range(1, 1 << len(amounts)) if total(amounts, m) >= number]

@@ -114,7 +114,7 @@ class Reservation(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def find_extra_resources(self, problem: Problem) -> ExtraResources | None:
-        """What is left by reservation and resource beside what must be free when it starts."""
+        """Return what each reservation leaves of its nodes, by resource, when its gang starts."""
         bookings = problem.snapshot.bookings
         if not any(reservation.nodes for reservation in bookings):
             return None

@@ -304,7 +304,7 @@ def _lie_in_one_domain(world: World, request: TopologyRequest, nodes: set[str]) 
 
 
 class _Live(Greedy):
-    """Check that the placed tasks of gangs and of their sub-groups lie in one domain."""
+    """Check that the placed tasks of gangs and of their sub-groups stay in one domain."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
