@@ -102,6 +102,11 @@ class GangShape:
         return sum(e.count for e in self.entries)
 
     @property
+    def least(self) -> int:
+        """Tasks that must start together, in all or by role; 0 once the gang runs."""
+        return max(self.need, sum(n for _, n in self.need_role))
+
+    @property
     def label(self) -> str:
         """The node label that takes the place of HyperNodes; empty for HyperNodes."""
         return "" if self.topology is None else self.topology.label
