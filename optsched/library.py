@@ -284,7 +284,7 @@ def read(path: str | Path) -> Snapshot:
     """The cluster in manifests, a folder of them, or the openb trace.
 
     Pods are decided that name volcano or optsched as their scheduler. Objects that can not be read
-    are left out; `optsched.formats.snapshots.instance_files.read_instance` tells which.
+    are skipped; `optsched.formats.snapshots.instance_files.read_instance` lists them.
 
     Raises
     ------

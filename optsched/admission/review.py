@@ -101,7 +101,7 @@ class TemplateQuestion:
 
 @dataclass(frozen=True, slots=True)
 class TemplateVerdict:
-    """What the API server says of a pod template.
+    """The result of validating a pod template by the API server.
 
     errors: pairs of a field, such as template.spec.containers, and a message; the field is empty
     where the server names none. Without errors the template is valid.

@@ -218,7 +218,7 @@ def review(service: Service, request: Request, world: World, settings: Settings)
         check_shape(request.old, "oldObject", Findings())
         return service.review(request, world, settings)
     except ReviewEnded as ended:
-        # What is left to ask does not matter any more.
+        # A denial needs no more answers.
         return replace(ended.findings.response(), questions=())
 
 

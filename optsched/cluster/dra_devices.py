@@ -100,7 +100,7 @@ class PooledDevice:
 
     @cached_property
     def attributes_by_domain(self) -> Mapping[str, Mapping[str, Value]]:
-        """See `cel.CelDevice`; versions are left out."""
+        """See `cel.CelDevice`; without versions."""
         plain = ((n, v) for n, v in self.attributes if not isinstance(v, Version))
         return _by_domain(list(plain))
 

@@ -72,7 +72,7 @@ class Controller:
         By kind, which of them have to be looked at when an object is created, changed (asked about
         the object before and after) or gone (as it was last). Its own kind wakes itself.
     indexes
-        Those that it asks `World.list_indexed` for.
+        The indexes that it passes to `World.list_indexed`.
     reads
         Further kinds that it looks at, and that wake nothing.
     facets

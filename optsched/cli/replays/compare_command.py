@@ -287,7 +287,7 @@ class _Run:
                 status.update(f"played {len(results)} of {len(self.cells)}")
 
     def _store_result(self, cell: Cell, result: Mapping[str, Any]) -> None:
-        """Store a result; on error report it and go on."""
+        """Store a result; on error report it and continue."""
         try:
             self.keep.store_result(cell, result)
         except OSError as e:

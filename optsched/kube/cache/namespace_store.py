@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class NamespaceStore:
-    """Namespaces by name, those of which only other objects tell included.
+    """Namespaces by name, also those known only from other objects.
 
     Attributes
     ----------

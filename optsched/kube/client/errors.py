@@ -46,7 +46,7 @@ class ApiError(KubeError):
     """A refusal; of the answer it keeps only the message of the Status.
 
     code: the HTTP code. reason: the API's own word for it, such as AlreadyExists. retry_after_s:
-    how long to wait before a retry, if the server says so. causes: pairs of a field and a
+    how long to wait before a retry, if the server requests it. causes: pairs of a field and a
     message, for each field of an object that is not valid.
     """
 

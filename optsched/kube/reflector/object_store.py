@@ -51,7 +51,7 @@ STRANGERS: Final = 10_000
 """Number of unwatched objects to remember that have a name which was wanted."""
 
 KNOWN_MS: Final = 8000
-"""How long they are remembered; no watch tells when such a name is free."""
+"""How long they are remembered; no watch reports when such a name is free."""
 
 
 _Key: TypeAlias = tuple[str, str]

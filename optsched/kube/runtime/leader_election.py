@@ -171,7 +171,7 @@ class Elector:
         self._leads_until = began + self._times.renew_s if leads else _NEVER
 
     async def release(self) -> None:
-        """Stop leading, so that another process leads at once; `run` must have ended."""
+        """Stop leading, so that another process leads immediately; `run` must have ended."""
         was_leading, self._leads_until = self.is_leading, _NEVER
         if not was_leading:
             return
@@ -274,7 +274,7 @@ class ProcessElection:
             await self._elector.run(report_failure, report_success, on_lead)
 
     async def resign(self, most_s: float) -> None:
-        """Release the lease, within some seconds, so that another process leads at once."""
+        """Release the lease, within some seconds, so that another process leads immediately."""
         if self._elector is None:
             return
         try:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def identity(environment: Mapping[str, str] = os.environ) -> str:
     """Return a name that no other process has.
 
-    In a pod it is that of the pod, so that a restarted container takes its lease again at once.
+    In a pod it is that of the pod: a restarted container renews its lease immediately.
     POD_UID has to name the pod, and only one process of a pod may take part in an election.
     """
     uid = environment.get("POD_UID", "")

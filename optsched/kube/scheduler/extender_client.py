@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 
 
 class NoAnswer(Exception):
-    """A service gave no usable answer; the message says why."""
+    """A service gave no usable answer; the message gives the reason."""
 
 
 class ExtenderClient:
@@ -161,7 +161,7 @@ class AnswerCache:
     """Answers of a service about shapes and nodes, for a service that is too slow.
 
     It is used after a session ran out of time: recent answers are reused, so that the next session
-    asks about the remaining nodes.
+    requests the remaining nodes only.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -174,7 +174,7 @@ class AnswerCache:
         self._needed_s = self._clock.monotonic()
 
     def recall(self, shape: TaskShape, nodes: Sequence[Node]) -> dict[str, str]:
-        """Return recent answers about unchanged nodes; empty while sessions have time to ask."""
+        """Return recent answers about unchanged nodes; empty while there is time for requests."""
         since_s = self._clock.monotonic() - REMEMBERED_S
         if self._needed_s < since_s:
             return {}

@@ -88,7 +88,7 @@ class Freshness(Protocol):
 class SchedulerDependencies:
     """Dependencies of a scheduler; the caller runs them.
 
-    `follower` tells whether the cache is up to date; None if no other process may have led before.
+    `follower` knows whether the cache is up to date; None if no other process may have led before.
     `on_fault` is called with faults of plugins, `on_advice` with likely mistakes in the policy,
     each once per policy.
     """

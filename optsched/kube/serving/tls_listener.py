@@ -99,7 +99,7 @@ class _Connection(asyncio.Protocol):
         self._seen = b""
 
     def abort(self) -> None:
-        """Close the connection at once."""
+        """Close the connection immediately."""
         self._table.forget(self)
         if self._transport is not None:
             self._transport.abort()

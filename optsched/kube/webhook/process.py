@@ -182,7 +182,7 @@ class WebhookProcess:
                     task.cancel()
 
     async def _until_stopped(self, action: Coroutine[None, None, None]) -> None:
-        """Await an action, unless told to stop before it is done."""
+        """Await an action, unless the process is stopped before it is done."""
         doing = asyncio.ensure_future(action)
         stopping = asyncio.ensure_future(self._stopping.wait())
         await asyncio.wait((doing, stopping), return_when=asyncio.FIRST_COMPLETED)

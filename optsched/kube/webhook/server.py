@@ -80,7 +80,7 @@ log = logging.getLogger(__name__)
 
 
 class ReviewingApi(Api, SelectiveSource, ValidatingApi, Protocol):
-    """What reviews ask of an API server: single objects, lists and dry runs."""
+    """The API of reviews: single objects, lists and dry runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +103,7 @@ class Reviewer:
     ) -> Response:
         """Return the response that follows once the API server has answered its questions.
 
-        A denial asks no more than whether its pod templates are valid, so that users see all
-        mistakes together.
+        A denied review still validates its pod templates, so that users see all mistakes together.
         """
         known: dict[Question, Any] = {}
         for _ in range(MAX_ROUNDS):

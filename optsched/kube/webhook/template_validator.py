@@ -27,7 +27,7 @@ MAX_DRY_RUNS: Final = 32
 """Dry runs at one time, of all reviews."""
 
 MAX_DRY_RUNS_OF_REVIEW: Final = 8
-"""Dry runs at one time of one review, so that a job of many templates leaves room for others."""
+"""Concurrent dry runs of one review, so that a job of many templates does not block others."""
 
 
 class AcceptedTemplates(Mapping[Question, TemplateVerdict]):
@@ -61,7 +61,7 @@ class AcceptedTemplates(Mapping[Question, TemplateVerdict]):
 
 
 class TemplateValidator:
-    """Asks the API server whether pod templates are valid.
+    """Validates pod templates by dry runs on the API server.
 
     Nothing is stored: each request is a dry run that creates a PodTemplate. Webhooks of this
     project do not review that kind, so no review waits for another one.

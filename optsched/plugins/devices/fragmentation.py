@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 TYPICAL = 0.95
-"""Typical kinds cover at least this part of all tasks; rarer kinds are left out."""
+"""Typical kinds cover at least this part of all tasks; rarer kinds are ignored."""
 
 SHARES = 1000
 """Shares of typical tasks are rounded to thousandths, so that levels are whole numbers."""

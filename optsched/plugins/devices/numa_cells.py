@@ -196,7 +196,7 @@ def packs(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> bool:
 
 
 def pack_single(free: Free, needs: Sequence[NumaNeed]) -> list[int] | None:
-    """Return the cell of each need if each lies in one cell; None if they do not fit."""
+    """Return the cell of each need if each fits one cell; None if they do not fit."""
     return _pack_single(needs, tuple(zip(*free, strict=True)), set())
 
 

@@ -1,4 +1,4 @@
-"""Tasks that plugins want to move: the input of the action `shuffle`.
+"""Tasks that plugins propose to move: the input of the action `shuffle`.
 
 Mathematics: models/formulation/moves.md. Volcano: `pkg/scheduler/actions/shuffle`, `VictimTasks`.
 """
@@ -51,7 +51,7 @@ class Relief:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Moves:
-    """The tasks that one plugin wants to move.
+    """The tasks that one plugin proposes to move.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Fixed shares: a queue deserves what `spec.deserved` says and may borrow beyond it.
+"""Fixed shares: a queue deserves its `spec.deserved` and may borrow beyond it.
 
 Mathematics: models/formulation/capacity.md. Volcano: `pkg/scheduler/plugins/capacity`. Limits and
 guarantees are enforced by the plugins `capability` and `guarantee`.

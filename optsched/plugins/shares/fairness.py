@@ -80,7 +80,7 @@ def queue_shares(
 
 
 def _ideal_shares(problem: Problem, rules: RuleSet, requested: I64) -> F64:
-    """Return (Q,) ideal shares: over time or over a queue tree if a plugin says so."""
+    """Return (Q,) ideal shares: over time or over a queue tree if a plugin requires it."""
     view = _view(problem, requested)
     for active in sorted(rules.active, key=lambda a: not isinstance(a.rule, OverTime)):
         if isinstance(active.rule, OverTime | HierarchicalDrf):

@@ -33,6 +33,6 @@ def decayed_usage(problem: Problem, half_life_ms: int) -> F64:
 
 
 def half_life_of(rules: RuleSet) -> int:
-    """Return the half-life of past usage that some plugins ask for; 0 for none."""
+    """Return the half-life of past usage that some plugins request; 0 for none."""
     found = (getattr(active.rule, "half_life_ms", 0) for active in rules.active)
     return max(found, default=0)

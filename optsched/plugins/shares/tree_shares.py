@@ -270,7 +270,7 @@ def contest_of(
 def quotas(problem: Problem, contest: Contest) -> Iterator[tuple[int, Bool, I64]]:
     """Yield depth, members (K, Q) and amounts due (K, R) of each tree level, from the root down.
 
-    Levels that divide the queues like the level above are left out. The last level is the queues.
+    Levels that divide the queues like the level above are skipped. The last level is the queues.
     """
     due = np.minimum(contest.due, problem.queues.requested)
     asking = np.flatnonzero(problem.queues.requested.any(axis=1)).tolist()

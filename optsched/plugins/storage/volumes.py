@@ -172,7 +172,7 @@ def _selects(snapshot: Snapshot) -> Selects:
 def _standing(snapshot: Snapshot, scarce: set[str]) -> dict[str, dict[str, None]]:
     """Return the nodes on which unbound claims are used already.
 
-    Claims without a volume next to the others are left out, for they take none.
+    Claims for which no volume is left are omitted: they take none.
     """
     found: dict[str, dict[str, None]] = {}
     for node in snapshot.nodes:

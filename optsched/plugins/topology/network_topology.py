@@ -286,7 +286,7 @@ def _verify_domain(
 
 
 def _lie_in_one_domain(world: World, request: TopologyRequest, nodes: set[str]) -> bool:
-    """Return whether nodes lie in one domain as requested."""
+    """Return whether nodes are in one domain as requested."""
     if request.label:
         values = {world.snapshot.node_by_name[n].labels.get(request.label) for n in nodes}
         return len(values) == 1 and None not in values

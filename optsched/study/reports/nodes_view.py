@@ -197,12 +197,12 @@ def _omission_note(view: View) -> str:
     timeline = view.timeline
     bare = sum(number == 0 for number in timeline.lanes.number)
     idle = sum(not stay.lanes for stay in timeline.stays)
-    said = []
+    remarks = []
     if bare:
-        said.append(f"{count_text(bare, 'node')} without GPUs left out.")
+        remarks.append(f"{count_text(bare, 'node')} without GPUs left out.")
     if idle:
-        said.append(f"{count_text(idle, 'stay')} of pods without GPUs left out.")
-    return " ".join(said)
+        remarks.append(f"{count_text(idle, 'stay')} of pods without GPUs left out.")
+    return " ".join(remarks)
 
 
 def _row(view: View, rows: _Rows, node: int) -> list[Markup]:
