@@ -58,10 +58,8 @@ class GangShape:
         Tasks that must start together; 0 once the gang runs.
     need_role
         (role, number): the same by role, only where it binds.
-    lacking
-        Tasks that it needed before victims of this session were chosen, in all or by role.
-    is_restart
-        Whether it had all that it needs before victims of this session were chosen.
+    least_before
+        What `least` was before victims of the gang were chosen in this session; None without any.
     is_started
         Whether the minimum already runs, so that every further task is a choice of its own.
     min_resources
@@ -84,8 +82,7 @@ class GangShape:
     need_groups: tuple[tuple[int, int], ...] = ()
     topology: TopologyRequest | None = None
     held: tuple[str, ...] = ()
-    lacking: int = 0
-    is_restart: bool = False
+    least_before: int | None = None
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
@@ -104,7 +101,12 @@ class GangShape:
     @property
     def least(self) -> int:
         """Tasks that must start together, in all or by role; 0 once the gang runs."""
-        return max(self.need, sum(n for _, n in self.need_role))
+        return _least(self.need, self.need_role)
+
+    @property
+    def counted_least(self) -> int:
+        """Tasks that admission counts: those that the gang lacked before victims were chosen."""
+        return self.least if self.least_before is None else self.least_before
 
     @property
     def label(self) -> str:
@@ -220,9 +222,10 @@ def gang_row(
     if gang.problem is None and waiting:
         asked = _sum_requests(claiming + waiting)
     amounts = (held, claimed, asked)
-    requests = tuple(dict.fromkeys(t.shape.request for t in waiting))
     parts = find_subgroups(gang, ready, waiting)
+    short: list[Task] = []
     if parts.short:
+        short = [t for t in waiting if t.key in parts.short]
         waiting = [t for t in waiting if t.key not in parts.short]
     need, need_role = _missing_tasks(gang, ready)
     blocked = gang.problem or parts.problem
@@ -232,13 +235,21 @@ def gang_row(
     ):
         blocked = parts.lacking or too_few
     if blocked or not waiting:
+        distinct = tuple(dict.fromkeys(t.shape.request for t in (*waiting, *short)))
         return GangRow(
-            gang, None, (), len(ready), *amounts, blocked, queue, bound, requests=requests
+            gang, None, (), len(ready), *amounts, blocked, queue, bound, requests=distinct
         )
     entries, sequence, pending = _entries(waiting, relations or {}, parts.part_of or {})
+    # By entry, not by task: amounts are slow to hash.
+    requests: tuple[Amounts, ...] = (entries[0].shape.request,)
+    if len(entries) > 1 or short:
+        shapes = [*(e.shape for e in entries), *(t.shape for t in short)]
+        requests = tuple(dict.fromkeys(shape.request for shape in shapes))
     has_least = need == 0 and not need_role
-    victims = [t for t in gang.tasks if t.is_victim]
-    before, before_role = _missing_tasks(gang, [*ready, *victims]) if victims else (need, need_role)
+    least_before = None
+    if len(claiming) > len(holding):
+        victims = [t for t in gang.tasks if t.is_victim]
+        least_before = _least(*_missing_tasks(gang, [*ready, *victims]))
     shape = GangShape(
         entries=_narrowed(entries, queue, bound),
         sequence=sequence,
@@ -250,8 +261,7 @@ def gang_row(
         need_groups=parts.need_groups,
         topology=gang.topology,
         held=standing_on(ready) if gang.topology is not None else (),
-        lacking=max(before, sum(n for _, n in before_role)),
-        is_restart=bool(victims) and not before and not before_role,
+        least_before=least_before,
     )
     shape = _shared(shape)
     is_gated = any(t.gate is not QueueGate.NONE for t in pending)
@@ -279,6 +289,10 @@ def _sum_requests(tasks: Iterable[Task]) -> Mapping[str, int]:
     """What tasks take together, themselves counted as pods."""
     listed = list(tasks)
     return {PODS: len(listed), **total(t.shape.request for t in listed)} if listed else {}
+
+
+def _least(need: int, need_role: Iterable[tuple[str, int]]) -> int:
+    return max(need, sum(n for _, n in need_role))
 
 
 def _missing_tasks(gang: Gang, ready: Sequence[Task]) -> tuple[int, tuple[tuple[str, int], ...]]:

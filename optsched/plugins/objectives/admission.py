@@ -60,10 +60,10 @@ def _start_weights(problem: Problem, weights: Weights) -> I64:
     shapes = problem.shapes
     whole = np.zeros(len(shapes.shapes), np.int64)
     np.add.at(whole, shapes.shape_of_entry, shapes.count * weights.of_class[shapes.class_of])
-    lacking = np.array([s.lacking for s in shapes.shapes], np.int64)
-    part = whole * lacking // np.maximum(shapes.num_tasks, 1)
-    counts_nothing = shapes.is_started | np.array([s.is_restart for s in shapes.shapes], np.bool_)
-    return np.where(counts_nothing, 0, np.maximum(part, 1))
+    least = np.array([s.counted_least for s in shapes.shapes], np.int64)
+    part = whole * least // np.maximum(shapes.num_tasks, 1)
+    is_restart = np.array([s.least_before == 0 for s in shapes.shapes], np.bool_)
+    return np.where(shapes.is_started | is_restart, 0, np.maximum(part, 1))
 
 
 @dataclass(frozen=True, eq=False)
