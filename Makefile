@@ -4,6 +4,8 @@ SHELL := /bin/bash
 VENV ?= .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
+# Without cached bytecode, every test worker and every command compiles all modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## this list
@@ -30,7 +32,6 @@ check: $(STAMP) ## style, types and the direction of imports
 .PHONY: render
 render: $(STAMP) ## write the manifests of deploy/ that are made from code and chart
 	bash .ci/prerequisites go
-	$(PY) deploy/crds/render.py
 	$(PY) deploy/manifests/render.py
 	$(PY) deploy/helm/render.py
 
@@ -110,6 +111,10 @@ bench-requests: $(STAMP) ## requests of scheduler and controllers per bound pod,
 	bash .ci/prerequisites go
 	$(PY) -m bench.requests
 
+.PHONY: site
+site: $(STAMP) ## the documentation as a site with search, in dist/site
+	$(VENV)/bin/sphinx-build -q -n -W --keep-going -c .ci/site . dist/site
+
 .PHONY: demo
 demo: $(STAMP) ## the gang experiment on a Kubernetes control plane of this machine
 	bash .ci/prerequisites go || true
@@ -186,6 +191,10 @@ soak: $(STAMP) ## memory over COUNT=M pods (50 000); gangs for SECONDS_MOST=S (a
 	$(MAKE) e2e-faults SECONDS_MOST=$(or $(SECONDS_MOST),3600)
 	$(PY) -m tests.faults --calm --seed $(or $(SEED),1) --seconds $(or $(SECONDS_MOST),3600)
 
+.PHONY: oracle-live
+oracle-live: $(STAMP) ## sessions with a clock on mixed clusters, with evictions: SEED=N COUNT=M, or SEED=N ONLY=k
+	nice -n 5 $(PY) -m tests.oracle.live $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(if $(ONLY),--only $(ONLY)) $(if $(SECONDS_MOST),--seconds $(SECONDS_MOST))
+
 .PHONY: nightly
 nightly: $(STAMP) ## twenty times the examples, a million mutated inputs, faults of 40 seeds, memory, an hour of the oracle
 	OPTSCHED_EFFORT=20 $(PY) -m pytest --numprocesses=auto --dist=worksteal
@@ -195,3 +204,4 @@ nightly: $(STAMP) ## twenty times the examples, a million mutated inputs, faults
 	$(MAKE) bench-lifecycles-http
 	$(MAKE) fuzz COUNT=1000000 JOBS=2
 	$(MAKE) oracle COUNT=1000000 SECONDS_MOST=3600 JOBS=2
+	$(MAKE) oracle-live COUNT=1000000 SECONDS_MOST=1800

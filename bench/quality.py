@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.cluster.decisions import Sense
-from optsched.cluster.search_progress import relative_gap
+from optsched.cluster.decisions import Sense, relative_gap
 from optsched.kube.runtime.clock import SystemClock
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver

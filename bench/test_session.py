@@ -21,7 +21,7 @@ from optsched.policy.load import load_policy
 from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions
 from optsched.session.decompile import actions_of
-from optsched.session.session import find_tiers
+from optsched.session.session_input import find_tiers
 from optsched.solver import portfolio
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.greedy.pipeline import GreedyOptions, run_greedy

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from optsched import __version__
 from optsched.api.wellknown import HOSTNAME
-from optsched.cluster.decisions import Allocate, Plan
-from optsched.cluster.search_progress import Progress
+from optsched.cluster.decisions import Allocate, Plan, Progress
 from optsched.cluster.snapshot import DEFAULT_QUEUE, Gang, Node, Queue, Snapshot, uniform_gang
 from optsched.cluster.task import TaskShape
 from optsched.cluster.trace import Arrival, Trace, sound_trace
@@ -23,8 +22,12 @@ from optsched.controllers.job.preview import preview_jobs
 from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE, SCHEDULER_NAMES
 from optsched.formats.codec.queues import with_builtin_queues
 from optsched.formats.files.diagnostics import InstanceError
-from optsched.formats.snapshots.instance_files import read_instance
-from optsched.formats.snapshots.provenance import instance_identity, snapshot_identity, versions
+from optsched.formats.snapshots.instance_files import (
+    instance_identity,
+    read_instance,
+    snapshot_identity,
+    versions,
+)
 from optsched.formats.solve_result import SolveResult
 from optsched.kube.runtime.clock import SystemClock
 from optsched.policy import load
@@ -160,7 +163,7 @@ def queue(
     )
 
 
-def gang(  # noqa: PLR0913  what a gang is, by name
+def gang(
     name: str,
     tasks: int,
     request: Mapping[str, object],
@@ -385,7 +388,7 @@ def solve(
         return run_session(taken, policy, around).plan
 
 
-def solve_result(  # noqa: PLR0913  what a solve may be told, by name
+def solve_result(
     cluster: Snapshot | str | Path,
     model: str | Path | Policy = "volcano-default",
     *,

@@ -22,6 +22,7 @@ from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import Gang, Node, Queue, Snapshot
 from optsched.cluster.task import Task, TaskShape, TaskStatus
 from optsched.plugins.custom.proposals import Action, Displace, Place, View
+from optsched.plugins.declaration import Argument, Kind, Plugin, Value
 from optsched.plugins.extension_points import (
     Greedy,
     KeyReach,
@@ -34,7 +35,6 @@ from optsched.plugins.extension_points import (
 from optsched.plugins.faces import Face
 from optsched.plugins.ledger import Ledger
 from optsched.plugins.outcome import Outcome
-from optsched.plugins.registry import Argument, Kind, Plugin, Value
 from optsched.plugins.verification.world import Placement, World
 from optsched.problem.arrays import F64, I64, Bool
 from optsched.problem.formulation import Formulation

@@ -23,7 +23,7 @@ from optsched.cluster.task import Task, TaskShape, TaskStatus
 from optsched.plugins.custom.isolation import OWN_FACES
 from optsched.plugins.extension_points import Rule
 from optsched.plugins.gangs.gang import Gang as Gangs
-from optsched.plugins.ordering.priority import Priority
+from optsched.plugins.ordering.gang_order import Priority
 from optsched.plugins.ruleset import ActiveRule, RuleSet
 from optsched.plugins.verification.verify import verify_actions
 from optsched.plugins.verification.world import World

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from optsched.admission.findings import Findings, get_mapping
 from optsched.admission.review import AccessQuestion, Action
 from optsched.api.kinds import QUEUE
-from optsched.api.submitters import Subject
+from optsched.api.wellknown import Subject
 
 if TYPE_CHECKING:
     from optsched.admission.review import Request, Response

@@ -16,13 +16,13 @@ from optsched.admission.jobs import as_parsed
 from optsched.admission.queue_access import check_access
 from optsched.admission.review import Action
 from optsched.admission.submitters import check_template, record_submitter
-from optsched.api.cronjob import parse_cronjob
+from optsched.api.jobflow import parse_cronjob
 from optsched.units.cron import CronError, parse_timetable
 
 if TYPE_CHECKING:
     from optsched.admission.review import Request, Response
     from optsched.admission.world import Settings, World
-    from optsched.api.cronjob import CronJob
+    from optsched.api.jobflow import CronJob
 
 _MAX_NAME: Final = 52
 """Job names are made of it, a dash and ten digits."""

@@ -10,9 +10,9 @@ from optsched.admission.findings import get_mapping
 from optsched.admission.limits import MAX_TASKS, check_count
 from optsched.admission.pod_templates import check_template, containers_of
 from optsched.admission.policies import check_policies
+from optsched.api.crds import job_spec_schema
 from optsched.api.fields import Fields
 from optsched.api.job import NumaPolicy, read_job_spec
-from optsched.api.job_schemas import JOB_SPEC
 from optsched.api.kinds import PRIORITY_CLASS
 from optsched.units import CPU, QuantityError, parse_quantity_field
 
@@ -55,7 +55,7 @@ def check_job_spec(
     tasks = raw.get("tasks")
     if isinstance(tasks, list):
         check_count(f"{path}.tasks", len(tasks), MAX_TASKS, findings)
-    spec = read_job_spec(Fields(raw, JOB_SPEC, path, errors))
+    spec = read_job_spec(Fields(raw, job_spec_schema(), path, errors))
     findings.errors(error for error in errors if not error.path.endswith(_TIER_ERROR))
     _check_tasks(spec, name, path, findings)
     for index, task in enumerate(spec.tasks):

@@ -17,9 +17,9 @@ from optsched.admission.limits import MAX_FLOWS, check_count
 from optsched.admission.queue_access import check_access
 from optsched.admission.review import Action
 from optsched.admission.submitters import record_submitter
+from optsched.api.crds import job_spec_schema
 from optsched.api.fields import Fields
 from optsched.api.job import read_job_spec
-from optsched.api.job_schemas import JOB_SPEC
 from optsched.api.jobflow import parse_jobflow
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _check_order(flows: tuple[Flow, ...], findings: Findings) -> None:
 
 def _check_patch(flow: Flow, path: str, findings: Findings) -> None:
     errors: list[FieldError] = []
-    read_job_spec(Fields(dict(flow.patch), JOB_SPEC, path, errors))
+    read_job_spec(Fields(dict(flow.patch), job_spec_schema(), path, errors))
     findings.errors(error for error in errors if error.value is not None)
 
 

@@ -1,21 +1,19 @@
 """Limits on what one review may hold, so that its cost stays in proportion to its size.
 
 An API server takes objects of 3 MiB. Most objects have a value for every 20 bytes or more, so
-these limits refuse none that a cluster could run. `count_values` looks at the text before it is
-decoded, `check_shape` at the decoded object, `check_count` at single lists.
+these limits refuse none that a cluster could run. `review.count_values` counts values of the text
+before it is decoded, `check_shape` at the decoded object, `check_count` at single lists.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from optsched.admission.review import MAX_VALUES
+
 if TYPE_CHECKING:
     from optsched.admission.findings import Findings
 
-MAX_VALUES: Final = 100_000
-"""Values in one object: numbers, texts, lists and mappings."""
-MAX_VALUES_OF_REVIEW: Final = 4 * MAX_VALUES
-"""Values in one text as `count_values` counts them: the object and what it was."""
 MAX_DEPTH: Final = 32
 """Lists and mappings inside of one another; no field of a pod is below the twentieth."""
 MAX_FIELD_NAME: Final = 320
@@ -28,21 +26,6 @@ MAX_FLOWS: Final = 1000
 MAX_MEMBERS: Final = 10_000
 
 _MANAGED: Final = "managedFields"
-
-
-def count_values(text: bytes) -> int:
-    """Return the number of commas and brackets outside of texts, in one pass.
-
-    A JSON text has at most one value more than that, and at least half as many. They are counted
-    before values are made: a text of 8 MiB can hold four million lists.
-    """
-    plain = text.replace(b"\\\\", b"").replace(b'\\"', b"")
-    num_quotes = plain.count(b'"')
-    if num_quotes > 4 * MAX_VALUES_OF_REVIEW:
-        # Each value has at most two texts, itself and its name.
-        return num_quotes // 4
-    outside = b"".join(plain.split(b'"')[::2])
-    return outside.count(b",") + outside.count(b"[") + outside.count(b"{")
 
 
 def check_shape(obj: object, name: str, findings: Findings) -> None:

@@ -21,12 +21,12 @@ from optsched.admission.review import Action, PodsQuestion
 from optsched.admission.submitters import record_of, record_submitter
 from optsched.admission.tenant_rules import check_annotations, check_priority, warn_of_lift
 from optsched.api.podgroup import parse_podgroup
-from optsched.api.submitters import parse_submitters
 from optsched.api.wellknown import (
     DEFAULT_QUEUE,
     GROUP_NAME_ANNOTATIONS,
     QUEUE_NAME,
     first_annotation,
+    parse_submitters,
 )
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from optsched.admission.tenant_rules import (
     is_system_class,
 )
 from optsched.api.kinds import POD_GROUP, SCHEDULING_POD_GROUPS, Ref
-from optsched.api.schedulinggroup import group_named_by
+from optsched.api.podgroup import group_named_by
 from optsched.api.wellknown import (
     DEFAULT_QUEUE,
     GROUP_NAME_ANNOTATIONS,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from optsched.admission.review import Request
     from optsched.admission.world import Settings, World
     from optsched.api.queue import Queue
-    from optsched.api.submitters import Subject
+    from optsched.api.wellknown import Subject
 
 USE: Final = "use"
 """The verb on queues by which plain RBAC lets users in."""

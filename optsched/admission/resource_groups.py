@@ -10,8 +10,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.api.fields import Fields
-from optsched.api.schema import listing, mapping, plain, record, text, texts
+from optsched.api.fields import Fields, listing, mapping, plain, record, text, texts
 from optsched.formats.files.yaml_text import TextError, read_yaml
 from optsched.units.read_errors import why_unreadable
 

@@ -12,9 +12,8 @@ from optsched.admission.jobs import as_parsed
 from optsched.admission.queue_access import can_use_queue, check_access, is_restricted
 from optsched.admission.review import Action, PodsQuestion
 from optsched.admission.submitters import record_of
-from optsched.api.schedulinggroup import group_named_by, parse_scheduling_group
-from optsched.api.submitters import parse_submitters
-from optsched.api.wellknown import DEFAULT_QUEUE
+from optsched.api.podgroup import group_named_by, parse_scheduling_group
+from optsched.api.wellknown import DEFAULT_QUEUE, parse_submitters
 
 if TYPE_CHECKING:
     from optsched.admission.review import Raw, Request, Response

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 from optsched.admission.findings import get_mapping
 from optsched.admission.review import Action
 from optsched.api.kinds import POD
-from optsched.api.submitters import Subject, format_submitters, parse_submitters
-from optsched.api.wellknown import SUBMITTER
+from optsched.api.wellknown import SUBMITTER, Subject, format_submitters, parse_submitters
 
 if TYPE_CHECKING:
     from optsched.admission.findings import Findings

@@ -12,7 +12,6 @@ from optsched.admission.findings import get_mapping
 from optsched.admission.review import AccessQuestion, Action
 from optsched.admission.submitters import is_of_cluster, subjects_of
 from optsched.api.kinds import QUEUE
-from optsched.api.truth import is_true
 from optsched.api.wellknown import (
     ADMITTED_QUEUE,
     COOLDOWN_TIME,
@@ -22,6 +21,7 @@ from optsched.api.wellknown import (
     PREEMPTABLE,
     TOPOLOGY_DECISION,
     USER,
+    is_true,
 )
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from optsched.admission.findings import Findings
     from optsched.admission.review import Raw, Request
     from optsched.admission.world import Settings
-    from optsched.api.submitters import Subject
+    from optsched.api.wellknown import Subject
 
 GUARDED: Final = (PREEMPTABLE, COOLDOWN_TIME, USER, CRATER_USER)
 """Annotations and labels that keep a pod from being a victim, or say whom its use is charged to."""

@@ -1,10 +1,10 @@
-"""Reading an object field by field along its schema: one source for names, defaults and limits."""
+"""Schemas of objects, and a reader that follows them: one source for names, defaults and limits."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
-from optsched.api.schema import MAX_INT32, Schema
 from optsched.units import (
     DurationError,
     FieldError,
@@ -15,7 +15,117 @@ from optsched.units import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["FieldError", "InvalidObject"]
+
+
+class InvalidObject(Exception):
+    """An object that cannot be used as it is, with everything that is wrong with it.
+
+    Its text has one line for each error: `Queue ml-training: spec.weight: 70000 is ...`.
+    """
+
+    def __init__(
+        self, kind: str, namespace: str, name: str, errors: tuple[FieldError, ...]
+    ) -> None:
+        super().__init__(kind, namespace, name, errors)
+        self.kind = kind
+        self.namespace = namespace
+        self.name = name
+        self.errors = errors
+
+    def __str__(self) -> str:
+        key = f"{self.namespace}/{self.name}" if self.namespace else self.name
+        return "\n".join(f"{self.kind} {key}: {error}" for error in self.errors)
+
+
+Schema = dict[str, Any]
+
+MAX_INT32: Final = 2**31 - 1
+MAX_NAME: Final = 253
+NAME_PATTERN: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+
+# The pattern that the API server itself publishes for quantities.
+QUANTITY: Final[Schema] = {
+    "anyOf": [{"type": "integer"}, {"type": "string"}],
+    "pattern": r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
+    r"(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$",
+    "x-kubernetes-int-or-string": True,
+}
+
+
+def text(description: str, **rules: object) -> Schema:
+    """A text."""
+    return {"description": description, "type": "string", **rules}
+
+
+def name(description: str, **rules: object) -> Schema:
+    """The name of another object."""
+    return text(description, maxLength=MAX_NAME, **rules)
+
+
+def integer(description: str, **rules: object) -> Schema:
+    """A whole number of 32 bits."""
+    return {"description": description, "type": "integer", "format": "int32", **rules}
+
+
+def count(description: str, **rules: object) -> Schema:
+    """A whole number of 32 bits from zero."""
+    return integer(description, minimum=0, **rules)
+
+
+def boolean(description: str, **rules: object) -> Schema:
+    """True or false."""
+    return {"description": description, "type": "boolean", **rules}
+
+
+def moment(description: str) -> Schema:
+    """A time in RFC 3339."""
+    return text(description, format="date-time")
+
+
+def amounts(description: str) -> Schema:
+    """Quantities by resource."""
+    return mapping(description, QUANTITY)
+
+
+def texts(description: str) -> Schema:
+    """A list of texts."""
+    return listing(description, {"type": "string"})
+
+
+def mapping(description: str, values: Schema) -> Schema:
+    """Values of one shape under names that the user chooses."""
+    return {"description": description, "type": "object", "additionalProperties": values}
+
+
+def listing(description: str, items: Schema) -> Schema:
+    """A list of values of one shape."""
+    return {"description": description, "type": "array", "items": items}
+
+
+def record(description: str, required: tuple[str, ...] = (), /, **fields: Schema) -> Schema:
+    """Fields under fixed names."""
+    end = {"required": list(required)} if required else {}
+    return {"description": description, "type": "object", "properties": fields, **end}
+
+
+def plain(description: str, **rules: object) -> Schema:
+    """An object of another kind's making, kept as it is."""
+    kept = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    return {"description": description, **kept, **rules}
+
+
+def whole_object(description: str, **parts: Schema) -> Schema:
+    """A whole object: what every object has, and its own parts."""
+    return record(
+        description,
+        apiVersion=text("Group and version of the kind."),
+        kind=text("Name of the kind."),
+        metadata={"type": "object"},
+        **parts,
+    )
 
 
 class Fields:
@@ -240,3 +350,34 @@ def _integer_problem(value: object, schema: Schema) -> str:
     low = schema.get("minimum", -MAX_INT32 - 1)
     high = schema.get("maximum", 2**63 - 1 if schema.get("format") == "int64" else MAX_INT32)
     return "" if low <= value <= high else f"is out of range: write {low} to {high}"
+
+
+# --- selectors ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LabelCondition:
+    """One condition on one label. operator: In, NotIn, Exists or DoesNotExist."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSelector:
+    """Conditions that hold together; without any, every object is meant."""
+
+    match_labels: Mapping[str, str] = field(default_factory=dict)
+    conditions: tuple[LabelCondition, ...] = ()
+
+
+def read_selector(fields: Fields) -> LabelSelector:
+    """The selector that fields of that schema hold."""
+    return LabelSelector(
+        match_labels=fields.texts_by_name("matchLabels"),
+        conditions=tuple(
+            LabelCondition(each.text("key"), each.text("operator"), each.texts("values"))
+            for each in fields.records("matchExpressions")
+        ),
+    )

@@ -1,4 +1,4 @@
-"""HyperNode: nodes close to each other in the network, read from `topology.volcano.sh/v1alpha1`.
+"""HyperNodes, Numatopologies and NodeShards: how nodes are grouped, and what is inside a node.
 
 Source of names and limits: Volcano's topology/v1alpha1/hypernode_types.go and its webhook
 (pkg/webhooks/admission/hypernodes). What a HyperNode means beside others (parents, cycles, nodes
@@ -7,17 +7,19 @@ that two of them list) is told where the tree is put together, not here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from optsched.api.fields import Fields
+from optsched.api import kinds
+from optsched.api.crds import schema_of
+from optsched.api.fields import Fields, LabelSelector, read_selector
 from optsched.api.meta import parse_meta
-from optsched.api.selectors import LabelSelector, read_selector
-from optsched.api.topology_schemas import HYPER_NODE_SCHEMA
 from optsched.units.patterns import PatternError, parse_pattern
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from optsched.api.meta import ObjectMeta
     from optsched.units import FieldError
 
@@ -87,7 +89,7 @@ def parse_hypernode(obj: object) -> tuple[HyperNode | None, tuple[FieldError, ..
     meta = parse_meta(obj, errors)
     if meta is None:
         return None, tuple(errors)
-    whole = Fields(obj, HYPER_NODE_SCHEMA, "", errors)
+    whole = Fields(obj, schema_of(kinds.HYPER_NODE), "", errors)
     spec, status = whole.record("spec"), whole.record("status")
     if spec.raw("members") in (None, []):
         spec.reject("members", spec.raw("members"), _NO_MEMBERS)
@@ -144,3 +146,156 @@ def _condition(fields: Fields) -> HyperNodeCondition:
         reason=fields.text("reason"),
         message=fields.text("message"),
     )
+
+
+# --- numatopology ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NumaResource:
+    """A resource that is bound to NUMA nodes.
+
+    allocatable: free units as numbers and ranges, such as `0-3,8`. capacity: units in all.
+    """
+
+    allocatable: str = ""
+    capacity: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CpuPlace:
+    """Where a CPU sits."""
+
+    numa: int = 0
+    socket: int = 0
+    core: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PodAllocation:
+    """What one pod holds; containers: as the agent wrote them."""
+
+    uid: str
+    name: str
+    namespace: str
+    containers: tuple[object, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPlace:
+    """Where a GPU sits, and what it is."""
+
+    numa: int = 0
+    bus_id: str = ""
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Numatopology:
+    """The NUMA nodes of the node of the same name.
+
+    policies: by manager, such as CPUManagerPolicy. reserved: quantities by resource, as written.
+    cpus, gpus: by number. errors: fields that cannot be read; their values are ignored.
+    """
+
+    meta: ObjectMeta
+    policies: Mapping[str, str] = field(default_factory=dict)
+    reserved: Mapping[str, str] = field(default_factory=dict)
+    resources: Mapping[str, NumaResource] = field(default_factory=dict)
+    cpus: Mapping[str, CpuPlace] = field(default_factory=dict)
+    gpus: Mapping[str, GpuPlace] = field(default_factory=dict)
+    pods: tuple[PodAllocation, ...] = ()
+    errors: tuple[FieldError, ...] = ()
+
+
+def parse_numatopology(obj: object) -> tuple[Numatopology | None, tuple[FieldError, ...]]:
+    """The Numatopology in an answer of the API server, and all that is wrong with it.
+
+    None only for an object without a name.
+    """
+    errors: list[FieldError] = []
+    meta = parse_meta(obj, errors)
+    if meta is None:
+        return None, tuple(errors)
+    spec = Fields(obj, schema_of(kinds.NUMATOPOLOGY), "", errors).record("spec")
+    found = Numatopology(
+        meta=meta,
+        policies=spec.texts_by_name("policies"),
+        reserved=spec.texts_by_name("resReserved"),
+        resources={name: _resource(each) for name, each in spec.records_by_name("numares")},
+        cpus={name: _cpu(each) for name, each in spec.records_by_name("cpuDetail")},
+        gpus={name: _gpu(each) for name, each in spec.records_by_name("gpuDetail")},
+        pods=tuple(_pod(each) for each in spec.records("podAllocations")),
+        errors=tuple(errors),
+    )
+    return found, found.errors
+
+
+def _resource(fields: Fields) -> NumaResource:
+    return NumaResource(fields.text("allocatable"), fields.integer("capacity"))
+
+
+def _gpu(fields: Fields) -> GpuPlace:
+    return GpuPlace(fields.integer("numa"), fields.text("busID"), fields.text("deviceModel"))
+
+
+def _cpu(fields: Fields) -> CpuPlace:
+    return CpuPlace(fields.integer("numa"), fields.integer("socket"), fields.integer("core"))
+
+
+def _pod(fields: Fields) -> PodAllocation:
+    containers = fields.raw("containerAllocations")
+    return PodAllocation(
+        uid=fields.text("uid"),
+        name=fields.text("name"),
+        namespace=fields.text("namespace"),
+        containers=tuple(containers) if isinstance(containers, list) else (),
+    )
+
+
+# --- nodeshard ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NodeShard:
+    """The nodes of one scheduler, by name.
+
+    wanted: what should be in the shard. in_use, to_remove, to_add: as its scheduler last wrote, at
+    updated_ms in milliseconds since 1970. errors: fields that cannot be read; they are left out.
+    """
+
+    meta: ObjectMeta
+    wanted: tuple[str, ...] = ()
+    in_use: tuple[str, ...] = ()
+    to_remove: tuple[str, ...] = ()
+    to_add: tuple[str, ...] = ()
+    updated_ms: int | None = None
+    errors: tuple[FieldError, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The shard's name."""
+        return self.meta.name
+
+
+def parse_nodeshard(obj: object) -> tuple[NodeShard | None, tuple[FieldError, ...]]:
+    """The shard in a manifest or an answer of the API server, and all that is wrong with it.
+
+    None only for an object without a name.
+    """
+    errors: list[FieldError] = []
+    meta = parse_meta(obj, errors)
+    if meta is None:
+        return None, tuple(errors)
+    whole = Fields(obj, schema_of(kinds.NODE_SHARD), "", errors)
+    spec, status = whole.record("spec"), whole.record("status")
+    found = NodeShard(
+        meta=meta,
+        wanted=spec.texts("nodesDesired"),
+        in_use=status.texts("nodesInUse"),
+        to_remove=status.texts("nodesToRemove"),
+        to_add=status.texts("nodesToAdd"),
+        updated_ms=status.time_ms("lastUpdateTime"),
+        errors=tuple(errors),
+    )
+    return found, found.errors

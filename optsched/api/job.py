@@ -1,4 +1,4 @@
-"""Job: pods of one or more tasks that run to their end, read from `batch.volcano.sh/v1alpha1`.
+"""Jobs, and the Commands that users give to jobs and queues.
 
 Source of names, defaults and limits: Volcano's batch/v1alpha1/job.go and its job webhooks
 (pkg/webhooks/admission/jobs). What its mutating webhook fills in is filled in here too, so that a
@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.api import wellknown
+from optsched.api import kinds, wellknown
+from optsched.api.crds import schema_of
 from optsched.api.fields import Fields
-from optsched.api.job_schemas import JOB_SCHEMA
-from optsched.api.meta import parse_meta
+from optsched.api.meta import OwnerReference, parse_meta
 from optsched.api.podgroup import read_topology
 
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ def parse_job(obj: object) -> tuple[Job | None, tuple[FieldError, ...]]:
     meta = parse_meta(obj, errors)
     if meta is None:
         return None, tuple(errors)
-    whole = Fields(obj, JOB_SCHEMA, "", errors)
+    whole = Fields(obj, schema_of(kinds.JOB), "", errors)
     spec, status = read_job_spec(whole.record("spec")), _status(whole.record("status"))
     job = Job(meta=meta, spec=spec, status=status, errors=tuple(errors))
     return job, job.errors
@@ -379,4 +379,61 @@ def _status(status: Fields) -> JobStatus:
             for each in status.records("conditions")
             if each.text("status")
         ),
+    )
+
+
+# --- command --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Something to be done once. action: such as AbortJob, ResumeJob, OpenQueue or CloseQueue.
+
+    target: None where it names none. errors: fields that cannot be read.
+    """
+
+    meta: ObjectMeta
+    action: str = ""
+    target: OwnerReference | None = None
+    reason: str = ""
+    message: str = ""
+    errors: tuple[FieldError, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return self.meta.key
+
+
+def parse_command(obj: object) -> tuple[Command | None, tuple[FieldError, ...]]:
+    """The command in a manifest or an answer of the API server, and all that is wrong with it.
+
+    None only for an object without a name.
+    """
+    errors: list[FieldError] = []
+    meta = parse_meta(obj, errors)
+    if meta is None:
+        return None, tuple(errors)
+    whole = Fields(obj, schema_of(kinds.COMMAND), "", errors)
+    target = whole.optional_record("target")
+    command = Command(
+        meta=meta,
+        action=whole.text("action"),
+        target=None if target is None else _target(target),
+        reason=whole.text("reason"),
+        message=whole.text("message"),
+        errors=tuple(errors),
+    )
+    return command, command.errors
+
+
+def _target(target: Fields) -> OwnerReference:
+    # Nothing follows from who blocks whose deletion; it is read so that a wrong value is named.
+    target.boolean("blockOwnerDeletion")
+    return OwnerReference(
+        api_version=target.text("apiVersion"),
+        kind=target.text("kind"),
+        name=target.text("name"),
+        uid=target.text("uid"),
+        controller=target.boolean("controller"),
     )

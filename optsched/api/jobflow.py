@@ -1,4 +1,4 @@
-"""JobFlow: jobs that follow one another, read from `flow.volcano.sh/v1alpha1`.
+"""JobFlows, JobTemplates and CronJobs: the kinds that jobs are made of.
 
 Source of names and limits: Volcano's flow/v1alpha1/jobflow_types.go.
 """
@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from optsched.api import kinds
+from optsched.api.crds import schema_of
 from optsched.api.fields import Fields
-from optsched.api.job import JobPhase, task_counts
-from optsched.api.job_schemas import JOB_FLOW_SCHEMA
+from optsched.api.job import JobPhase, JobSpec, read_job_spec, task_counts
 from optsched.api.meta import parse_meta
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def parse_jobflow(obj: object) -> tuple[JobFlow | None, tuple[FieldError, ...]]:
     meta = parse_meta(obj, errors)
     if meta is None:
         return None, tuple(errors)
-    whole = Fields(obj, JOB_FLOW_SCHEMA, "", errors)
+    whole = Fields(obj, schema_of(kinds.JOB_FLOW), "", errors)
     spec, status = whole.record("spec"), _status(whole.record("status"))
     found = JobFlow(
         meta=meta,
@@ -246,3 +247,149 @@ def _condition(condition: Fields) -> FlowCondition:
 
 def _phase(text: str) -> JobPhase | None:
     return JobPhase(text) if text else None
+
+
+# --- jobtemplate ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class JobTemplate:
+    """A job that flows are made of.
+
+    template: the spec as it stands, for the jobs that are made; `job`: the same, read. jobs: those
+    made of it, as last written. errors: fields that cannot be read, at their defaults.
+    """
+
+    meta: ObjectMeta
+    template: Mapping[str, Any] = field(default_factory=dict)
+    job: JobSpec = field(default_factory=JobSpec)
+    jobs: tuple[str, ...] = ()
+    errors: tuple[FieldError, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return self.meta.key
+
+
+def parse_jobtemplate(obj: object) -> tuple[JobTemplate | None, tuple[FieldError, ...]]:
+    """The template in a manifest or an answer of the API server, and all that is wrong with it.
+
+    None only for an object without a name.
+    """
+    errors: list[FieldError] = []
+    meta = parse_meta(obj, errors)
+    if meta is None:
+        return None, tuple(errors)
+    whole = Fields(obj, schema_of(kinds.JOB_TEMPLATE), "", errors)
+    found = JobTemplate(
+        meta=meta,
+        template=whole.mapping("spec"),
+        job=read_job_spec(whole.record("spec")),
+        jobs=whole.record("status").texts("jobDependsOnList"),
+        errors=tuple(errors),
+    )
+    return found, found.errors
+
+
+# --- cronjob --------------------------------------------------------------------------------------
+
+
+class ConcurrencyPolicy(StrEnum):
+    """Whether jobs of one CronJob may run beside each other."""
+
+    ALLOW = "Allow"
+    FORBID = "Forbid"
+    REPLACE = "Replace"
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveJob:
+    """A job that has not ended; the fields of a core/v1 ObjectReference."""
+
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    kind: str = ""
+    api_version: str = ""
+    resource_version: str = ""
+    field_path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CronJob:
+    """Jobs made by a timetable.
+
+    time_zone: empty where nothing is written. starting_deadline_s: seconds by which a job may be
+    late, or None. template: the spec as it stands, for the jobs that are made; `job`: the same,
+    read. last_schedule_ms, last_success_ms: milliseconds since 1970, or None. errors: fields that
+    cannot be read, at their defaults.
+    """
+
+    meta: ObjectMeta
+    schedule: str = ""
+    time_zone: str = ""
+    starting_deadline_s: int | None = None
+    concurrency: ConcurrencyPolicy = ConcurrencyPolicy.ALLOW
+    suspended: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    template: Mapping[str, Any] = field(default_factory=dict)
+    job: JobSpec = field(default_factory=JobSpec)
+    num_successful_kept: int = 3
+    num_failed_kept: int = 1
+    active: tuple[ActiveJob, ...] = ()
+    last_schedule_ms: int | None = None
+    last_success_ms: int | None = None
+    errors: tuple[FieldError, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return self.meta.key
+
+
+def parse_cronjob(obj: object) -> tuple[CronJob | None, tuple[FieldError, ...]]:
+    """The CronJob in a manifest or an answer of the API server, and all that is wrong with it.
+
+    None only for an object without a name.
+    """
+    errors: list[FieldError] = []
+    meta = parse_meta(obj, errors)
+    if meta is None:
+        return None, tuple(errors)
+    whole = Fields(obj, schema_of(kinds.CRON_JOB), "", errors)
+    spec, status = whole.record("spec"), whole.record("status")
+    template = spec.record("jobTemplate")
+    template_meta = template.record("metadata")
+    found = CronJob(
+        meta=meta,
+        schedule=spec.text("schedule"),
+        time_zone=spec.text("timeZone"),
+        starting_deadline_s=spec.optional_integer("startingDeadlineSeconds"),
+        concurrency=ConcurrencyPolicy(spec.text("concurrencyPolicy")),
+        suspended=spec.boolean("suspend"),
+        labels=template_meta.texts_by_name("labels"),
+        annotations=template_meta.texts_by_name("annotations"),
+        template=template.mapping("spec"),
+        job=read_job_spec(template.record("spec")),
+        num_successful_kept=spec.integer("successfulJobsHistoryLimit"),
+        num_failed_kept=spec.integer("failedJobsHistoryLimit"),
+        active=tuple(_active(each) for each in status.records("active")),
+        last_schedule_ms=status.time_ms("lastScheduleTime"),
+        last_success_ms=status.time_ms("lastSuccessfulTime"),
+        errors=tuple(errors),
+    )
+    return found, found.errors
+
+
+def _active(reference: Fields) -> ActiveJob:
+    return ActiveJob(
+        name=reference.text("name"),
+        namespace=reference.text("namespace"),
+        uid=reference.text("uid"),
+        kind=reference.text("kind"),
+        api_version=reference.text("apiVersion"),
+        resource_version=reference.text("resourceVersion"),
+        field_path=reference.text("fieldPath"),
+    )

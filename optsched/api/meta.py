@@ -1,8 +1,9 @@
-"""The metadata that every object carries, as far as a scheduler looks at it."""
+"""The metadata that every object carries, and the types of events about objects."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from optsched.units import FieldError, TimestampError, parse_time_ms
@@ -135,3 +136,13 @@ def _owners(references: list[object]) -> list[OwnerReference]:
         for reference in references
         if isinstance(reference, dict)
     ]
+
+
+# --- events ---------------------------------------------------------------------------------------
+
+
+class EventType(StrEnum):
+    """Whether somebody should look into it."""
+
+    NORMAL = "Normal"
+    WARNING = "Warning"

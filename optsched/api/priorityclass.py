@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from optsched.api.fields import Fields
+from optsched.api.fields import Fields, boolean, integer, record, text
 from optsched.api.meta import parse_meta
-from optsched.api.schema import boolean, integer, record, text
 
 if TYPE_CHECKING:
     from optsched.api.meta import ObjectMeta

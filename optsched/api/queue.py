@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from optsched.api import wellknown
-from optsched.api.crds import QUEUE_SCHEMA
+from optsched.api import kinds, wellknown
+from optsched.api.crds import schema_of
 from optsched.api.fields import Fields
 from optsched.api.meta import parse_meta
 from optsched.units import format_quantity
@@ -161,7 +161,7 @@ def parse_queue(obj: object) -> tuple[Queue | None, tuple[FieldError, ...]]:
     meta = parse_meta(obj, errors)
     if meta is None:
         return None, tuple(errors)
-    whole = Fields(obj, QUEUE_SCHEMA, "", errors)
+    whole = Fields(obj, schema_of(kinds.QUEUE), "", errors)
     spec, status = whole.record("spec"), _status(whole.record("status"))
     capability, deserved = spec.amounts("capability"), spec.amounts("deserved")
     guarantee = spec.record("guarantee").amounts("resource")

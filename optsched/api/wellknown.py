@@ -1,4 +1,4 @@
-"""Annotation, label and scheduling-gate keys that change what a scheduler decides.
+"""Annotations, labels and scheduling gates that change what a scheduler decides.
 
 The names are Volcano's (staging/src/volcano.sh/apis, scheduling/v1beta1/labels.go and
 batch/v1alpha1/labels.go; pkg/scheduler/api/well_known_labels.go) unless a comment says otherwise.
@@ -6,10 +6,12 @@ batch/v1alpha1/labels.go; pkg/scheduler/api/well_known_labels.go) unless a comme
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 VOLCANO_PREFIX: Final = "volcano.sh/"
 DEFAULT_SCHEDULER_NAME: Final = "volcano"
@@ -60,7 +62,6 @@ NUMA_TOPOLOGY_POLICY: Final = "volcano.sh/numa-topology-policy"
 TOPOLOGY_DECISION: Final = "volcano.sh/topology-decision"
 SCORING_TYPE: Final = "volcano.sh/resource-strategy-scoring-type"
 SCORING_WEIGHT: Final = "volcano.sh/resource-strategy-weight"
-QOS_LEVEL: Final = "volcano.sh/qos-level"
 
 # Pods: devices.
 GPU_INDEX: Final = "volcano.sh/gpu-index"
@@ -75,7 +76,6 @@ GPU_AVOID_TYPE: Final = "nvidia.com/nouse-gputype"
 
 # PodGroups and the owners from which PodGroups are made.
 GROUP_MIN_MEMBER: Final = "scheduling.volcano.sh/group-min-member"
-GROUP_MIN_RESOURCES: Final = "scheduling.volcano.sh/group-min-resources"
 WAITING_TIME_ANNOTATIONS: Final = ("volcano.sh/sla-waiting-time", "sla-waiting-time")
 TASK_TOPOLOGY_AFFINITY: Final = "volcano.sh/task-topology-affinity"
 TASK_TOPOLOGY_ANTI_AFFINITY: Final = "volcano.sh/task-topology-anti-affinity"
@@ -100,15 +100,62 @@ QUEUE_NAMESPACES: Final = "optsched.io/namespaces"  # ours
 SUBMITTER: Final = "optsched.io/submitter"  # ours: on work, who submitted it; admission writes it
 
 # Nodes.
-NODEGROUP_NAME: Final = "volcano.sh/nodegroup-name"
 GPU_UNHEALTHY_IDS: Final = "volcano.sh/gpu-unhealthy-ids"
 NODE_VGPU_REGISTER: Final = "volcano.sh/node-vgpu-register"
-OVERSUBSCRIPTION: Final = "volcano.sh/oversubscription"
-OVERSUBSCRIPTION_CPU: Final = "volcano.sh/oversubscription-cpu"
-OVERSUBSCRIPTION_MEMORY: Final = "volcano.sh/oversubscription-memory"
-OFFLINE_JOB_EVICTING: Final = "volcano.sh/offline-job-evicting"
 
 
 def first_annotation(annotations: Mapping[str, str], keys: tuple[str, ...]) -> str:
     """The value under the first of `keys` that has one; empty where none has."""
     return next((annotations[key] for key in keys if annotations.get(key)), "")
+
+
+# --- truth ----------------------------------------------------------------------------------------
+
+_TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
+"""What Go's `strconv.ParseBool` takes for true."""
+
+
+def is_true(text: str | None) -> bool:
+    """Whether a text is a truth value that is true."""
+    return text in _TRUE
+
+
+# --- submitters -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A user, and the groups that the API server has found him in."""
+
+    user: str
+    groups: frozenset[str] = frozenset()
+
+
+def parse_submitters(text: object) -> tuple[Subject, ...]:
+    """The subjects in an annotation; none where it is missing or has no reading."""
+    if not isinstance(text, str) or not text:
+        return ()
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return ()
+    entries = found if isinstance(found, list) else [found]
+    subjects = [_subject(entry) for entry in entries]
+    # A part without a reading must not make the rest count for more.
+    return tuple(s for s in subjects if s is not None) if all(subjects) else ()
+
+
+def format_submitters(subjects: Iterable[Subject]) -> str:
+    """The text of an annotation; equal subjects are written once, in the order of their names."""
+    unique = sorted(set(subjects), key=lambda subject: (subject.user, sorted(subject.groups)))
+    entries = [{"user": each.user, "groups": sorted(each.groups)} for each in unique]
+    return json.dumps(entries[0] if len(entries) == 1 else entries, separators=(",", ":"))
+
+
+def _subject(entry: object) -> Subject | None:
+    if not isinstance(entry, dict):
+        return None
+    user, groups = entry.get("user"), entry.get("groups")
+    if not isinstance(user, str) or not user or not isinstance(groups, list):
+        return None
+    return Subject(user, frozenset(group for group in groups if isinstance(group, str)))

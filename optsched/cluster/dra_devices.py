@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from optsched.cluster.amounts import total
 from optsched.cluster.cel import CelError, Unsupported, Value, compile_selector
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from optsched.cluster.amounts import Amounts
-    from optsched.cluster.task import Taint, Task, Toleration
+    from optsched.cluster.selectors import Taint, Toleration
     from optsched.units import Quantity
 
 MOST_CONSUMERS = 256
@@ -69,6 +69,22 @@ class Version(NamedTuple):
 
 
 Attribute: TypeAlias = bool | int | str | Version
+
+
+class ClaimUser(Protocol):
+    """A task as its ResourceClaims see it."""
+
+    @property
+    def key(self) -> str:
+        """Namespace and name."""
+
+    @property
+    def uid(self) -> str:
+        """Its UID."""
+
+    @property
+    def device_claims(self) -> Sequence[str]:
+        """Keys of its ResourceClaims."""
 
 
 @dataclass(frozen=True)
@@ -333,7 +349,7 @@ class Devices:
             for _, device in claim.allocation.devices
         }
 
-    def freed(self, residents: Iterable[Task], gone: Collection[str]) -> frozenset[str]:
+    def freed(self, residents: Iterable[ClaimUser], gone: Collection[str]) -> frozenset[str]:
         """Claims that nobody uses any more once some of the tasks on nodes, by key, have gone."""
         users: dict[str, set[str]] = {}
         uids: dict[str, set[str]] = {}

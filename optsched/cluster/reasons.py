@@ -1,9 +1,13 @@
-"""Why something waits: a code for machines, one sentence for people."""
+"""Why a gang waits, and what is wrong with an object: a code and one sentence."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from optsched.api.kinds import Kind
 
 
 class ReasonCode(StrEnum):
@@ -44,6 +48,10 @@ class ReasonCode(StrEnum):
     NOT_EVICTED = "EvictionFailed"
 
 
+LACK_OF_ROOM: Final = frozenset({ReasonCode.RESOURCES, ReasonCode.FRAGMENTED})
+"""Reasons that may replace each other whenever a pod starts or ends."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reason:
     """One reason: its code and a sentence with the numbers and names that matter."""
@@ -53,3 +61,45 @@ class Reason:
 
     def __str__(self) -> str:
         return f"{self.code}: {self.message}"
+
+
+class FlawCode(StrEnum):
+    """What is wrong with an object; the reason of its event."""
+
+    QUEUE = "InvalidQueue"
+    GUARANTEE = "GuaranteeNotHeld"
+    FLOORS = "GuaranteesContradict"
+    CEILING = "CapabilityContradicts"
+    DESERVED = "DeservedContradict"
+    HYPERNODE = "InvalidHyperNode"
+    TIER = "TierNotFound"
+    UNREAD = "TopologyNotRead"
+    BUDGET = "BudgetForbidsAll"
+    CARDS = "InvalidDeviceReport"
+    PRIORITY = "PriorityAbovePods"
+    DEVICES = "DevicesNotBound"
+
+
+READ_CODES = frozenset({FlawCode.QUEUE, FlawCode.HYPERNODE, FlawCode.CARDS})
+"""Flaws of single fields: for objects of files they are reported with file and line already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """One mistake in an object of the cluster.
+
+    Attributes
+    ----------
+    kind, key
+        The object: `namespace/name`, or the name alone outside of namespaces.
+    message
+        One sentence.
+    """
+
+    kind: Kind
+    key: str
+    code: FlawCode
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.key}: {self.code}: {self.message}"

@@ -1,4 +1,4 @@
-"""Tasks that are moved: told to go, made again by their owners, and started again elsewhere.
+"""Tasks that are moved: evicted, created again by their owners, and started elsewhere.
 
 Between an eviction and the pod that comes in its stead there is nothing that could be nominated to
 a node. Until it is there, a task that is expected keeps its place.
@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 
 from optsched.cluster.amounts import amounts
 from optsched.cluster.decisions import Evict
-from optsched.cluster.eviction import with_terminating
 from optsched.cluster.snapshot import Gang, GangPhase
 from optsched.cluster.task import Task, TaskShape, TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from optsched.cluster.amounts import Amounts
     from optsched.cluster.decisions import Action
@@ -90,11 +89,6 @@ def successor_of(task: Task, to: str) -> Task:
 def is_successor(key: str) -> bool:
     """Whether a task stands for a pod that does not exist yet."""
     return key.endswith(_MARK)
-
-
-def predecessor(key: str) -> str:
-    """The task that a successor comes in the stead of."""
-    return key.removesuffix(_MARK)
 
 
 def relocate(snapshot: Snapshot, places: Mapping[str, str]) -> Snapshot:
@@ -334,3 +328,43 @@ def _with_residents(node: Node, tasks: Sequence[Task]) -> Node:
     if not tasks:
         return node
     return replace(node, residents=tuple(sorted((*node.residents, *tasks), key=lambda t: t.key)))
+
+
+# --- eviction -------------------------------------------------------------------------------------
+
+
+def with_terminating(
+    snapshot: Snapshot, tasks: Collection[str], *, still_request: bool = True
+) -> Snapshot:
+    """Return the snapshot in which some tasks, by key, terminate; the rest is shared.
+
+    Their queues still request what they hold (`Task.is_victim`), unless other tasks request it.
+    """
+    if not tasks:
+        return snapshot
+    known: dict[int, Task] = {}
+
+    def mark_task(task: Task) -> Task:
+        return replace(task, status=TaskStatus.RELEASING, is_victim=still_request)
+
+    def mark_if_evicted(task: Task) -> Task:
+        if task.key not in tasks:
+            return task
+        # A task is the same object in its gang and on its node, and stays so.
+        new = known.get(id(task))
+        if new is None:
+            new = known[id(task)] = mark_task(task)
+        return new
+
+    def mark_tasks(old: tuple[Task, ...]) -> tuple[Task, ...] | None:
+        return tuple(map(mark_if_evicted, old)) if any(t.key in tasks for t in old) else None
+
+    nodes = tuple(
+        node if (new := mark_tasks(node.residents)) is None else replace(node, residents=new)
+        for node in snapshot.nodes
+    )
+    gangs = tuple(
+        gang if (new := mark_tasks(gang.tasks)) is None else replace(gang, tasks=new)
+        for gang in snapshot.gangs
+    )
+    return replace(snapshot, nodes=nodes, gangs=gangs)

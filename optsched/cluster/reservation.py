@@ -6,7 +6,6 @@ its room as long as they are gone by then.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -17,49 +16,8 @@ from optsched.units import DurationError, parse_duration_ms
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from optsched.cluster.amounts import Amounts
-    from optsched.cluster.snapshot import Gang
+    from optsched.cluster.snapshot import CapacityReservation, Gang
     from optsched.cluster.task import Task
-
-
-@dataclass(frozen=True, slots=True)
-class CapacityReservation:
-    """What must be free from an instant on, so that a gang can start then.
-
-    Attributes
-    ----------
-    gang
-        Key of the gang that it is made for.
-    priority
-        Of that gang: only gangs that are not more important have to keep out of its way.
-    start_ms
-        When the gang is expected to start, in epoch milliseconds.
-    is_open
-        Whether that is only the earliest possible instant, because something that it waits for
-        does not say how long it runs.
-    nodes
-        (node, what must be free there), by name.
-    queues
-        (queue with a ceiling, what must be free below that), by name.
-
-    """
-
-    gang: str
-    priority: int
-    start_ms: int
-    is_open: bool = False
-    nodes: tuple[tuple[str, Amounts], ...] = ()
-    queues: tuple[tuple[str, Amounts], ...] = ()
-
-    @property
-    def reserves_capacity(self) -> bool:
-        """Whether anybody has to keep out of its way; if not, it is a place in line alone."""
-        return bool(self.nodes or self.queues)
-
-    @property
-    def without_capacity(self) -> CapacityReservation:
-        """The same without what must be free: its gang comes before later ones by other means."""
-        return replace(self, nodes=(), queues=())
 
 
 def estimate_ms(task: Task, gang: Gang | None) -> int:

@@ -130,3 +130,47 @@ class NodeSelector:
 
     def __str__(self) -> str:
         return " or ".join(map(str, self.terms)) or "<nothing>"
+
+
+class TaintEffect(StrEnum):
+    """What a taint does to pods that do not tolerate it."""
+
+    NO_SCHEDULE = "NoSchedule"
+    PREFER_NO_SCHEDULE = "PreferNoSchedule"
+    NO_EXECUTE = "NoExecute"
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    """A node's mark that keeps pods away."""
+
+    key: str
+    value: str
+    effect: TaintEffect
+
+    def __str__(self) -> str:
+        mark = f"{self.key}={self.value}" if self.value else self.key
+        return f"{mark}:{self.effect}"
+
+
+@dataclass(frozen=True, slots=True)
+class Toleration:
+    """A pod's answer to taints.
+
+    An empty key with `exists` answers every key, a missing effect every effect.
+    """
+
+    key: str = ""
+    exists: bool = False
+    value: str = ""
+    effect: TaintEffect | None = None
+
+    def tolerates(self, taint: Taint) -> bool:
+        """Whether this toleration answers the taint (`v1.Toleration.ToleratesTaint`)."""
+        if self.effect is not None and self.effect is not taint.effect:
+            return False
+        if self.key and self.key != taint.key:
+            return False
+        if not self.key and not self.exists:
+            return False
+        return self.exists or self.value == taint.value

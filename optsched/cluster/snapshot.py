@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import islice, pairwise
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 from optsched.api.wellknown import ALLOCATED_HYPERNODE
 from optsched.cluster.amounts import amount_of
 from optsched.cluster.dra_devices import NO_DEVICES, is_class_quota
-from optsched.cluster.local_data import NO_LOCAL_DATA, Store
-from optsched.cluster.node_shards import NO_SHARDING
-from optsched.cluster.task import Taint, TaintEffect, Task, TaskStatus
+from optsched.cluster.node_parts import NO_LOCAL_DATA, NO_SHARDING, Store
+from optsched.cluster.selectors import Taint, TaintEffect
+from optsched.cluster.task import Task, TaskStatus
 from optsched.cluster.topology import NO_TOPOLOGY
 from optsched.units import PODS
 
@@ -22,18 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import TypeVar
 
-    from optsched.cluster.amounts import Amounts
+    from optsched.cluster.amounts import Amounts, Usage
     from optsched.cluster.dra_devices import Devices
     from optsched.cluster.gpu_shares import SharedGpu
-    from optsched.cluster.node_shards import Sharding
-    from optsched.cluster.numa import Numa
+    from optsched.cluster.node_parts import Numa, Sharding
     from optsched.cluster.reasons import Reason
-    from optsched.cluster.reservation import CapacityReservation
     from optsched.cluster.selectors import LabelSelector, NodeSelector
     from optsched.cluster.task import TaskShape
     from optsched.cluster.topology import SubGroupRule, Topology, TopologyRequest
-    from optsched.cluster.usage import Usage
-    from optsched.cluster.volumes import Volume
 
     Derived = TypeVar("Derived")
 
@@ -44,13 +40,6 @@ NO_POD_LIMIT = 1 << 40
 
 UNSCHEDULABLE_TAINT = "node.kubernetes.io/unschedulable"
 _CORDONED = Taint(UNSCHEDULABLE_TAINT, "", TaintEffect.NO_SCHEDULE)
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """One GPU of a node: the part that is free, in thousandths."""
-
-    free_milli: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,6 +389,25 @@ class Queue:
 
 
 @dataclass(frozen=True, slots=True)
+class Volume:
+    """A PersistentVolume that a claim could be bound to.
+
+    Attributes
+    ----------
+    storage_class
+        Its StorageClass, which is that of the claim.
+    nodes
+        Nodes from which it can be reached; None: every node.
+
+    """
+
+    name: str
+    storage_class: str = ""
+    capacity_bytes: int = 0
+    nodes: NodeSelector | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """A persistent volume claim as a scheduler sees it.
 
@@ -536,6 +544,46 @@ def uniform_gang(
             for i in range(number)
         ),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityReservation:
+    """What must be free from an instant on, so that a gang can start then.
+
+    Attributes
+    ----------
+    gang
+        Key of the gang that it is made for.
+    priority
+        Of that gang: only gangs that are not more important have to keep out of its way.
+    start_ms
+        When the gang is expected to start, in epoch milliseconds.
+    is_open
+        Whether that is only the earliest possible instant, because something that it waits for
+        does not say how long it runs.
+    nodes
+        (node, what must be free there), by name.
+    queues
+        (queue with a ceiling, what must be free below that), by name.
+
+    """
+
+    gang: str
+    priority: int
+    start_ms: int
+    is_open: bool = False
+    nodes: tuple[tuple[str, Amounts], ...] = ()
+    queues: tuple[tuple[str, Amounts], ...] = ()
+
+    @property
+    def reserves_capacity(self) -> bool:
+        """Whether anybody has to keep out of its way; if not, it is a place in line alone."""
+        return bool(self.nodes or self.queues)
+
+    @property
+    def without_capacity(self) -> CapacityReservation:
+        """The same without what must be free: its gang comes before later ones by other means."""
+        return replace(self, nodes=(), queues=())
 
 
 @dataclass(frozen=True)

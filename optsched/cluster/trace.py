@@ -129,7 +129,9 @@ class TraceProblem:
 
     def __str__(self) -> str:
         name = f"{self.kind} {self.key}".strip()
-        said = f"{self.path}: {self.value} {self.message}" if self.path else self.message
+        is_missing = self.value is None and self.message.startswith("is missing")
+        field = self.path if is_missing else f"{self.path}: {self.value}"
+        said = f"{field} {self.message}" if self.path else self.message
         return ": ".join(part for part in (self.where, name, said) if part)
 
 

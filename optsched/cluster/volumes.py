@@ -22,25 +22,6 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Volume:
-    """A PersistentVolume that a claim could be bound to.
-
-    Attributes
-    ----------
-    storage_class
-        Its StorageClass, which is that of the claim.
-    nodes
-        Nodes from which it can be reached; None: every node.
-
-    """
-
-    name: str
-    storage_class: str = ""
-    capacity_bytes: int = 0
-    nodes: NodeSelector | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class VolumeRequest:
     """What a claim could get, given the nodes where it is used.
 

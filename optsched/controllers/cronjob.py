@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.api.cronjob import ConcurrencyPolicy, parse_cronjob
-from optsched.api.events import EventType
 from optsched.api.job import JobPhase
+from optsched.api.jobflow import ConcurrencyPolicy, parse_cronjob
 from optsched.api.kinds import CRON_JOB, JOB
+from optsched.api.meta import EventType
 from optsched.controllers.controller import Controller, existing, owner_wakes
 from optsched.controllers.effects import Again, Create, Delete, Emit, PatchStatus, Then
 from optsched.controllers.json_fields import (
@@ -42,7 +42,7 @@ from optsched.units.cron_schedule import last_due_ms, next_due_ms
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from optsched.api.cronjob import CronJob
+    from optsched.api.jobflow import CronJob
     from optsched.controllers.effects import Effect, Effects, Manifest
     from optsched.controllers.world import World
     from optsched.units.cron import Timetable

@@ -15,8 +15,8 @@ from optsched.api.kinds import Ref
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from optsched.api.events import EventType
     from optsched.api.kinds import Kind
+    from optsched.api.meta import EventType
 
 Manifest: TypeAlias = "Mapping[str, Any]"
 """An object as JSON has it; never changed in place."""

@@ -17,9 +17,9 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.api.events import EventType
 from optsched.api.hypernode import MemberType, parse_hypernode
 from optsched.api.kinds import CONFIG_MAP, HYPER_NODE, NODE, Ref
+from optsched.api.meta import EventType
 from optsched.api.wellknown import HOSTNAME
 from optsched.controllers.controller import Controller, Scope
 from optsched.controllers.effects import (

@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.api.events import EventType
 from optsched.api.job import JobPhase
 from optsched.api.jobflow import FlowPhase, RetainPolicy, parse_jobflow
 from optsched.api.kinds import JOB, JOB_FLOW, JOB_TEMPLATE, POD, Ref
+from optsched.api.meta import EventType
 from optsched.api.wellknown import TASK_SPEC
 from optsched.controllers.controller import Controller, existing, owner_wakes
 from optsched.controllers.effects import (

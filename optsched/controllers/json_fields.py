@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.kinds import Ref
-from optsched.api.submitters import format_submitters, parse_submitters
-from optsched.api.wellknown import SUBMITTER
+from optsched.api.wellknown import SUBMITTER, format_submitters, parse_submitters
 from optsched.units import TimestampError, parse_time_ms
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.api.events import EventType
 from optsched.api.fields import Fields
 from optsched.api.kinds import (
     DAEMON_SET,
@@ -27,6 +26,7 @@ from optsched.api.kinds import (
     Kind,
     Ref,
 )
+from optsched.api.meta import EventType
 from optsched.api.podgroup import PodGroupPhase, TopologyMode
 from optsched.api.queue import QueueState
 from optsched.api.wellknown import (

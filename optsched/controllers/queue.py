@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from optsched.api.events import EventType
 from optsched.api.kinds import COMMAND, POD_GROUP, QUEUE, Ref
+from optsched.api.meta import EventType
 from optsched.api.podgroup import PodGroupPhase
 from optsched.api.queue import QueueState
 from optsched.api.wellknown import CLOSED_BY_PARENT, DEFAULT_QUEUE, ROOT_QUEUE

@@ -14,9 +14,9 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from optsched.api.fields import NAME_PATTERN
 from optsched.api.hypernode import MemberType
 from optsched.api.kinds import HYPER_NODE
-from optsched.api.schema import NAME_PATTERN
 from optsched.controllers.json_fields import name_of, records, spec_of, subobject
 from optsched.units.read_errors import why_unreadable
 

@@ -1,18 +1,18 @@
 """A plan as a file, and back: `plan.json`, explained in docs/plan.md.
 
-`SCHEMA` is the format, in the words of JSON Schema; `deploy/schemas/plan.v1alpha1.json` holds the
-same for other programs.
+`deploy/schemas/plan.v1alpha1.json` is the format: the reader here and other programs follow it.
 """
 
 from __future__ import annotations
 
+import importlib.resources
 import json
 import re
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from optsched.api.fields import Fields
-from optsched.api.schema import Schema, boolean, listing, mapping, record, text, texts
+from optsched.api.fields import Fields, record
 from optsched.cluster.decisions import (
     Allocate,
     Certificate,
@@ -27,7 +27,7 @@ from optsched.cluster.decisions import (
 )
 from optsched.cluster.dra_devices import DeviceGrant, DeviceId
 from optsched.cluster.gpu_shares import GpuShare
-from optsched.cluster.numa import NumaPart
+from optsched.cluster.node_parts import NumaPart
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.formats.codec.snapshot_annotations import API_VERSION
 from optsched.units import FieldError
@@ -37,6 +37,7 @@ from optsched.units.read_errors import why_unreadable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from optsched.api.fields import Schema
     from optsched.cluster.decisions import Action
     from optsched.cluster.snapshot import Snapshot
     from optsched.cluster.task import Task
@@ -53,118 +54,12 @@ _NO_POD: Final = "is no pod of this snapshot that waits"
 _NO_VICTIM: Final = "is no pod of this snapshot that runs"
 
 
-def _by_key(description: str, values: Schema) -> Schema:
-    return {**mapping(description, values), "propertyNames": {"pattern": f"^{_KEY.pattern}$"}}
-
-
-def _key(description: str) -> Schema:
-    return text(description, pattern=f"^{_KEY.pattern}$")
-
-
-def whole_number(description: str, *types: str) -> Schema:
-    """A whole number of 64 bits, or one of other types."""
-    kinds = ["integer", *types] if types else "integer"
-    return {"description": description, "type": kinds, "minimum": -(2**63), "maximum": 2**63 - 1}
-
-
-_REASON: Final = record(
-    "Why something waits.",
-    ("code", "message"),
-    code=text("For programs.", enum=[code.value for code in ReasonCode]),
-    message=text("For people, with the numbers and names that matter."),
-)
-LEVEL: Final = record(
-    "One level of the objective.",
-    ("name", "unit", "sense", "value", "status"),
-    name=text("Its name."),
-    unit=text("What value and bound count."),
-    sense=text("Whether more or less is better.", enum=[sense.value for sense in Sense]),
-    value=whole_number("What the plan reaches."),
-    bound=whole_number(
-        "What no plan goes beyond that keeps the values above; null: unknown.", "null"
-    ),
-    status=text("How good the value is known to be.", enum=[each.value for each in LevelStatus]),
-)
-_SHARE: Final = record(
-    "What a queue holds after the plan, in millionths of the cluster.",
-    ("queue", "share", "ideal"),
-    queue=text("Its name."),
-    share=whole_number("The largest part of any resource that it holds."),
-    ideal=whole_number("What that would be if tasks could be cut as one likes."),
-)
-_CERTIFICATE: Final = record(
-    "How far the plan is from the best there is, and who says so.",
-    ("levels", "engine", "seconds", "stopped", "relaxed", "proved"),
-    levels=listing("In order of importance.", LEVEL),
-    engine=text("The engine whose plan it is."),
-    seconds={
-        "description": "Wall time from snapshot to verified plan; 0 where no clock was read.",
-        "type": "number",
-        "minimum": 0,
-    },
-    stopped=text("Why the search ended."),
-    relaxed=texts("Rules that the bounds leave out."),
-    shares=listing("Of the queues that ask for something, by name.", _SHARE),
-    limitations=texts("Why it is not proved even where all levels are OPTIMAL."),
-    keptIdle=texts("Which rules keep capacity idle that gangs which wait could use."),
-    proved=boolean("Whether no better plan exists: all levels OPTIMAL, no limitation."),
-)
-_CARD: Final = record(
-    "A part of a shared GPU.",
-    ("gpu", "memory", "cores", "container"),
-    gpu=text("Its number on the node, or its UUID."),
-    memory=whole_number("In the units of the device plugin."),
-    cores=whole_number("Hundredths of its cores."),
-    container=whole_number("Which of the containers that ask for GPUs has it, from 0."),
-    instance=text("The slice that MIG has cut, as geometry-position, or the template of an NPU."),
-    npu=text("The chip of an NPU; empty for GPUs."),
-)
-_DEVICE: Final = record(
-    "A device that a claim gets.",
-    ("claim", "request", "driver", "pool", "device"),
-    claim=_key("namespace/name of the ResourceClaim."),
-    request=text("The request of the claim that it is for."),
-    driver=text("Who offers it."),
-    pool=text("The pool that it is of."),
-    device=text("Its name in the pool."),
-)
-_CELL: Final = record(
-    "What is meant for a pod of a NUMA node.",
-    ("node", "cpus", "gpus"),
-    node=whole_number("Number of the NUMA node."),
-    cpus=whole_number("CPUs for it alone."),
-    gpus=whole_number("GPUs."),
-)
-SCHEMA: Final = record(
-    "What a session decided.",
-    ("apiVersion", "kind", "binds", "evictions", "nominations", "pending", "certificate"),
-    apiVersion=text("Version of this format.", enum=[API_VERSION]),
-    kind=text("Name of this format.", enum=[KIND]),
-    enqueued=listing("PodGroups that may have their pods created.", _key("namespace/name.")),
-    binds=_by_key("Node by pod: bind it now.", text("Name of a node.")),
-    cards=_by_key("Shared GPUs by pod that is bound.", listing("", _CARD)),
-    devices=_by_key("Devices by pod that is bound, for its claims.", listing("", _DEVICE)),
-    numa=_by_key("Parts of NUMA nodes by pod that is bound.", listing("", _CELL)),
-    evictions=listing(
-        "Pods to remove.",
-        record(
-            "One eviction.",
-            ("pod", "action"),
-            pod=_key("namespace/name."),
-            action=text("The action that decided it, such as preempt or reclaim."),
-            to=text("Where the pod starts again, if it only moves: name of a node."),
-            plugin=text("The plugin that wants the pod elsewhere, where no PodGroup gets room."),
-            reason=text("Why it does."),
-            **{"for": _key("The PodGroup that gets the room.")},
-        ),
-    ),
-    nominations=_by_key(
-        "Node by pod: room is kept for it until others have left.", text("Name of a node.")
-    ),
-    pending=_by_key("Why each PodGroup with pods left waits.", _REASON),
-    pendingPods=_by_key("The same for pods where the answer is another one.", _REASON),
-    certificate=_CERTIFICATE,
-)
+@cache
+def published_schema(kind: str) -> Schema:
+    """Return the JSON schema of a file format in `deploy/schemas`, which readers follow."""
+    folder = importlib.resources.files("optsched.deploy") / "schemas"
+    found: Schema = json.loads((folder / f"{kind.lower()}.v1alpha1.json").read_text("utf-8"))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +241,7 @@ def read_plan(source: str) -> tuple[PlanDocument | None, tuple[FieldError, ...]]
 def parse_plan(obj: object) -> tuple[PlanDocument | None, tuple[FieldError, ...]]:
     """The plan in a plain object; None with every error where it is no plan."""
     errors: list[FieldError] = []
-    whole = Fields(obj, SCHEMA, "", errors)
+    whole = Fields(obj, published_schema(KIND), "", errors)
     for name in ("apiVersion", "kind"):
         whole.text(name)
     document = PlanDocument(
@@ -386,7 +281,7 @@ def _read_shares(whole: Fields, name: str) -> Iterator[tuple[str, Iterator[Field
     if obj is not None and not isinstance(obj, dict):
         whole.reject(name, obj, "is not a mapping of names to values")
     shown = {key: {"parts": listed[key]} for key in _checked(whole, name, sorted(listed))}
-    inner = record("", parts=SCHEMA["properties"][name]["additionalProperties"])
+    inner = record("", parts=published_schema(KIND)["properties"][name]["additionalProperties"])
     for key, each in shown.items():
         yield key, whole.part(f"{name}[{key}]", each, inner).records("parts")
 

@@ -1,8 +1,8 @@
 """The result of `optsched solve` as a file, and back: kind SolveResult, explained in docs/solve.md.
 
 It holds what a plan file holds, how the search went, and everything needed to make it again.
-`SCHEMA` is the format; `deploy/schemas/solveresult.v1alpha1.json` holds the same for other
-programs.
+`deploy/schemas/solveresult.v1alpha1.json` is the format: the reader here and other programs follow
+it.
 """
 
 from __future__ import annotations
@@ -13,20 +13,17 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.fields import Fields
-from optsched.api.schema import boolean, listing, mapping, record, text, texts
-from optsched.cluster.search_progress import Incumbent, Progress, SolveStatus, relative_gap
+from optsched.cluster.decisions import Incumbent, Progress, SolveStatus, relative_gap
 from optsched.formats.codec.snapshot_annotations import API_VERSION
 from optsched.formats.plan import (
-    LEVEL,
     PlanDocument,
     encode_level,
     encode_plan,
     parse_level,
     parse_plan,
-    whole_number,
+    published_schema,
     written,
 )
-from optsched.formats.plan import SCHEMA as PLAN
 from optsched.units import FieldError
 from optsched.units.plaintext import write_json
 from optsched.units.read_errors import why_unreadable
@@ -34,13 +31,11 @@ from optsched.units.read_errors import why_unreadable
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from optsched.api.schema import Schema
     from optsched.cluster.decisions import LevelResult
 
 KIND: Final = "SolveResult"
 LIST: Final = "SolveResultList"
 
-_SHA256: Final = "^[0-9a-f]{64}$"
 _NOT_A_NUMBER: Final = "is not a number of zero or more"
 _CONTRADICTS: Final = "contradicts {}: that makes {}"
 
@@ -187,100 +182,6 @@ class SolveResult:
         return None if self.plan is None else checksum(written(self.plan))
 
 
-# --- the format ----------------------------------------------------------------------------------
-
-
-def _sum(description: str) -> Schema:
-    return text(description, pattern=_SHA256)
-
-
-def _number(description: str, *types: str) -> Schema:
-    return {"description": description, "type": ["number", *types], "minimum": 0}
-
-
-_FILES: Final = listing(
-    "Files.",
-    record(
-        "One file.",
-        ("path", "sha256"),
-        path=text("Its name."),
-        sha256=_sum("SHA-256 of its bytes."),
-    ),
-)
-_LEVEL: Final[Schema] = {
-    **LEVEL,
-    "properties": {
-        **LEVEL["properties"],
-        "gap": whole_number("|bound − value|; null without a bound.", "null"),
-        "relativeGap": _number("gap / max(1, |value|); null without a bound.", "null"),
-    },
-}
-_PROGRESS: Final = record(
-    "What was known of a level at an instant.",
-    ("level", "turn", "seconds"),
-    level=text("Its name."),
-    turn=whole_number("Which search of the session, from 1."),
-    seconds=_number("Since the session began; CP-SAT's deterministic seconds without a clock."),
-    incumbent=whole_number("The best value so far; null: none.", "null"),
-    bound=whole_number("What no plan goes beyond that keeps the levels above.", "null"),
-)
-_INCUMBENT: Final = record(
-    "The best answer of one search.",
-    ("turn", "binds", "levels"),
-    turn=whole_number("Which search of the session, from 1."),
-    binds=mapping("Node by pod.", text("Name of a node.")),
-    levels=listing("Values with the bounds proved so far.", LEVEL),
-)
-_PARAMETERS: Final = record(
-    "What the solve was told.",
-    ("solver", "deterministic", "deterministicSeconds", "seed", "workers"),
-    solver=text("Who improves the greedy plan.", enum=["cpsat", "none"]),
-    timeLimitSeconds=_number("Wall time of one search; null where no clock was read.", "null"),
-    deterministic=boolean("Whether no clock was read."),
-    deterministicSeconds=_number("Solver work for each level."),
-    gap=_number("Relative gap that is good enough; null: none is.", "null"),
-    seed=whole_number("For everything random."),
-    workers=whole_number("Threads of CP-SAT."),
-    schedulers=texts("Pods of these were decided."),
-)
-SCHEMA: Final = record(
-    "What a solve came to, how it went, and everything needed to make it again.",
-    ("apiVersion", "kind", "ended", "partial", "versions", "instance", "model", "parameters"),
-    apiVersion=text("Version of this format.", enum=[API_VERSION]),
-    kind=text("Name of this format.", enum=[KIND]),
-    ended=text("Why it ended.", enum=[each.value for each in SolveStatus]),
-    partial=boolean("Whether more could have been found or proved: not ended complete."),
-    versions=mapping("By name of the software.", text("A version.")),
-    command=texts("Words that do it again."),
-    instance=record(
-        "What was solved.",
-        ("path", "sha256"),
-        path=text("As it was given."),
-        sha256=_sum("SHA-256 of a line `SUM  NAME` for each file, by name."),
-        files=_FILES,
-    ),
-    model=record(
-        "Who decided.",
-        ("name", "text", "sha256"),
-        name=text("Its name."),
-        source=text("Where it was read."),
-        text=text("Its definition in full, passwords starred."),
-        sha256=_sum("SHA-256 of text and of a line `SUM  NAME` for each file of plugins."),
-        plugins=_FILES,
-    ),
-    parameters=_PARAMETERS,
-    levels=listing("Of the plan, in order of importance.", _LEVEL),
-    progress=listing("In order of time.", _PROGRESS),
-    incumbents=listing("What another solve can go on from; not verified.", _INCUMBENT),
-    plan={
-        **PLAN,
-        "description": "The verified plan; null where there was none yet.",
-        "type": ["object", "null"],
-    },
-    planSha256={**_sum("SHA-256 of the plan's file; null without."), "type": ["string", "null"]},
-)
-
-
 # --- writing -------------------------------------------------------------------------------------
 
 
@@ -385,7 +286,7 @@ def read_result(source: str) -> tuple[SolveResult | None, tuple[FieldError, ...]
 def parse_result(obj: object) -> tuple[SolveResult | None, tuple[FieldError, ...]]:
     """The result in a plain object; None with every error where it is no result."""
     errors: list[FieldError] = []
-    whole = Fields(obj, SCHEMA, "", errors)
+    whole = Fields(obj, published_schema(KIND), "", errors)
     for name in ("apiVersion", "kind"):
         whole.text(name)
     result = SolveResult(

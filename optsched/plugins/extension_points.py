@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import (
     TYPE_CHECKING,
+    Any,
     ClassVar,
     NamedTuple,
     Protocol,
@@ -15,10 +16,10 @@ from typing import (
 import numpy as np
 
 from optsched.plugins.deprecated import Renamed, adopt_old_names
-from optsched.problem.gang_nodes import GangNodes
+from optsched.problem.formulation import GangNodes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from typing_extensions import TypeIs
 
@@ -235,6 +236,105 @@ class KeyReach(IntEnum):
     """Those of other queues as well."""
 
 
+class Order:
+    """Extension point: the order of queues and gangs. Smaller keys come first.
+
+    Keys are compared plugin by plugin in the policy's order, as Volcano's `JobOrderFn` and
+    `QueueOrderFn` are.
+    """
+
+    queue_key_reach: ClassVar[KeyReach] = KeyReach.OWN
+    orders_by_class: ClassVar[bool] = False
+    """Whether `gang_key` is equal for all gangs of a class that hold nothing.
+
+    See `solver.greedy.gang_classes`. Keys that depend on age, name or estimates are not.
+    """
+
+    def queue_key(self, queue: int) -> tuple[float, ...]:
+        """Return the key that orders queues."""
+        raise NotImplementedError
+
+    def gang_key(self, gang: int) -> tuple[float, ...]:
+        """Return the key that orders the gangs of a queue."""
+        raise NotImplementedError
+
+
+class Quota:
+    """Extension point: how much queues and gangs may still get."""
+
+    def max_tasks(self, queue: int, task_class: int) -> int:
+        """Return how many tasks of a class may still be allocated to a queue."""
+        raise NotImplementedError
+
+    def holds(self, gang: int) -> bool:
+        """Whether the rule holds with the placed tasks of a gang."""
+        raise NotImplementedError
+
+    def enqueue_vote(self, gang: int) -> int:
+        """Return the vote on enqueueing a gang: 1 permits, 0 abstains, -1 rejects."""
+        raise NotImplementedError
+
+    def record_enqueued(self, gang: int) -> None:
+        """Record that a gang has been enqueued."""
+        raise NotImplementedError
+
+
+class Preemption:
+    """Extension point: the victims that a gang may claim."""
+
+    def preemptable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
+        """Return those of some running tasks, in order, that a gang may preempt.
+
+        None abstains.
+        """
+        raise NotImplementedError
+
+    def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
+        """Return the same for a gang of another queue."""
+        raise NotImplementedError
+
+
+class NodeState:
+    """Extension point: what nodes hold for the rule as tasks are placed and evicted.
+
+    Attributes
+    ----------
+    fits_later
+        Whether `fits` answers for nodes without terminating pods itself. A custom plugin whose
+        `fits` does not is opened a second time on the problem without them.
+    reads_labels
+        Whether pod labels that are not part of task classes decide where a gang is placed.
+
+    """
+
+    fits_later: ClassVar[bool] = False
+    reads_labels: ClassVar[bool] = False
+
+    def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
+        """(N,) nodes that one more task of a gang fits; None if no node is excluded.
+
+        Parameters
+        ----------
+        gang
+            -1 asks for nodes that the task fits whatever its gang.
+        later
+            Whether terminating pods have left: the victims of this session included.
+
+        """
+        raise NotImplementedError
+
+    def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+        """Record counts (m,) of tasks placed on nodes (m,); negative counts undo placements."""
+        raise NotImplementedError
+
+    def record_eviction(self, victim: int, sign: int) -> None:
+        """Record the eviction of a running task (1) or its rollback (-1).
+
+        victim: its index in `problem.running`.
+        """
+        raise NotImplementedError
+
+
 _RENAMED_IN_GREEDY: Renamed = {
     "placed": ("record_placement", None),
     "filled": ("record_tasks", None),
@@ -244,147 +344,34 @@ _RENAMED_IN_GREEDY: Renamed = {
     "room": ("max_tasks", None),
 }
 
+_OLD_MASKS = ("live_mask", "later_mask", "open_nodes")
 
-class Greedy:
-    """The face of a rule in the greedy pipeline, opened for one problem. Does nothing by itself.
 
-    The pipeline asks only what a subclass overrides. Smaller keys come first, as in Volcano's
-    `JobOrderFn` and `QueueOrderFn`; keys are compared rule by rule in the policy's order.
+class Greedy(Order, Quota, Preemption, NodeState):
+    """A plugin in the greedy pipeline, opened for one problem. Does nothing by itself.
+
+    The pipeline calls only the methods that a subclass defines. Further methods that it looks for
+    are the protocols of `solver.greedy.plugins`.
     """
-
-    queue_key_reach: ClassVar[KeyReach] = KeyReach.OWN
-    orders_by_class: ClassVar[bool] = False
-    """Whether `gang_key` is equal for all gangs of a class that hold nothing.
-
-    See `solver.greedy.gang_classes`. Keys that depend on age, name or estimates are not.
-    """
-    reads_labels: ClassVar[bool] = False
-    """Whether pod labels that are not part of task classes decide where a gang is placed."""
 
     def __init_subclass__(cls, **arguments: object) -> None:
         super().__init_subclass__(**arguments)
         adopt_old_names(cls, _RENAMED_IN_GREEDY)
-
-    def queue_key(self, queue: int) -> tuple[float, ...]:
-        """Order of queues."""
-        raise NotImplementedError
-
-    def gang_key(self, gang: int) -> tuple[float, ...]:
-        """Order of gangs in a queue."""
-        raise NotImplementedError
-
-    def is_overused(self, queue: int) -> bool:
-        """Whether a queue gets nothing more in this session."""
-        raise NotImplementedError
-
-    def max_tasks(self, queue: int, task_class: int) -> int:
-        """How many tasks of a class may still be allocated to a queue."""
-        raise NotImplementedError
-
-    def may_start(self, gang: int) -> bool:
-        """Whether it is worth trying to start a gang."""
-        raise NotImplementedError
-
-    def holds(self, gang: int) -> bool:
-        """Whether the rule holds now that tasks of a gang have been placed."""
-        raise NotImplementedError
-
-    def enqueue_vote(self, gang: int) -> int:
-        """Whether a gang may be enqueued: 1 permits, 0 abstains, -1 rejects."""
-        raise NotImplementedError
-
-    def record_enqueued(self, gang: int) -> None:
-        """Take note that a gang has been enqueued."""
-        raise NotImplementedError
-
-    def live_mask(self, task_class: int) -> Bool | None:
-        """(N,) nodes that a class may use as things stand; None when that excludes none."""
-        raise NotImplementedError
-
-    def open_nodes(self, gang: int, task_class: int) -> Bool | None:
-        """(N,) nodes that one more task of a gang may use now; None when that excludes none.
-
-        In addition to `live_mask`, for rules that look at the tasks of single gangs.
-        """
-        raise NotImplementedError
-
-    def later_mask(self, task_class: int) -> Bool | None:
-        """(N,) the same once everything that is leaving has left."""
-        return self.live_mask(task_class)
-
-    def record_eviction(self, victim: int, sign: int) -> None:
-        """Take note that a running task is to leave (1), or stays after all (-1).
-
-        victim: its number on the axis of `problem.running`.
-        """
-        raise NotImplementedError
-
-    def task_runs(self, gang: int) -> Sequence[tuple[int, int]] | None:
-        """The order of a gang's tasks as (entry, number), like `GangShape.sequence`.
-
-        The numbers of an entry sum to its count. None where the rule has no say.
-        """
-        raise NotImplementedError
-
-    def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
-        """What scores nodes for an entry of a gang as things stand, besides `Rule.scorer`.
-
-        It gets the nodes (N,) that have room and answers (N,) what to add. None where nothing is:
-        entries with such a score are placed one by one.
-        """
-        raise NotImplementedError
-
-    def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
-        """Take note of counts (m,) of tasks placed on nodes (m,); negative ones come back."""
-        raise NotImplementedError
-
-    def record_tasks(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
-        """The same by entry of the gang."""
-        raise NotImplementedError
-
-    def is_starving(self, gang: int) -> bool:
-        """Whether others may be evicted for a gang (Volcano `JobStarving`)."""
-        raise NotImplementedError
-
-    def may_reclaim(self, queue: int, task_class: int) -> bool:
-        """Whether a queue may claim back room for a task (Volcano `Preemptive`)."""
-        raise NotImplementedError
-
-    def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
-        """Order of queues that give back to another; before the reverse of their own order."""
-        raise NotImplementedError
-
-    def preemptable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
-        """Of running tasks in the order given, those that may go for a gang; None abstains."""
-        raise NotImplementedError
-
-    def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
-        """The same for a gang of another queue."""
-        raise NotImplementedError
-
-    def record_nomination(self, task_class: int, nodes: I64, counts: I64) -> None:
-        """Take note that tasks placed before get their room later: nobody may rely on them yet."""
-        raise NotImplementedError
+        if "fits" not in vars(cls) and any(name in vars(cls) for name in _OLD_MASKS):
+            adopt_old_names(cls, dict.fromkeys(_OLD_MASKS, ("fits", lambda _: _combine_masks)))
+            cls.fits_later = cls.fits_later or "later_mask" in vars(cls)
 
 
-class VictimReach(Protocol):
-    """A rule that knows which victims it may name, so that the pipeline does not try others."""
-
-    def preempt_reach(self, gang: int) -> Bool | None:
-        """(V,) running tasks that `preemptable` may name for a gang now, or more; None for all."""
-
-    def reclaim_reach(self, gang: int) -> Bool | None:
-        """(V,) the same for `reclaimable`."""
-
-
-class GangPreemption(Protocol):
-    """A rule that names other victims where the pipeline preempts for a whole gang."""
-
-    def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
-        """The same as `preemptable` for a whole gang."""
-
-    def gang_reclaimable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
-        """The same as `reclaimable` for a whole gang."""
+def _combine_masks(self: Any, gang: int, task_class: int, *, later: bool) -> Bool | None:  # noqa: ANN401
+    """`NodeState.fits` of a class that defines `live_mask`, `later_mask` or `open_nodes`."""
+    live_mask = getattr(self, "live_mask", None)
+    find_nodes = getattr(self, "later_mask", live_mask) if later else live_mask
+    nodes: Bool | None = find_nodes(task_class) if find_nodes else None
+    find_open = getattr(self, "open_nodes", None)
+    of_gang: Bool | None = find_open(gang, task_class) if find_open and gang >= 0 else None
+    if nodes is None or of_gang is None:
+        return of_gang if nodes is None else nodes
+    return nodes & of_gang
 
 
 def _adapt_encode_nodes(old: Callable[..., None]) -> Callable[..., None]:
@@ -403,113 +390,80 @@ _RENAMED: Renamed = {
 }
 
 
-class Rule:
-    """A hard rule or an order; faces that a rule does not have stay as they are here."""
+class Filter:
+    """Extension point: the nodes that a task class may use.
 
-    name: ClassVar[str]
-    hard_face: ClassVar[Face | None] = None
-    """The switch that turns the hard part on: verify, encode, masks and room."""
-    eviction_can_break: ClassVar[bool] = False
-    """Whether a task that leaves can break the rule for others, who want it where it is."""
-    mask_lasts: ClassVar[bool] = True
-    """Whether the mask stays as it is while objects do; False where time or load change it."""
-    mask_sees_pods: ClassVar[bool] = False
-    """Whether the mask is about the pods on nodes, so that it is another one without them."""
-    pods_may_help: ClassVar[bool] = False
-    """Whether a pod may be allowed on a node only because of other pods there."""
-    ties_by_relations: ClassVar[bool] = False
-    """Whether `problem.relations` hold all that ties its classes to what stands on nodes."""
+    Attributes
+    ----------
+    mask_lasts
+        Whether the mask stays as it is while objects do; False where time or load change it.
+    mask_sees_pods
+        Whether the mask depends on the pods on nodes.
+    pods_may_help
+        Whether a pod may be allowed on a node only because of other pods there.
 
-    returns_by_use: ClassVar[bool] = False
-    """Whether a pod may be reclaimed for any resource that it uses and its queue deserves.
-
-    Else for those that the claim asks for.
     """
 
-    def __init_subclass__(cls, **arguments: object) -> None:
-        super().__init_subclass__(**arguments)
-        adopt_old_names(cls, _RENAMED)
-
-    def verify(self, world: World) -> Iterable[Violation]:
-        """Every place where the plan in `world` breaks the rule."""
-        return ()
-
-    def verify_evictions(self, world: World) -> Iterable[Violation]:
-        """Every eviction of the plan in `world` that the rule forbids."""
-        return ()
-
-    def spares(self, problem: Problem) -> Bool | None:
-        """(V,) running tasks that may not be evicted, whoever asks; None when there is none.
-
-        See `problem.running` for the axis.
-        """
-        return None
-
-    def deserved(self, problem: Problem) -> I64 | None:
-        """(Q, R) what queues may claim back from others, 0 where nothing is due; None without."""
-        return None
-
-    def deserved_by_name(self, world: World) -> Mapping[str, Mapping[str, int]] | None:
-        """The same from the domain objects alone, by queue and resource, for the verifier."""
-        return None
-
-    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """The rule's face in the greedy pipeline; None when it has no say in this problem.
-
-        The pipeline keeps the ledger; the rule only reads it.
-        """
-        return None
+    name: ClassVar[str]
+    mask_lasts: ClassVar[bool] = True
+    mask_sees_pods: ClassVar[bool] = False
+    pods_may_help: ClassVar[bool] = False
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """(N,) nodes that a class may use whatever else is placed; None when that is all."""
+        """(N,) nodes that a class may use whatever else is placed; None for all nodes."""
         return None
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """What a node that the mask excludes lacks, to follow its count: "did not match …"."""
+        """Return what excluded nodes lack, to follow their number: "did not match …"."""
         return f"did not pass {self.name}"
 
+
+class Score:
+    """Extension point: scores of nodes; larger is better."""
+
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """(N,) score of nodes, larger is better, whatever else is placed; None when constant."""
+        """(N,) score of nodes whatever else is placed; None if all nodes score alike."""
         return None
 
     def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
-        """Scores nodes for one more task of a class; None when the rule does not score.
+        """Return a function that scores nodes for one more task of a class; None without scores.
 
-        The scorer gets what is taken on m nodes and what they offer, (m, R) each, and answers (m,).
-        What it answers for nodes without room does not matter.
+        It gets what is used and offered on m nodes, (m, R) each, and returns (m,). Its scores of
+        nodes where the task does not fit have no effect.
         """
         return None
 
-    def encode(self, form: Formulation) -> None:
-        """Write the rule's rows into the aggregated model."""
 
-    def excludes(self, problem: Problem) -> Bool | None:
-        """(G,) gangs that get nothing whatever else happens; None when there are none."""
-        return None
+class Constraint:
+    """Extension point: rows of the model.
+
+    Attributes
+    ----------
+    eviction_can_break
+        Whether an eviction can break the rule for other tasks.
+    ties_by_relations
+        Whether `problem.relations` hold all that ties its classes to other tasks on nodes.
+
+    """
+
+    eviction_can_break: ClassVar[bool] = False
+    ties_by_relations: ClassVar[bool] = False
+
+    def encode(self, form: Formulation) -> None:
+        """Add rows to the aggregated model."""
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """Whether the rule ties a class to what else stands on nodes, beyond masks and room.
+        """Whether placements of a class depend on other tasks of a node, beyond masks and capacity.
 
         Such classes are exact only node by node: see `constrain_nodes`.
         """
         return False
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add rows over single nodes.
+        """Add rows over single nodes, and over gangs on nodes (`NodeModel.split_gangs`).
 
         Rules that do not look at victims leave a model without `form` alone.
         """
-
-    def blockers(self, problem: Problem, task_class: int) -> Sequence[Blocker]:
-        """Running tasks that exclude nodes from a class, as `mask` says, while they stand."""
-        return ()
-
-    def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """(V,) what running tasks have that matters to a class: alike numbers for alike ones.
-
-        -1 for those that would help it in nothing by leaving; None where that is nobody.
-        """
-        return None
 
     def distinguish_gangs(self, problem: Problem) -> Bool | I64 | None:
         """(G,) gangs that the rule distinguishes; None where it distinguishes none.
@@ -519,18 +473,61 @@ class Rule:
         """
         return None
 
+
+class Objective:
+    """Extension point: levels of the objective."""
+
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[AnyLevel]:
-        """The levels that the rule can contribute, in their order."""
+        """Return the levels that the rule contributes, the most important first."""
         return ()
 
+
+class Verify:
+    """Extension point: the check of finished plans, from domain objects alone."""
+
+    def verify(self, world: World) -> Iterable[Violation]:
+        """Yield every place where the plan in `world` breaks the rule."""
+        return ()
+
+    def verify_evictions(self, world: World) -> Iterable[Violation]:
+        """Yield every eviction of the plan in `world` that the rule forbids."""
+        return ()
+
+    def spares(self, problem: Problem) -> Bool | None:
+        """(V,) running tasks that no gang may evict; None if there are none.
+
+        See `problem.running` for the axis.
+        """
+        return None
+
+
+class Explain:
+    """Extension point: the reasons for which gangs wait."""
+
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """Why the rule keeps a gang waiting; None when it does not."""
+        """Return why the rule keeps a gang waiting; None if it does not."""
         return None
 
-    def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
-        """Why the rule lets a gang not in to have its pods created; None when it does."""
-        return None
 
-    def explain_rooms(self, outcome: Outcome, gang: int, rooms: Sequence[Room]) -> Reason | None:
-        """Why the rule keeps a gang waiting although nodes have room; None when it does not."""
+class Rule(Filter, Score, Constraint, Objective, Verify, Explain):
+    """A hard rule, an order or a score; what a subclass does not override has no effect.
+
+    Attributes
+    ----------
+    hard_face
+        The switch that turns the hard part on: `verify`, rows, masks and quotas.
+
+    """
+
+    hard_face: ClassVar[Face | None] = None
+
+    def __init_subclass__(cls, **arguments: object) -> None:
+        super().__init_subclass__(**arguments)
+        adopt_old_names(cls, _RENAMED)
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """Return the plugin's side in the greedy pipeline; None if it has none in this problem.
+
+        The pipeline keeps the ledger; the rule only reads it.
+        """
         return None

@@ -35,6 +35,8 @@ class Ledger:
         (G,) running tasks that leave.
     gang_waiting
         (G,) those of them whose room is yet to be freed.
+    gang_log, queue_log
+        Gangs that gained or lost tasks, and their queues, in the order of the changes.
     touched
         Gangs of which tasks have been placed, or running tasks leave.
     idle_total
@@ -51,6 +53,8 @@ class Ledger:
         self.queue_used: list[list[int]] = problem.queues.allocated.tolist()
         summed_up = problem.queues.summed_up(problem.queues.allocated)
         self.subtree_used: list[list[int]] = summed_up.tolist()
+        self.gang_log: list[int] = []
+        self.queue_log: list[int] = []
         self._parent_of: list[int] = problem.queues.parent_of.tolist()
         self.gang_placed: list[int] = [0] * problem.num_gangs
         self.gang_evicted: list[int] = [0] * problem.num_gangs
@@ -116,11 +120,13 @@ class Ledger:
         self._add_to_queue(self.queue_of[gang], taken)
 
     def _note_touch(self, gang: int) -> None:
+        self.gang_log.append(gang)
         is_touched = self.gang_placed[gang] or self.gang_evicted[gang]
         (self.touched.add if is_touched else self.touched.discard)(gang)
 
     def _add_to_queue(self, queue: int, amounts: Sequence[tuple[int, int]]) -> None:
         """Add (resource, amount) to what a queue holds, and to all queues above it."""
+        self.queue_log.append(queue)
         own = self.queue_used[queue]
         for r, amount in amounts:
             own[r] += amount

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -24,10 +24,14 @@ from optsched.plugins.verification.well_formed import WellFormed
 from optsched.problem.running import running_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from optsched.cluster.reasons import Reason
     from optsched.plugins.custom.isolation import Faults
-    from optsched.plugins.external.outside import Outside
+    from optsched.plugins.extension_points import Blocker, Room
+    from optsched.plugins.external.extender import Outside
+    from optsched.plugins.outcome import Outcome
+    from optsched.plugins.verification.world import World
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
 
@@ -42,6 +46,70 @@ _ALWAYS: tuple[Rule, ...] = (
     Victims(),
     Entitlements(),
 )
+
+
+@runtime_checkable
+class GangExclusion(Protocol):
+    """A rule that excludes gangs, whichever pods are evicted for them."""
+
+    def excludes(self, problem: Problem) -> Bool | None:
+        """(G,) gangs that get nothing whatever else happens; None when there are none."""
+
+
+@runtime_checkable
+class Blocking(Protocol):
+    """A rule whose masks exclude nodes because of pods that run there."""
+
+    hard_face: ClassVar[Face | None]
+
+    def blockers(self, problem: Problem, task_class: int) -> Sequence[Blocker]:
+        """Return running tasks that exclude nodes from a class while they stand."""
+
+
+@runtime_checkable
+class VictimRelevance(Protocol):
+    """A rule that knows which victims may help a task class."""
+
+    eviction_can_break: ClassVar[bool]
+
+    def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
+        """(V,) equal numbers for running tasks that are equal to the rule; None for no task.
+
+        -1 for tasks whose eviction does not help the class.
+        """
+
+
+@runtime_checkable
+class Entitling(Protocol):
+    """A rule that defines what queues deserve."""
+
+    returns_by_use: ClassVar[bool]
+    """Whether a pod may be reclaimed for any deserved resource that it uses.
+
+    Else only for resources that the reclaiming gang requests.
+    """
+
+    def deserved(self, problem: Problem) -> I64 | None:
+        """(Q, R) what queues may reclaim, 0 where nothing is due; None without."""
+
+    def deserved_by_name(self, world: World) -> Mapping[str, Mapping[str, int]] | None:
+        """Return the same from domain objects, by queue and resource, for the verifier."""
+
+
+@runtime_checkable
+class EnqueueExplanation(Protocol):
+    """A rule that explains why it rejects a gang at enqueueing."""
+
+    def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
+        """Return why a gang's pods may not be created; None if they may."""
+
+
+@runtime_checkable
+class CapacityExplanation(Protocol):
+    """A rule that can keep gangs waiting although their tasks fit nodes."""
+
+    def explain_rooms(self, outcome: Outcome, gang: int, rooms: Sequence[Room]) -> Reason | None:
+        """Return why a gang waits although nodes fit its tasks; None if the rule allows it."""
 
 
 _STARVING = frozenset({"gang", "priority", "tdm"})
@@ -145,9 +213,44 @@ class RuleSet:
 
         And whether queues return what their pods use, not what is asked for (`returns_by_use`).
         """
-        known = ((a.rule.deserved(problem), a.rule.returns_by_use) for a in self.active)
+        known = ((rule.deserved(problem), rule.returns_by_use) for rule in self.entitling_rules)
         nothing: tuple[I64 | None, bool] = (None, False)
         return next((found for found in known if found[0] is not None), nothing)
+
+    @cached_property
+    def entitling_rules(self) -> tuple[Entitling, ...]:
+        """The rules that may define what queues deserve."""
+        return tuple(a.rule for a in self.active if isinstance(a.rule, Entitling))
+
+    @cached_property
+    def blocking(self) -> tuple[Blocking, ...]:
+        """The rules of `masking` whose masks depend on running pods."""
+        return tuple(rule for rule in self.masking if isinstance(rule, Blocking))
+
+    @cached_property
+    def judging_victims(self) -> tuple[VictimRelevance, ...]:
+        """Hard rules that know which victims may help a task class."""
+        return tuple(rule for rule in self.hard if isinstance(rule, VictimRelevance))
+
+    @cached_property
+    def explaining_capacity(self) -> tuple[CapacityExplanation, ...]:
+        """Hard rules that can keep gangs waiting although their tasks fit nodes."""
+        return tuple(rule for rule in self.hard if isinstance(rule, CapacityExplanation))
+
+    @cached_property
+    def explaining_enqueue(self) -> tuple[EnqueueExplanation, ...]:
+        """Rules that explain why they reject a gang at enqueueing."""
+        return tuple(a.rule for a in self.active if isinstance(a.rule, EnqueueExplanation))
+
+    def find_excluded_gangs(self, problem: Problem) -> Bool:
+        """(G,) gangs that some hard rule excludes, whichever pods are evicted for them."""
+        excluded = np.zeros(problem.num_gangs, np.bool_)
+        for rule in self.hard:
+            if isinstance(rule, GangExclusion):
+                found = rule.excludes(problem)
+                if found is not None:
+                    excluded |= found
+        return excluded
 
     def guarded_by(self, *rules: Rule) -> RuleSet:
         """The same with more rules on evictions."""
@@ -249,6 +352,11 @@ class RuleSet:
         return found is not None and face in found.faces
 
 
+def gives_scores(rule: Rule) -> bool:
+    """Whether a rule scores nodes."""
+    return bool(_overriding([rule], "scorer", "class_score"))
+
+
 def _overriding(rules: Iterable[Rule], *methods: str) -> tuple[Rule, ...]:
     """The rules with a form of their own of some method: sessions ask no others of each class."""
     return tuple(
@@ -264,4 +372,4 @@ _MODELLED_BY = ("mask", "excludes", "encode", "constrain_nodes", "spares", "open
 def _only_verifies(kind: type[Rule]) -> bool:
     if kind.verify is Rule.verify and kind.verify_evictions is Rule.verify_evictions:
         return False
-    return all(getattr(kind, face) is getattr(Rule, face) for face in _MODELLED_BY)
+    return all(getattr(kind, face, None) is getattr(Rule, face, None) for face in _MODELLED_BY)

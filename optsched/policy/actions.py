@@ -7,7 +7,7 @@ KAI-Scheduler.
 from __future__ import annotations
 
 from optsched.plugins.custom.proposals import Action
-from optsched.plugins.registry import Argument, Kind
+from optsched.plugins.declaration import Argument, Kind
 
 NEED_SOLVER = frozenset({"consolidation"})
 """Those that do nothing without a solver."""

@@ -16,11 +16,12 @@ from traceback import extract_tb
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from optsched.plugins.custom.isolation import HARMFUL, OWN_FACES
+from optsched.plugins.custom.isolation import BUILT_IN_FACES, HARMFUL
 from optsched.plugins.custom.proposals import Action, Proposer
+from optsched.plugins.declaration import Argument, Kind, Plugin
 from optsched.plugins.extension_points import Rule
 from optsched.plugins.faces import Face
-from optsched.plugins.registry import ALIASES, JOB_PLUGINS, PLUGINS, Argument, Kind, Plugin
+from optsched.plugins.registry import ALIASES, JOB_PLUGINS, PLUGINS
 from optsched.plugins.ruleset import RuleSet
 from optsched.policy.actions import ACTIONS
 from optsched.policy.diagnostic import PolicyError, Problem, Severity
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from optsched.plugins.custom.proposals import Propose
-    from optsched.plugins.registry import Value
+    from optsched.plugins.declaration import Value
 
 ENTRY_POINTS: Final = "optsched.plugins"
 """The group of entry points that name plugins."""
@@ -393,12 +394,8 @@ def _wrong_rule(rule: object) -> str:
         return f"{kind} needs a name of lower-case words with hyphens between them"
     if name in _rule_names():
         return f"the rule name {name} is that of a rule that comes along"
-    strangers = sorted(
-        n
-        for n, base in vars(Rule).items()
-        if callable(base) and n not in OWN_FACES and getattr(type(rule), n) is not base
-        if not n.startswith("_")
-    )
+    strangers = [n for n in BUILT_IN_FACES if hasattr(rule, n)]
+    strangers += ["levels"] if type(rule).levels is not Rule.levels else []
     if strangers:
         return f"{kind} overrides {strangers[0]}, which is not for plugins"
     return ""

@@ -40,7 +40,7 @@ from optsched.policy.policy_sections import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from optsched.plugins.registry import Value
+    from optsched.plugins.declaration import Value
     from optsched.policy.catalogue import Catalogue
     from optsched.policy.diagnostic import Findings
     from optsched.policy.located import Field, Node

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from optsched.plugins.custom.proposals import Proposer
-    from optsched.plugins.registry import Plugin, Value
+    from optsched.plugins.declaration import Plugin, Value
     from optsched.policy.diagnostic import Problem
 
 

@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from optsched.plugins.custom.proposals import Action
+from optsched.plugins.declaration import Kind
 from optsched.plugins.faces import DEFAULT_FACES, Face
-from optsched.plugins.registry import ALIASES, HALF_LIFE, JOB_PLUGINS, Kind
+from optsched.plugins.objectives.levels import LEVELS
+from optsched.plugins.registry import ALIASES, JOB_PLUGINS, PLUGINS
+from optsched.plugins.ruleset import gives_scores
+from optsched.plugins.shares.declarations import HALF_LIFE
 from optsched.policy.access import (
     choice_of,
     duration_of,
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from optsched.plugins.custom.proposals import Proposer
-    from optsched.plugins.registry import Argument, Plugin, Value
+    from optsched.plugins.declaration import Argument, Plugin, Value
     from optsched.policy.catalogue import Catalogue
     from optsched.policy.diagnostic import Findings, Spot
     from optsched.policy.located import Field, Node
@@ -386,50 +390,29 @@ class TierReader:
 
 # --- levels --------------------------------------------------------------------------------------
 
-LEVEL_ORDER = (
-    "guarantee",
-    "finish-time",
-    "shortest",
-    "admission",
-    "fair-share",
-    "tasks",
-    "topology",
-    "frag",
-    "node-score",
-)
-"""Levels in the order that they have where a policy does not say."""
-
 VOLUME_SHAPE = "volumebinding.shape"
 """The argument of `predicates` that makes it score nodes."""
 
-LEVEL_NEEDS: Mapping[str, tuple[str, ...]] = {
-    "guarantee": ("proportion", "capacity"),
-    "finish-time": ("finish-time-fair",),
-    "shortest": ("shortest-remaining",),
-    "fair-share": ("drf", "proportion", "capacity"),
-    "topology": ("network-topology-aware",),
-    "frag": ("fragmentation",),
-    "node-score": (
-        "nodeorder",
-        "binpack",
-        "nodegroup",
-        "data-locality",
-        "resource-strategy-fit",
-        "rescheduling",
-        "tdm",
-        "usage",
-        "network-topology-aware",
-        "extender",
-        "numa-aware",
-    ),
-}
+
+def _plugins_by_level() -> dict[str, tuple[str, ...]]:
+    """Return, by level, the plugins without one of which it is nothing."""
+    needs: dict[str, tuple[str, ...]] = {}
+    for name in LEVELS:
+        served = (p.name for p in PLUGINS.values() if any(k.name == name for k in p.levels))
+        needs[name] = tuple(served)
+    scoring = (p for p in PLUGINS.values() if any(gives_scores(r) for r in p.build({})))
+    needs["node-score"] = tuple(plugin.name for plugin in scoring)
+    return {name: plugins for name, plugins in needs.items() if plugins}
+
+
+LEVEL_NEEDS: Mapping[str, tuple[str, ...]] = _plugins_by_level()
 """Levels that are nothing without one of these plugins."""
 
 
 def derive_levels(tiers: Iterable[Sequence[TierPlugin]]) -> tuple[str, ...]:
     """The levels that the plugins of a policy stand for."""
     kept = list(tiers)
-    return tuple(level for level in LEVEL_ORDER if is_served(level, kept))
+    return tuple(level for level in LEVELS if is_served(level, kept))
 
 
 def is_served(level: str, tiers: Iterable[Sequence[TierPlugin]]) -> bool:

@@ -28,7 +28,7 @@ from optsched.policy.policy_sections import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from optsched.plugins.registry import Value
+    from optsched.plugins.declaration import Value
     from optsched.policy.catalogue import Catalogue
     from optsched.policy.diagnostic import Findings, Spot
     from optsched.policy.located import Field, Node

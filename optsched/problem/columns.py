@@ -9,9 +9,8 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from optsched.cluster.selectors import NodeSelector, NodeTerm, Requirement
+    from optsched.cluster.selectors import NodeSelector, NodeTerm, Requirement, Taint
     from optsched.cluster.snapshot import Node
-    from optsched.cluster.task import Taint
     from optsched.problem.arrays import I64, Bool
 
 NODE_NAME = "metadata.name"

@@ -60,8 +60,10 @@ def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Prob
     rows = _related_rows(plain, terms)
     resources = _resources(snapshot, rows, previous)
     nodes = _node_amounts(snapshot.nodes, resources, previous)
-    queues = _queues(snapshot, rows, resources)
-    gangs = _gang_arrays(snapshot, rows, resources, queues)
+    queue_of = _queue_of(snapshot)
+    created_ms = np.array([g.created_ms for g in snapshot.gangs], np.int64)
+    queues = _queues(snapshot, rows, resources, queue_of, created_ms)
+    gangs = _gang_arrays(snapshot, rows, resources, queue_of, queues)
     columns = _columns(snapshot.nodes, previous)
     before = None if previous is None else (previous.snapshot, previous.topology)
     topology = topology_arrays(snapshot, gangs.shapes.shapes, columns, before)
@@ -83,9 +85,9 @@ def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Prob
         columns=columns,
         topology=topology,
         shape_of=gangs.shape_of,
-        queue_of=gangs.queue_of,
+        queue_of=queue_of,
         priority=np.array([g.priority for g in snapshot.gangs], np.int64),
-        created_ms=np.array([g.created_ms for g in snapshot.gangs], np.int64),
+        created_ms=created_ms,
         waiting_since_ms=np.array([g.waiting_since_ms for g in snapshot.gangs], np.int64),
         min_member=np.array([g.min_member for g in snapshot.gangs], np.int64),
         num_ready=np.array([r.num_ready for r in rows], np.int64),
@@ -166,7 +168,6 @@ class _Gangs:
     classes: TaskClasses
     shapes: GangShapes
     shape_of: I64
-    queue_of: I64
     task_start: I64
     tasks: tuple[Task, ...]
     task_class: I64
@@ -175,9 +176,12 @@ class _Gangs:
 
 
 def _gang_arrays(
-    snapshot: Snapshot, rows: Sequence[GangRow], resources: Sequence[str], queues: QueueArrays
+    snapshot: Snapshot,
+    rows: Sequence[GangRow],
+    resources: Sequence[str],
+    queue_of: I64,
+    queues: QueueArrays,
 ) -> _Gangs:
-    queue_of = _queue_of(snapshot)
     blocked = _blocked(snapshot.gangs, rows, queue_of, queues)
     number: dict[GangShape, int] = {}
     shape_of = np.array(
@@ -198,7 +202,6 @@ def _gang_arrays(
         classes=_class_arrays(class_number, resources, task_class),
         shapes=shapes,
         shape_of=shape_of,
-        queue_of=queue_of,
         task_start=task_start,
         tasks=tuple(
             chain.from_iterable(
@@ -286,8 +289,13 @@ def _numbered(resources: Sequence[str]) -> dict[str, int]:
 # --- queues ------------------------------------------------------------------------------------
 
 
-def _queues(snapshot: Snapshot, rows: Sequence[GangRow], resources: Sequence[str]) -> QueueArrays:
-    queue_of = _queue_of(snapshot)
+def _queues(
+    snapshot: Snapshot,
+    rows: Sequence[GangRow],
+    resources: Sequence[str],
+    queue_of: I64,
+    created_ms: I64,
+) -> QueueArrays:
     known = queue_of >= 0
     shape, columns = (len(snapshot.queues), len(resources)), _numbered(resources)
 
@@ -307,7 +315,6 @@ def _queues(snapshot: Snapshot, rows: Sequence[GangRow], resources: Sequence[str
     busy = np.array([bool(r.requested) for r in rows], np.bool_)
     has_gangs = np.bincount(queue_of[known & busy], minlength=shape[0]) > 0
     waits = known & np.array([r.requested != r.claimed for r in rows], np.bool_)
-    created_ms = np.array([g.created_ms for g in snapshot.gangs], np.int64)
     oldest_ms = np.full(shape[0], NEVER_MS)
     np.minimum.at(oldest_ms, queue_of[waits], created_ms[waits])
     demand = Demand(

@@ -23,16 +23,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from optsched.problem.arrays import frozen, ranges, row_groups
-from optsched.problem.domain_choices import Choices
 from optsched.problem.linear import Expression, LinearModel
+from optsched.problem.subgroups import NO_PART
+from optsched.problem.topology import CLUSTER
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from optsched.problem.arrays import I64, Bool
-    from optsched.problem.gang_nodes import GangNodes
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
+    from optsched.problem.topology import Bound, Forest
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,40 +211,24 @@ class Formulation:
 
         """
         request = self.problem.classes.request[self.gangs.class_of]
-        counted = member[:, self.gangs.queue_of[self.gangs.gang_class_of]]
-        if self.victims is None:
-            self._add_plain_usage(counted, request, limit)
-            return
-        for row, resource in zip(*np.nonzero(limit < _ENOUGH), strict=True):
-            entries = counted[row] & (request[:, resource] > 0)
-            if not entries.any():
-                continue
-            use = self.placed(request[:, resource], entries)
-            evicted = self.evicted(resource, member[row])
-            if len(evicted.variables):
-                self._add_released_row(use, evicted, int(limit[row, resource]))
-                continue
-            self.model.add_rows(
-                0, use.variables, use.coefficients, upper=max(int(limit[row, resource]), 0)
-            )
-
-    def _add_plain_usage(self, counted: Bool, request: I64, limit: I64) -> None:
-        """Add Σ request·x ≤ limit for each limit; (K, F) entries count, which request (F, R)."""
         is_limited = limit < _ENOUGH
-        binds: Bool = np.any(is_limited, axis=1)
-        k, f = np.nonzero(counted & binds[:, None])
-        pair, resource = np.nonzero((request[f] > 0) & is_limited[k])
-        row, entry = k[pair], f[pair]
-        if not len(row):
+        counted = member[:, self.gangs.queue_of[self.gangs.gang_class_of]]
+        number, entry, amount = _match_limits(counted, request, is_limited)
+        variable, factor = self.placed_variable[entry], self.placed_factor[entry] * amount
+        if self.victims is None:
+            if len(number):
+                used, at = np.unique(number, return_inverse=True)
+                upper = np.maximum(limit.ravel()[used], 0)
+                self.model.add_rows(at, variable, factor, upper=upper)
             return
-        number = row * limit.shape[1] + resource
-        used, at = np.unique(number, return_inverse=True)
-        self.model.add_rows(
-            at,
-            self.placed_variable[entry],
-            self.placed_factor[entry] * request[entry, resource],
-            upper=np.maximum(limit.ravel()[used], 0),
-        )
+        of_victims = np.pad(member, ((0, 0), (0, 1)))[:, self.victims.queue_of]
+        goes_to, victim, freed = _match_limits(of_victims, self.victims.request, is_limited)
+        goes = _group_terms(goes_to, self.victims.variables[victim], freed)
+        upper = self.model.bounds[1]
+        for each, comes in _group_terms(number, variable, factor).items():
+            free = int(limit.ravel()[each])
+            most = max(int(upper[v]) for v, _ in comes)
+            self.model.add_room(comes, goes.get(each, ()), free, most)
 
     def evicted(self, resource: int, member: Bool) -> Expression:
         """Σ request · evicted of a resource, over the victims of some queues (Q,)."""
@@ -253,16 +238,361 @@ class Formulation:
         request = self.victims.request[chosen, resource]
         return Expression.of(self.victims.variables[chosen], request)
 
-    def _add_released_row(self, use: Expression, evicted: Expression, limit: int) -> None:
-        """Add use ≤ limit + evicted; below a negative sum nothing may be placed."""
-        comes = list(zip(use.variables.tolist(), use.coefficients.tolist(), strict=True))
-        goes = list(zip(evicted.variables.tolist(), evicted.coefficients.tolist(), strict=True))
-        most = int(self.model.bounds[1][use.variables].max())
-        self.model.add_room(comes, goes, limit, most)
-
 
 _ENOUGH = 2**61
 
 
+def _match_limits(counted: Bool, request: I64, is_limited: Bool) -> tuple[I64, I64, I64]:
+    """Return limit, number and amount of each amount (m, R) that counts towards a limit (K, R).
+
+    `counted` is (K, m). Limits are numbered as in the flat array; the result is in their order.
+    """
+    k, m = np.nonzero(counted & np.any(is_limited, axis=1)[:, None])
+    pair, resource = np.nonzero((request[m] > 0) & is_limited[k])
+    number = k[pair] * is_limited.shape[1] + resource
+    order = np.argsort(number, kind="stable")
+    return number[order], m[pair][order], request[m[pair], resource][order]
+
+
+def _group_terms(number: I64, variable: I64, factor: I64) -> dict[int, list[tuple[int, int]]]:
+    """Return (variable, factor) of each row, given by numbers in ascending order."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for row, *term in zip(number.tolist(), variable.tolist(), factor.tolist(), strict=True):
+        found.setdefault(row, []).append((term[0], term[1]))
+    return found
+
+
 def _is_rigid(problem: Problem) -> Bool:
     return np.array([s.is_rigid for s in problem.shapes.shapes], np.bool_)
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """The domains in which gangs of a class, or one part of each gang, may be placed.
+
+    Attributes
+    ----------
+    gang_class, part
+        The gang class and the part of the gang; NO_PART for the whole gang.
+    bound
+        The topology requirement that restricts the domains.
+    domains, variables
+        (k,) domains, and the number of gangs in each.
+
+    """
+
+    gang_class: int
+    part: int
+    bound: Bound
+    domains: I64
+    variables: I64
+
+
+@dataclass(frozen=True, eq=False)
+class Demand:
+    """Tasks of one entry that lie in domains: factor · variable each.
+
+    Attributes
+    ----------
+    entry
+        The entry on axis F.
+    choice
+        The choice that they follow.
+    variables
+        (k,) in the order of the choice's domains.
+    factor
+        Tasks for each of what the variables count.
+
+    """
+
+    entry: int
+    choice: Choice
+    variables: I64
+    factor: int
+
+
+class Choices:
+    """The domains of the network that gangs are placed in, as rows of the aggregated model.
+
+    For a gang class h, or a part of it, v[h, d] counts the gangs of the class whose tasks all lie
+    in domain d. Domains of one forest are nested or apart, so that tasks which must lie in domains
+    fit nodes exactly if for every domain e (Hall, 1935)
+
+        Σ_{d ⊆ e} tasks bound to d  ≤  what the nodes of e supply
+
+    Tasks that are bound to different forests are in different task classes.
+    """
+
+    def __init__(self, form: Formulation) -> None:
+        self.form = form
+        self.all: list[Choice] = []
+        self.demands: list[Demand] = []
+
+    def add_class(self, h: int, whole: Choice | None, parts: list[Choice | None]) -> None:
+        """Let the tasks of a gang class follow its choices, and parts stay within the whole."""
+        form = self.form
+        shape = form.problem.shapes.shapes[int(form.gangs.shape_of[h])]
+        for part in (part for part in parts if part is not None):
+            if whole is not None:
+                self._nest(h, whole, part)
+        for e, entry in enumerate(shape.entries):
+            own = None if entry.part == NO_PART else parts[entry.part]
+            choice = own or whole
+            if choice is not None:
+                self._follow(int(form.gangs.start[h]) + e, choice)
+        several = int(form.gangs.multiplicity[h]) > 1
+        if whole is not None and several and not shape.is_rigid:
+            self._require_minimum_in_domains(h, whole)
+
+    def choose(self, h: int, part: int, bound: Bound, domains: I64) -> Choice:
+        """Which of some domains (k,) gangs of a class, or a part of them, go to."""
+        model, gangs = self.form.model, self.form.gangs
+        most = int(gangs.multiplicity[h])
+        variables = model.add_variables(0, np.full(len(domains), most, np.int64))
+        choice = Choice(h, part, bound, domains, variables)
+        self.all.append(choice)
+        ones, start = np.ones(len(domains), np.int64), int(self.form.start[h])
+        if part != NO_PART and not self._is_rigid(h):
+            model.add_rows(0, variables, ones, upper=most)  # it may stay out
+        elif start >= 0:
+            model.add_rows(0, np.append(variables, start), np.append(ones, -1), lower=0, upper=0)
+        elif len(domains):
+            model.add_rows(0, variables, ones, lower=most, upper=most)
+        return choice
+
+    def _is_rigid(self, h: int) -> bool:
+        return self.form.problem.shapes.shapes[int(self.form.gangs.shape_of[h])].is_rigid
+
+    def _nest(self, h: int, whole: Choice, part: Choice) -> None:
+        """The part of a gang lies within the domain of the gang."""
+        forest = self.form.problem.topology.forest(whole.bound)
+        model = self.form.model
+        if self._is_rigid(h):
+            for d in whole.domains.tolist():
+                inner = whole.variables[within(forest, d, whole.domains)]
+                parts = part.variables[within(forest, d, part.domains)]
+                factors = np.repeat(np.array([1, -1]), (len(inner), len(parts)))
+                model.add_rows(0, np.concatenate([inner, parts]), factors, upper=0)
+            return
+        for e, variable in zip(part.domains.tolist(), part.variables.tolist(), strict=True):
+            above = (whole.domains <= e) & (e < forest.end[whole.domains])
+            factors = np.append(1, -np.ones(int(above.sum()), np.int64))
+            model.add_rows(0, np.append(variable, whole.variables[above]), factors, upper=0)
+
+    def _follow(self, f: int, choice: Choice) -> None:
+        """Tasks of an entry lie in the domains of a choice."""
+        form = self.form
+        per_gang, many = int(form.gangs.per_gang[f]), len(choice.domains)
+        if not form.is_flexible[f]:
+            self.demands.append(Demand(f, choice, choice.variables, per_gang))
+            return
+        most = per_gang * int(form.gangs.multiplicity[choice.gang_class])
+        placed = form.model.add_variables(0, np.full(many, most, np.int64))
+        whole = np.append(np.ones(many, np.int64), -1)
+        form.model.add_rows(0, np.append(placed, form.placed_variable[f]), whole, lower=0, upper=0)
+        rows = np.arange(many)
+        form.model.add_rows(
+            np.concatenate([rows, rows]),
+            np.concatenate([placed, choice.variables]),
+            np.repeat(np.array([1, -per_gang]), many),
+            upper=np.zeros(many, np.int64),
+        )
+        self.demands.append(Demand(f, choice, placed, 1))
+
+    def _require_minimum_in_domains(self, h: int, whole: Choice) -> None:
+        """The gangs in each domain have their minimum there: Σ_f x[f, d] ≥ need·v[d]."""
+        shape = self.form.problem.shapes.shapes[int(self.form.gangs.shape_of[h])]
+        mine = [d for d in self.demands if d.choice is whole]
+        roles = [shape.entries[d.entry - int(self.form.gangs.start[h])].role for d in mine]
+        needs = [(shape.need, mine)]
+        needs += [
+            (need, [d for d, r in zip(mine, roles, strict=True) if r == role])
+            for role, need in shape.need_role
+        ]
+        for need, demands in needs:
+            for k, variable in enumerate(whole.variables.tolist()):
+                if need:
+                    placed = [int(d.variables[k]) for d in demands]
+                    factors = np.append(np.ones(len(placed), np.int64), -need)
+                    self.form.model.add_rows(0, [*placed, variable], factors, lower=0)
+
+    # --- supply ----------------------------------------------------------------------------------
+
+    def by_class(self) -> Iterator[tuple[int, Forest, I64, I64, I64]]:
+        """Task class, its forest, and (k,) domain, variable and factor of what is bound of it.
+
+        Tasks that may go anywhere are left out.
+        """
+        form = self.form
+        found: dict[int, list[Demand]] = {}
+        for demand in self.demands:
+            found.setdefault(int(form.gangs.class_of[demand.entry]), []).append(demand)
+        for task_class, demands in sorted(found.items()):
+            domain = np.concatenate([d.choice.domains for d in demands])
+            variable = np.concatenate([d.variables for d in demands])
+            factor = np.concatenate([np.full(len(d.variables), d.factor) for d in demands])
+            # Two roles of a gang may have equal tasks, which follow the same variable.
+            pairs, at = np.unique(np.stack([domain, variable]), axis=1, return_inverse=True)
+            factors = np.zeros(pairs.shape[1], np.int64)
+            np.add.at(factors, at.ravel(), factor)
+            bound = pairs[0] != CLUSTER
+            if bound.any():
+                forest = form.problem.topology.forest(demands[0].choice.bound)
+                yield task_class, forest, pairs[0][bound], pairs[1][bound], factors[bound]
+
+    def add_supply_rows(self, supplied: I64) -> None:
+        """Hall's rows, with what nodes supply as variables (C, N), -1 where there is none."""
+        for task_class, forest, domain, variable, factor in self.by_class():
+            for e in np.unique(domain).tolist():
+                inner = within(forest, e, domain)
+                nodes = supplied[task_class, forest.inside(e)]
+                nodes = nodes[nodes >= 0]
+                self.form.model.add_rows(
+                    0,
+                    np.concatenate([variable[inner], nodes]),
+                    np.concatenate([factor[inner], -np.ones_like(nodes)]),
+                    upper=0,
+                )
+
+
+def within(forest: Forest, domain: int, others: I64) -> I64:
+    """Places in `others` (k,) of domains that are in a domain."""
+    return np.flatnonzero((others >= domain) & (others < forest.end[domain]))
+
+
+def candidates(forest: Forest, bound: Bound) -> I64:
+    """The domains that a bound allows and that hold what runs already."""
+    allowed = bound.allowed.copy()
+    if bound.held >= 0:
+        numbers = np.arange(len(forest))
+        allowed &= (numbers <= bound.held) & (bound.held < forest.end)
+    return np.flatnonzero(allowed)
+
+
+def widest(forest: Forest, domains: I64) -> I64:
+    """Those of some domains that are in no other of them."""
+    chosen = np.zeros(len(forest) + 1, np.bool_)
+    chosen[domains] = True
+    return domains[~chosen[forest.parent[domains]]]
+
+
+class GangNodes:
+    """Variables for the tasks of single gangs on single nodes.
+
+    For an entry f of a gang that stands alone in its gang class, w[f, n] counts its tasks on n:
+
+        Σ_n w[f, n] = x[f]            Σ_{f ∈ F(c)} w[f, n] ≤ u[c, n]
+
+    Without w a solution holds only the number of tasks of a class on a node, not their gangs.
+
+    Attributes
+    ----------
+    gang_of
+        (F,) gang of an entry, -1 for entries without variables of their own.
+    variables
+        (F, N) tasks of an entry on a node; -1 where there are none.
+
+    """
+
+    def __init__(self, form: Formulation, supplied: I64) -> None:
+        """`supplied` is (C, N), the variables for the tasks of a class on a node."""
+        self._form, self._supplied = form, supplied
+        shape = (len(form.gangs.class_of), supplied.shape[1])
+        self.gang_of: I64 = np.full(shape[0], -1, np.int64)
+        self.variables: I64 = np.full(shape, -1, np.int64)
+
+    def add(self, gangs: Bool) -> None:
+        """Add the variables of some gangs (G,) that do not have them yet.
+
+        Raises `ValueError` for a gang that shares its gang class with others.
+        """
+        classes, model, form = self._form.gangs, self._form.model, self._form
+        starts = classes.member_start[:-1]
+        chosen = np.add.reduceat(gangs[classes.members].astype(np.int64), starts) > 0
+        if (chosen & (classes.multiplicity > 1)).any():
+            raise ValueError("rows over gangs and nodes need gangs that `distinguish_gangs` names")
+        is_new = chosen[classes.gang_class_of] & (self.gang_of < 0)
+        self.gang_of = np.where(
+            is_new, classes.members[starts][classes.gang_class_of], self.gang_of
+        )
+        here = self._supplied[classes.class_of]
+        entry, node = np.nonzero((here >= 0) & is_new[:, None])
+        most = np.minimum(classes.per_gang[entry], model.bounds[1][here[entry, node]])
+        self.variables[entry, node] = added = model.add_variables(0, most)
+        split = np.flatnonzero(is_new)
+        model.add_rows(
+            np.concatenate([np.searchsorted(split, entry), np.arange(len(split))]),
+            np.concatenate([added, form.placed_variable[split]]),
+            np.concatenate([np.ones_like(added), -form.placed_factor[split]]),
+            lower=np.zeros(len(split), np.int64),
+            upper=0,
+        )
+
+    def add_supply_rows(self) -> None:
+        """Keep the entries of a class within what nodes supply to it; call it after every `add`."""
+        entry, node = np.nonzero(self.variables >= 0)
+        supply = self._supplied[self._form.gangs.class_of[entry], node]
+        pairs, at = np.unique(supply, return_inverse=True)
+        self._form.model.add_rows(
+            np.concatenate([at, np.arange(len(pairs))]),
+            np.concatenate([self.variables[entry, node], pairs]),
+            np.concatenate([np.ones_like(entry), -np.ones_like(pairs)]),
+            upper=np.zeros(len(pairs), np.int64),
+        )
+
+    def of_gang(self, gang: int) -> I64:
+        """Return the variables of a gang by entry and node, -1 where there is none."""
+        found: I64 = self.variables[self.gang_of == gang]
+        return found
+
+    def values(self, node_of: I64) -> tuple[I64, I64]:
+        """Variables (m,) and their values when tasks stand on nodes (T,)."""
+        problem, classes = self._form.problem, self._form.gangs
+        value = np.zeros(self.variables.shape, np.int64)
+        for f in np.flatnonzero(self.gang_of >= 0).tolist():
+            begin = problem.task_start[self.gang_of[f]] + problem.shapes.offset[classes.entry_of[f]]
+            nodes = node_of[begin : begin + classes.per_gang[f]]
+            np.add.at(value[f], nodes[nodes >= 0], 1)
+        there = self.variables >= 0
+        return self.variables[there], value[there]
+
+    def add_domain_rows(self, choices: Choices) -> None:
+        """Keep entries with nodes of their own in the domains of the network that gangs choose.
+
+        Other tasks that are bound to domains have what these entries leave of their class there.
+        """
+        model, class_of = self._form.model, self._form.gangs.class_of
+        for demand in choices.demands:
+            if self.gang_of[demand.entry] < 0:
+                continue
+            forest = self._form.problem.topology.forest(demand.choice.bound)
+            mine = self.variables[demand.entry]
+            for d, variable in zip(
+                demand.choice.domains.tolist(), demand.variables.tolist(), strict=True
+            ):
+                inside = mine[forest.inside(d) & (mine >= 0)]
+                factors = np.append(-np.ones_like(inside), demand.factor)
+                model.add_rows(0, np.append(inside, variable), factors, upper=0)
+        for c in np.unique(class_of[self.gang_of >= 0]).tolist():
+            others = [
+                d for d in choices.demands if class_of[d.entry] == c and self.gang_of[d.entry] < 0
+            ]
+            if not others:
+                continue
+            forest = self._form.problem.topology.forest(others[0].choice.bound)
+            domain = np.concatenate([d.choice.domains for d in others])
+            variable = np.concatenate([d.variables for d in others])
+            factor = np.concatenate([np.full(len(d.variables), d.factor) for d in others])
+            for e in np.unique(domain).tolist():
+                inner, inside = within(forest, e, domain), forest.inside(e)
+                taken = self.variables[(class_of == c) & (self.gang_of >= 0)][:, inside].ravel()
+                nodes = self._supplied[c, inside]
+                taken, nodes = taken[taken >= 0], nodes[nodes >= 0]
+                bound, at = np.unique(variable[inner], return_inverse=True)
+                total = np.bincount(at, weights=factor[inner]).astype(np.int64)
+                model.add_rows(
+                    0,
+                    np.concatenate([bound, taken, nodes]),
+                    np.concatenate([total, np.ones_like(taken), -np.ones_like(nodes)]),
+                    upper=0,
+                )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 
@@ -18,8 +18,19 @@ if TYPE_CHECKING:
     from optsched.cluster.task import HostPort, Task, TaskShape
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.columns import NodeColumns
-    from optsched.problem.problem import TaskClasses
     from optsched.problem.shapes import Relation
+
+
+class RelatedClasses(Protocol):
+    """Task classes as relations see them."""
+
+    @property
+    def shapes(self) -> Sequence[TaskShape]:
+        """The shape of each class."""
+
+    @property
+    def relations(self) -> Sequence[Relation]:
+        """The relations of each class to others."""
 
 
 class TermKind(Enum):
@@ -249,7 +260,7 @@ def build_relations(
 
 
 def count_coming(
-    relations: Relations, classes: TaskClasses, tasks: tuple[I64, I64], promised: tuple[I64, I64]
+    relations: Relations, classes: RelatedClasses, tasks: tuple[I64, I64], promised: tuple[I64, I64]
 ) -> Relations:
     """Return the relations with tasks that are decided: they stand where they come to.
 

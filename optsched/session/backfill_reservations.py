@@ -9,8 +9,8 @@ from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.ordering.fifo import NOBODY, FifoLines
+from optsched.plugins.ordering.gang_order import Sla
 from optsched.plugins.ordering.reservation import expectation
-from optsched.plugins.ordering.sla import Sla
 from optsched.problem.compile import compile_problem
 from optsched.solver.greedy.reservations import ReservationRequest, make_reservations
 
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from optsched.cluster.reasons import Reason
-    from optsched.cluster.reservation import CapacityReservation
-    from optsched.cluster.snapshot import Gang, Snapshot
+    from optsched.cluster.snapshot import CapacityReservation, Gang, Snapshot
     from optsched.policy.policy import Policy
     from optsched.problem.problem import Problem
 
@@ -63,12 +62,17 @@ class Reserved:
 
     def heads(self, problem: Problem) -> list[int]:
         """Numbers of the gangs whose turn has come, in order."""
+        if not self.bookings:
+            return []
         number = {gang.key: i for i, gang in enumerate(problem.snapshot.gangs)}
         now = self.snapshot.taken_ms
         return [number[b.gang] for b in self.bookings if b.start_ms <= now and not b.is_open]
 
-    def told(self, pending: Mapping[str, Reason]) -> dict[str, Reason]:
-        """Reasons of gangs with bookings, with what they may expect; not of those being seated."""
+    def add_expectations(self, pending: Mapping[str, Reason]) -> dict[str, Reason]:
+        """Return the reasons of gangs with reservations, with when each is expected to start.
+
+        Gangs whose reservation begins now have none.
+        """
         return {
             b.gang: replace(reason, message=f"{reason.message}; {expectation(b)}")
             for b in self.bookings

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.cluster.decisions import LevelStatus, Sense
-from optsched.plugins.eviction.consolidation import CONSOLIDATE
+from optsched.cluster.decisions import LevelResult, LevelStatus, Sense
+from optsched.plugins.eviction.moves import CONSOLIDATE
 from optsched.plugins.extension_points import is_node_level
 from optsched.solver.preemption.joint.candidates import find_candidates
 from optsched.solver.preemption.sequential.model import ENDED, VICTIMS
@@ -21,7 +21,6 @@ from optsched.solver.preemption.sequential.running import SessionFacts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from optsched.cluster.decisions import LevelResult
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.problem import Problem
     from optsched.session.candidates import Candidate, Round
@@ -78,7 +77,9 @@ class EvictionScope:
         reached = {r.name: r.value for r in chosen.sections[0]}
         values = []
         for level in self.first.levels:
-            value = 0 if is_node_level(level) else reached.get(level.name)
+            # A level to maximise that does not apply with these victims counts 0.
+            is_zero = is_node_level(level) or level.sense is Sense.MAX
+            value = reached.get(level.name, 0 if is_zero else None)
             if value is None:
                 return None
             values.append(value)
@@ -92,17 +93,38 @@ class EvictionScope:
         """
         over_gangs, over_victims, over_nodes = chosen.sections
         if not self.is_open:
+            over_gangs = tuple(
+                r if self._bound_of(r.name) is None else self._tighten(r, r.bound)
+                for r in over_gangs
+            )
             return over_gangs, over_victims, over_nodes
         ideals = _ideals(chosen.round, self.first)
-        over_gangs = tuple(self._widen(r, ideals[r.name]) for r in over_gangs)
+        over_gangs = self._with_lost_levels(over_gangs)
+        over_gangs = tuple(self._tighten(r, ideals[r.name]) for r in over_gangs)
         over_victims = tuple(self._bound_victims(r, chosen) for r in over_victims)
         return over_gangs, over_victims, over_nodes
 
-    def _widen(self, result: LevelResult, ideal: int) -> LevelResult:
-        """The result with its ideal as bound, or with a tighter bound over all plans."""
-        tighter = min if result.sense is Sense.MAX else max
-        bound = self._bound_of(result.name)
-        return with_bound(result, ideal if bound is None else tighter(ideal, bound))
+    def _with_lost_levels(self, results: Sequence[LevelResult]) -> tuple[LevelResult, ...]:
+        """The results with levels to maximise that do not apply because of the victims, at 0.
+
+        Other victims may leave gangs that count there, so a proof needs these levels as well.
+        """
+        found, names = list(results), [r.name for r in results]
+        at = 0
+        for level in self.first.levels:
+            if level.name in names:
+                at = names.index(level.name) + 1
+            elif level.sense is Sense.MAX and not is_node_level(level):
+                lost = LevelResult(level.name, level.unit, Sense.MAX, 0, None, LevelStatus.FEASIBLE)
+                found.insert(at, lost)
+                names.insert(at, level.name)
+                at += 1
+        return tuple(found)
+
+    def _tighten(self, result: LevelResult, known: int | None) -> LevelResult:
+        """The result with a known bound, or with that of the joint model where it is tighter."""
+        bounds = [b for b in (known, self._bound_of(result.name)) if b is not None]
+        return with_bound(result, min(bounds) if result.sense is Sense.MAX else max(bounds))
 
     def _bound_victims(self, result: LevelResult, chosen: Candidate) -> LevelResult:
         if any(eviction.to for eviction in chosen.round.clearing.evictions):
@@ -154,24 +176,15 @@ def _ideals(own: Round, first: Round) -> dict[str, int]:
 def _is_alone(candidate: Candidate) -> bool:
     """Whether the fewest victims of the only preemptor are the fewest of every plan.
 
-    So it is where no other gang of its tier or above gets anything in this session, and where all
-    gangs of those tiers start: then every plan of the same values starts it, on the same nodes.
+    So it is where no other gang has pending tasks. Victims of another gang, less important though
+    it be, may free nodes or shares of queues that the preemptor needs as well.
     """
     preemptors = {e.preemptor for e in candidate.round.clearing.evictions if not e.to}
     if len(preemptors) != 1:
         return False
-    problem, tiers = candidate.round.problem, candidate.round.tiers
-    decisions = candidate.answer.decisions
-    keys = [gang.key for gang in problem.snapshot.gangs]
-    gang = keys.index(preemptors.pop())
-    served = (decisions.node_of >= 0) | (decisions.nominated >= 0)
-    gangs = np.zeros(problem.num_gangs, np.bool_)
-    gangs[problem.gang_of[served]] = True
-    gangs[gang] = False
-    above = tiers.of <= tiers.of[gang]
-    waiting = (problem.shape_of >= 0) & above
-    waiting[gang] = False
-    return not (gangs & above).any() and not waiting.any()
+    problem = candidate.round.problem
+    waiting = {problem.snapshot.gangs[g].key for g in np.flatnonzero(problem.shape_of >= 0)}
+    return waiting <= preemptors
 
 
 def can_evict(problem: Problem, rules: RuleSet, reach: frozenset[str]) -> bool:

@@ -83,7 +83,8 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
     reasons = {gangs[g].key: reason for g, reason in problem.blocked.items()}
     for g in np.flatnonzero(decisions.refused).tolist():
         head = first_in_order(problem, g, decisions.refused)
-        refused = [r for a in rules.active if (r := a.rule.explain_refusal(outcome, g))]
+        found = (rule.explain_refusal(outcome, g) for rule in rules.explaining_enqueue)
+        refused = [reason for reason in found if reason is not None]
         reason = explainer.find_permanent_blocker(g, sorted(refused, key=by_code))
         if reason is None:
             reason = (
@@ -111,6 +112,15 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
             known[alike] = explainer.reason(g)
         reasons[gangs[g].key] = known[alike]
     return dict(sorted(reasons.items()))
+
+
+def pending_keys(problem: Problem, decisions: Decisions) -> list[str]:
+    """Return the keys of `pending_of` in its order, without the reasons."""
+    waits = decisions.refused.copy()
+    waits[list(problem.blocked)] = True
+    waits |= (Outcome(problem, decisions).num_pending > 0) & (problem.shape_of >= 0)
+    gangs = problem.snapshot.gangs
+    return sorted([gangs[g].key for g in np.flatnonzero(waits).tolist()])
 
 
 def _shared_reasons(outcome: Outcome, explainer: Explainer, gangs: I64) -> dict[str, Reason]:

@@ -11,11 +11,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from optsched.api.wellknown import DATASETS
-from optsched.cluster.local_data import NO_REQUIRED_DATA, RequiredData
+from optsched.cluster.node_parts import NO_REQUIRED_DATA, RequiredData
 from optsched.cluster.task import TaskStatus
-from optsched.formats.codec.local_data import datasets_in
-from optsched.plugins.scores.nodeorder import NodeOrder
-from optsched.plugins.storage.data_locality import DataLocality
+from optsched.formats.codec.nodes import datasets_in
+from optsched.plugins.scores.nodeorder import DataLocality, NodeOrder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

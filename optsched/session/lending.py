@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.cluster.decisions import Evict, LevelResult, LevelStatus
+from optsched.cluster.decisions import Evict, LevelResult, LevelStatus, Sense
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import ROOT_QUEUE
 from optsched.plugins.eviction.entitled import RECLAIM
-from optsched.plugins.objectives.admission import Placed
-from optsched.plugins.objectives.weights import dominant_weights
+from optsched.plugins.extension_points import is_node_level
+from optsched.plugins.objectives.admission import Placed, Started, dominant_weights
 from optsched.plugins.ordering.fifo import NOBODY, FifoLines
 from optsched.plugins.outcome import Outcome
 from optsched.plugins.shares.lending import LEND_IDLE, find_firmness
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from optsched.cluster.decisions import Action
+    from optsched.plugins.extension_points import AnyLevel
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.decisions import Decisions
@@ -41,8 +42,20 @@ if TYPE_CHECKING:
 
 _OFF = f"proportion lends nothing: that takes {LEND_IDLE}, the action reclaim and a solver"
 
+_MOST_COMPARED = 12
+"""How many gangs of a queue may borrow so that all sets of them are compared."""
+
+_MOST_COUNTED = 256
+"""Classes of tasks of which it is counted how many fit the nodes; of more all count."""
+
+_MOST_JUDGED = 64
+"""How many of these sets are judged by every level over gangs."""
+
 LENT = "lent"
 """First word of the names of the levels over gangs that borrow."""
+
+LENT_LAST = "loans were decided last and are bounded by idle capacity"
+"""A limitation: other plans of the same values above might lend more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,18 +137,31 @@ def lend_idle(decided: Decided, search: SolveRequest | None) -> Lending | None:
         bounds = answer.bounds
     else:
         decisions, bounds = decided.decisions, tuple(0 for _ in levels)
-    fresh = Outcome(
-        problem, replace(decisions, node_of=_newly_placed(decisions, decided.decisions))
-    )
-    results, is_fixed = [], _is_use_fixed(decided)
-    fits = _fitting_classes(problem, problem.idle)
-    for level, bound in zip(levels, bounds, strict=True):
-        most = _relaxed_bound(decided, level, fits, is_fixed=is_fixed)
-        if decided.is_empty and bound is not None:
-            most = min(most, bound)
-        results.append(_result(level, level.value(fresh), most))
-    # A level at which nothing can be lent does not apply.
-    return Lending(decisions, tuple(r for r in results if r.bound))
+    return Lending(decisions, _count_loans(decided, levels, decisions, bounds))
+
+
+def separate_loans(
+    decided: Decided, levels: Sequence[AnyLevel]
+) -> tuple[Decisions, Lending | None]:
+    """Separate the decisions of a finished plan into the first stage and what it lends.
+
+    Where a queue exceeds what it deserves, the gangs that may borrow and fit its share stay in the
+    first stage; the others borrow. Of all such choices the one counts that is worth most on the
+    levels over gangs; where a queue has many such gangs, the best choice found.
+    """
+    shares = find_shares(decided.rules)
+    if shares is None or not shares.lends:
+        return decided.decisions, None
+    problem, decisions = decided.problem, decided.decisions
+    borrowed = _find_borrowing_tasks(decided, levels)
+    first = replace(decisions, node_of=np.where(borrowed, UNPLACED, decisions.node_of))
+    staged = replace(decided, decisions=first)
+    waiting = np.union1d(_find_borrowers(staged), problem.gang_of[borrowed])
+    if not len(waiting):
+        return decisions, None
+    lent = _build_levels(problem, decided.tiers, waiting)
+    results = _count_loans(staged, lent, decisions, (None,) * len(lent))
+    return first, Lending(decisions, results)
 
 
 def find_shares(rules: RuleSet) -> Proportion | None:
@@ -203,9 +229,7 @@ def _find_waiting(decided: Decided) -> I64:
     waits = (outcome.num_pending > 0) & (problem.shape_of >= 0) & (problem.queue_of >= 0)
     waits[problem.gang_of[outcome.seated]] = False
     waits &= ~decided.decisions.refused
-    for excluded in (rule.excludes(problem) for rule in decided.rules.hard):
-        if excluded is not None:
-            waits &= ~excluded
+    waits &= ~decided.rules.find_excluded_gangs(problem)
     evictions = [a for a in decided.actions if isinstance(a, Evict)]
     if evictions:
         gangs = problem.snapshot.gangs
@@ -227,6 +251,83 @@ def _find_borrowers(decided: Decided) -> I64:
     placed = set(problem.gang_of[Outcome(problem, decided.decisions).seated].tolist())
     lines = FifoLines(problem, lambda g: g in placed or g in may)
     return np.array(sorted(g for g in may if lines.ahead(g) == NOBODY), np.int64)
+
+
+def _find_borrowing_tasks(decided: Decided, levels: Sequence[AnyLevel]) -> Bool:
+    """(T,) placed tasks of the gangs that bring their queue above what it deserves."""
+    problem, decisions = decided.problem, decided.decisions
+    placed = np.maximum(decisions.node_of, decisions.nominated) >= 0
+    tasks = np.flatnonzero(placed)
+    gain = np.zeros((problem.num_gangs, len(problem.resources)), np.int64)
+    np.add.at(gain, problem.gang_of[tasks], problem.classes.request[problem.task_class[tasks]])
+    gangs = np.unique(problem.gang_of[tasks])
+    nominated = set(problem.gang_of[decisions.nominated >= 0].tolist())
+    counted = [level for level in levels if isinstance(level, Started | Placed)]
+    over_gangs = [level for level in levels if not is_node_level(level)]
+    lent = np.zeros(problem.num_gangs, np.bool_)
+    share_left = own_shares(problem) - problem.queues.allocated
+    for queue in np.unique(problem.queue_of[gangs]).tolist():
+        mine = gangs[problem.queue_of[gangs] == queue]
+        total = gain[mine].sum(axis=0)
+        if (total <= share_left[queue])[total > 0].all():
+            continue
+        snapshot = problem.snapshot
+        may = [
+            g not in nominated and not find_firmness(snapshot.gangs[g], snapshot)
+            for g in mine.tolist()
+        ]
+        able = mine[np.array(may, np.bool_)]
+        left = share_left[queue] - total + gain[able].sum(axis=0)
+        worth = {}
+        for g in able.tolist():
+            node_of = np.where(problem.gang_of == g, decisions.node_of, UNPLACED)
+            alone = Outcome(problem, replace(decisions, node_of=node_of))
+            worth[g] = tuple(level.value(alone) for level in counted)
+        order = sorted(able.tolist(), key=lambda g: snapshot.gangs[g].key)
+        order.sort(key=lambda g: worth[g], reverse=True)
+        able = np.array(order, np.int64)
+
+        def judge(kept: Bool, able: I64 = able) -> tuple[int, ...]:
+            out = lent.copy()
+            out[able[~kept]] = True
+            node_of = np.where(out[problem.gang_of], UNPLACED, decisions.node_of)
+            outcome = Outcome(problem, replace(decisions, node_of=node_of))
+            values = ((level.sense, level.value(outcome)) for level in over_gangs)
+            return tuple(value if sense is Sense.MAX else -value for sense, value in values)
+
+        kept = max(_fill_share(gain[able], [worth[g] for g in order], left), key=judge)
+        lent[able[~kept]] = True
+    found: Bool = lent[problem.gang_of] & placed
+    return found
+
+
+def _fill_share(gain: I64, worth: Sequence[tuple[int, ...]], left: I64) -> list[Bool]:
+    """(m,) sets of gangs of one queue that fit its share, those of the most worth first.
+
+    `gain` is (m, R), `worth` the value of each gang on every level, the best first, `left` (R,).
+    """
+    used = gain > 0
+
+    def take(i: int, rest: I64) -> I64 | None:
+        return rest - gain[i] if bool((gain[i] <= rest)[used[i]].all()) else None
+
+    first, rest = np.zeros(len(gain), np.bool_), left
+    for i in range(len(gain)):
+        if (less := take(i, rest)) is not None:
+            first[i], rest = True, less
+    if not len(gain) or len(gain) > _MOST_COMPARED:
+        return [first]
+    sets: list[tuple[tuple[int, ...], I64]] = [((), left)]
+    for i in range(len(gain)):
+        sets += [((*s, i), less) for s, r in sets if (less := take(i, r)) is not None]
+    table = np.array(worth, np.int64).reshape(len(gain), -1)
+    sets.sort(key=lambda each: tuple(table[list(each[0])].sum(axis=0).tolist()), reverse=True)
+    found = [first]
+    for members, _ in sets[:_MOST_JUDGED]:
+        kept = np.zeros(len(gain), np.bool_)
+        kept[list(members)] = True
+        found.append(kept)
+    return found
 
 
 def _reclaims(eviction: Evict) -> bool:
@@ -303,38 +404,108 @@ def _build_levels(problem: Problem, tiers: Tiers, gangs: I64) -> list[Placed]:
     ]
 
 
+def _count_loans(
+    decided: Decided,
+    levels: Sequence[Placed],
+    decisions: Decisions,
+    bounds: Sequence[int | None],
+) -> tuple[LevelResult, ...]:
+    """Levels of what `decisions` lend beyond the first stage; `bounds` are those of a search."""
+    problem = decided.problem
+    fresh = Outcome(
+        problem, replace(decisions, node_of=_newly_placed(decisions, decided.decisions))
+    )
+    results, is_fixed = [], _is_use_fixed(decided)
+    on_nodes = _count_fitting(problem)
+    for level, bound in zip(levels, bounds, strict=True):
+        most = _relaxed_bound(decided, level, on_nodes, is_fixed=is_fixed)
+        if decided.is_empty and bound is not None:
+            most = min(most, bound)
+        results.append(_result(level, level.value(fresh), most))
+    # A level at which nothing can be lent does not apply.
+    return tuple(r for r in results if r.bound)
+
+
 def _newly_placed(decisions: Decisions, first: Decisions) -> I64:
     """(T,) nodes of the tasks that the first stage leaves pending."""
     return np.where(first.node_of >= 0, UNPLACED, decisions.node_of)
 
 
-def _relaxed_bound(decided: Decided, level: Placed, fits: Bool, *, is_fixed: bool) -> int:
+def _relaxed_bound(decided: Decided, level: Placed, on_nodes: I64, *, is_fixed: bool) -> int:
     """The most that any plan of the same value on the levels above could lend at a level.
 
     Another plan may start other gangs first and lend to those that start here. So all gangs of the
     tier count that may borrow, and all that is idle before anything is placed. What the first stage
-    takes comes off where it is the same in every such plan: `is_fixed`. `fits` are (C,) classes
-    that some node has room for before anything is placed.
+    takes comes off where it is the same in every such plan: `is_fixed`. `on_nodes` is (C,), see
+    `_count_fitting`.
     """
-    problem, snapshot = decided.problem, decided.problem.snapshot
+    problem, snapshot, shapes = decided.problem, decided.problem.snapshot, decided.problem.shapes
     tier = problem.open_gangs[decided.tiers.of[problem.open_gangs] == level.tier]
     mine = tier[_can_exceed(problem)[problem.queue_of[tier]]]
     may = [not find_firmness(snapshot.gangs[g], snapshot) for g in mine.tolist()]
     mine = mine[np.array(may, np.bool_)]
-    counted = np.zeros(problem.num_gangs, np.bool_)
-    counted[mine] = True
-    weight = level.weight[problem.task_class]
-    tasks = counted[problem.gang_of] & fits[problem.task_class]
-    most = int(weight[tasks].sum())
     placed = decided.decisions.node_of >= 0
+    firm = 0
     if is_fixed and len(mine) == len(tier):
-        most -= int(weight[placed & counted[problem.gang_of]].sum())
+        firm = int(level.weight[problem.task_class[placed & np.isin(problem.gang_of, mine)]].sum())
+    gangs = np.bincount(problem.shape_of[mine], minlength=len(shapes.shapes))
+    startable = np.minimum(shapes.count, on_nodes[shapes.class_of])
+    total = np.zeros(len(shapes.shapes), np.int64)
+    np.add.at(total, shapes.shape_of_entry, startable)
+    # A gang whose minimum fits no idle capacity starts in no plan of as few victims.
+    gangs[total < shapes.need] = 0
+    number = np.zeros(len(problem.classes.request), np.int64)
+    np.add.at(number, shapes.class_of, startable * gangs[shapes.shape_of_entry])
+    number = np.minimum(number, on_nodes)
+    idle = np.maximum(problem.idle, 0)[problem.ready].sum(axis=0)
+    used = np.flatnonzero(number)
+    weight, request = level.weight[used], problem.classes.request[used]
+    most = int((number[used] * weight).sum())
+    for r in np.flatnonzero((request > 0).any(axis=0)).tolist():
+        most = min(most, _most_within(number[used], weight, request[:, r], int(idle[r])))
+    most -= firm
     column = problem.index(_resource_of(level.unit))
-    if column < 0 or (problem.classes.request[problem.task_class[tasks], column] <= 0).any():
-        return most
-    idle = int(np.maximum(problem.idle, 0)[problem.ready, column].sum())
-    taken = int(problem.classes.request[problem.task_class[placed], column].sum())
-    return min(most, idle - taken if is_fixed else idle)
+    if is_fixed and column >= 0 and (request[:, column] > 0).all():
+        taken = int(problem.classes.request[problem.task_class[placed], column].sum())
+        most = min(most, int(idle[column]) - taken)
+    return most
+
+
+def _count_fitting(problem: Problem) -> I64:
+    """(C,) the most tasks of each class that nodes could take before anything is placed."""
+    request = problem.classes.request
+    fits = _fitting_classes(problem, problem.idle)
+    found = np.where(fits, np.iinfo(np.int32).max, 0).astype(np.int64)
+    classes = np.flatnonzero(fits)
+    if len(classes) > _MOST_COUNTED:
+        return found
+    idle = np.maximum(problem.idle, 0)[problem.ready]
+    for c in classes.tolist():
+        asked = request[c] > 0
+        if asked.any():
+            found[c] = int((idle[:, asked] // request[c, asked]).min(axis=1).sum())
+    return found
+
+
+def _most_within(number: I64, weight: I64, request: I64, idle: int) -> int:
+    """The most weight of classes of tasks that take no more of a resource than is idle.
+
+    Tasks may be cut, so that the most weight for each unit of the resource comes first. The dual of
+    this relaxation with the ratio of the class that is cut as its price is exact in integers, and
+    a bound at any price.
+    """
+    most = int((number * weight)[request <= 0].sum())
+    used = request > 0
+    # Products of bytes, weights and numbers leave 64 bits.
+    number, weight, request = (each[used].astype(object) for each in (number, weight, request))
+    if (number * request).sum() <= idle:
+        return most + int((number * weight).sum())
+    ratio = (weight / request).astype(np.float64)
+    order = np.argsort(-ratio, kind="stable")
+    amounts = np.cumsum((number * request)[order])
+    cut = order[np.searchsorted(amounts, idle, side="right")]
+    gain = np.maximum(weight * request[cut] - weight[cut] * request, 0)
+    return most + int((weight[cut] * idle + (number * gain).sum()) // request[cut])
 
 
 def _is_use_fixed(decided: Decided) -> bool:

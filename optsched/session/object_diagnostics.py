@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from optsched.api import kinds
+from optsched.cluster.reasons import Flaw, FlawCode
 from optsched.cluster.snapshot import ROOT_QUEUE
 from optsched.plugins.wording import amount_text
 from optsched.problem.queues import queue_faults
@@ -19,48 +18,6 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Gang, Queue, Snapshot
     from optsched.cluster.topology import TopologyRequest
     from optsched.session.guarantees import Unheld
-
-
-class FlawCode(StrEnum):
-    """Why an object is told of, as the reason of its event."""
-
-    QUEUE = "InvalidQueue"
-    GUARANTEE = "GuaranteeNotHeld"
-    FLOORS = "GuaranteesContradict"
-    CEILING = "CapabilityContradicts"
-    DESERVED = "DeservedContradict"
-    HYPERNODE = "InvalidHyperNode"
-    TIER = "TierNotFound"
-    UNREAD = "TopologyNotRead"
-    BUDGET = "BudgetForbidsAll"
-    CARDS = "InvalidDeviceReport"
-    PRIORITY = "PriorityAbovePods"
-    DEVICES = "DevicesNotBound"
-
-
-READ_CODES = frozenset({FlawCode.QUEUE, FlawCode.HYPERNODE, FlawCode.CARDS})
-"""Flaws that may be of single fields, which whoever reads files has told of with their lines."""
-
-
-@dataclass(frozen=True, slots=True)
-class Flaw:
-    """One thing that is wrong.
-
-    Attributes
-    ----------
-    kind, key
-        The object: `namespace/name`, or the name alone outside of namespaces.
-    message
-        One sentence.
-    """
-
-    kind: kinds.Kind
-    key: str
-    code: FlawCode
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.key}: {self.code}: {self.message}"
 
 
 def find_flaws(

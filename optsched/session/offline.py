@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from optsched.cluster.search_progress import SolveStatus, changes_level
+from optsched.cluster.decisions import SolveStatus, changes_level
 from optsched.formats.plan import plan_document
 from optsched.formats.solve_result import (
     FileSum,
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from optsched.cluster.decisions import Certificate
-    from optsched.cluster.search_progress import Incumbent, Progress
+    from optsched.cluster.decisions import Certificate, Incumbent, Progress
     from optsched.cluster.snapshot import Snapshot
     from optsched.formats.solve_result import InstanceIdentity
     from optsched.policy.policy import Policy

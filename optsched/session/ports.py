@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from optsched.cluster.decisions import Plan
-    from optsched.cluster.search_progress import Incumbent, Progress
+    from optsched.cluster.decisions import Incumbent, Plan, Progress
     from optsched.cluster.snapshot import Snapshot
     from optsched.plugins.extension_points import Violation
 

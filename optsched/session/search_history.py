@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.cluster.decisions import LevelResult, LevelStatus
-from optsched.cluster.search_progress import Incumbent, Progress, changes_level
+from optsched.cluster.decisions import Incumbent, LevelResult, LevelStatus, Progress, changes_level
 from optsched.plugins.outcome import Outcome
 from optsched.problem.arrays import UNPLACED
 from optsched.solver.portfolio import NO_SOLVER, evaluate_greedy, is_no_worse

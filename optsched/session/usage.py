@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from optsched.cluster.amounts import total
-from optsched.cluster.usage import Usage
+from optsched.cluster.amounts import Usage, total
 from optsched.plugins.verification.world import add_into
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 The greedy plan comes first and is the incumbent. If it reaches the ideal of every level, nothing
 can be better and nothing is solved. Otherwise small problems are solved node by node, others by
-node classes and configurations; what neither can take stays with the greedy plan and says so.
+node classes and configurations, and those that are too large for both on some nodes at a time.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from optsched.problem.relations import TermKind, count_coming
 from optsched.solver.cpsat.pricing import TOO_MANY_CAPACITIES, TooManyCapacities, useful_capacity
 from optsched.solver.greedy.pipeline import ALLOCATE, BACKFILL, GreedyOptions, run_greedy
 from optsched.solver.model.encoding import Goal, encode_configurations, encode_direct
+from optsched.solver.model.neighbourhoods import Neighbourhood, choose_nodes
 from optsched.solver.model.node_masks import count_fitting_tasks, find_open_classes
 from optsched.solver.solution_check import solve_checked
 
@@ -48,13 +49,27 @@ MOST_RELAXED = 20_000
 """Pairs up to which that is done where nodes differ so much that configurations are of no use."""
 
 FEW_ROOMS = 0.25
-"""Distinct rooms, as a part of all nodes, up to which configurations come first."""
+"""Distinct idle vectors, as a part of all nodes, up to which configurations come first."""
+
+PAIRS_PER_MS = 25
+"""Pairs that a model may have for each millisecond of its budget; a larger one is not even built
+and relaxed in time."""
+
+ROUND_MS = 400
+"""Budget for which one neighbourhood is searched; a larger budget has as many more."""
+
+ROUNDS_OF_WORK = 4
+"""Neighbourhoods that are searched where no clock is read."""
 
 MOST_KEPT_MS = 50
 """Of a budget, what is kept for work outside of the engines."""
 
 NOMINATIONS = "promised room"
 GREEDY, DIRECT, CONFIGURATIONS = "greedy", "cp-sat, node by node", "cp-sat, configurations"
+NEIGHBOURHOODS = "cp-sat, some nodes at a time"
+SOME_NODES = "only some nodes were searched at a time"
+UNBOUNDED = frozenset({SOME_NODES, TOO_MANY_CAPACITIES})
+"""How searches end that have bounded nothing."""
 IDEAL = "every level at its ideal"
 NO_SOLVER = "no solver asked for"
 
@@ -174,7 +189,7 @@ def improve(
     best = _run_engines(problem, rules, goal, incumbent, (part, search))
     if best.decisions is incumbent.decisions or not _has_unproved_level(best.results):
         return best
-    return _fill_idle_capacity(problem, rules, goal, best, part.tied[0])
+    return fill_idle_capacity(problem, rules, goal, best, part.tied[0])
 
 
 def _run_engines(
@@ -187,14 +202,15 @@ def _run_engines(
     """The best answer of the engines, one after the other."""
     part, search = run
     limits, best, stopped = search.limits, incumbent, ""
-    engines = _engines(part)[: max(limits.num_engines, 1)]
+    engines = _engines(part, limits)[: max(limits.num_engines, 1)]
     sequence = None if search.watch is None else _EngineSequence(search.watch)
     for engine, quarters in zip(engines, _QUARTERS[len(engines)], strict=True):
         budget_ms = limits.budget_ms and max(_for_engines(limits.budget_ms) * quarters // 4, 1)
         share = SolveRequest(search.solver, replace(limits, budget_ms=budget_ms), sequence)
         if best is not incumbent:
             part = _exclude_final_gangs(problem, rules, goal, best)
-        best = _improve_with(engine, problem, part, (best, share))
+        improve_part = _search_neighbourhoods if engine == NEIGHBOURHOODS else _improve_with
+        best = improve_part(engine, problem, part, (best, share))
         if best.relaxed or all(limits.suffices(r.value, r.bound) for r in best.results):
             return best
         # Why the engine that sees every level has proved no more of them.
@@ -210,7 +226,7 @@ def _for_engines(budget_ms: int) -> int:
     return budget_ms - min(budget_ms // 10, MOST_KEPT_MS)
 
 
-def _fill_idle_capacity(
+def fill_idle_capacity(
     problem: Problem,
     rules: RuleSet,
     goal: tuple[Tiers, Sequence[AnyLevel]],
@@ -339,27 +355,38 @@ def _with_dependents(problem: Problem, rules: RuleSet, decisions: Decisions, fin
     return final
 
 
-def _engines(part: _OpenProblem) -> tuple[str, ...]:
+def _engines(part: _OpenProblem, limits: Limits) -> tuple[str, ...]:
     """Who solves, and who is asked where that does not prove every level.
 
     Gangs that tie nodes, and levels over domains, are for solving node by node as long as that is
     possible. Scores of nodes are only seen there; configurations prove the levels above sooner.
+    Models that the budget is too short for are searched some nodes at a time.
     """
-    pairs = count_pairs(part.problem, part.rules)
+    pairs, affordable = count_pairs(part.problem, part.rules), None
+    if limits.budget_ms is not None:
+        affordable = max(PAIRS_PER_MS * limits.budget_ms, MOST_DIRECT)
+    if pairs > min(MOST_RELAXED, affordable or MOST_RELAXED):
+        distinct = _count_idle_vectors(part.problem)
+        priced = distinct * len(find_open_classes(part.problem))
+        if affordable is not None and priced > affordable:
+            return (NEIGHBOURHOODS,)
+        is_priced_first = distinct <= FEW_ROOMS * part.problem.num_nodes
+        engines = CONFIGURATIONS, NEIGHBOURHOODS
+        return engines if is_priced_first else engines[::-1]
     if part.tied[0].any():
         return (DIRECT,) if pairs <= MOST_DIRECT else (CONFIGURATIONS,)
     near = any(is_domain_level(level) for level in part.goal.levels)
     if pairs <= (MOST_DIRECT if near else BEST_DIRECT):
         return DIRECT, CONFIGURATIONS
-    if pairs <= MOST_RELAXED and not _has_few_idle_vectors(part.problem):
+    if _count_idle_vectors(part.problem) > FEW_ROOMS * part.problem.num_nodes:
         return DIRECT, CONFIGURATIONS
-    return (CONFIGURATIONS, DIRECT) if pairs <= MOST_DIRECT else (CONFIGURATIONS,)
+    return CONFIGURATIONS, DIRECT if pairs <= MOST_DIRECT else NEIGHBOURHOODS
 
 
-def _has_few_idle_vectors(problem: Problem) -> bool:
-    """Whether many nodes have the same idle resources, as far as pending tasks can use them."""
+def _count_idle_vectors(problem: Problem) -> int:
+    """How many different idle resources nodes have, as far as pending tasks can use them."""
     useful = useful_capacity(problem.idle, problem.classes.request)
-    return len(np.unique(useful, axis=0)) <= FEW_ROOMS * problem.num_nodes
+    return len(np.unique(useful, axis=0))
 
 
 def _improve_with(
@@ -371,11 +398,13 @@ def _improve_with(
     try:
         encoding, relaxed = _encode(engine, part)
     except TooManyCapacities:
-        return replace(incumbent, stopped=TOO_MANY_CAPACITIES)
+        return _search_neighbourhoods(NEIGHBOURHOODS, problem, part, run)
     on_step = None
     if search.watch is not None:
         on_step = _SolverProgress(problem, levels, incumbent, (encoding, relaxed), search.watch)
     solved = solve_checked(search.solver, encoding.model, search.limits, on_step)
+    if solved.stopped == TOO_MANY_CAPACITIES:
+        return _search_neighbourhoods(NEIGHBOURHOODS, problem, part, run)
     last = next((u for u in reversed(solved.updates) if u.solution is not None), None)
     decisions = incumbent.decisions
     if last is not None:
@@ -383,6 +412,50 @@ def _improve_with(
     return _compare_with_incumbent(
         problem, levels, incumbent, decisions, (solved, encoding, engine, relaxed)
     )
+
+
+def _search_neighbourhoods(
+    engine: str, problem: Problem, part: _OpenProblem, run: tuple[Answer, SolveRequest]
+) -> Answer:
+    """What searches of some nodes at a time make of an incumbent; each begins with the best plan.
+
+    What a search proves holds for its own nodes alone, so bounds stay as they are.
+    """
+    best, search = run
+    limits, levels = search.limits, part.goal.levels
+    rounds = ROUNDS_OF_WORK
+    if limits.budget_ms is None:
+        limits = replace(limits, deterministic=limits.deterministic / rounds)
+    else:
+        rounds = max(round(limits.budget_ms / ROUND_MS), 1)
+        limits = replace(limits, budget_ms=limits.budget_ms // rounds)
+    stopped, most = TOO_MANY_CAPACITIES, None
+    for number in range(rounds):
+        open_problem, decisions, goal = _without_tied_gangs(part)
+        if most is None:
+            most = count_fitting_tasks(open_problem, part.rules)
+        nodes = choose_nodes(open_problem, goal.tiers, decisions, most, number, limits.seed)
+        if not nodes.any():
+            break
+        stopped = SOME_NODES
+        neighbourhood = Neighbourhood(nodes, most)
+        encoding = encode_direct(open_problem, part.rules, goal, decisions, neighbourhood)
+        on_step = None
+        if search.watch is not None:
+            on_step = _SolverProgress(problem, levels, best, (encoding, (engine,)), search.watch)
+        solved = solve_checked(search.solver, encoding.model, limits, on_step)
+        last = next((u for u in reversed(solved.updates) if u.solution is not None), None)
+        if last is None:
+            continue
+        found = evaluate_greedy(problem, encoding.decode(last, best.decisions), levels, "")
+        values, known = ([r.value for r in a.results] for a in (found, best))
+        if values == known or not is_no_worse(levels, values, known):
+            continue
+        # A bound holds for all plans that are no worse on the levels above; this one is.
+        results = tuple(map(_keep_better_bound, found.results, best.results))
+        best = replace(best, decisions=found.decisions, results=results, engine=engine)
+        part, most = _exclude_final_gangs(problem, part.rules, (goal.tiers, levels), best), None
+    return replace(best, stopped=stopped)
 
 
 class _SolverProgress:
@@ -436,14 +509,20 @@ class _SolverProgress:
 
 
 def _encode(engine: str, part: _OpenProblem) -> tuple[Encoding, tuple[str, ...]]:
-    problem, rules, goal, decisions = part.problem, part.rules, part.goal, part.decisions
     if engine == DIRECT:
-        return encode_direct(problem, rules, goal, decisions), part.left_out
-    tied, names = part.tied
-    if tied.any():
-        problem, decisions, goal = _exclude_gangs(problem, decisions, goal, tied)
-    encoding = encode_configurations(problem, rules, goal, decisions)
-    return encoding, (*part.left_out, *names)
+        encoding = encode_direct(part.problem, part.rules, part.goal, part.decisions)
+        return encoding, part.left_out
+    problem, decisions, goal = _without_tied_gangs(part)
+    relaxed = (*part.left_out, *part.tied[1])
+    return encode_configurations(problem, part.rules, goal, decisions), relaxed
+
+
+def _without_tied_gangs(part: _OpenProblem) -> tuple[Problem, Decisions, Goal]:
+    """Problem, incumbent and goal without the gangs that only a model of all nodes can place."""
+    tied = part.tied[0]
+    if not tied.any():
+        return part.problem, part.decisions, part.goal
+    return _exclude_gangs(part.problem, part.decisions, part.goal, tied)
 
 
 def _exclude_gangs(

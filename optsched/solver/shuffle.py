@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.decisions import Evict
-from optsched.cluster.eviction import with_terminating
+from optsched.cluster.relocation import with_terminating
 from optsched.cluster.snapshot import Gang, GangPhase
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.eviction.moves import SHUFFLE, Mover, is_due, left_broken

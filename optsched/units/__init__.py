@@ -29,6 +29,7 @@ from optsched.units.quantity import (
 from optsched.units.resources import (
     CPU,
     EPHEMERAL_STORAGE,
+    GPU,
     HUGEPAGES_PREFIX,
     MEMORY,
     PODS,
@@ -49,6 +50,7 @@ from optsched.units.unit_errors import FieldError, UnitError
 __all__ = [
     "CPU",
     "EPHEMERAL_STORAGE",
+    "GPU",
     "HUGEPAGES_PREFIX",
     "MAX_BASE",
     "MAX_GPUS_ON_NODE",

@@ -23,6 +23,7 @@ from optsched.units.quantity import (
 from optsched.units.unit_errors import FieldError
 
 CPU: Final = "cpu"
+GPU: Final = "nvidia.com/gpu"
 MEMORY: Final = "memory"
 EPHEMERAL_STORAGE: Final = "ephemeral-storage"
 STORAGE: Final = "storage"

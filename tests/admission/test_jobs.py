@@ -566,6 +566,15 @@ def test_the_event_of_the_guides_becomes_the_one_of_the_api():
     assert spec["tasks"][0]["policies"][0]["events"] == ["Unknown", "PodFailed"]
 
 
+def test_an_mpi_job_of_a_master_alone_is_let_in_with_a_warning():
+    response = made("/jobs/mutate", job(task("master", replicas=1), plugins={"mpi": []}))
+    assert response.allowed
+    assert response.warnings == (
+        "The specified mpi worker task was not found: spec.plugins[mpi] looks for a task worker; "
+        "tasks are master; name one with --worker",
+    )
+
+
 def test_a_priority_class_that_is_not_there_is_worth_a_warning():
     response = made("/jobs/mutate", job(priorityClassName="high"))
     assert response.problems == ()

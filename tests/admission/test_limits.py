@@ -21,14 +21,14 @@ from optsched.admission.limits import (
     MAX_FLOWS,
     MAX_MEMBERS,
     MAX_TASKS,
-    MAX_VALUES,
-    MAX_VALUES_OF_REVIEW,
-    count_values,
 )
 from optsched.admission.review import (
+    MAX_VALUES,
+    MAX_VALUES_OF_REVIEW,
     Response,
     TemplateVerdict,
     TooLarge,
+    count_values,
     encode_response,
     read_body,
     read_fields,

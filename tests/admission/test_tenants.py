@@ -12,8 +12,7 @@ import pytest
 from optsched.admission.review import AccessQuestion, ObjectQuestion, PodsQuestion
 from optsched.admission.world import Settings, StaticWorld
 from optsched.api.kinds import POD_GROUP, QUEUE, SCHEDULING_POD_GROUPS, Ref
-from optsched.api.submitters import Subject, format_submitters, parse_submitters
-from optsched.api.wellknown import SUBMITTER
+from optsched.api.wellknown import SUBMITTER, Subject, format_submitters, parse_submitters
 from tests.admission.kit import NAMESPACE, ask, job, patched, queue, task, world
 
 QUEUE_KEY = "scheduling.volcano.sh/queue-name"

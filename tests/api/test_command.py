@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from optsched.api.command import parse_command
+from optsched.api.job import parse_command
 from optsched.api.meta import OwnerReference
 
 

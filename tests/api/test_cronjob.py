@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from optsched.api.cronjob import ActiveJob, ConcurrencyPolicy, parse_cronjob
+from optsched.api.jobflow import ActiveJob, ConcurrencyPolicy, parse_cronjob
 
 
 def test_every_field_of_a_full_cronjob():

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pickle
 
-from optsched.api.errors import FieldError, InvalidObject
+from optsched.api.fields import FieldError, InvalidObject
 
 ERRORS = (
     FieldError("spec.weight", 70000, "is out of range: write 1 to 65535"),

@@ -7,12 +7,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from optsched.api import kinds
-from optsched.api.crds import POD_GROUP_SCHEMA, QUEUE_SCHEMA
-from optsched.api.fields import Fields
+from optsched.api.crds import schema_of, unknown_fields
+from optsched.api.fields import Fields, Schema, count, record, text
 from optsched.api.podgroup import parse_podgroup
 from optsched.api.queue import parse_queue
-from optsched.api.schema import Schema, count, record, text
-from optsched.api.unknown import unknown_fields
 
 if TYPE_CHECKING:
     from optsched.units import FieldError
@@ -45,7 +43,7 @@ def near(schema: Schema) -> st.SearchStrategy[Any]:
 
 
 @patiently
-@given(near(QUEUE_SCHEMA))
+@given(near(schema_of(kinds.QUEUE)))
 def test_any_queue_is_read_or_complained_about(obj: Any):
     named = obj | {"metadata": {"name": "a"}} if isinstance(obj, dict) else obj
     found, errors = parse_queue(named)
@@ -55,7 +53,7 @@ def test_any_queue_is_read_or_complained_about(obj: Any):
 
 
 @patiently
-@given(near(POD_GROUP_SCHEMA), ANYTHING)
+@given(near(schema_of(kinds.POD_GROUP)), ANYTHING)
 def test_any_podgroup_is_read_or_complained_about(obj: Any, metadata: Any):
     odd = obj | {"metadata": metadata} if isinstance(obj, dict) else obj
     found, errors = parse_podgroup(odd)

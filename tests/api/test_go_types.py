@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.api.crds import CUSTOM_KINDS, custom_resource_definition
-from optsched.api.schema import MAX_INT32
+from optsched.api.fields import MAX_INT32
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from optsched.api.schema import Schema
+    from optsched.api.fields import Schema
 
 FOLDER = Path(__file__).parent / "go_types"
 VERSIONS = ("v1.12.1", "v1.14.0")

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from optsched.api.fields import LabelCondition, LabelSelector
 from optsched.api.hypernode import (
     HyperNode,
     HyperNodeCondition,
@@ -11,7 +12,6 @@ from optsched.api.hypernode import (
     MemberType,
     parse_hypernode,
 )
-from optsched.api.selectors import LabelCondition, LabelSelector
 
 
 def hypernode(spec: Any, status: Any = None) -> HyperNode:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from optsched.api.jobtemplate import parse_jobtemplate
+from optsched.api.jobflow import parse_jobtemplate
 
 
 def test_a_template_is_read_and_kept_as_it_stands():

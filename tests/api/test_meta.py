@@ -7,7 +7,7 @@ import pytest
 from optsched.api.meta import ObjectMeta, OwnerReference, parse_meta
 
 if TYPE_CHECKING:
-    from optsched.api.errors import FieldError
+    from optsched.api.fields import FieldError
 
 FULL = {
     "name": "job-worker-0",

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from optsched.api.nodeshard import parse_nodeshard
+from optsched.api.hypernode import parse_nodeshard
 
 
 def test_every_field_of_a_full_shard():

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from optsched.api.numatopology import (
+from optsched.api.hypernode import (
     CpuPlace,
     NumaResource,
     PodAllocation,

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from optsched.api.fields import LabelCondition, LabelSelector
 from optsched.api.podgroup import (
     NetworkTopology,
     PodGroup,
@@ -13,7 +14,6 @@ from optsched.api.podgroup import (
     TopologyMode,
     parse_podgroup,
 )
-from optsched.api.selectors import LabelCondition, LabelSelector
 
 
 def group(spec: Any = None, status: Any = None) -> PodGroup:

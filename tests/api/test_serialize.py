@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from optsched.api.crds import POD_GROUP_SCHEMA, QUEUE_SCHEMA
+from optsched.api import kinds
+from optsched.api.crds import schema_of
 from optsched.api.podgroup import PodGroupCondition, PodGroupPhase, parse_podgroup
 from optsched.api.queue import QueueCounts, QueueState, parse_queue
 from optsched.api.serialize import podgroup_status_patch, queue_state_patch, queue_status_patch
@@ -90,7 +91,7 @@ def test_only_fields_of_the_schema_are_written():
     group = podgroup_status_patch(
         PodGroupPhase.PENDING, [CONDITION], running=0, succeeded=0, failed=0
     )
-    status = POD_GROUP_SCHEMA["properties"]["status"]["properties"]
+    status = schema_of(kinds.POD_GROUP)["properties"]["status"]["properties"]
     assert group["status"].keys() == status.keys()
     assert (
         group["status"]["conditions"][0].keys()
@@ -100,4 +101,4 @@ def test_only_fields_of_the_schema_are_written():
         queue_status_patch({}, QueueCounts())["status"]
         | queue_state_patch(QueueState.OPEN)["status"]
     )
-    assert queue.keys() <= QUEUE_SCHEMA["properties"]["status"]["properties"].keys()
+    assert queue.keys() <= schema_of(kinds.QUEUE)["properties"]["status"]["properties"].keys()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from optsched.api import kinds
-from optsched.api.unknown import unknown_fields
+from optsched.api.crds import unknown_fields
 
 
 def strangers(kind: kinds.Kind, obj: Any) -> dict[str, str]:

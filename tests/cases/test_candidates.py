@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from optsched.policy.policy import Policy
     from optsched.session.session import Report
 
-LIMITS = Limits(budget_ms=None, num_workers=1, deterministic=2.0)
+WORK = 2.0
+"""What a session may spend on each level, in CP-SAT's deterministic seconds."""
 
 
 def snapshot_of(name: str) -> Snapshot:
@@ -33,10 +34,11 @@ def policy_of(model: str) -> Policy:
     return load_policy(model, lambda path: path.read_text())
 
 
-def decide(name: str, model: str, *, solver: bool = True) -> Report:
+def decide(name: str, model: str, *, solver: bool = True, work: float = WORK) -> Report:
     if not solver:
         return run_session(snapshot_of(name), without_solver(policy_of(model)), SessionContext())
-    around = SessionContext(solver=InProcess(), limits=LIMITS)
+    limits = Limits(budget_ms=None, num_workers=1, deterministic=work)
+    around = SessionContext(solver=InProcess(), limits=limits)
     return run_session(snapshot_of(name), policy_of(model), around)
 
 

@@ -74,6 +74,101 @@ def test_where_nothing_differs_that_is_said() -> None:
     assert lines[-1] == "against volcano-compatible: nothing differs"
 
 
+STARVED = """\
+apiVersion: optsched.io/v1alpha1
+kind: Trace
+name: starved
+nodes:
+- {name: gpu, count: 4, allocatable: {cpu: 64, memory: 512Gi, nvidia.com/gpu: 8}}
+queues:
+- {name: train, weight: 4}
+- {name: dev, weight: 1}
+jobs:
+- {name: train/r, at: 0s, duration: 10h, queue: train, tasks: 3, request: {nvidia.com/gpu: 8}}
+- {name: train/big, at: 5m, duration: 1h, queue: train, tasks: 2, request: {nvidia.com/gpu: 8}}
+- {name: "train/[/b]", at: 6m, duration: 1h, queue: train, tasks: 2, request: {nvidia.com/gpu: 8}}
+"""
+
+
+def test_reasons_of_what_did_not_finish_are_named(tmp_path: Path) -> None:
+    trace, out, page = tmp_path / "starved.yaml", tmp_path / "out", tmp_path / "page.html"
+    trace.write_text(STARVED)
+    result = here(trace, "--until", "7h", "--out", out, "--report", page)
+    assert result.exit_code == 0, result.output
+    lines = [line for line in result.stdout.splitlines() if " unfinished: " in line]
+    for model in ("volcano-compatible", "shortest-remaining"):
+        [waiting, running] = [line for line in lines if line.startswith(model)]
+        assert waiting.startswith(f"{model}: 2 jobs unfinished: NotEnoughResources, as train/big: ")
+        assert running == (
+            f"{model}: 1 job unfinished: Running, as train/r: runs at the end of the replay"
+        )
+    cells = json.loads((out / "comparison.json").read_text())["cells"]
+    for cell in cells:
+        [waiting, _] = cell["result"]["unfinished_reasons"]
+        assert waiting["gangs"] == 2
+        assert waiting["waited_ms"] == cell["result"]["ended_at_ms"] - 5 * 60_000
+        assert waiting["message"] in page.read_text("utf-8")
+
+
+def test_reasons_of_kept_results_without_any_are_left_out(tmp_path: Path) -> None:
+    trace, out = tmp_path / "starved.yaml", tmp_path / "out"
+    trace.write_text(STARVED)
+    assert here(trace, "--until", "7h", "--out", out).exit_code == 0
+    for path in (out / "cells").iterdir():
+        kept = json.loads(path.read_text())
+        del kept["unfinished_reasons"]
+        path.write_text(json.dumps(kept))
+    result = here(trace, "--until", "7h", "--out", out)
+    assert "4 of 4" not in result.stderr
+    assert " unfinished: " not in result.stdout
+    assert result.exit_code == 0
+
+
+EMPTY_TRACES = {
+    "philly": "[]",
+    "acme": "job_id,user,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration\n",
+    "helios": "job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,"
+    "duration\n",
+    "gavel": "",
+    "openb": "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,"
+    "deletion_time,scheduled_time\n",
+}
+_NO_JOB = "there is no job in it to play"
+ONE_NODE = """\
+apiVersion: v1
+kind: Node
+metadata: {name: n}
+status: {allocatable: {cpu: 8, memory: 8Gi, nvidia.com/gpu: 8, pods: 110}}
+"""
+
+
+@pytest.mark.parametrize("trace_format", EMPTY_TRACES)
+@pytest.mark.parametrize("command", ["simulate", "compare"])
+def test_a_trace_without_jobs_is_bad_input(tmp_path: Path, command: str, trace_format: str) -> None:
+    trace, nodes = tmp_path / f"empty.{trace_format}", tmp_path / "nodes.yaml"
+    trace.write_text(EMPTY_TRACES[trace_format])
+    (tmp_path / "simulation_throughputs.json").write_text('{"v100": {}}')
+    (tmp_path / "openb_node_list_gpu_node.csv").write_text(
+        "sn,cpu_milli,memory_mib,gpu,model\nn,64000,262144,8,V100M16\n"
+    )
+    nodes.write_text(ONE_NODE)
+    more = ("--model", "crater", "--workers", "0") if command == "compare" else ()
+    asked = (command, trace, "--format", trace_format, "--nodes", nodes, *more)
+    result = CliRunner().invoke(main, [*map(str, asked)])
+    assert (result.exit_code, result.stdout) == (2, "")
+    is_table = trace_format == "openb"
+    said = "there is no row in this table that can be read" if is_table else _NO_JOB
+    assert result.stderr == f"{trace}: {said}\n"
+
+
+def test_manifests_without_jobs_are_bad_input(tmp_path: Path) -> None:
+    nodes = tmp_path / "nodes.yaml"
+    nodes.write_text(ONE_NODE)
+    result = CliRunner().invoke(main, ["simulate", str(nodes)])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"{nodes}: there is no job in it to play\n"
+
+
 def test_what_was_played_is_kept_and_not_played_again(tmp_path: Path, monkeypatch) -> None:
     first = here(SMALL, "--out", tmp_path, "-o", "json")
     assert first.exit_code == 0, first.output

@@ -140,6 +140,25 @@ def test_pods_that_were_made_after_all_are_no_reason(full: FakeCluster) -> None:
     assert f"Reason:    NotEnoughResources: {MESSAGE}" in explain("train").stdout.splitlines()
 
 
+@pytest.mark.parametrize(
+    ("flags", "position"), [((), "2 of 2"), (("--tenant-priority-class", "high"), "1 of 2")]
+)
+def test_a_podgroup_counts_at_most_as_its_pods(
+    full: FakeCluster, flags: tuple[str, ...], position: str
+) -> None:
+    waits(full, "first", 1)
+    waits(full, "train", 2)
+    head = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+    full.put({**head, "metadata": {"name": "high"}, "value": 1000})
+    name = "train-train-uid"
+    full.objects[Ref(POD_GROUP, CONTEXT, name)]["spec"]["priorityClassName"] = "high"
+    mark = {"scheduling.k8s.io/group-name": name}
+    for i in range(3):
+        full.put(pod(f"train-{i}", namespace=CONTEXT, annotations=mark))
+    lines = explain("train", *flags).stdout.splitlines()
+    assert any(line.startswith(f"Position:  {position}") for line in lines), lines
+
+
 def test_what_is_not_there(full: FakeCluster) -> None:
     assert full.objects
     assert explain("nobody").exit_code == 3

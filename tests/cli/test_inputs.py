@@ -295,6 +295,17 @@ def test_strict_decides_nothing_where_something_is_left_out(tmp_path: Path) -> N
     assert run("solve", path, *SMALL, "--strict").exit_code == 0
 
 
+def test_strict_says_first_that_nothing_is_decided(tmp_path: Path) -> None:
+    path = tmp_path / "twice.yaml"
+    path.write_text(NODE + JOB + "---\n" + NODE)
+    lines = run("solve", path, *SMALL, "--strict").stderr.splitlines()
+    assert (
+        lines[0] == f"{path}: nothing is decided: --strict refuses 1 mistake or object. Without it:"
+    )
+    assert lines[1].endswith("is there more than once; the last one counts")
+    assert len(lines) == 2
+
+
 def test_half_a_gpu_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "half.yaml"
     path.write_text(NODE + JOB.replace("cpu: 1}", "nvidia.com/gpu: 500m}"))
@@ -302,3 +313,14 @@ def test_half_a_gpu_is_an_error(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert "[nvidia.com/gpu]: " in result.stderr
     assert "is no whole number of GPUs" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["solve", "simulate"])
+@pytest.mark.parametrize(
+    ("given", "shown"), [("/dev/null", "/dev/null"), ("-", "the standard input")]
+)
+def test_errors_name_inputs_as_they_were_given(command: str, given: str, shown: str):
+    ran = CliRunner().invoke(main, [command, given], input="")
+    assert ran.exit_code == 2
+    assert f"{shown}: nothing to schedule" in ran.output
+    assert "optsched-" not in ran.output

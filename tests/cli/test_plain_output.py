@@ -49,7 +49,7 @@ ALLOWED: Final = {
     ("study/fgd/__main__.py", "sys.stdout"),
     ("study/fgd/__main__.py", "sys.stderr"),
 }
-DUMPS: Final = {"formats/snapshots/provenance.py", "units/plaintext.py", "units/unit_errors.py"}
+DUMPS: Final = {"formats/snapshots/instance_files.py", "units/plaintext.py", "units/unit_errors.py"}
 """Where JSON is written with `ensure_ascii=False`: a hash, `write_json`, and parts of messages."""
 
 

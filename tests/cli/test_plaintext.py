@@ -8,8 +8,8 @@ import logging
 import pytest
 from rich.table import Table
 
-from optsched.api.events import EventType
 from optsched.api.kinds import POD, Ref
+from optsched.api.meta import EventType
 from optsched.cli.base.console import PlainConsole, echo
 from optsched.cli.services.log_options import PlainFormatter
 from optsched.kube.runtime.events import Note, build_event

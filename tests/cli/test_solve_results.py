@@ -18,7 +18,7 @@ from optsched.cli.base.output_files import KeepError, check_writable, keep_text
 from optsched.cli.main import main
 from optsched.cli.offline import solve_model as solving
 from optsched.cli.offline.progress_display import progress_text
-from optsched.cluster.search_progress import Progress
+from optsched.cluster.decisions import Progress
 from optsched.formats.solve_result import SolveResult, checksum, read_result
 from tests.support.disk import full
 

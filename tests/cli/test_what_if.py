@@ -11,7 +11,7 @@ import pytest
 from optsched.api.kinds import CONFIG_MAP, JOB, POD, Ref
 from optsched.kube.client.errors import Forbidden
 from tests.cli.clusters import CONTEXT, FakeCluster, cluster, optsched, values
-from tests.formats.objects import node
+from tests.formats.objects import group, node, pod
 from tests.formats.objects import queue as bare_queue
 
 if TYPE_CHECKING:
@@ -156,6 +156,44 @@ def test_the_cluster_s_own_policy_counts_unless_another_is_named(live: FakeClust
     named = json.loads(what_if(*asked, "--model", "volcano-default", input=manifest()).stdout)
     assert named["policy"] == "volcano-default"
     assert own != "volcano-default"
+
+
+@pytest.mark.parametrize(
+    ("flags", "shielded"), [((), False), (("--tenant-priority-class", "high"), True)]
+)
+def test_a_podgroup_of_a_cluster_counts_at_most_as_its_pods(
+    live: FakeCluster, flags: tuple[str, ...], shielded: bool
+) -> None:
+    text = (
+        'actions: "enqueue, allocate, preempt"\ntiers:\n- plugins:\n'
+        "  - name: priority\n  - name: gang\n  - name: predicates\n"
+    )
+    where = {"name": "volcano-scheduler-configmap", "namespace": "volcano-system"}
+    policy = {"volcano-scheduler.conf": text}
+    live.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": where, "data": policy})
+    head = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+    live.put({**head, "metadata": {"name": "high"}, "value": 1000})
+    resources = {"requests": {"cpu": "8"}}
+    containers = [{"name": "c", "resources": resources}]
+    spec = {"schedulerName": "volcano", "nodeName": "n1", "containers": containers}
+    member = {"scheduling.k8s.io/group-name": "claims"}
+    spec["priority"] = 7
+    member["volcano.sh/preemptable"] = "true"
+    busy = pod("busy", spec, {"phase": "Running"}, namespace=CONTEXT, annotations=member)
+    live.put(busy)
+    claiming = {"priorityClassName": "high", "queue": "default"}
+    live.put({**group("claims", claiming, namespace=CONTEXT), "status": {"phase": "Running"}})
+    mine = {"scheduling.k8s.io/group-name": "new"}
+    waiting = {"priority": 500, "containers": containers}
+    added = (
+        {**head, "metadata": {"name": "middle"}, "value": 500},
+        group("new", {"minMember": 1, "priorityClassName": "middle"}, namespace=CONTEXT),
+        pod("new-0", waiting, namespace=CONTEXT, annotations=mine),
+    )
+    asked = "\n---\n".join(map(json.dumps, added))
+    result = what_if("-f", "-", "-o", "json", *flags, input=asked)
+    [entry] = [e for e in json.loads(result.stdout)["asked"] if e["name"].endswith("/new")]
+    assert bool(entry["evictions"]) is not shielded, result.output
 
 
 def test_the_namespace_is_the_file_s_or_the_option_s(live: FakeCluster) -> None:

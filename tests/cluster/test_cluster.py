@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from optsched.cluster.selectors import Taint, TaintEffect
 from optsched.cluster.snapshot import UNSCHEDULABLE_TAINT, Gang, Node, Queue, Snapshot
-from optsched.cluster.task import Taint, TaintEffect
 
 
 def test_snapshots_find_things_by_name() -> None:

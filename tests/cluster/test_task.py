@@ -9,20 +9,25 @@ import pytest
 
 from optsched.cluster.dra_devices import DeviceNeed
 from optsched.cluster.gpu_shares import GpuShareRequest
-from optsched.cluster.local_data import RequiredData
-from optsched.cluster.numa import NumaNeed
-from optsched.cluster.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
+from optsched.cluster.node_parts import NumaNeed, RequiredData
+from optsched.cluster.selectors import (
+    LabelSelector,
+    NodeSelector,
+    NodeTerm,
+    Operator,
+    Requirement,
+    Taint,
+    TaintEffect,
+    Toleration,
+)
 from optsched.cluster.task import (
     DeviceRequest,
     HostPort,
     PodTerm,
     SpreadTerm,
-    Taint,
-    TaintEffect,
     Task,
     TaskShape,
     TaskStatus,
-    Toleration,
 )
 
 NO_SCHEDULE, NO_EXECUTE = TaintEffect.NO_SCHEDULE, TaintEffect.NO_EXECUTE

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optsched.cluster.usage import Usage
+from optsched.cluster.amounts import Usage
 
 HOUR = 3_600_000
 amounts = st.dictionaries(

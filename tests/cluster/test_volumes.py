@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optsched.cluster.selectors import NodeSelector, NodeTerm, Operator, Requirement
-from optsched.cluster.snapshot import Claim
-from optsched.cluster.volumes import Volume, VolumeAssignment, VolumeRequest, assign_volumes
+from optsched.cluster.snapshot import Claim, Volume
+from optsched.cluster.volumes import VolumeAssignment, VolumeRequest, assign_volumes
 
 NAMES = ("a", "b", "c", "d")
 

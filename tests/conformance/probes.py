@@ -247,7 +247,7 @@ class Asked:
     def allows(self, node: str) -> bool:
         n, task_class = self._node(node), self._class()
         fixed = static_mask(self._problem, self._rules.masking, task_class)
-        live = self.faces.live_mask(task_class)
+        live = self.faces.fits(-1, task_class, later=False)
         return all(mask is None or bool(mask[n]) for mask in (fixed, live))
 
 

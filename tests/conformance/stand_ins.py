@@ -70,11 +70,8 @@ class _Held(Greedy):
         self._now = np.bincount(self._running.node_of, minlength=problem.num_nodes)
         self._later = self._now.copy()
 
-    def live_mask(self, task_class: int) -> Bool:
-        return self._now == 0
-
-    def later_mask(self, task_class: int) -> Bool:
-        return self._later == 0
+    def fits(self, gang: int, task_class: int, *, later: bool) -> Bool:
+        return (self._later if later else self._now) == 0
 
     def record_eviction(self, victim: int, sign: int) -> None:
         self._later[self._running.node_of[victim]] -= sign

@@ -15,8 +15,7 @@ from optsched.api.kinds import (
     QUEUE,
     Ref,
 )
-from optsched.api.submitters import Subject, format_submitters, parse_submitters
-from optsched.api.wellknown import SUBMITTER
+from optsched.api.wellknown import SUBMITTER, Subject, format_submitters, parse_submitters
 from optsched.controllers.cronjob import CronJobs
 from optsched.controllers.jobflow import JOB_FLOWS
 from optsched.controllers.podgroup import Options, PodGroups

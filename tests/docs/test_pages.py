@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,7 +27,24 @@ def test_the_index_lists_every_page() -> None:
     index = ROOT / "docs" / "README.md"
     linked = {(index.parent / link).resolve() for link in links(index)}
     assert {p for p in index.parent.glob("*.md") if p not in linked} == {index}
+    decisions = ROOT / "docs" / "decisions"
+    assert [page.name for page in sorted(decisions.glob("*.md"))] == [
+        *links(decisions / "README.md"),
+        "README.md",
+    ]
     assert index in {ROOT / link for link in links(ROOT / "README.md")}
+
+
+def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sphinx", "-q", "-n", "-W", "--keep-going"]
+    built = subprocess.run(
+        [*command, "-c", str(ROOT / ".ci" / "site"), str(ROOT), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (built.returncode, built.stderr) == (0, "")
+    assert "Preemption" in (tmp_path / "searchindex.js").read_text("utf-8")
 
 
 @pytest.mark.parametrize(

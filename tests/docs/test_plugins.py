@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from optsched.plugin import View
 from optsched.plugins.custom.isolation import OWN_FACES
-from optsched.plugins.external.outside import Verb
+from optsched.plugins.external.extender import Verb
 from optsched.policy.load import parse_policy
 from tests.support.pages import ROOT, fences
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -81,7 +82,9 @@ def test_every_option_of_snapshot_has_a_row() -> None:
 def metrics() -> Metrics:
     """Metrics in which everything has happened once."""
     found = Metrics()
-    found.session(decide(HALF, LARGE), POLICY, 0.1)
+    report = decide(HALF, LARGE)
+    trace = replace(report.trace, num_cut_searches={"search": 1})
+    found.session(replace(report, trace=trace), POLICY, 0.1)
     found.add_wasted_time(1.0)
     found.pods.bound(0.1)
     found.pods.not_bound("Conflict")

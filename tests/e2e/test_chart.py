@@ -17,6 +17,7 @@ from optsched.cli.main import main
 from optsched.local.assets import HELM, AssetsError, require
 from optsched.local.processes import run
 from optsched.policy.load import load_policy
+from tests.support.api import until
 from tests.support.shared import ROOT, shared
 
 if TYPE_CHECKING:
@@ -367,6 +368,48 @@ def test_webhook_and_scheduler_agree_on_what_tenants_may_claim(helm: Helm) -> No
     for name in ("volcano-admission", "volcano-scheduler"):
         args = chosen[name]["containers"][0]["args"]
         assert [arg for arg in args if "priority-class" in arg or "device" in arg] == wanted
+
+
+def test_requests_of_components_do_not_queue_with_those_of_tenants(helm: Helm) -> None:
+    objects = helm.objects("--set", "custom.admission_enable=false")
+    for name, level in (
+        ("volcano-requests", "workload-high"),
+        ("volcano-leases", "leader-election"),
+    ):
+        spec = the(objects, "FlowSchema", name)["spec"]
+        assert spec["priorityLevelConfiguration"]["name"] == level
+        assert spec["distinguisherMethod"] == {"type": "ByUser"}
+        (rule,) = spec["rules"]
+        accounts = {subject["serviceAccount"]["name"] for subject in rule["subjects"]}
+        assert accounts == {NAMES["scheduler"], NAMES["controller"]}
+        spaces = {subject["serviceAccount"]["namespace"] for subject in rule["subjects"]}
+        assert spaces == {"volcano-system"}
+    off = helm.objects("--set", "custom.api_priority_enable=false")
+    assert not any(obj["kind"] == "FlowSchema" for obj in off)
+
+
+def test_the_api_server_knows_the_levels_of_our_requests(
+    helm: Helm, control_plane: ControlPlane
+) -> None:
+    kubectl = control_plane.kubectl
+    made = [obj for obj in helm.objects() if obj["kind"] == "FlowSchema"]
+    names = [obj["metadata"]["name"] for obj in made]
+    manifest = json.dumps({"apiVersion": "v1", "kind": "List", "items": made})
+
+    def are_known() -> bool:
+        items = json.loads(kubectl("get", "flowschemas", *names, "-o", "json"))["items"]
+        return [
+            condition["status"]
+            for obj in items
+            for condition in obj.get("status", {}).get("conditions", ())
+            if condition["type"] == "Dangling"
+        ] == ["False", "False"]
+
+    try:
+        kubectl("apply", "--server-side", "-f", "-", input=manifest)
+        until(are_known, "the levels of both FlowSchemas are known", 30.0)
+    finally:
+        kubectl("delete", "--ignore-not-found", "-f", "-", input=manifest)
 
 
 def grants(objects: list[Raw]) -> set[tuple[str, str, str]]:

@@ -10,10 +10,8 @@ import pytest
 import yaml
 
 from optsched.api import kinds
-from optsched.api.cronjob import parse_cronjob
 from optsched.api.job import parse_job
-from optsched.api.jobflow import parse_jobflow
-from optsched.api.jobtemplate import parse_jobtemplate
+from optsched.api.jobflow import parse_cronjob, parse_jobflow, parse_jobtemplate
 from optsched.api.podgroup import PodGroupCondition, PodGroupPhase, parse_podgroup
 from optsched.api.queue import QueueCounts, parse_queue
 from optsched.api.serialize import podgroup_status_patch, queue_status_patch

@@ -12,7 +12,7 @@ from tests.support.live import QUEUES
 from tests.support.users import begin, reach, settle
 
 if TYPE_CHECKING:
-    from optsched.cluster.usage import Usage
+    from optsched.cluster.amounts import Usage
     from tests.support.live import Site
 
 pytestmark = pytest.mark.e2e

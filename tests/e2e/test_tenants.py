@@ -15,8 +15,7 @@ import yaml
 
 from optsched.api import kinds
 from optsched.api.kinds import collection_path, object_path
-from optsched.api.submitters import parse_submitters
-from optsched.api.wellknown import SUBMITTER
+from optsched.api.wellknown import SUBMITTER, parse_submitters
 from optsched.local.files import shipped
 from tests.support.api import Refused, until
 from tests.support.live import Controllers

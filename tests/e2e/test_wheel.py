@@ -17,7 +17,6 @@ pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
 FOLDERS = {"optsched": "optsched", "models": "optsched/models", "deploy": "optsched/deploy"}
 TOOLS = (
-    "optsched/deploy/crds/render.py",
     "optsched/deploy/manifests/render.py",
     "optsched/deploy/helm/",
     "optsched/deploy/samples/",

@@ -12,19 +12,12 @@ from optsched.admission.resource_groups import GroupsError, read_resource_groups
 from optsched.admission.review import MalformedReview, encode_response, read_body
 from optsched.admission.services import SERVICES, review
 from optsched.admission.world import Settings
-from optsched.api.colocation import parse_colocation
-from optsched.api.command import parse_command
-from optsched.api.cronjob import parse_cronjob
-from optsched.api.hypernode import parse_hypernode
-from optsched.api.job import parse_job
-from optsched.api.jobflow import parse_jobflow
-from optsched.api.jobtemplate import parse_jobtemplate
-from optsched.api.nodeshard import parse_nodeshard
-from optsched.api.numatopology import parse_numatopology
-from optsched.api.podgroup import parse_podgroup
+from optsched.api.hypernode import parse_hypernode, parse_nodeshard, parse_numatopology
+from optsched.api.job import parse_command, parse_job
+from optsched.api.jobflow import parse_cronjob, parse_jobflow, parse_jobtemplate
+from optsched.api.podgroup import parse_podgroup, parse_scheduling_group
 from optsched.api.priorityclass import parse_priority_class
 from optsched.api.queue import parse_queue
-from optsched.api.schedulinggroup import parse_scheduling_group
 from optsched.cluster.cel import CelError, Unsupported, compile_selector
 from optsched.cluster.dra_devices import DeviceId, PooledDevice
 from optsched.cluster.relocation import read_moves
@@ -32,10 +25,10 @@ from optsched.controllers.hypernode import ConfigError, read_sources
 from optsched.controllers.job.observed_job import read_mark
 from optsched.controllers.job.plugins.flags import read_flags
 from optsched.controllers.ufm import UfmError, read_links
-from optsched.formats.codec.disruption_budgets import parse_budget
+from optsched.formats.codec.gpu_shares import parse_device_table
 from optsched.formats.codec.nodes import parse_node
 from optsched.formats.codec.numatopologies import parse_numa
-from optsched.formats.codec.partition_tables import parse_device_table
+from optsched.formats.codec.pod_limits import parse_budget, parse_quota
 from optsched.formats.codec.pods.reader import DecodeOptions, PodDecoder
 from optsched.formats.codec.queues import read_usage
 from optsched.formats.codec.resource_claims import (
@@ -43,7 +36,6 @@ from optsched.formats.codec.resource_claims import (
     parse_device_class,
     parse_slice,
 )
-from optsched.formats.codec.resource_quotas import parse_quota
 from optsched.formats.codec.volumes import parse_csi_node
 from optsched.formats.extender_protocol import Verb, read_refusals, read_reply
 from optsched.formats.files.diagnostics import InstanceError
@@ -54,8 +46,8 @@ from optsched.formats.snapshots.instance_files import read_instance
 from optsched.formats.solve_result import parse_result, read_result
 from optsched.formats.traces.gavel import read_gavel
 from optsched.formats.traces.helios import read_acme, read_helios
-from optsched.formats.traces.jobs import GPU, equal_nodes
-from optsched.formats.traces.openb import read_openb_trace
+from optsched.formats.traces.jobs import equal_nodes
+from optsched.formats.traces.openb_cluster import read_openb_trace
 from optsched.formats.traces.pai import read_pai
 from optsched.formats.traces.philly import read_philly
 from optsched.formats.traces.trace_file import read_trace_file
@@ -65,6 +57,7 @@ from optsched.study.instances.instance_catalogue import read_catalogue
 from optsched.study.packing.vbp import parse_vbp
 from optsched.study.reassignment.roadef import parse_reassignment
 from optsched.units import (
+    GPU,
     QuantityError,
     parse_amount,
     parse_duration_ns,
@@ -369,7 +362,7 @@ GROUPS: Final = {
 CSI_NODE: Final = objects.csi_node("n", csi=3)
 EIGHT: Final = equal_nodes(2, {GPU: 8})
 API: Final = (
-    *(parse_colocation, parse_command, parse_cronjob, parse_hypernode, parse_job, parse_jobflow),
+    *(parse_command, parse_cronjob, parse_hypernode, parse_job, parse_jobflow),
     *(parse_jobtemplate, parse_nodeshard, parse_numatopology, parse_podgroup, parse_queue),
     *(parse_priority_class, parse_scheduling_group, parse_budget, parse_device_claim),
     *(parse_device_class, parse_slice, parse_node, parse_numa, parse_quota, parse_csi_node),

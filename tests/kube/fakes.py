@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from optsched.api.kinds import POD
-from optsched.formats.snapshots.object_index import READ_KINDS
+from optsched.formats.snapshots.cluster_objects import READ_KINDS
 from optsched.kube.client.errors import AlreadyExists, Conflict, KubeError, NotFound
 from optsched.kube.client.interfaces import Page, Ref
 from optsched.kube.client.selection import EVERYTHING, Selection

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from optsched.api.events import EventType
 from optsched.api.kinds import EVENT, JOB, POD, POD_GROUP, QUEUE
+from optsched.api.meta import EventType
 from optsched.controllers.job import status as status_module
 from optsched.controllers.job.controller import job_controller
 from optsched.controllers.job.reconcile import Options as JobOptions

@@ -46,7 +46,7 @@ def main() -> int:
             tally.open += part.open
             tally.clusters += part.clusters
             tally.cpu_s += part.cpu_s
-            if tally.clusters % (_TOLD * _CHUNK) == 0:
+            if part.clusters and tally.clusters % (_TOLD * _CHUNK) == 0:
                 print(f"{tally.clusters} clusters, {tally.cpu_s:.0f} CPU s", flush=True)
             for case, finding in part.found:
                 tally.found.append((case, finding))

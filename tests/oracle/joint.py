@@ -255,7 +255,7 @@ def _summed(parts: Iterable[Mapping[str, int]]) -> Amounts:
 # --- shares --------------------------------------------------------------------------------------
 
 
-def _proportion_shares(inst: Instance) -> dict[str, dict[str, float]]:  # noqa: C901
+def _proportion_shares(inst: Instance) -> dict[str, dict[str, float]]:
     """What queues deserve by weight, level by level of the tree (proportion.md)."""
     found: dict[str, dict[str, float]] = {}
 
@@ -570,7 +570,7 @@ class Joint:
         running = [(g, p) for g in self.inst.gangs.values() for p in g.running]
         return [*running, *((None, p) for p in self.inst.foreign)]
 
-    def _apart(self, key: str, nodes: Sequence[str]) -> None:  # noqa: C901
+    def _apart(self, key: str, nodes: Sequence[str]) -> None:
         """Anti-affinity within one domain."""
         inst, model = self.inst, self.model
         here: dict[int, cp_model.IntVar] = {}

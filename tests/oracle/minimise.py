@@ -26,7 +26,7 @@ def minimised(cluster: Cluster, still: Callable[[Cluster], bool]) -> Cluster:
     return best
 
 
-def _smaller(cluster: Cluster) -> Iterator[Cluster]:  # noqa: C901
+def _smaller(cluster: Cluster) -> Iterator[Cluster]:
     for i, made in reversed(list(enumerate(cluster.objects))):
         if made["kind"] == "Queue" and _is_used(cluster, made["metadata"]["name"]):
             continue

@@ -12,7 +12,7 @@ from optsched.cluster.decisions import Allocate, Sense
 from optsched.formats.snapshots.assembly import assemble
 from optsched.policy.load import is_shipped, load_policy
 from optsched.policy.policy import SolverKind
-from optsched.session.lending import find_shares, without_lending
+from optsched.session.lending import LENT, find_shares, without_lending
 from optsched.session.session import SessionContext, judge_actions, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from optsched.cluster.decisions import Action, Plan
     from optsched.cluster.snapshot import Snapshot
     from optsched.policy.policy import Policy
-    from optsched.session.session import Report
+    from optsched.session.session import Judgement, Report
     from tests.oracle.manifests import Cluster
 
 MODELS = Path(__file__).parent / "models"
@@ -81,7 +81,8 @@ class Worth:
         """Judge actions without the gangs that can only start on loans.
 
         Sessions count loans on a level of their own. Of all smallest sets of gangs without which
-        every queue keeps to its share, the one that leaves the best plan is left out.
+        every queue keeps to its share, the one that leaves the best plan is left out, unless the
+        judge of the sessions finds a better choice.
         """
         worth = cls.with_loans(snapshot, policy, actions)
         shares = find_shares(policy.rules)
@@ -96,15 +97,30 @@ class Worth:
                 if not (each := cls.with_loans(snapshot, firm, _without(actions, lent))).violations
             ]
             if found:
-                return _best(found)
+                return _best([*found, cls.as_judged(snapshot, policy, actions).without_loans()])
         return worth
+
+    def without_loans(self) -> Worth:
+        """The same without the levels of loans."""
+        kept = tuple(each for each in self.levels if not each[0].startswith(LENT))
+        return replace(self, levels=kept)
 
     @classmethod
     def with_loans(cls, snapshot: Snapshot, policy: Policy, actions: Sequence[Action]) -> Worth:
         """Judge actions; gangs that borrow count like all others."""
+        violations = tuple(str(v) for v in judge_actions(snapshot, policy, actions).violations)
+        firm = replace(policy, rules=without_lending(policy.rules))
+        return cls(_values(judge_actions(snapshot, firm, actions)), violations)
+
+    @classmethod
+    def as_judged(cls, snapshot: Snapshot, policy: Policy, actions: Sequence[Action]) -> Worth:
+        """Judge actions as users do, who let the session tell loans from the rest."""
         judged = judge_actions(snapshot, policy, actions)
-        levels = tuple((r.name, r.sense is Sense.MAX, r.value) for r in judged.levels)
-        return cls(levels, tuple(str(v) for v in judged.violations))
+        return cls(_values(judged), tuple(str(v) for v in judged.violations))
+
+
+def _values(judged: Judgement) -> tuple[tuple[str, bool, int], ...]:
+    return tuple((r.name, r.sense is Sense.MAX, r.value) for r in judged.levels)
 
 
 def _without(actions: Sequence[Action], gangs: Sequence[str]) -> list[Action]:
@@ -126,6 +142,7 @@ class Difference:
     level: str
     better: int
     worse: int
+    is_max: bool
 
     def __str__(self) -> str:
         return f"level {self.level}: {self.better} against {self.worse}"
@@ -137,7 +154,7 @@ def first_loss(plan: Worth, other: Worth) -> Difference | None:
         if mine == theirs:
             continue
         if (theirs > mine) == is_max:
-            return Difference(name, theirs, mine)
+            return Difference(name, theirs, mine, is_max)
         return None
     return None
 

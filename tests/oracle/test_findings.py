@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from optsched.cluster.decisions import Allocate, Evict, Nominate
-from optsched.cluster.eviction import with_terminating
-from optsched.plugins.objectives.weights import dominant_weights
+from optsched.cluster.relocation import with_terminating
+from optsched.plugins.objectives.admission import dominant_weights
 from optsched.problem.compile import compile_problem
-from optsched.session.session import judge_actions
-from tests.oracle.chains import check_calm
+from optsched.session.session import SessionContext, judge_actions, run_session
+from optsched.study.generators.mixed_clusters import MixedCluster
+from tests.oracle.chains import check_calm, check_history
 from tests.oracle.checks import check_session
-from tests.oracle.manifests import Cluster, Manifest
+from tests.oracle.manifests import GPU, Cluster, Manifest
 from tests.oracle.proofs import check_proof
 from tests.oracle.runner import Case
 from tests.oracle.sessions import decide, policy_of, snapshot_of
@@ -214,3 +215,86 @@ def test_a_victim_that_serves_the_next_gang_is_evicted_for_that_one(model: str):
     assert list(check_session(cluster, model)) == []
     plan = decide(snapshot_of(cluster), policy_of(model)).plan
     assert len([a for a in plan.actions if isinstance(a, Evict)]) == 4
+
+
+@pytest.mark.parametrize(
+    ("number", "model"),
+    [
+        # The refused plan was repaired to one that was worse than the pipeline's. What a gang
+        # preempts in its own queue was needed for its claim on another.
+        (835, "capacity-hierarchical"),
+        # Gangs placed without evictions lost their nodes in the round with evictions, and gangs
+        # for which pods left passed them in a FIFO queue.
+        (338, "max-throughput"),
+    ],
+)
+def test_evictions_for_some_gangs_refuse_no_others(number: int, model: str):
+    assert list(check_session(Case(8104, number).draw(), model)) == []
+
+
+def test_victims_of_less_important_gangs_may_help_a_preemptor():
+    """Its own fewest victims were a bound, though another gang could reclaim with fewer in all."""
+    assert list(check_proof(Case(8104, 998).draw(), "min-fragmentation")) == []
+
+
+def test_what_leaves_a_queue_counts_for_the_claims_of_its_other_gangs():
+    """A gang needed no node of its victims: an earlier gang's claim held their queue to its due."""
+    cluster = MixedCluster(num_nodes=20, num_pods=80, num_shapes=20, fill=0.84, seed=4)
+    report = decide(cluster.snapshot(), policy_of("volcano-default"))
+    assert report.trace.violations == ()
+    assert any(isinstance(a, Evict) for a in report.plan.actions)
+
+
+def test_lenders_return_what_they_hold_for_certain():
+    """A lender was above its due only with gangs that were placed otherwise afterwards."""
+    cluster = MixedCluster(22, 72, 20, 4, 2, fill=0.908084694727612, seed=7000088)
+    report = decide(cluster.snapshot(), policy_of("capacity-hierarchical"))
+    assert report.trace.violations == ()
+    assert any(isinstance(a, Evict) for a in report.plan.actions)
+
+
+def test_a_claim_binds_only_for_lenders_outside_its_queue():
+    """What a department is due counts against other departments, not between its teams."""
+    cluster = Cluster()
+    cluster.priority_class("high", 10)
+    due = {"d0": 5, "d0-0": 5, "d0-1": 1, "d1": 1, "d1-0": 1}
+    for name, gpus in due.items():
+        parent = {"parent": name.partition("-")[0]} if "-" in name else {}
+        cluster.queue(name, deserved={GPU: str(gpus)}, **parent)
+    gangs = {
+        name: cluster.gang(name, queue, 1, ("", 0))
+        for name, queue in (("own", "d0-0"), ("team", "d0-1"), ("far", "d1-0"))
+    }
+    for i, (first, second) in enumerate(
+        [("team", "team"), ("own", ""), ("own", ""), ("own", ""), ("team", ""), ("far", "")]
+    ):
+        cluster.node(f"n{i}", {"cpu": 8, GPU: 2})
+        for k, name in enumerate((first, second)):
+            cluster.pod(gangs.get(name), f"{name or 'foreign'}-{i}{k}", {"cpu": 1, GPU: 1}, f"n{i}")
+    wants = cluster.gang("wants", "d0-0", 1, ("high", 10))
+    cluster.pod(wants, "wants-0", {"cpu": 1, GPU: 2})
+    assert list(check_session(cluster, "capacity-hierarchical")) == []
+    # Without a solver gangs have pods evicted one after the other, and never jointly.
+    report = run_session(snapshot_of(cluster), policy_of("capacity-hierarchical"), SessionContext())
+    victims = {a.task for a in report.plan.actions if isinstance(a, Evict)}
+    assert victims == {"ml/team-00", "ml/team-01"}
+
+
+def test_victims_that_nobody_needs_any_more_stay():
+    """Victims for a quota; a gang that the quota had counted was then not placed."""
+    cluster = Case(8108, 369).draw()
+    assert list(check_session(cluster, "min-fragmentation")) == []
+    plan = decide(snapshot_of(cluster), policy_of("min-fragmentation")).plan
+    assert len([a for a in plan.actions if isinstance(a, Evict)]) == 4
+
+
+def test_shares_of_gpus_do_not_move_when_a_pod_leaves():
+    """The GPUs of pods without an annotation were guessed again without the victims."""
+    cluster = Case(8108, 1847).draw()
+    assert list(check_history(cluster, "gpus-shared")) == []
+
+
+@pytest.mark.parametrize("number", [85, 464])
+def test_a_queue_with_loans_may_gain_no_gang(number: int):
+    """The judge of plans with loans ended with an error where a queue gained nothing."""
+    assert list(check_session(Case(8106, number).draw(), "volcano-default")) == []

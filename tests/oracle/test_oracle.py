@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from random import Random
 
-from optsched.cluster.decisions import Allocate, Certificate, Evict, Nominate, Plan
+import pytest
+
+from optsched.cluster.decisions import (
+    Allocate,
+    Certificate,
+    Evict,
+    LevelResult,
+    LevelStatus,
+    Nominate,
+    Plan,
+    Sense,
+)
+from optsched.solver.cpsat.process import InProcess
+from optsched.study.generators.mixed_clusters import MixedCluster
 from tests.oracle.chains import carry_out
 from tests.oracle.checks import check_session
 from tests.oracle.clusters import FAMILIES, draw_cluster
+from tests.oracle.live import OPEN, beyond_bound, check_live
 from tests.oracle.manifests import Cluster
 from tests.oracle.metamorphic import split
 from tests.oracle.minimise import minimised
@@ -27,6 +41,32 @@ def test_nothing_is_found():
         for case, finding in tally.found
     ]
     assert not found, "\n".join(found)
+
+
+def test_live_sessions_are_checked():
+    """Nothing is found on a small cluster, and a bound that is too tight is."""
+    snapshot, policy = MixedCluster(8, 24, 8, 2, 1, seed=3).snapshot(), policy_of("crater")
+    assert [
+        kind for kind, _ in check_live(snapshot, policy, InProcess(), 100) if kind != OPEN
+    ] == []
+    level = LevelResult("admission", "cpu", Sense.MAX, 5, 7, LevelStatus.FEASIBLE)
+    mine, other = (Worth((("admission", True, value),), ()) for value in (5, 8))
+    certificate = Certificate((level,), "greedy", 0.0, "")
+    assert "bound 7" in beyond_bound(certificate, mine, other)
+    assert not beyond_bound(certificate, other, mine)
+
+
+@pytest.mark.parametrize("number", [74, 81, 111, 125])
+def test_a_plan_with_loans_is_worth_what_its_certificate_says(number: int):
+    """Loans are no admission, and of the gangs of a queue the right ones borrow."""
+    snapshot, policy = snapshot_of(draw_cluster("queues", 78, number)), policy_of("volcano-default")
+    plan = decide(snapshot, policy).plan
+    told = [(level.name, level.value) for level in plan.certificate.levels]
+    assert any(name.startswith("lent") and value for name, value in told)
+    judged = Worth.as_judged(snapshot, policy, plan.actions)
+    assert [(name, value) for name, _, value in judged.levels] == told
+    assert judged.violations == ()
+    assert first_loss(judged, Worth.of(snapshot, policy, plan.actions)) is None
 
 
 class TestTheJointModel:

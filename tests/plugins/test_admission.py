@@ -7,10 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from optsched.cluster.relocation import with_terminating
 from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.task import TaskShape
-from optsched.plugins.objectives.admission import admission_levels, task_levels
-from optsched.plugins.objectives.weights import PPB, dominant_weights
+from optsched.plugins.objectives.admission import (
+    PPB,
+    admission_levels,
+    dominant_weights,
+    task_levels,
+)
 from optsched.plugins.outcome import Outcome
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.shares.shortfall import Shortfall
@@ -104,6 +109,28 @@ def test_values_are_counted_from_the_decisions() -> None:
         ("admission, priority 1", 2000),
         ("tasks, priority 1", 4000),
     ]
+
+
+def test_a_gang_that_is_evicted_whole_gains_no_task_by_starting_again() -> None:
+    """It ran with one task of two; the other one starts on the node that both could use."""
+    two = gang("evicted", ("w", 2, shape(2)), least=1)
+    evicted = replace(two, tasks=(running(two.tasks[0], "n0"), two.tasks[1]))
+    grows = replace(
+        gang("grows", ("w", 2, shape(1)), least=1),
+        phase=GangPhase.RUNNING,
+    )
+    grows = replace(grows, tasks=(running(grows.tasks[0], "n0"), grows.tasks[1]))
+    snapshot = cluster([node("n0", 3), node("n1", 2)], [evicted, grows])
+    bench = Bench.of(with_terminating(snapshot, {"ns/evicted-w-0"}), RuleSet.of())
+    again = Outcome(bench.problem, bench.decisions({"ns/evicted-w-1": "n1"}))
+    more = Outcome(bench.problem, bench.decisions({"ns/grows-w-1": "n1"}))
+    [level] = bench.levels
+    assert level.name == "tasks, priority 0"
+    assert (level.value(again), level.value(more), level.ideal(bench.problem)) == (0, 1000, 1000)
+    # The solver prefers the gang that grows, though the other task is larger.
+    start = bench.decisions({"ns/evicted-w-1": "n1"})
+    [result] = bench.improved(start).results
+    assert (result.value, result.bound) == (1000, 1000)
 
 
 def test_by_weight_there_is_one_level_and_priority_multiplies() -> None:

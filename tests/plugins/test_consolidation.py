@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.cluster.decisions import Evict, Nominate
-from optsched.cluster.selectors import LabelSelector
+from optsched.cluster.selectors import LabelSelector, Taint, TaintEffect
 from optsched.cluster.snapshot import Budget, Gang, GangPhase, Queue
-from optsched.cluster.task import Taint, TaintEffect
-from optsched.plugins.eviction.conformance import Conformance
-from optsched.plugins.eviction.consolidation import CONSOLIDATE, Consolidation
 from optsched.plugins.eviction.entitled import Entitled
+from optsched.plugins.eviction.moves import CONSOLIDATE, Consolidation
+from optsched.plugins.eviction.victims import Conformance
 from optsched.plugins.gangs.gang import Gang as GangRule
-from optsched.plugins.nodes.node_affinity import NodeAffinity
-from optsched.plugins.nodes.taints import Taints
+from optsched.plugins.nodes.node_filters import NodeAffinity, Taints
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.shares.capability import Capability
 from optsched.plugins.verification.verify import verify_actions

@@ -7,6 +7,7 @@ here as soon as a plugin brings it; where it looks at one field of tasks only, `
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import replace
 from itertools import takewhile
 from typing import TYPE_CHECKING
@@ -21,8 +22,7 @@ from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.devices.deviceshare import DeviceShare
 from optsched.plugins.devices.gpu_shares import is_shared
-from optsched.plugins.external.extender import Extender
-from optsched.plugins.external.outside import Question, Reply, Verb
+from optsched.plugins.external.extender import Extender, Question, Reply, Verb
 from optsched.plugins.ledger import Ledger
 from optsched.plugins.objectives.levels import LEVELS, build_levels
 from optsched.plugins.outcome import Outcome
@@ -37,7 +37,7 @@ from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions
 from optsched.problem.tiers import priority_tiers
 from optsched.session.decompile import pending_of
-from optsched.session.session import without_gangs
+from optsched.session.session_input import without_gangs
 from optsched.solver.greedy.plugins import GreedyPlugins
 from optsched.solver.model.node_masks import allowed_nodes
 from tests.support.contests import CONSTRAINTS, contests
@@ -172,14 +172,13 @@ def now(bench: Bench) -> Decisions:
 
 @own_rules
 def test_it_has_a_page_of_mathematics(rule: Rule) -> None:
-    module = type(rule).__module__.rpartition(".")[2]
-    page = PAGES / f"{module}.md"
-    assert page.is_file(), (
-        f"rule {rule.name} ({type(rule).__module__}) has no page: write models/formulation/"
-        f"{page.name} and list it in models/formulation/README.md"
-    )
+    module = type(rule).__module__
+    named = re.findall(r"models/formulation/(\w+)\.md", sys.modules[module].__doc__ or "")
+    assert named, f"rule {rule.name} ({module}): its module names no page of models/formulation/"
     index = (PAGES / "README.md").read_text("utf-8")
-    assert f"[{module}]({page.name})" in index, f"models/formulation/README.md lacks {page.name}"
+    for page in named:
+        assert (PAGES / f"{page}.md").is_file(), f"write models/formulation/{page}.md"
+        assert f"[{page}]({page}.md)" in index, f"models/formulation/README.md lacks {page}.md"
 
 
 @every_rule
@@ -226,7 +225,7 @@ class Walk:
         if self._faces.max_tasks(self._ledger.queue_of[gang], task_class) < 1:
             return False
         fits = (self._idle >= self._problem.classes.request[task_class]).all(axis=1)
-        live = self._faces.live_mask(task_class)
+        live = self._faces.fits(-1, task_class, later=False)
         fits &= self._allowed[task_class] & (True if live is None else live)
         if not fits.any():
             return False
@@ -249,7 +248,7 @@ class Walk:
     def _state(self) -> object:
         classes = range(len(self._problem.classes.shapes))
         queues = range(len(self._problem.queues.names))
-        masks = [self._faces.live_mask(c) for c in classes]
+        masks = [self._faces.fits(-1, c, later=False) for c in classes]
         gangs = self._problem.open_gangs.tolist()
         return (
             [self._faces.max_tasks(q, c) for q in queues for c in classes],

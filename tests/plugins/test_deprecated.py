@@ -69,6 +69,32 @@ def test_old_names_of_the_greedy_pipeline(old: str, new: str) -> None:
     assert getattr(made(), new)() == old
 
 
+def test_old_masks_are_one_method() -> None:
+    with pytest.warns(DeprecationWarning, match="Old.live_mask is deprecated: name it fits"):
+
+        class Old(Greedy):
+            def live_mask(self, task_class: int) -> Bool | None:
+                return np.array([True, True, False]) if task_class else None
+
+            def later_mask(self, task_class: int) -> Bool:
+                return np.array([False, True, True])
+
+            def open_nodes(self, gang: int, task_class: int) -> Bool:
+                return np.array([gang > 1, True, True])
+
+    def fits(gang: int, task_class: int, *, later: bool) -> list[bool] | None:
+        nodes = Old().fits(gang, task_class, later=later)
+        return None if nodes is None else nodes.tolist()
+
+    assert Old.fits_later
+    assert fits(-1, 0, later=False) is None
+    assert fits(-1, 1, later=False) == [True, True, False]
+    assert fits(-1, 0, later=True) == [False, True, True]
+    assert fits(0, 0, later=False) == [False, True, True]
+    assert fits(0, 1, later=False) == [False, True, False]
+    assert fits(2, 1, later=False) == [True, True, False]
+
+
 def test_a_rule_with_the_new_name_is_not_warned_about() -> None:
     class New(Rule):
         name = "new"

@@ -168,8 +168,10 @@ def test_a_search_ends_and_its_result_is_kept() -> None:
     steps = Steps(10 * STEPS_OF_SEARCH)
     assert allocate_devices(asks, free, steps) is None
     assert steps.left == 9 * STEPS_OF_SEARCH
+    assert steps.num_cut == {"search": 1}
     assert allocate_devices(asks, free, steps) is None
     assert steps.left == 9 * STEPS_OF_SEARCH
+    assert steps.num_cut == {"search": 2}
 
 
 @pytest.mark.parametrize(("num_wants", "is_served"), [(5, True), (6, False)])
@@ -180,6 +182,7 @@ def test_a_constraint_costs_as_many_steps_as_it_has_requests(
     steps = Steps(STEPS_OF_SEARCH)
     assert (allocate_devices(asks, free, steps) is not None) is is_served
     assert STEPS_OF_SEARCH - steps.left < 30
+    assert not steps.num_cut
 
 
 def test_nodes_with_the_same_devices_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,6 +213,7 @@ def test_searches_of_a_session_end_together() -> None:
     tired = Steps(2)
     assert allocate_devices(asks, free, tired) is None
     assert tired.left == 0
+    assert tired.num_cut == {"session": 1}
     # A later session finds what this one did not.
     found = allocate_devices(asks, free, Steps(STEPS_OF_SEARCH))
     assert found is not None
@@ -273,22 +277,26 @@ def test_a_claim_says_that_searches_have_ended(monkeypatch: pytest.MonkeyPatch) 
     report = run_session(snapshot, POLICY, SessionContext())
     said = str(report.plan.pending["ns/pod:dear"])
     assert "the searches of this session have ended, a later one goes on" in said
+    assert report.trace.num_cut_searches["session"] > 0
     monkeypatch.undo()
     assert set(run_session(snapshot, POLICY, SessionContext()).plan.binds) == {"ns/dear"}
 
 
 @pytest.mark.parametrize(
-    ("claim", "why"),
+    ("claim", "why", "limits"),
     [
         (
             many_alternatives(),
             f"leaves {8**9} choices, its alternatives multiplied: at most {MOST_CHOICES}",
+            set(),
         ),
-        (many_bonds(), "had too few devices free: 4 of class"),
-        (many_selectors(), "too many or too long ones wait at one time"),
+        (many_bonds(), "had too few devices free: 4 of class", set()),
+        (many_selectors(), "too many or too long ones wait at one time", {"selectors"}),
     ],
 )
-def test_a_dear_claim_waits_and_others_start(claim: dict[str, Any], why: str) -> None:
+def test_a_dear_claim_waits_and_others_start(
+    claim: dict[str, Any], why: str, limits: set[str]
+) -> None:
     pods = [pod("dear", claiming("dear")), pod("p", claiming("plain"))]
     for surroundings in (SessionContext(), solving()):
         snapshot = assemble([*cluster(), claim, device_claim("plain"), *pods]).snapshot
@@ -296,3 +304,11 @@ def test_a_dear_claim_waits_and_others_start(claim: dict[str, Any], why: str) ->
         assert report.trace.violations == ()
         assert set(report.plan.binds) == {"ns/p"}
         assert why in str(report.plan.pending["ns/pod:dear"])
+        assert report.trace.num_cut_searches.keys() == limits
+        lines = [x for x in report.plan.certificate.limitations if "cut by limits" in x]
+        assert len(lines) == bool(limits)
+        for limit in limits:
+            number = report.trace.num_cut_searches[limit]
+            assert number > 0
+            assert f"{number} by {limit}" in lines[0]
+            assert not report.plan.certificate.is_proved

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optsched.plugins.ordering.durations import KEPT_BITS, lengths_ms, rounded
+from optsched.plugins.ordering.gang_order import KEPT_BITS, lengths_ms, rounded
 from optsched.problem.compile import compile_problem
 from tests.support.small import cluster, gang, node, shape
 

@@ -8,23 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.cluster.reasons import ReasonCode
-from optsched.cluster.selectors import LabelSelector, Operator, Requirement
+from optsched.cluster.selectors import LabelSelector, Operator, Requirement, Taint, TaintEffect
 from optsched.cluster.snapshot import GangPhase, Queue
-from optsched.cluster.task import (
-    DeviceRequest,
-    HostPort,
-    PodTerm,
-    SpreadTerm,
-    Taint,
-    TaintEffect,
-    TaskStatus,
-)
+from optsched.cluster.task import DeviceRequest, HostPort, PodTerm, SpreadTerm, TaskStatus
 from optsched.plugins.gangs.gang import Gang as GangRule
-from optsched.plugins.nodes.host_ports import HostPorts
-from optsched.plugins.nodes.node_affinity import NodeAffinity
-from optsched.plugins.nodes.taints import Taints
+from optsched.plugins.nodes.node_filters import HostPorts, NodeAffinity, Taints
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.scores.binpack import Binpack
+from optsched.plugins.scores.packing import Binpack
 from optsched.plugins.shares.capability import Capability
 from optsched.plugins.topology.pod_affinity import PodAffinity
 from optsched.plugins.topology.spread import Spread

@@ -12,9 +12,9 @@ from optsched.cluster.decisions import Evict
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.snapshot import Gang as GangObject
 from optsched.cluster.snapshot import GangPhase, Queue
+from optsched.plugins.gangs.enqueueing import Overcommit
 from optsched.plugins.gangs.gang import Gang
-from optsched.plugins.gangs.overcommit import Overcommit
-from optsched.plugins.ordering.priority import Priority
+from optsched.plugins.ordering.gang_order import Priority
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.shares.capacity import Capacity
 from optsched.plugins.shares.drf import Drf

@@ -10,7 +10,7 @@ import pytest
 
 from optsched.cluster.decisions import LevelStatus
 from optsched.plugins.gangs.gang import Gang
-from optsched.plugins.ordering.finish_time_fair import FinishTimeFair, ratios
+from optsched.plugins.ordering.gang_order import FinishTimeFair, ratios
 from optsched.plugins.ruleset import RuleSet
 from optsched.problem.compile import compile_problem
 from tests.support.effort import num_examples

@@ -23,7 +23,7 @@ from optsched.plugins.devices.fragmentation import (
     typical,
 )
 from optsched.plugins.gangs.gang import Gang
-from optsched.plugins.nodes.node_affinity import NodeAffinity
+from optsched.plugins.nodes.node_filters import NodeAffinity
 from optsched.plugins.outcome import Outcome
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.scores.nodeorder import NodeOrder

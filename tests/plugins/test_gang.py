@@ -11,7 +11,7 @@ from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.gangs.gang import Gang as GangRule
 from optsched.plugins.gangs.gang import excess_resources
-from optsched.plugins.ordering.priority import Priority
+from optsched.plugins.ordering.gang_order import Priority
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.shares.drf import Drf
 from tests.support.engines import Bench, binds, placed_by_gang

@@ -15,24 +15,19 @@ import pytest
 from ortools.sat.python import cp_model
 
 from optsched.cluster.reasons import ReasonCode
-from optsched.cluster.selectors import LabelSelector, Operator, Requirement
-from optsched.cluster.snapshot import GangPhase, Node, Queue
-from optsched.cluster.task import (
-    DeviceRequest,
-    HostPort,
-    PodTerm,
+from optsched.cluster.selectors import (
+    LabelSelector,
+    Operator,
+    Requirement,
     Taint,
     TaintEffect,
-    Task,
-    TaskShape,
-    TaskStatus,
     Toleration,
 )
+from optsched.cluster.snapshot import GangPhase, Node, Queue
+from optsched.cluster.task import DeviceRequest, HostPort, PodTerm, Task, TaskShape, TaskStatus
+from optsched.plugins.gangs.enqueueing import Overcommit
 from optsched.plugins.gangs.gang import Gang as GangRule
-from optsched.plugins.gangs.overcommit import Overcommit
-from optsched.plugins.nodes.host_ports import HostPorts
-from optsched.plugins.nodes.node_affinity import NodeAffinity
-from optsched.plugins.nodes.taints import Taints
+from optsched.plugins.nodes.node_filters import HostPorts, NodeAffinity, Taints
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.shares.capability import Capability
 from optsched.plugins.shares.guarantee import Guarantee

@@ -15,7 +15,7 @@ from optsched.plugins.gangs.gang import Gang as GangRule
 from optsched.plugins.objectives.levels import LEVELS, NodeScore, build_levels
 from optsched.plugins.outcome import Outcome
 from optsched.plugins.ruleset import ActiveRule, RuleSet
-from optsched.plugins.scores.binpack import Binpack
+from optsched.plugins.scores.packing import Binpack
 from optsched.plugins.shares.capability import Capability
 from optsched.plugins.shares.capacity import Capacity
 from optsched.plugins.shares.drf import Drf

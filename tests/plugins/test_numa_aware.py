@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from optsched.cluster.numa import Alignment, Numa, NumaCell, NumaHold, NumaNeed, NumaPart
+from optsched.cluster.node_parts import Alignment, Numa, NumaCell, NumaHold, NumaNeed, NumaPart
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.devices.numa_aware import NumaAware, NumaPolicies
 from optsched.plugins.devices.numa_cells import MOST_FAILED, Free, Layout, free_of, packs
 from optsched.plugins.gangs.gang import Gang
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.scores.binpack import Binpack
+from optsched.plugins.scores.packing import Binpack
 from optsched.policy import parse_policy
 from optsched.problem.compile import compile_problem
 from optsched.session.device_allocations import with_cards

@@ -11,7 +11,7 @@ from optsched.cluster.snapshot import GangPhase, Queue
 from optsched.plugins.extension_points import Greedy, Rule
 from optsched.plugins.gangs.gang import Gang as GangRule
 from optsched.plugins.ledger import Ledger
-from optsched.plugins.ordering.priority import Priority
+from optsched.plugins.ordering.gang_order import Priority
 from optsched.plugins.outcome import Outcome
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.shares.capacity import Capacity, deserved_amounts

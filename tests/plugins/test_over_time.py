@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from optsched.cluster.amounts import Usage
 from optsched.cluster.decisions import Allocate
 from optsched.cluster.snapshot import Queue
-from optsched.cluster.usage import Usage
 from optsched.plugins.outcome import Outcome
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.shares.capability import Capability

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from optsched.cluster.snapshot import Gang, GangPhase, Queue, QueueState
-from optsched.plugins.gangs.overcommit import Overcommit
-from optsched.plugins.ordering.priority import Priority
+from optsched.plugins.gangs.enqueueing import Overcommit
+from optsched.plugins.ordering.gang_order import Priority
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.shares.capability import Capability
 from tests.support.engines import Bench

@@ -15,7 +15,7 @@ import pytest
 from optsched.cluster.decisions import LevelStatus
 from optsched.plugins.extension_points import NodeModel
 from optsched.plugins.gangs.gang import Gang as GangRule
-from optsched.plugins.gangs.sub_groups import SubGroups
+from optsched.plugins.gangs.gang import SubGroups
 from optsched.plugins.ruleset import ActiveRule, RuleSet
 from optsched.plugins.topology.network_topology import NetworkTopology
 from optsched.policy.load import load_policy

@@ -9,9 +9,8 @@ import numpy as np
 from optsched.cluster.selectors import LabelSelector, Operator, Requirement
 from optsched.cluster.task import DeviceRequest, HostPort, PodTerm
 from optsched.plugins.devices.gpu_shares import GpuShares
-from optsched.plugins.explanations.placed_state import PlacedState
-from optsched.plugins.nodes.host_ports import HostPorts
-from optsched.plugins.nodes.node_affinity import NodeAffinity
+from optsched.plugins.explanations.minimum_packing import PlacedState
+from optsched.plugins.nodes.node_filters import HostPorts, NodeAffinity
 from optsched.plugins.outcome import Outcome
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.topology.pod_affinity import PodAffinity

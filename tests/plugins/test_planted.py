@@ -11,21 +11,20 @@ from hypothesis import strategies as st
 
 from optsched.api.wellknown import NUMA_TOPOLOGY_POLICY
 from optsched.cluster.decisions import Allocate, Evict, Nominate
-from optsched.cluster.numa import Alignment, Numa, NumaCell, NumaNeed
+from optsched.cluster.node_parts import Alignment, Numa, NumaCell, NumaNeed
 from optsched.cluster.reasons import Reason, ReasonCode
-from optsched.cluster.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
-from optsched.cluster.snapshot import Claim, GangPhase, Queue, QueueState
-from optsched.cluster.task import (
-    DeviceRequest,
-    HostPort,
-    PodTerm,
-    SpreadTerm,
+from optsched.cluster.selectors import (
+    LabelSelector,
+    NodeSelector,
+    NodeTerm,
+    Operator,
+    Requirement,
     Taint,
     TaintEffect,
-    Task,
-    TaskStatus,
     Toleration,
 )
+from optsched.cluster.snapshot import Claim, GangPhase, Queue, QueueState
+from optsched.cluster.task import DeviceRequest, HostPort, PodTerm, SpreadTerm, Task, TaskStatus
 from optsched.plugins.registry import PLUGINS
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.verification.verify import verify_actions

@@ -10,7 +10,7 @@ import pytest
 from optsched.cluster.selectors import LabelSelector, Operator, Requirement
 from optsched.cluster.task import PodTerm, TaskStatus
 from optsched.plugins.gangs.gang import Gang as GangRule
-from optsched.plugins.ordering.priority import Priority
+from optsched.plugins.ordering.gang_order import Priority
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.topology.pod_affinity import PodAffinity
 from tests.support.engines import Bench, binds, promises

@@ -7,21 +7,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.cluster.selectors import NodeSelector, NodeTerm, Operator, Requirement
-from optsched.cluster.snapshot import Claim
-from optsched.cluster.task import (
-    DeviceRequest,
-    HostPort,
+from optsched.cluster.selectors import (
+    NodeSelector,
+    NodeTerm,
+    Operator,
+    Requirement,
     Taint,
     TaintEffect,
-    TaskShape,
     Toleration,
 )
+from optsched.cluster.snapshot import Claim
+from optsched.cluster.task import DeviceRequest, HostPort, TaskShape
 from optsched.plugins.devices.gpu_shares import packs
 from optsched.plugins.gangs.gang import Gang as GangRule
-from optsched.plugins.nodes.host_ports import HostPorts
-from optsched.plugins.nodes.node_affinity import NodeAffinity
-from optsched.plugins.nodes.taints import Taints
+from optsched.plugins.nodes.node_filters import HostPorts, NodeAffinity, Taints
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.storage.volumes import Volumes
 from tests.support.engines import Bench, binds, reason

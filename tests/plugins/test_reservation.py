@@ -10,13 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optsched.cluster.reservation import (
-    CapacityReservation,
-    binding_reservations,
-    end_ms,
-    gang_end_ms,
-)
-from optsched.cluster.snapshot import Queue
+from optsched.cluster.reservation import binding_reservations, end_ms, gang_end_ms
+from optsched.cluster.snapshot import CapacityReservation, Queue
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.gangs.gang import Gang as GangRule
 from optsched.plugins.ruleset import RuleSet

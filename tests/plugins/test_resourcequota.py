@@ -8,8 +8,8 @@ import pytest
 
 from optsched.cluster.snapshot import Gang, GangPhase, Quota
 from optsched.cluster.task import TaskStatus
-from optsched.plugins.gangs.resourcequota import ResourceQuota
-from optsched.plugins.ordering.priority import Priority
+from optsched.plugins.gangs.enqueueing import ResourceQuota
+from optsched.plugins.ordering.gang_order import Priority
 from optsched.plugins.ruleset import RuleSet
 from optsched.session.decompile import pending_of
 from tests.support.engines import Bench

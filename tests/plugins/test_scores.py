@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from optsched.cluster.selectors import NodeTerm, Operator, Requirement
-from optsched.cluster.task import Taint, TaintEffect, Task, TaskShape, TaskStatus, Toleration
+from optsched.cluster.selectors import (
+    NodeTerm,
+    Operator,
+    Requirement,
+    Taint,
+    TaintEffect,
+    Toleration,
+)
+from optsched.cluster.task import Task, TaskShape, TaskStatus
 from optsched.plugins.objectives.levels import NodeScore
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.scores.binpack import Binpack
 from optsched.plugins.scores.nodeorder import NodeOrder
+from optsched.plugins.scores.packing import Binpack
 from optsched.problem.compile import compile_problem
 from tests.support.engines import Bench
 from tests.support.small import CPU, GPU, ZONE, cluster, gang, node

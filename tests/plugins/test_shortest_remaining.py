@@ -9,7 +9,7 @@ import pytest
 
 from optsched.cluster.decisions import LevelStatus
 from optsched.plugins.gangs.gang import Gang
-from optsched.plugins.ordering.shortest_remaining import YEAR_MS, ShortestRemaining, runs_a_year
+from optsched.plugins.ordering.gang_order import YEAR_MS, ShortestRemaining, runs_a_year
 from optsched.plugins.ruleset import RuleSet
 from tests.support.effort import num_examples
 from tests.support.engines import Bench, binds

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.cluster.snapshot import Gang, GangPhase
-from optsched.plugins.gangs.overcommit import Overcommit
+from optsched.plugins.gangs.enqueueing import Overcommit
 from optsched.plugins.ledger import Ledger
-from optsched.plugins.ordering.sla import Sla
+from optsched.plugins.ordering.gang_order import Sla
 from optsched.plugins.registry import PLUGINS
 from optsched.plugins.ruleset import ActiveRule, RuleSet
 from optsched.problem.compile import compile_problem

@@ -14,12 +14,13 @@ from optsched.cluster.selectors import (
     NodeTerm,
     Operator,
     Requirement,
+    Taint,
+    TaintEffect,
 )
-from optsched.cluster.task import SpreadTerm, Taint, TaintEffect, TaskStatus
+from optsched.cluster.task import SpreadTerm, TaskStatus
 from optsched.plugins.gangs.gang import Gang as GangRule
-from optsched.plugins.nodes.node_affinity import NodeAffinity
-from optsched.plugins.nodes.taints import Taints
-from optsched.plugins.ordering.priority import Priority
+from optsched.plugins.nodes.node_filters import NodeAffinity, Taints
+from optsched.plugins.ordering.gang_order import Priority
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.topology.spread import Spread
 from tests.support.engines import Bench, binds

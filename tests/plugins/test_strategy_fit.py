@@ -10,7 +10,7 @@ import pytest
 
 from optsched.cluster.task import Task, TaskShape, TaskStatus
 from optsched.plugins.registry import PLUGINS
-from optsched.plugins.scores.strategy_fit import (
+from optsched.plugins.scores.packing import (
     SCORING_TYPE,
     SCORING_WEIGHT,
     Share,

@@ -9,10 +9,10 @@ import pytest
 
 from optsched.cluster.topology import SubGroupRule, TopologyRequest
 from optsched.plugins.gangs.gang import Gang as GangRule
-from optsched.plugins.gangs.sub_groups import SubGroups
+from optsched.plugins.gangs.gang import SubGroups
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.topology.network_topology import NetworkTopology
-from optsched.session.session import without_gangs
+from optsched.session.session_input import without_gangs
 from tests.support.engines import Bench, binds, reason
 from tests.support.small import cluster, gang, network, node, running, shape
 

@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 
 from optsched.cluster.selectors import NodeSelector, NodeTerm, Operator, Requirement
-from optsched.cluster.snapshot import Claim
-from optsched.cluster.volumes import Volume
-from optsched.plugins.storage.volume_fill import VolumeFill
+from optsched.cluster.snapshot import Claim, Volume
+from optsched.plugins.outcome import Outcome
+from optsched.plugins.ruleset import RuleSet
+from optsched.plugins.storage.volumes import VolumeFill
 from optsched.problem.compile import compile_problem
+from tests.support.engines import Bench
 from tests.support.small import cluster, gang, node, shape
 
 FULLER = ((0, 0), (100, 10))
@@ -59,3 +61,18 @@ def test_nodes_come_first_whose_volumes_fit_best() -> None:
     problem = compile_problem(replace(cluster(nodes, [wanting]), claims=claims))
     scores = [VolumeFill(FULLER, 2).class_score(problem, c) for c in range(2)]
     assert [None if found is None else found.tolist() for found in scores] == [[200, 100, 0], None]
+
+
+def test_the_level_of_node_scores_contains_them() -> None:
+    volumes = (volume("v0", 10, at="n0"), volume("v1", 20, at="n1"))
+    claims = {"ns/c": Claim("ns/c", None, waits_for_consumer=True, size_bytes=10, volumes=volumes)}
+    wanting = gang("g", ("w", 1, shape(1, claims=("ns/c",))))
+    snapshot = replace(cluster([node("n1"), node("n0")], [wanting]), claims=claims)
+    bench = Bench.of(snapshot, RuleSet.of(VolumeFill(FULLER, 2)), ("admission", "node-score"))
+    [level] = [each for each in bench.levels if each.name == "node score"]
+    placed = {
+        where: level.value(Outcome(bench.problem, bench.decisions({"ns/g-w-0": where})))
+        for where in ("n0", "n1")
+    }
+    assert placed == {"n0": 200, "n1": 100}
+    assert bench.improved(bench.decisions({"ns/g-w-0": "n1"})).results[-1].value == 200

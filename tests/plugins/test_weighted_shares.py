@@ -8,8 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from optsched.cluster.eviction import with_terminating
-from optsched.cluster.relocation import relocate
+from optsched.cluster.relocation import relocate, with_terminating
 from optsched.cluster.snapshot import Gang, Queue, Snapshot
 from optsched.cluster.task import Task, TaskStatus
 from optsched.plugins.shares.proportion import deserved_shares, own_shares

@@ -6,8 +6,9 @@ from dataclasses import fields, is_dataclass, replace
 
 import pytest
 
+from optsched.plugins.declaration import Kind
 from optsched.plugins.faces import Face
-from optsched.plugins.registry import PLUGINS, Kind
+from optsched.plugins.registry import PLUGINS
 from optsched.policy.load import parse_policy
 
 EXTENDER = (

@@ -8,15 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optsched.plugins.extension_points import Rule
 from optsched.plugins.faces import DEFAULT_FACES, Face
-from optsched.plugins.gangs.overcommit import Overcommit
+from optsched.plugins.gangs.enqueueing import Overcommit
 from optsched.plugins.nodes.usage import Usage
 from optsched.plugins.objectives.levels import LEVELS
-from optsched.plugins.registry import PLUGINS
-from optsched.plugins.scores.binpack import Binpack
-from optsched.plugins.storage.volume_fill import VolumeFill
-from optsched.plugins.storage.volumes import Volumes
+from optsched.plugins.scores.packing import Binpack
+from optsched.plugins.storage.volumes import VolumeFill, Volumes
 from optsched.policy import (
     Admission,
     PolicyError,
@@ -27,7 +24,7 @@ from optsched.policy import (
 )
 from optsched.policy.diagnostic import Findings
 from optsched.policy.located import read_tree
-from optsched.policy.policy_sections import LEVEL_NEEDS, LEVEL_ORDER
+from optsched.policy.policy_sections import LEVEL_NEEDS
 from tests.support.shared import found, shared
 
 if TYPE_CHECKING:
@@ -135,7 +132,7 @@ def test_defaults_are_volcanos() -> None:
                 *("proportion", "network-topology-aware", "fragmentation", "binpack"),
                 *("shortest-remaining", "finish-time-fair"),
             ],
-            LEVEL_ORDER,
+            tuple(LEVELS),
         ),
         (["sla"], ("admission", "tasks")),
     ],
@@ -149,19 +146,16 @@ def test_scores_that_are_switched_off_are_no_level() -> None:
     assert policy.levels == ("admission", "tasks")
 
 
-def test_tables_name_what_there_is() -> None:
-    assert set(LEVEL_NEEDS) <= set(LEVEL_ORDER) <= set(LEVELS)
-    assert {name for needs in LEVEL_NEEDS.values() for name in needs} <= set(PLUGINS)
+def test_the_default_order_of_levels() -> None:
+    order = "guarantee finish-time shortest admission fair-share tasks topology frag node-score"
+    assert list(LEVELS) == order.split()
 
 
-def test_the_level_of_scores_knows_all_plugins_that_score() -> None:
-    scoring = [
-        plugin.name
-        for plugin in PLUGINS.values()
-        for rule in plugin.build({})
-        if type(rule).class_score is not Rule.class_score or type(rule).scorer is not Rule.scorer
-    ]
-    assert sorted(scoring) == sorted(LEVEL_NEEDS["node-score"])
+def test_levels_know_the_plugins_that_serve_them() -> None:
+    assert LEVEL_NEEDS["fair-share"] == ("capacity", "drf", "proportion")
+    assert "admission" not in LEVEL_NEEDS
+    assert {"binpack", "nodeorder", "extender"} < set(LEVEL_NEEDS["node-score"])
+    assert not {"gang", "drf", "predicates"} & set(LEVEL_NEEDS["node-score"])
 
 
 def test_a_shape_of_volumes_alone_is_a_score_of_nodes() -> None:

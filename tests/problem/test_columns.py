@@ -7,8 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from optsched.cluster.selectors import NodeSelector, NodeTerm, Operator, Requirement
-from optsched.cluster.task import Taint, TaintEffect
+from optsched.cluster.selectors import (
+    NodeSelector,
+    NodeTerm,
+    Operator,
+    Requirement,
+    Taint,
+    TaintEffect,
+)
 from optsched.problem.columns import NodeColumns
 from tests.support.small import HOST, ZONE, node
 

@@ -7,24 +7,41 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.cluster.decisions import Allocate, LevelResult, LevelStatus, Sense
+from optsched.cluster.decisions import (
+    Allocate,
+    Evict,
+    LevelResult,
+    LevelStatus,
+    Nominate,
+    Sense,
+)
+from optsched.cluster.relocation import with_terminating
 from optsched.cluster.snapshot import GangPhase
+from optsched.plugins.extension_points import Violation
+from optsched.plugins.objectives.levels import build_levels
 from optsched.policy.load import load_policy, parse_policy
 from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions
-from optsched.session import session as module
-from optsched.session.candidates import Candidate, Round, drop_gangs, rank_candidates
-from optsched.session.session import SessionContext, find_tiers, run_session
+from optsched.session import rounds
+from optsched.session.attempt import Attempt
+from optsched.session.bounds import EvictionScope
+from optsched.session.candidates import Candidate, Round, rank_candidates
+from optsched.session.decompile import decisions_of
+from optsched.session.repair import drop_gangs
+from optsched.session.session import NOTHING, SessionContext, run_session
+from optsched.session.session_input import find_tiers
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
-from optsched.solver.portfolio import Answer
-from optsched.solver.preemption.sequential.stage import EvictionPlan
+from optsched.solver.portfolio import Answer, evaluate_greedy
+from optsched.solver.preemption.sequential.stage import EvictionPlan, count_victims
 from tests.support.small import cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
     import pytest
 
+    from optsched.cluster.decisions import Action
     from optsched.cluster.snapshot import Gang, Snapshot
+    from optsched.plugins.extension_points import AnyLevel
     from optsched.session.session import Report
 
 POLICY = load_policy("volcano-default", lambda path: path.read_text())
@@ -113,7 +130,7 @@ def test_only_the_gang_at_fault_is_dropped(monkeypatch: pytest.MonkeyPatch):
         gang("good", ("w", 4, shape(1)), created_ms=1),
         gang("bad", ("w", 4, shape(1)), created_ms=2),
     ]
-    monkeypatch.setattr(module, "run_greedy", crowded(module.run_greedy, "bad"))
+    monkeypatch.setattr(rounds, "run_greedy", crowded(rounds.run_greedy, "bad"))
     report = decide(cluster([node("n0", 4), node("n1", 4)], gangs), solver=False)
     assert {a.gang for a in report.plan.actions if isinstance(a, Allocate)} == {"ns/good"}
     (repair,) = report.trace.repairs
@@ -154,6 +171,48 @@ def test_a_level_short_of_its_ideal_is_not_optimal_where_pods_could_be_evicted()
     assert level.bound is not None
     assert level.bound >= 8000
     assert (level.status is LevelStatus.OPTIMAL) is (level.bound == level.value)
+
+
+def test_a_level_that_only_other_victims_leave_is_part_of_the_certificate():
+    """The elastic gang leaves whole, so that no task beyond a minimum counts in this plan.
+
+    Another gang might leave instead, and the elastic one grow: no proof may leave that out.
+    """
+    elastic = gang("elastic", ("w", 2, shape(2)), priority=1, least=1)
+    first, second = elastic.tasks
+    elastic = replace(elastic, tasks=(running(first, "n0"), second), phase=GangPhase.RUNNING)
+    other = runs(gang("other", ("w", 1, shape(4)), priority=1), "n0")
+    urgent = gang("urgent", ("w", 1, shape(2)), priority=2)
+    snapshot = cluster([node("n0", 6)], [elastic, other, urgent])
+    levels = build_levels_of(snapshot)
+    assert "tasks, priority 1" in [level.name for level in levels]
+    evict = Evict("ns/elastic-w-0", "n0", "preempt", "ns/urgent")
+    nominate = Nominate("ns/urgent-w-0", "n0", "ns/urgent")
+    chosen = Candidate(*round_of(snapshot, (evict, nominate)))
+    scope = EvictionScope(round_of(snapshot, ())[0], is_open=True)
+    assert "tasks, priority 1" not in [r.name for r in chosen.sections[0]]
+    [lost] = [r for r in scope.certify(chosen)[0] if r.name == "tasks, priority 1"]
+    assert (lost.value, lost.bound, lost.status) == (0, 2000, LevelStatus.FEASIBLE)
+    values = scope.values_of(chosen)
+    assert values is not None
+    assert values[[level.name for level in levels].index("tasks, priority 1")] == 0
+    # The session finds the better plan.
+    plan = decide(snapshot).plan
+    assert [a.task for a in plan.actions if isinstance(a, Evict)] == ["ns/other-w-0"]
+
+
+def build_levels_of(snapshot: Snapshot) -> list[AnyLevel]:
+    return round_of(snapshot, ())[0].levels
+
+
+def round_of(snapshot: Snapshot, actions: tuple[Action, ...]) -> tuple[Round, Answer]:
+    evictions = tuple(a for a in actions if isinstance(a, Evict))
+    problem = compile_problem(with_terminating(snapshot, {e.task for e in evictions}), None)
+    tiers = find_tiers(problem, POLICY)
+    levels = build_levels(problem, POLICY.rules, tiers, POLICY.levels)
+    answer = evaluate_greedy(problem, decisions_of(problem, actions), levels, "")
+    clearing = EvictionPlan(evictions, results=count_victims(snapshot, evictions))
+    return Round(problem, tiers, levels, (answer,), clearing), answer
 
 
 def test_without_running_pods_the_engines_bound_stands():
@@ -211,6 +270,17 @@ def test_where_victims_are_needed_the_bound_is_at_least_one():
     (victims,) = [r for r in certificate.levels if r.name == "victims"]
     assert (victims.value, victims.bound, victims.status) == (1, 1, LevelStatus.OPTIMAL)
     assert certificate.limitations == ()
+
+
+def test_no_pod_is_evicted_where_every_plan_is_refused(monkeypatch: pytest.MonkeyPatch):
+    refusal = Violation("gang", "gang ns/high", "refused in any case")
+    monkeypatch.setattr(Attempt, "verify", lambda *_: [refusal])
+    low = runs(gang("low", ("w", 1, shape(4)), priority=1), "n0")
+    plan = decide(
+        cluster([node("n0", 4)], [low, gang("high", ("w", 1, shape(4)), priority=2)])
+    ).plan
+    assert plan.actions == ()
+    assert plan.certificate.engine == NOTHING
 
 
 def test_positions_of_dropped_gangs_do_not_move_others():

@@ -13,8 +13,8 @@ from optsched.cluster.relocation import MOVES, PATIENCE_MS, kept_places, read_mo
 from optsched.cluster.selectors import LabelSelector, Operator, Requirement
 from optsched.cluster.snapshot import Gang, GangPhase, Queue
 from optsched.cluster.task import PodTerm, TaskStatus
-from optsched.plugins.eviction.consolidation import Consolidation
 from optsched.plugins.eviction.entitled import Entitled
+from optsched.plugins.eviction.moves import Consolidation
 from optsched.plugins.verification.verify import verify_actions
 from optsched.policy.load import parse_policy
 from optsched.session.session import SessionContext, run_session

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.cluster.local_data import RequiredData, Store
-from optsched.plugins.scores.nodeorder import NodeOrder
-from optsched.plugins.storage.data_locality import DataLocality
+from optsched.cluster.node_parts import RequiredData, Store
+from optsched.plugins.scores.nodeorder import DataLocality, NodeOrder
 from optsched.policy.load import parse_policy
 from optsched.problem.compile import compile_problem
 from optsched.session.image_locality import with_required_data

@@ -6,12 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from optsched.cluster.decisions import Allocate, Evict
+from optsched.cluster.decisions import Allocate, Evict, LevelStatus
+from optsched.cluster.snapshot import GangPhase
 from optsched.formats.files.yaml_text import read_yaml
 from optsched.formats.snapshots.assembly import assemble
 from optsched.policy.load import load_policy
+from optsched.policy.policy import without_solver
 from optsched.session.session import SessionContext, judge_actions, run_session
 from optsched.study.instances.instance_families import Recipe
+from tests.support.small import cluster, gang, node, running, shape
 
 POLICY = load_policy("volcano-default", lambda _: "")
 
@@ -39,6 +42,27 @@ def test_a_plan_is_worth_what_its_certificate_says(family, parameters):
     assert {k: r.code for k, r in judged.pending.items()} == {
         k: r.code for k, r in plan.pending.items()
     }
+
+
+def test_victims_of_the_pipeline_count_and_are_not_proved_the_fewest():
+    """One pod of three CPUs makes room for both gangs; the pipeline may take two."""
+    low = [runs("low", 3, "n0"), runs("other", 2, "n1")]
+    high = [replace(gang(f"h{i}", ("w", 1, shape(1))), priority=10) for i in range(3)]
+    snapshot = cluster([node("n0", 3), node("n1", 2)], [*low, *high])
+    policy = without_solver(POLICY)
+    plan = run_session(snapshot, policy, SessionContext()).plan
+    number = len([a for a in plan.actions if isinstance(a, Evict)])
+    [victims] = [r for r in plan.certificate.levels if r.name == "victims"]
+    assert (victims.value, victims.status) == (number, LevelStatus.FEASIBLE)
+    assert number > 0
+    assert not plan.certificate.is_proved
+    judged = judge_actions(snapshot, policy, plan.actions)
+    assert judged.levels == plan.certificate.levels
+
+
+def runs(name, cpu, where):
+    made = gang(name, ("w", 1, shape(cpu)))
+    return replace(made, tasks=(running(made.tasks[0], where),), phase=GangPhase.RUNNING)
 
 
 def test_a_gang_cut_short_breaks_its_rule():

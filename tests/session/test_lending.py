@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from optsched.cluster.decisions import Allocate, Evict, LevelStatus, Nominate, Plan
-from optsched.cluster.eviction import with_terminating
+from optsched.cluster.relocation import with_terminating
 from optsched.cluster.selectors import LabelSelector, Operator, Requirement
 from optsched.cluster.snapshot import Budget, Gang, GangPhase, Queue, Snapshot
 from optsched.cluster.task import TaskStatus

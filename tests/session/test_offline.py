@@ -8,10 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.cluster.decisions import Certificate, Evict, LevelResult, LevelStatus, Sense
-from optsched.cluster.search_progress import Incumbent, Progress, SolveStatus
-from optsched.formats.snapshots.instance_files import read_instance
-from optsched.formats.snapshots.provenance import instance_identity, versions
+from optsched.cluster.decisions import (
+    Certificate,
+    Evict,
+    Incumbent,
+    LevelResult,
+    LevelStatus,
+    Progress,
+    Sense,
+    SolveStatus,
+)
+from optsched.formats.snapshots.instance_files import instance_identity, read_instance, versions
 from optsched.formats.solve_result import SolveResult, read_result, write_result
 from optsched.policy.load import load_policy, parse_policy
 from optsched.session.offline import (

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from optsched.cluster.amounts import Usage
 from optsched.cluster.snapshot import Queue
-from optsched.cluster.usage import Usage
 from optsched.formats.snapshots.assembly import assemble
 from optsched.formats.snapshots.writer import encode
 from optsched.policy.load import parse_policy

@@ -74,6 +74,8 @@ def test_a_rule_with_nothing_but_a_verifier_is_never_broken(solver) -> None:
     assert (waits is None) == bool(on)
     if waits is not None:
         assert str(waits) == "RefusedByPlugin: plugin mine: two pods of a gang"
+    assert not report.plan.certificate.is_proved
+    assert "rules that no model has: mine" in report.plan.certificate.limitations
 
 
 class Newest(Mine):

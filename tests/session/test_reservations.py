@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from optsched.cluster.decisions import Enqueue
+from optsched.cluster.decisions import Enqueue, Evict
 from optsched.cluster.snapshot import Gang, GangPhase, Queue
 from optsched.cluster.topology import TopologyRequest
 from optsched.policy.load import parse_policy
@@ -326,3 +326,25 @@ def test_the_first_in_line_starts_no_later_than_it_was_first_told(engine, drawn)
     assert len(cluster.started_ms) == len(drawn)
     for key, start in promised.items():
         assert cluster.started_ms[key] <= start
+
+
+def test_pods_are_evicted_where_no_reservation_keeps_the_room():
+    """Of two victims the one with less work to lose runs on the node that is reserved."""
+    text = MODEL.replace("ENGINE", "cpsat").replace("allocate,", "allocate, preempt,")
+    cluster = world("cpsat")
+    text = text.replace("{name: proportion}, ", "").replace("guarantee, ", "")
+    cluster.policy = parse_policy(text.replace("fair-share, ", ""), "m")
+    for name, where, seconds, began_s in (("ends", "n0", 500, 90), ("stays", "n1", None, 1)):
+        old = gpus(name, 1, 8, seconds, priority=1)
+        tasks = tuple(replace(running(t, where), started_ms=began_s * SECOND) for t in old.tasks)
+        cluster.gangs[old.key] = replace(old, tasks=tasks, phase=GangPhase.RUNNING)
+    big = gpus("big", 1, 8, 600, priority=5)
+    never = replace(big.tasks[0].shape, preempts=False)
+    big = replace(big, tasks=tuple(replace(t, shape=never) for t in big.tasks))
+    cluster.arrive(big, 1 * SECOND)
+    cluster.step(100 * SECOND)
+    (booking,) = cluster.bookings
+    assert [name for name, _ in booking.nodes] == ["n0"]
+    cluster.arrive(gpus("middle", 1, 8, None, priority=3))
+    plan = cluster.step(101 * SECOND)
+    assert [a.task for a in plan.actions if isinstance(a, Evict)] == ["ns/stays-w-0"]

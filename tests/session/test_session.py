@@ -16,7 +16,7 @@ from optsched.cluster.snapshot import Queue
 from optsched.plugins.verification.verify import verify_actions
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
-from optsched.session import session as module
+from optsched.session import pipeline_candidates, rounds
 from optsched.session.guarantees import hold_guarantees
 from optsched.session.session import SessionContext, run_session
 from optsched.solver.cpsat.level_model import LevelUpdate, Limits
@@ -356,7 +356,7 @@ def cheating(monkeypatch: pytest.MonkeyPatch) -> None:
             stopped="done",
         )
 
-    monkeypatch.setattr(module, "improve", improve)
+    monkeypatch.setattr(rounds, "improve", improve)
 
 
 @pytest.mark.usefixtures("cheating")
@@ -384,8 +384,11 @@ def test_nobody_need_keep_incidents() -> None:
 
 
 def test_nothing_is_done_when_no_plan_keeps_every_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = module.run_greedy
-    monkeypatch.setattr(module, "run_greedy", lambda *given: everything_on_one_node(honest(*given)))
+    honest = rounds.run_greedy
+    for module in (rounds, pipeline_candidates):
+        monkeypatch.setattr(
+            module, "run_greedy", lambda *given: everything_on_one_node(honest(*given))
+        )
     kept = Kept()
     around = SessionContext(solver=Planted(lambda model: Solved((), "none")), incidents=kept)
     report = run_session(CONTEST, POLICY, around)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from optsched.cluster.amounts import Usage
 from optsched.cluster.decisions import (
     Allocate,
     Certificate,
@@ -24,7 +25,6 @@ from optsched.cluster.decisions import (
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import Snapshot
 from optsched.cluster.task import TaskStatus
-from optsched.cluster.usage import Usage
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
 from optsched.session.session import SessionContext, run_session

@@ -8,7 +8,7 @@ import pytest
 
 from optsched.cluster.decisions import Evict
 from optsched.cluster.snapshot import Gang, Queue, Snapshot
-from optsched.plugins.eviction.conformance import SYSTEM_PRIORITY, system_first
+from optsched.plugins.eviction.victims import SYSTEM_PRIORITY, system_first
 from optsched.policy.load import parse_policy
 from optsched.session.session import SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits

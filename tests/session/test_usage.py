@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from optsched.cluster.amounts import Usage
 from optsched.cluster.snapshot import Gang, Queue, Snapshot
-from optsched.cluster.usage import Usage
 from optsched.session.usage import WRITTEN_EVERY_MS, UsageKeeper
 from tests.support.small import GPU, cluster, gang, node, running, shape
 

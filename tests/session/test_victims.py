@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.cluster.decisions import Allocate, Evict, LevelStatus, Nominate
-from optsched.cluster.eviction import with_terminating
 from optsched.cluster.gpu_shares import GpuShare, GpuShareRequest, SharedGpu
+from optsched.cluster.relocation import with_terminating
 from optsched.cluster.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
 from optsched.cluster.snapshot import Budget, Claim, GangPhase, Queue
 from optsched.cluster.task import DeviceRequest, HostPort, PodTerm, SpreadTerm

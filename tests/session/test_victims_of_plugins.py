@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from optsched.cluster.decisions import Allocate, Evict, LevelStatus, Nominate
-from optsched.cluster.eviction import with_terminating
+from optsched.cluster.relocation import with_terminating
 from optsched.cluster.snapshot import GangPhase
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
@@ -57,7 +57,7 @@ class OneLoud(Rule):
         loud = _Loud(form.problem)
         for c in loud.classes:
             for n in np.flatnonzero(supplied[c] >= 0).tolist():
-                room = 1 if loud.live_mask(c)[n] else 0
+                room = 1 if loud.fits(-1, c, later=False)[n] else 0
                 form.model.add_row([int(supplied[c, n])], [1], upper=room)
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
@@ -72,7 +72,7 @@ class _Loud(Greedy):
         self._loud = np.array([sum(bool(t.labels) for t in n.residents) for n in nodes])
         self.classes = {int(problem.task_class[i]) for i, t in enumerate(problem.tasks) if t.labels}
 
-    def live_mask(self, task_class: int) -> Bool:
+    def fits(self, gang: int, task_class: int, *, later: bool) -> Bool:
         return (self._loud < 1) | (task_class not in self.classes)
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:

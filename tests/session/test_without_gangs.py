@@ -7,7 +7,8 @@ from dataclasses import replace
 from optsched.cluster.decisions import Enqueue
 from optsched.cluster.snapshot import Gang, GangPhase, Queue
 from optsched.policy import parse_policy
-from optsched.session.session import SessionContext, run_session, without_gangs
+from optsched.session.session import SessionContext, run_session
+from optsched.session.session_input import without_gangs
 from tests.support.small import CPU, cluster, gang, node, shape
 
 CONF = """

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+from optsched.cluster.selectors import Taint, TaintEffect
 from optsched.cluster.snapshot import QueueState, Snapshot
-from optsched.cluster.task import Taint, TaintEffect, TaskStatus
+from optsched.cluster.task import TaskStatus
 from tests.support.small import (
     CPU,
     GPU,

@@ -13,9 +13,10 @@ from itertools import combinations, product
 from math import floor
 from typing import TYPE_CHECKING, NamedTuple
 
-from optsched.cluster.node_shards import ShardMode
+from optsched.cluster.node_parts import ShardMode
+from optsched.cluster.selectors import TaintEffect
 from optsched.cluster.snapshot import QueueState
-from optsched.cluster.task import TaintEffect, TaskStatus
+from optsched.cluster.task import TaskStatus
 from optsched.units import DurationError, parse_duration_ms
 
 if TYPE_CHECKING:
@@ -23,9 +24,8 @@ if TYPE_CHECKING:
 
     from optsched.cluster.decisions import Allocate
     from optsched.cluster.dra_devices import DeviceConstraint, DeviceId, DeviceNeed, PooledDevice
-    from optsched.cluster.reservation import CapacityReservation
     from optsched.cluster.selectors import NodeSelector
-    from optsched.cluster.snapshot import Claim, Gang, Node, Queue, Snapshot
+    from optsched.cluster.snapshot import CapacityReservation, Claim, Gang, Node, Queue, Snapshot
     from optsched.cluster.task import HostPort, PodTerm, SpreadTerm, Task, TaskShape
 
 GPU = "nvidia.com/gpu"

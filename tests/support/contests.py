@@ -20,7 +20,7 @@ from optsched.api.wellknown import (
     RUNNING_ESTIMATE,
     VGPU_PODGROUP_POLICY,
 )
-from optsched.cluster.amounts import amounts, total
+from optsched.cluster.amounts import Usage, amounts, total
 from optsched.cluster.dra_devices import (
     NO_DEVICES,
     DeviceAllocation,
@@ -41,8 +41,18 @@ from optsched.cluster.gpu_shares import (
     SharedGpu,
     Template,
 )
-from optsched.cluster.node_shards import NO_SHARDING, Shard, Sharding, ShardMode
-from optsched.cluster.numa import Alignment, Numa, NumaCell, NumaHold, NumaNeed, NumaPart
+from optsched.cluster.node_parts import (
+    NO_SHARDING,
+    Alignment,
+    Numa,
+    NumaCell,
+    NumaHold,
+    NumaNeed,
+    NumaPart,
+    Shard,
+    Sharding,
+    ShardMode,
+)
 from optsched.cluster.selectors import LabelSelector, Operator, Requirement
 from optsched.cluster.snapshot import (
     Budget,
@@ -55,7 +65,6 @@ from optsched.cluster.snapshot import (
     Snapshot,
 )
 from optsched.cluster.task import PodTerm, SpreadTerm, Task, TaskStatus
-from optsched.cluster.usage import Usage
 from tests.support.strategies import (
     CPU,
     GPU,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-EFFORT = float(os.environ.get("OPTSCHED_EFFORT", "0.3"))
+EFFORT = float(os.environ.get("OPTSCHED_EFFORT", "0.15"))
 """Examples are multiplied by this: 1 is what a rule was developed with, `make nightly` takes 20."""
 
 

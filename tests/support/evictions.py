@@ -14,7 +14,8 @@ from optsched.plugins.objectives.levels import build_levels
 from optsched.plugins.verification.verify import verify_actions
 from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions
-from optsched.session.session import find_tiers, judge_actions
+from optsched.session.session import judge_actions
+from optsched.session.session_input import find_tiers
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from optsched.solver.preemption.joint.bound import bound_with_evictions

@@ -376,6 +376,7 @@ class Site:
         What is bound has to run first: that pods start is no news.
         """
         story = self.story
+        self._await_news_of_pods()
         story.until(lambda s: not _starting(s.pods()), "what is bound runs")
         moments = len(story.moments())
         self._ask_again(scheduler, "first")
@@ -386,6 +387,11 @@ class Site:
         assert _deeds(scheduler) == before
         story.assert_bound_once()
         story.assert_within(self.cpus)
+
+    def _await_news_of_pods(self) -> None:
+        """The watch may tell of a pod later than the request that made it is answered."""
+        made = {pod["metadata"]["uid"] for pod in self.api.get(self._in("pods"))["items"]}
+        self.story.until(lambda s: made <= {m.uid for m in s.moments()}, "every pod is known")
 
     def _ask_again(self, scheduler: Scheduler, value: str) -> None:
         """Have one more session held."""

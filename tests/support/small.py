@@ -9,19 +9,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.decisions import Allocate, Sense
-from optsched.cluster.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
+from optsched.cluster.selectors import (
+    LabelSelector,
+    NodeSelector,
+    NodeTerm,
+    Operator,
+    Requirement,
+    Taint,
+    TaintEffect,
+    Toleration,
+)
 from optsched.cluster.snapshot import Gang, GangPhase, Node, Queue, Snapshot
 from optsched.cluster.task import (
     DeviceRequest,
     HostPort,
     PodTerm,
     SpreadTerm,
-    Taint,
-    TaintEffect,
     Task,
     TaskShape,
     TaskStatus,
-    Toleration,
 )
 from optsched.cluster.topology import (
     HyperNode,

@@ -8,8 +8,10 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from optsched.units.quantity import parse_quantity
 from tests.support.api import PATIENCE_S, Refused, Watch
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ class Moment:
     gang: str
     node: str
     phase: str
-    cpus: int
+    cpus: Fraction | int
     is_there: bool
     gpus: int = 0
     is_evicted: bool = False
@@ -65,7 +67,7 @@ def moment_of(pod: Raw, at_s: float, *, is_there: bool) -> Moment:
         phase=pod.get("status", {}).get("phase", ""),
         cpus=_asked(spec, "cpu"),
         is_there=is_there,
-        gpus=_asked(spec, GPU),
+        gpus=int(_asked(spec, GPU)),
         is_evicted=_is_evicted(pod),
     )
 
@@ -76,10 +78,11 @@ def _is_evicted(pod: Raw) -> bool:
     return any(c.get("reason") == "EvictionByEvictionAPI" for c in conditions)
 
 
-def _asked(spec: Mapping[str, Any], resource: str) -> int:
-    """What the containers of a pod ask for in all, in whole units."""
+def _asked(spec: Mapping[str, Any], resource: str) -> Fraction:
+    """What the containers of a pod request in all, in whole units and parts of them."""
     asked = (c.get("resources", {}).get("requests", {}) for c in spec["containers"])
-    return sum(int(requests.get(resource, "0")) for requests in asked)
+    milli = sum(parse_quantity(requests.get(resource, "0")).milli() for requests in asked)
+    return Fraction(milli, 1000)
 
 
 class Story:

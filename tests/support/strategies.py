@@ -13,10 +13,18 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import strategies as st
 
 from optsched.cluster.amounts import amounts, total
-from optsched.cluster.local_data import RequiredData, Store
-from optsched.cluster.node_shards import Shard, Sharding, ShardMode
+from optsched.cluster.node_parts import RequiredData, Shard, Sharding, ShardMode, Store
 from optsched.cluster.reasons import Reason, ReasonCode
-from optsched.cluster.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
+from optsched.cluster.selectors import (
+    LabelSelector,
+    NodeSelector,
+    NodeTerm,
+    Operator,
+    Requirement,
+    Taint,
+    TaintEffect,
+    Toleration,
+)
 from optsched.cluster.snapshot import (
     Budget,
     Claim,
@@ -28,6 +36,7 @@ from optsched.cluster.snapshot import (
     QueueState,
     Quota,
     Snapshot,
+    Volume,
 )
 from optsched.cluster.task import (
     DeviceRequest,
@@ -35,12 +44,9 @@ from optsched.cluster.task import (
     PodTerm,
     QueueGate,
     SpreadTerm,
-    Taint,
-    TaintEffect,
     Task,
     TaskShape,
     TaskStatus,
-    Toleration,
 )
 from optsched.cluster.topology import (
     HyperNode,
@@ -49,11 +55,10 @@ from optsched.cluster.topology import (
     TopologyMode,
     TopologyRequest,
 )
-from optsched.cluster.volumes import Volume
 from optsched.formats.codec.nodes import GPU_MODEL_LABEL
 from optsched.formats.codec.pod_groups import BarePod, gang_without_group, implicit_gang
 from optsched.formats.codec.pods.reader import IMPLICIT_PREFIX
-from optsched.formats.snapshots.object_index import NAMESPACE_LABEL
+from optsched.formats.snapshots.object_stores import NAMESPACE_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.amounts import amounts
-from optsched.cluster.eviction import with_terminating
 from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.relocation import with_terminating
 from optsched.cluster.snapshot import Gang, GangPhase, Node, Queue, QueueState, Snapshot
 from optsched.cluster.task import Task, TaskShape, TaskStatus
 from optsched.plugins.shares.capacity import Capacity

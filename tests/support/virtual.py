@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from optsched.cluster.decisions import Plan
-    from optsched.cluster.reservation import CapacityReservation
-    from optsched.cluster.snapshot import Node, Queue, Snapshot
+    from optsched.cluster.snapshot import CapacityReservation, Node, Queue, Snapshot
     from optsched.policy.policy import Policy
 
 ESTIMATE = "optsched.io/running-estimate"

@@ -66,9 +66,9 @@ class Counted(Greedy):
     def __init__(self, left: I64) -> None:
         self._left = left
 
-    def open_nodes(self, gang: int, task_class: int) -> Bool:
-        """(N,) nodes that one more task of a gang may use."""
-        return np.asarray(self._left[gang] > 0)
+    def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
+        """(N,) nodes that one more task of a gang fits."""
+        return np.asarray(self._left[gang] > 0) if gang >= 0 else None
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         """Count tasks that have been placed."""

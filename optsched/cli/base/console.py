@@ -11,6 +11,7 @@ from rich.segment import Segment
 from rich.status import Status
 from rich.text import Text
 
+from optsched.cli.base.plain_errors import name_inputs
 from optsched.units.plaintext import printable
 
 if TYPE_CHECKING:
@@ -91,8 +92,8 @@ def remarks() -> Console:
 
 
 def print_text(console: Console, text: str, style: str) -> None:
-    """Print text as it is, without markup and without wrapping."""
-    console.print(Text(text), style=style, highlight=False, soft_wrap=True)
+    """Print text as it is, without markup and without wrapping; inputs as the user named them."""
+    console.print(Text(name_inputs(text)), style=style, highlight=False, soft_wrap=True)
 
 
 def _wide_enough(console: Console) -> Console:

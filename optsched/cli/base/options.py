@@ -49,6 +49,24 @@ def solver_option(command: Command) -> Command:
     return click.option("--solver", type=click.Choice(kinds), help=SOLVER_HELP)(command)
 
 
+def tenant_claim_options(command: Command) -> Command:
+    """Add the options of the running scheduler that say which claims of tenants count."""
+    command = click.option(
+        "--device-scheduler",
+        "device_schedulers",
+        multiple=True,
+        metavar="NAME",
+        help="As the scheduler was started: annotations of this other scheduler's pods count.",
+    )(command)
+    return click.option(
+        "--tenant-priority-class",
+        "lifting_classes",
+        multiple=True,
+        metavar="NAME",
+        help="As the scheduler was started: this PriorityClass lifts PodGroups above their pods.",
+    )(command)
+
+
 def form_option(forms: Sequence[str], default: str = TABLE) -> Callable[[Command], Command]:
     """Add `-o`, `--output`: the format of the standard output."""
     return click.option(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from optsched.cli.base.exit_codes import BAD_INPUT
+from optsched.cli.base.plain_errors import COPIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -57,7 +58,8 @@ class Source(click.ParamType[Path]):
         text = str(value)
         check_no_url(text)
         if text == STANDARD:
-            return copy_to_file(sys.stdin.buffer.read(), "standard-input", ctx)
+            data = sys.stdin.buffer.read()
+            return copy_to_file(data, "standard-input", "the standard input", ctx)
         path = Path(text)
         try:
             exists = _NUL not in text and path.exists()
@@ -74,7 +76,7 @@ class Source(click.ParamType[Path]):
         if path.is_file():
             return path
         try:
-            return copy_to_file(path.read_bytes(), f"pipe-{path.name}", ctx)
+            return copy_to_file(path.read_bytes(), f"pipe-{path.name}", text, ctx)
         except OSError as e:
             raise BadInput(f"{text}: can not be read: {e.strerror}") from e
 
@@ -112,14 +114,19 @@ class TraceSource(click.ParamType[str]):
         return text if text.startswith("gavel:") else str(Source().convert(text, param, ctx))
 
 
-def copy_to_file(data: bytes, name: str, ctx: click.Context | None) -> Path:
-    """Write bytes to a temporary file with a matching extension; it is removed at exit."""
+def copy_to_file(data: bytes, name: str, source: str, ctx: click.Context | None) -> Path:
+    """Write bytes to a temporary file with a matching extension; it is removed at exit.
+
+    Errors show `source` instead of its path.
+    """
     folder = Path(mkdtemp(prefix="optsched-"))
     if ctx is not None:
         ctx.call_on_close(lambda: shutil.rmtree(folder, ignore_errors=True))
     suffix = ".json" if data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(_JSON_STARTS) else ".yaml"
     path = folder / f"{name}{suffix}"
     path.write_bytes(data)
+    if ctx is not None:
+        ctx.meta.setdefault(COPIES, {})[str(path)] = source
     return path
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import traceback
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -20,14 +20,26 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 
+COPIES: Final = "optsched.copies"
+"""Key in a context's `meta`: temporary copies by path, each with the name that the user gave."""
+
+
+def name_inputs(text: str) -> str:
+    """Return a text with inputs as the user named them, not as their temporary copies."""
+    ctx = click.get_current_context(silent=True)
+    for path, source in ({} if ctx is None else ctx.meta.get(COPIES, {})).items():
+        text = text.replace(path, source)
+    return text
+
+
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Escape control characters in the messages of click's errors."""
+    """Escape control characters in the messages of click's errors, and name inputs as given."""
     try:
         yield
     except click.ClickException as e:
         # click calls it final; a copy would lose the class and its exit code.
-        e.message = printable(e.message, keep="\n\t")  # type: ignore[misc]
+        e.message = printable(name_inputs(e.message), keep="\n\t")  # type: ignore[misc]
         raise
 
 

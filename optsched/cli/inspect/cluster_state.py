@@ -10,7 +10,7 @@ from optsched.api.kinds import CONFIG_MAP, PRIORITY_CLASS, Ref
 from optsched.cli.base.connection import Exit, Failure, call_cluster
 from optsched.cli.base.console import print_text, remarks
 from optsched.cli.base.session_context import policy_from, policy_of
-from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE
+from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE, DecodeOptions
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.snapshots.instance_files import read_objects
 from optsched.policy.load import parse_policy
@@ -95,6 +95,17 @@ async def _configuration(client: Client) -> str:
     except (Forbidden, NotFound):
         return ""
     return str((found.get("data") or {}).get(CONFIGURATION_FILE) or "")
+
+
+def live_options(
+    names: Iterable[str], lifting_classes: Iterable[str], device_schedulers: Iterable[str]
+) -> DecodeOptions:
+    """Return how objects of a live cluster are read: claims of tenants count as they do there."""
+    return DecodeOptions(
+        tuple(names),
+        lifting_classes=frozenset(lifting_classes),
+        device_schedulers=frozenset(device_schedulers),
+    )
 
 
 def policy_for(

@@ -17,8 +17,8 @@ from optsched.cli.objects.table_columns import name_of, namespace_of
 from optsched.cluster.amounts import amount_of
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.formats.codec.core_schemas import POD as POD_SCHEMA
+from optsched.formats.codec.pod_limits import parse_quota
 from optsched.formats.codec.pods.resource_requests import pod_request, pod_usage
-from optsched.formats.codec.resource_quotas import parse_quota
 from optsched.plugins.wording import amount_text
 
 if TYPE_CHECKING:

@@ -12,13 +12,18 @@ from optsched.api.kinds import JOB, Ref
 from optsched.cli.base.connection import Exit, call_cluster, if_allowed, read
 from optsched.cli.base.console import echo
 from optsched.cli.base.output_formats import JSON, NAME, YAML, typed_name, written
-from optsched.cli.inspect.cluster_state import classes_in, policy_for, read_cluster
+from optsched.cli.inspect.cluster_state import (
+    classes_in,
+    live_options,
+    policy_for,
+    read_cluster,
+)
 from optsched.cli.objects.refused_pods import UNMADE, refused_pods, why_unmade
 from optsched.cli.objects.table_columns import name_of, namespace_of, span
 from optsched.cluster.reasons import ReasonCode
 from optsched.controllers.job.expand import expand_job
 from optsched.controllers.job.object_names import group_name
-from optsched.formats.codec.pods.reader import SCHEDULER_NAMES, DecodeOptions
+from optsched.formats.codec.pods.reader import SCHEDULER_NAMES
 from optsched.session.session import SessionContext
 from optsched.study.prediction.object_keys import Means
 from optsched.study.prediction.queue_position import Standing, standings, waiting
@@ -51,8 +56,17 @@ class Answers:
     message: str = ""
 
 
-def explain_job(place: Place, form: str, target: Target) -> None:
-    """Print why a job waits; exit with 8 if it waits and with 9 if it can never start."""
+def explain_job(
+    place: Place,
+    form: str,
+    target: Target,
+    lifting_classes: Sequence[str] = (),
+    device_schedulers: Sequence[str] = (),
+) -> None:
+    """Print why a job waits; exit with 8 if it waits and with 9 if it can never start.
+
+    lifting_classes, device_schedulers: see `DecodeOptions`, as the running scheduler has them.
+    """
 
     async def read_job(client: Client) -> tuple[Raw, Cluster, list[Raw]]:
         obj = await read(client, Ref(JOB, target.inside(client), target.name))
@@ -63,7 +77,8 @@ def explain_job(place: Place, form: str, target: Target) -> None:
     job, _ = parse_job(obj)
     assert job is not None, "a stored object has a name"  # noqa: S101
     key = f"{job.meta.namespace}/{group_name(job)}"
-    answers, found = _find_answers(cluster.objects, key), _waiting(obj, job, key, cluster)
+    context = _prediction_context(cluster, [obj], lifting_classes, device_schedulers)
+    answers, found = _find_answers(cluster.objects, key), _waiting(obj, job, key, cluster, context)
     is_waiting = job.status.phase is JobPhase.PENDING or job.status.phase is JobPhase.RESTARTING
     answers = answers if is_waiting else Answers()
     if refusal := why_unmade(job, events):
@@ -93,19 +108,25 @@ def positions(cluster: Cluster, jobs: Sequence[Raw]) -> dict[tuple[str, str], st
     return places
 
 
-def _prediction_context(cluster: Cluster, jobs: Sequence[Raw]) -> Means:
+def _prediction_context(
+    cluster: Cluster,
+    jobs: Sequence[Raw],
+    lifting_classes: Sequence[str] = (),
+    device_schedulers: Sequence[str] = (),
+) -> Means:
     parsed = (parse_job(obj)[0] for obj in jobs)
     named = {job.spec.scheduler_name for job in parsed if job is not None}
     names = tuple(sorted({*SCHEDULER_NAMES, *named}))
-    return Means(policy_for(cluster), SessionContext(), DecodeOptions(names))
+    options = live_options(names, lifting_classes, device_schedulers)
+    return Means(policy_for(cluster), SessionContext(), options)
 
 
-def _waiting(obj: Raw, job: Job, key: str, cluster: Cluster) -> Waiting | None:
+def _waiting(obj: Raw, job: Job, key: str, cluster: Cluster, context: Means) -> Waiting | None:
     if job.status.phase not in (JobPhase.PENDING, JobPhase.RESTARTING):
         return None
     expanded, _ = expand_job(obj, classes_in(cluster.objects))
     pods = () if expanded is None else expanded.pods
-    return waiting(cluster.objects, key, pods, _prediction_context(cluster, [obj]))
+    return waiting(cluster.objects, key, pods, context)
 
 
 def _find_answers(objects: Sequence[Raw], key: str) -> Answers:

@@ -12,11 +12,18 @@ import click
 from optsched.api.kinds import JOB, find_kind
 from optsched.cli.base.connection import Exit, Failure, Place, call_cluster, cluster_options
 from optsched.cli.base.console import echo, print_text, remarks
-from optsched.cli.base.options import Seconds, form_option, solver_option
+from optsched.cli.base.options import Seconds, form_option, solver_option, tenant_claim_options
 from optsched.cli.base.output_formats import JSON, TABLE, WIDE, YAML, show_rows, written
 from optsched.cli.base.path_arguments import Source
 from optsched.cli.base.session_context import session_context
-from optsched.cli.inspect.cluster_state import MODEL, classes_in, from_file, live, policy_for
+from optsched.cli.inspect.cluster_state import (
+    MODEL,
+    classes_in,
+    from_file,
+    live,
+    live_options,
+    policy_for,
+)
 from optsched.cli.inspect.dry_run import Usage, create_dry_run, quotas_in
 from optsched.cli.objects.manifest_files import file_option, read_parts
 from optsched.cli.objects.table_columns import name_of, namespace_of
@@ -24,7 +31,7 @@ from optsched.cli.objects.target_names import namespace_option
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.controllers.job.expand import expand_job
 from optsched.formats.codec.pods.reader import SCHEDULER_NAMES, DecodeOptions
-from optsched.formats.snapshots.object_index import READ_KINDS
+from optsched.formats.snapshots.cluster_objects import READ_KINDS
 from optsched.session.solve_settings import DEFAULT_SECONDS, limits_of
 from optsched.study.prediction.hypothetical_jobs import Added, Answer, Clash, Start
 from optsched.study.prediction.hypothetical_jobs import predict as answers_of
@@ -37,7 +44,7 @@ if TYPE_CHECKING:
     from optsched.cli.inspect.cluster_state import Cluster
     from optsched.cli.inspect.dry_run import Rehearsed
     from optsched.cli.objects.manifest_files import Part
-    from optsched.cluster.reservation import CapacityReservation
+    from optsched.cluster.snapshot import CapacityReservation
     from optsched.kube.client.client import Client
     from optsched.kube.client.interfaces import Raw
     from optsched.policy.policy import Policy
@@ -69,6 +76,19 @@ class Options:
     deterministic: bool
     names: tuple[str, ...]
     plugins_dir: Path | None
+    lifting_classes: tuple[str, ...]
+    device_schedulers: tuple[str, ...]
+
+    @property
+    def decoding(self) -> DecodeOptions:
+        """How objects are read: those of a live cluster as its scheduler reads them."""
+        if self.snapshot:
+            return DecodeOptions(
+                self.names,
+                lifting_classes=frozenset(self.lifting_classes) or None,
+                device_schedulers=frozenset(self.device_schedulers) or None,
+            )
+        return live_options(self.names, self.lifting_classes, self.device_schedulers)
 
 
 @click.command("what-if")
@@ -106,6 +126,7 @@ class Options:
     type=click.Path(path_type=Path, file_okay=False),
     help="Python files in this folder are plugins that the model may name.",
 )
+@tenant_claim_options
 @form_option((TABLE, WIDE, JSON, YAML))
 def what_if(place: Place, form: str, **given: Any) -> None:  # noqa: ANN401  click checks them
     """Predict whether a job would start now, where, and which pods it would evict.
@@ -238,7 +259,7 @@ def _decided(
         session_context(policy, limits, deterministic=options.deterministic) as around,
     ):
         try:
-            means = Means(policy, around, DecodeOptions(options.names))
+            means = Means(policy, around, options.decoding)
             found = answers_of(objects, request.added, means)
         except Clash as e:
             text = f"{e}: give the job another name, or leave it out"

@@ -10,6 +10,7 @@ from optsched.api.kinds import JOB
 from optsched.cli.base.command_group import Group
 from optsched.cli.base.connection import cluster_options
 from optsched.cli.base.console import print_text, remarks
+from optsched.cli.base.options import tenant_claim_options
 from optsched.cli.base.output_formats import output_option
 from optsched.cli.objects.job_actions import (
     ABORT,
@@ -136,8 +137,15 @@ def view(place: Place, form: str, target: Target) -> None:
 @job.command("explain")
 @cluster_options
 @output_option()
+@tenant_claim_options
 @target_options(JOB)
-def explain(place: Place, form: str, target: Target) -> None:
+def explain(
+    place: Place,
+    form: str,
+    target: Target,
+    lifting_classes: tuple[str, ...],
+    device_schedulers: tuple[str, ...],
+) -> None:
     """Say why a job waits, where it stands in its queue, and when it could start.
 
     Ends with 0 unless it waits, with 8 if it does, and with 9 if it could never start.
@@ -145,7 +153,7 @@ def explain(place: Place, form: str, target: Target) -> None:
     # The rules and engines that know the order take a second to load.
     from optsched.cli.inspect.explain_job import explain_job
 
-    explain_job(place, form, target)
+    explain_job(place, form, target, lifting_classes, device_schedulers)
 
 
 # --- suspend, resume, delete ---------------------------------------------------------------------

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from optsched.api.crds import unknown_fields
 from optsched.api.job import parse_job
-from optsched.api.jobflow import parse_jobflow
-from optsched.api.jobtemplate import parse_jobtemplate
+from optsched.api.jobflow import parse_jobflow, parse_jobtemplate
 from optsched.api.kinds import JOB, JOB_FLOW, JOB_TEMPLATE
-from optsched.api.unknown import unknown_fields
 from optsched.cli.base.connection import Exit, Failure
 from optsched.cli.base.path_arguments import check_no_url
 from optsched.formats.files.yaml_text import Document, TextError, line_of, read_yaml

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import kinds, wellknown
 from optsched.api.job import parse_job
-from optsched.api.jobflow import parse_jobflow
-from optsched.api.jobtemplate import parse_jobtemplate
+from optsched.api.jobflow import parse_jobflow, parse_jobtemplate
 from optsched.api.queue import parse_queue
 from optsched.cli.objects.pod_status import ready_containers, restarts_of, status_of_pod
 from optsched.units import format_duration_ms, format_time, parse_time_ms

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from optsched.cli.base.console import print_text
 from optsched.cli.base.exit_codes import BAD_INPUT
+from optsched.cluster.reasons import READ_CODES
 from optsched.controllers.job.preview import preview_jobs
 from optsched.formats.codec.pods.reader import DecodeOptions
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.snapshots.instance_files import read_instance
-from optsched.session.object_diagnostics import READ_CODES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from optsched.cluster.reasons import Flaw
     from optsched.formats.snapshots.instance_files import Instance
-    from optsched.session.object_diagnostics import Flaw
 
 MOST_LEFT_OUT: Final = 20
 
@@ -39,18 +39,20 @@ def instance_of(
     except InstanceError as e:
         print_text(console, str(e), "red")
         sys.exit(BAD_INPUT)
+    is_refused = strict and bool(read.problems or read.left_out)
+    if is_refused:
+        number = len(read.problems) + len(read.left_out)
+        objects = "1 mistake or object" if number == 1 else f"{number} mistakes and objects"
+        print_text(
+            console, f"{path}: nothing is decided: --strict refuses {objects}. Without it:", "red"
+        )
     for problem in read.problems:
         print_text(console, str(problem), "yellow")
     for sentence in _limit_sentences(read.left_out):
         print_text(console, sentence, "yellow")
     for notice in read.notices:
         print_text(console, notice, "dim")
-    if strict and (read.problems or read.left_out):
-        number = len(read.problems) + len(read.left_out)
-        objects = "1 mistake or object" if number == 1 else f"{number} mistakes and objects"
-        print_text(
-            console, f"{path}: {objects} would be left out; --strict decides nothing then", "red"
-        )
+    if is_refused:
         sys.exit(BAD_INPUT)
     return read
 

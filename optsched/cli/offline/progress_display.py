@@ -9,14 +9,14 @@ from rich.live import Live
 from rich.text import Text
 
 from optsched.cli.base.console import print_text
-from optsched.cluster.search_progress import relative_gap
+from optsched.cluster.decisions import relative_gap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rich.console import Console
 
-    from optsched.cluster.search_progress import Progress
+    from optsched.cluster.decisions import Progress
 
 BEYOND: Final = 10.0
 """Relative gaps from here on say nothing but that they are large."""

@@ -13,7 +13,7 @@ from optsched.cli.base.output_files import KeepError, check_writable
 from optsched.cli.base.path_arguments import is_standard
 from optsched.cli.base.session_context import policy_of
 from optsched.cli.offline.solve_model import Job, ModelFiles, earlier_result
-from optsched.formats.snapshots.provenance import instance_identity, versions
+from optsched.formats.snapshots.instance_files import instance_identity, versions
 from optsched.session.offline import Assignment, model_identity, parameters_of
 from optsched.session.solve_settings import limits_of
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich.table import Table
 
+from optsched.cli.base.console import print_text
 from optsched.study.comparison.compared_metrics import FIGURES, SHOWN
 from optsched.study.comparison.comparison_text import UNKNOWN, signed_text, value_text
 
@@ -32,8 +33,8 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
     ]
     console.print()
     console.print(_means_table(comparison, columns))
-    for line in _unfinished(comparison):
-        console.print(line, highlight=False, soft_wrap=True)
+    for line in (*_unfinished(comparison), *_unfinished_reasons(comparison)):
+        print_text(console, line, "")
     if len(comparison.models) < 2:
         return
     differences = _differences(comparison, columns)
@@ -63,6 +64,14 @@ def _unfinished(comparison: Comparison) -> Iterator[str]:
             f"times leave out {_number(len(names), 'job')} that did not finish under {model}: "
             f"{', '.join(names[:_NAMED])}{more}"
         )
+
+
+def _unfinished_reasons(comparison: Comparison) -> Iterator[str]:
+    """Return why jobs did not finish, one sentence per model and reason."""
+    for model in comparison.models:
+        for each in comparison.reasons(model):
+            jobs = _number(each.num_gangs, "job")
+            yield f"{model}: {jobs} unfinished: {each.code}, as {each.example}: {each.message}"
 
 
 def _means_table(comparison: Comparison, columns: list[Figure]) -> Table:

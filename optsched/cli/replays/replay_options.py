@@ -10,7 +10,7 @@ import click
 
 from optsched.cli.base.options import solver_option
 from optsched.cli.base.path_arguments import Source
-from optsched.formats.traces.read import TRACE_FORMATS
+from optsched.formats.traces.trace_file import TRACE_FORMATS
 from optsched.units import DurationError, parse_duration_ms
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from optsched.cli.services.go_flags import (
     warn_ignored,
 )
 from optsched.cli.services.log_options import logging_options, set_up_logging
-from optsched.cluster.node_shards import Sharding, ShardMode
+from optsched.cluster.node_parts import Sharding, ShardMode
 from optsched.formats.codec.pods.reader import SCHEDULER_NAMES, BarePodRules, DecodeOptions
 from optsched.policy.diagnostic import PolicyError
 from optsched.policy.policy import SolverKind

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import wellknown
-from optsched.api.events import EventType
 from optsched.api.kinds import JOB, PERSISTENT_VOLUME_CLAIM, SECRET
+from optsched.api.meta import EventType
 from optsched.controllers.effects import Again, Create, Emit, Patch
 from optsched.controllers.job.job_claims import claims_of, desired_claims
 from optsched.controllers.job.plugins.base import is_of_job

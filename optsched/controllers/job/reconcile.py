@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from optsched.api.events import EventType
 from optsched.api.job import Iteration, JobAction, JobEvent, JobPhase, parse_job
 from optsched.api.kinds import JOB, POD, POD_GROUP, QUEUE, Ref
+from optsched.api.meta import EventType
 from optsched.controllers.bus_commands import (
     action_of,
     commands_for,

@@ -12,8 +12,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.api.fields import Fields
-from optsched.api.schema import boolean, count, integer, listing, record, text
+from optsched.api.fields import Fields, boolean, count, integer, listing, record, text
 from optsched.cluster.gpu_shares import Chip, GpuShare, GpuShareRequest, SharedGpu, Template
 from optsched.units import FieldError, QuantityError, parse_amount
 

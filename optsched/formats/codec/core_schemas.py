@@ -1,4 +1,4 @@
-"""The parts of core kinds that decide about scheduling, in the words of `optsched.api.schema`.
+"""The parts of core kinds that decide about scheduling, in the words of `optsched.api.fields`.
 
 Names, defaults and choices are those of k8s.io/api (core/v1, storage/v1, meta/v1); fields that no
 scheduler looks at are left out and stay unread.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from optsched.api.schema import (
+from optsched.api.fields import (
     Schema,
     amounts,
     boolean,

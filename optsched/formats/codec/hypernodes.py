@@ -32,10 +32,10 @@ from optsched.units.patterns import Pattern, parse_pattern
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from optsched.api.fields import LabelSelector as ApiSelector
     from optsched.api.hypernode import HyperNode as ApiHyperNode
     from optsched.api.hypernode import Member
     from optsched.api.podgroup import NetworkTopology, SubGroupPolicy
-    from optsched.api.selectors import LabelSelector as ApiSelector
     from optsched.cluster.snapshot import Gang
 
 _MemberSelector: TypeAlias = "Pattern | LabelSelector"

@@ -1,24 +1,38 @@
-"""A node of the API as a domain node, without the tasks on it."""
+"""Nodes of the API as domain nodes, with images, data sets and shards."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
 
+from optsched.api import wellknown
 from optsched.api.fields import Fields
 from optsched.api.meta import parse_meta
 from optsched.cluster.amounts import amounts
+from optsched.cluster.node_parts import (
+    NO_LOCAL_DATA,
+    NO_REQUIRED_DATA,
+    RequiredData,
+    Shard,
+    Sharding,
+    ShardMode,
+    Store,
+)
+from optsched.cluster.selectors import Taint, TaintEffect
 from optsched.cluster.snapshot import Node
-from optsched.cluster.task import Taint, TaintEffect
 from optsched.formats.codec.core_schemas import NODE
-from optsched.formats.codec.gpu_shares import GPU_SHARE_PROBLEM, read_shared_gpus
-from optsched.formats.codec.local_data import read_local_data
-from optsched.formats.codec.partition_tables import NO_TABLE
+from optsched.formats.codec.gpu_shares import GPU_SHARE_PROBLEM, NO_TABLE, read_shared_gpus
 from optsched.formats.codec.snapshot_annotations import read_load
 from optsched.units import FieldError, most_on_node
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from optsched.api.hypernode import NodeShard
+    from optsched.api.meta import ObjectMeta
     from optsched.cluster.amounts import Amounts
-    from optsched.formats.codec.partition_tables import DeviceTable
+    from optsched.formats.codec.gpu_shares import DeviceTable
 
 GPU_MODEL_LABEL: Final = "nvidia.com/gpu.product"
 """Written by NVIDIA's feature discovery."""
@@ -88,3 +102,130 @@ def _taint(fields: Fields) -> Taint | None:
 def _is_ready(status: Fields) -> bool:
     conditions = (c for c in status.records("conditions") if c.text("type") == "Ready")
     return all(c.text("status") == "True" for c in conditions)
+
+
+# --- local data -----------------------------------------------------------------------------------
+
+IMAGES: Final = "optsched.io/images"
+"""Stands for the images of a dumped pod, whose containers are made up."""
+
+_NONE: Final = "-"
+_FALSE: Final = "false"
+
+
+@lru_cache(maxsize=1 << 16)
+def full_name(image: str) -> str:
+    """The name of an image with its tag; `latest` where none is written (`normalizedImageName`)."""
+    return f"{image}:latest" if image.rfind(":") <= image.rfind("/") else image
+
+
+@lru_cache(maxsize=1 << 16)
+def _sized(image: str, size: int) -> tuple[str, int]:
+    """The same object for the same image on many nodes."""
+    return full_name(image), size
+
+
+def datasets_in(text: str) -> tuple[str, ...]:
+    """The data sets in an annotation, with commas between them."""
+    return tuple(sorted({name.strip() for name in text.split(",")} - {""}))
+
+
+def read_local_data(meta: ObjectMeta, status: object) -> Store:
+    """What a node holds; entries without a reading are passed over, for they only give scores."""
+    datasets = datasets_in(meta.annotations.get(wellknown.DATASETS, ""))
+    prefix = wellknown.DATASET_LABEL_PREFIX
+    labelled = (
+        key.removeprefix(prefix)
+        for key, value in meta.labels.items()
+        if key.startswith(prefix) and value != _FALSE
+    )
+    names = tuple(sorted({*datasets, *labelled}))
+    images = tuple(sorted(set(_images(status))))
+    return Store(images, names) if images or names else NO_LOCAL_DATA
+
+
+def _images(status: object) -> Iterator[tuple[str, int]]:
+    listed = status.get("images") if isinstance(status, dict) else None
+    for each in listed if isinstance(listed, list) else ():
+        if not isinstance(each, dict) or type(each.get("sizeBytes")) is not int:
+            continue
+        names = each.get("names")
+        for name in names if isinstance(names, list) else ():
+            if isinstance(name, str):
+                yield _sized(name, each["sizeBytes"])
+
+
+def dataset_annotation(store: Store, labels: Mapping[str, str]) -> dict[str, str]:
+    """The annotation of a node for data sets that its labels do not name."""
+    prefix = wellknown.DATASET_LABEL_PREFIX
+    left = [n for n in store.datasets if labels.get(f"{prefix}{n}", _FALSE) == _FALSE]
+    return {wellknown.DATASETS: ",".join(left)} if left else {}
+
+
+def encode_images(store: Store) -> dict[str, Any]:
+    """`status.images` of a node."""
+    listed = [{"names": [name], "sizeBytes": size} for name, size in store.images]
+    return {"images": listed} if listed else {}
+
+
+def read_required_data(meta: ObjectMeta, spec: Mapping[str, Any]) -> RequiredData:
+    """What a pod needs."""
+    marked = meta.annotations.get(IMAGES)
+    names = _container_images(spec) if marked is None else marked.split(" ")
+    return _required_data(tuple(names), meta.annotations.get(wellknown.DATASETS, ""))
+
+
+@lru_cache(maxsize=1 << 12)
+def _required_data(names: tuple[str, ...], datasets: str) -> RequiredData:
+    """The same object for pods that need the same."""
+    images = tuple("" if name in ("", _NONE) else full_name(name) for name in names)
+    wants = RequiredData(images if any(images) else (), datasets_in(datasets))
+    return NO_REQUIRED_DATA if wants == NO_REQUIRED_DATA else wants
+
+
+def _container_images(spec: Mapping[str, Any]) -> list[str]:
+    found: list[str] = []
+    for part in ("initContainers", "containers"):
+        listed = spec.get(part)
+        for each in listed if isinstance(listed, list) else ():
+            image = each.get("image") if isinstance(each, dict) else None
+            found.append(image if isinstance(image, str) else "")
+    return found
+
+
+def required_data_annotations(wants: RequiredData) -> dict[str, str]:
+    """The annotations of a dumped pod."""
+    marks = {IMAGES: " ".join(image or _NONE for image in wants.images)} if wants.images else {}
+    return marks | ({wellknown.DATASETS: ",".join(wants.datasets)} if wants.datasets else {})
+
+
+# --- node shards ----------------------------------------------------------------------------------
+
+_MODES = [mode.value for mode in ShardMode]
+
+
+def shard_of(shard: NodeShard) -> Shard:
+    """The shard that an object stands for."""
+    return Shard(shard.name, tuple(sorted(set(shard.wanted))), tuple(sorted(set(shard.in_use))))
+
+
+def with_shards(asked: Sharding, found: Iterable[NodeShard]) -> Sharding:
+    """What is asked for, with the shards that there are."""
+    shards = sorted(map(shard_of, found), key=lambda shard: shard.name)
+    return replace(asked, shards=tuple(shards))
+
+
+def sharding_fields(sharding: Sharding) -> dict[str, Any]:
+    """What the dump of a snapshot says about sharding; nothing where there is none."""
+    if sharding.mode is ShardMode.NONE:
+        return {}
+    return {"sharding": {"mode": sharding.mode.value, "name": sharding.name}}
+
+
+def read_sharding(dump: Mapping[str, Any]) -> Sharding | None:
+    """What the dump of a snapshot says about sharding; None where that has no reading."""
+    given = dump.get("sharding") or {}
+    if not isinstance(given, dict):
+        return None
+    mode, name = given.get("mode", ShardMode.NONE.value), given.get("name", "")
+    return Sharding(ShardMode(mode), name) if mode in _MODES and isinstance(name, str) else None

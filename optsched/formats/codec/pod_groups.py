@@ -1,4 +1,4 @@
-"""PodGroups and bare pods as gangs."""
+"""PodGroups and bare pods as gangs, and when plugins last moved their pods."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from optsched.cluster.task import TaskStatus
 from optsched.formats.codec.ascend_npus import NPU_MARKS
 from optsched.formats.codec.gpu_shares import CARDS, VGPU_IDS
 from optsched.formats.codec.hypernodes import sub_group_rule, topology_request
-from optsched.formats.codec.local_data import IMAGES
-from optsched.formats.codec.pods.numa_requests import NEEDS
-from optsched.formats.codec.pods.plugin_annotations import NOTES
+from optsched.formats.codec.nodes import IMAGES
+from optsched.formats.codec.numatopologies import NEEDS
+from optsched.formats.codec.pods.eviction_annotations import NOTES
 from optsched.formats.codec.pods.reader import SCHEDULER_NAMES
 from optsched.formats.codec.scheduling_groups import PREFIX
 from optsched.formats.codec.snapshot_annotations import (
@@ -28,12 +28,20 @@ from optsched.formats.codec.snapshot_annotations import (
     PROBLEM,
     WAITING_SINCE,
     read_reason,
+    time_text,
     waiting_since_ms,
     without_annotations,
 )
 from optsched.formats.files.diagnostics import join_messages
 from optsched.plugins.topology.task_topology import read_roles
-from optsched.units import DurationError, FieldError, parse_duration_ms, split_usage
+from optsched.units import (
+    DurationError,
+    FieldError,
+    TimestampError,
+    parse_duration_ms,
+    parse_time_ms,
+    split_usage,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -41,7 +49,7 @@ if TYPE_CHECKING:
     from optsched.api.meta import OwnerReference
     from optsched.api.podgroup import PodGroup
     from optsched.cluster.task import Task
-    from optsched.formats.codec.priority_classes import Priorities
+    from optsched.formats.codec.pod_limits import Priorities
 
 _NO_CLASS: Final = "names a PriorityClass that does not exist; the priority is taken for 0"
 _GROUP_MARKS: Final = frozenset({PROBLEM, WAITING_SINCE, wellknown.SUBMITTER})
@@ -233,3 +241,32 @@ def _group_problem(group: PodGroup) -> Reason | None:
         return read_reason(group.meta.annotations)
     message = f"PodGroup {group.key}: {join_messages(group.errors)}"
     return Reason(ReasonCode.INVALID_POD_GROUP, message)
+
+
+# --- shuffle times --------------------------------------------------------------------------------
+
+SHUFFLED_BY: Final = "optsched.io/shuffled-by-"
+"""An annotation of PodGroups for each plugin: when it last had pods of theirs evicted."""
+
+
+def shuffle_annotation(plugin: str, now_ms: int) -> dict[str, str]:
+    """The annotation of a PodGroup of which pods are evicted now."""
+    return {f"{SHUFFLED_BY}{plugin}": time_text(now_ms)}
+
+
+def last_shuffle_ms(annotations: Iterable[Mapping[str, str]]) -> dict[str, int]:
+    """The last time by plugin, of the annotations of PodGroups; what is no time says nothing."""
+    found: dict[str, int] = {}
+    for notes in annotations:
+        for key, text in notes.items():
+            if key.startswith(SHUFFLED_BY):
+                plugin = key.removeprefix(SHUFFLED_BY)
+                found[plugin] = max(found.get(plugin, 0), _time_ms(text))
+    return found
+
+
+def _time_ms(text: str) -> int:
+    try:
+        return parse_time_ms(text)
+    except TimestampError:
+        return 0

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import wellknown
 from optsched.api.queue import DequeueStrategy
-from optsched.cluster.amounts import amounts
+from optsched.cluster.amounts import Usage, amounts
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import (
     DEFAULT_QUEUE,
@@ -25,7 +25,6 @@ from optsched.cluster.snapshot import (
     QueueState,
     Tolerance,
 )
-from optsched.cluster.usage import Usage
 from optsched.formats.codec.snapshot_annotations import (
     PROBLEM,
     WAITING_SINCE,

@@ -28,7 +28,7 @@ from optsched.cluster.dra_devices import (
     PooledDevice,
     Version,
 )
-from optsched.cluster.task import Taint, TaintEffect, Toleration
+from optsched.cluster.selectors import Taint, TaintEffect, Toleration
 from optsched.formats.codec.core_schemas import DEVICE_CLAIM, DEVICE_CLASS, RESOURCE_SLICE
 from optsched.formats.codec.selectors import node_selector, node_selector_fields
 from optsched.formats.codec.snapshot_annotations import PROBLEM
@@ -49,7 +49,6 @@ _NEED_PROBLEM: Final = f"{PROBLEM}-of-"
 _ALL: Final = "All"
 _NOT: Final = "which is not allocated here"
 _KEEPS_AWAY: Final = frozenset({"NoSchedule", "NoExecute"})
-_NOT_A_QUANTITY: Final = "is not a quantity: write one such as 40Gi"
 
 
 # --- claims --------------------------------------------------------------------------------------
@@ -536,6 +535,7 @@ class ClaimBook:
         before = self._uses.get(pod, ())
         if before == keys and all(self._users[key][pod] == uid for key in keys):
             return set()
+        first_users = {key: self._first_user(key) for key in (*before, *keys)}
         for key in before:
             del self._users[key][pod]
         self._uses.pop(pod, None)
@@ -543,7 +543,8 @@ class ClaimBook:
             self._users.setdefault(key, {})[pod] = uid
         if keys:
             self._uses[pod] = keys
-        return {other for key in (*before, *keys) for other in self._users[key]} - {pod}
+        moved = {key: first for key, first in first_users.items() if self._first_user(key) != first}
+        return {*moved.values(), *map(self._first_user, moved)} - {pod, ""}
 
     def users(self, key: str) -> set[str]:
         """The pods that name a claim."""
@@ -551,9 +552,13 @@ class ClaimBook:
 
     def counts_for(self, key: str, pod: str) -> bool:
         """Whether a claim counts for this pod: for one that it is reserved for, else the first."""
+        return self._first_user(key) in ("", pod)
+
+    def _first_user(self, key: str) -> str:
+        """Return the pod that a claim counts for; empty if no pod names it."""
         users, claim = self._users.get(key, {}), self.claims.get(key)
         reserved = claim.reserved_for if claim is not None else ()
-        return pod == min(users, key=lambda each: (users[each] not in reserved, each), default=pod)
+        return min(users, key=lambda each: (users[each] not in reserved, each), default="")
 
 
 def claim_keys(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import wellknown
-from optsched.api.schedulinggroup import group_named_by
+from optsched.api.podgroup import group_named_by
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import Gang, GangPhase
 from optsched.cluster.topology import TopologyRequest
@@ -25,9 +25,9 @@ from optsched.units import FieldError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from optsched.api.schedulinggroup import SchedulingPodGroup
+    from optsched.api.podgroup import SchedulingPodGroup
     from optsched.cluster.task import Task
-    from optsched.formats.codec.priority_classes import Priorities
+    from optsched.formats.codec.pod_limits import Priorities
 
 PREFIX: Final = "k8s:"
 """Starts the name of the gang of such a PodGroup; no object's name holds a colon."""
@@ -40,6 +40,11 @@ def gang_key(key: str) -> str:
     """The key of the gang of a PodGroup with a key."""
     namespace, _, name = key.partition("/")
     return f"{namespace}/{PREFIX}{name}"
+
+
+def object_key(gang: str) -> str:
+    """The key of the PodGroup of a gang with a key, in whatever API."""
+    return gang.replace(f"/{PREFIX}", "/", 1)
 
 
 def gang_name(spec: dict[str, Any]) -> str:

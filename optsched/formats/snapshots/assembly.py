@@ -2,80 +2,67 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import kinds
-from optsched.api.hypernode import parse_hypernode
-from optsched.api.nodeshard import parse_nodeshard
-from optsched.api.podgroup import parse_podgroup
-from optsched.api.priorityclass import parse_priority_class
-from optsched.api.queue import parse_queue
-from optsched.api.schedulinggroup import parse_scheduling_group
-from optsched.cluster.dra_devices import Devices
-from optsched.cluster.node_shards import NO_SHARDING
-from optsched.cluster.snapshot import Snapshot
-from optsched.cluster.task import TaskStatus
-from optsched.formats.codec.disruption_budgets import parse_budget
-from optsched.formats.codec.hypernodes import TopologyIndex
-from optsched.formats.codec.node_shards import with_shards
-from optsched.formats.codec.nodes import parse_node
-from optsched.formats.codec.numatopologies import parse_numa
-from optsched.formats.codec.partition_tables import DeviceTable, parse_device_table
-from optsched.formats.codec.pod_groups import (
-    BarePod,
-    gang_of_group,
-    gang_without_group,
-    implicit_gang,
-    is_empty_group_of,
-)
+from optsched.formats.codec.gpu_shares import CONFIG_FILE, DeviceTable, parse_device_table
+from optsched.formats.codec.nodes import read_sharding
 from optsched.formats.codec.pods.reader import (
-    IMPLICIT_PREFIX,
+    DEFAULT_NAMESPACE,
     DecodeOptions,
-    PodDecoder,
-    claims_of,
-    has_left_cluster,
+    awaits_node,
     scheduler_of,
 )
-from optsched.formats.codec.priority_classes import Priorities, priorities
-from optsched.formats.codec.queues import queue_of, read_usage, usage_of, with_builtin_queues
-from optsched.formats.codec.resource_claims import (
-    parse_device_claim,
-    parse_device_class,
-    parse_slice,
-    stock_of,
+from optsched.formats.codec.snapshot_annotations import (
+    API_VERSION,
+    time_text,
+    without_snapshot_annotations,
 )
-from optsched.formats.codec.resource_quotas import parse_quota
-from optsched.formats.codec.scheduling_groups import gang_key, gang_of_scheduling_group
-from optsched.formats.codec.shuffle_times import last_shuffle_ms
-from optsched.formats.codec.volumes import (
-    Storage,
-    class_nodes,
-    parse_claim,
-    parse_csi_node,
-    volume_nodes,
-)
-from optsched.formats.files.diagnostics import diagnostics_of
-from optsched.formats.snapshots.object_index import NAMESPACE_LABEL, READ_KINDS, ObjectIndex
-from optsched.units import FieldError
+from optsched.formats.files.diagnostics import ObjectProblem, diagnostics_of
+from optsched.formats.snapshots.cluster_objects import READ_KINDS, ClusterObjects
+from optsched.units import FieldError, TimestampError, parse_time_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from optsched.api.queue import Queue as ApiQueue
-    from optsched.cluster.amounts import Amounts
-    from optsched.cluster.node_shards import Sharding
-    from optsched.cluster.numa import Numa
-    from optsched.cluster.snapshot import Budget, Claim, Gang, Node, Quota
-    from optsched.cluster.task import Task
-    from optsched.cluster.topology import Topology
-    from optsched.formats.files.diagnostics import ObjectProblem
+    from optsched.cluster.node_parts import Sharding
+    from optsched.cluster.snapshot import Snapshot
 
-Parsed = TypeVar("Parsed")
-Parse: TypeAlias = "Callable[[object], tuple[Parsed | None, tuple[FieldError, ...]]]"
+SNAPSHOT_KIND: Final = "Snapshot"
+"""Says in `takenAt` when a snapshot was taken that has been written out as objects."""
 
+_NO_NAME: Final = "is missing: every object needs a name"
+_NAME_NO_TEXT: Final = "is not a text: write it in quotes"
+_NO_MAPPING: Final = "is not a mapping of field names to values"
+_NO_TEXT: Final = f"is not a text; the object is taken to be in {DEFAULT_NAMESPACE}"
+_NO_KIND: Final = "is no object: it needs apiVersion, kind and metadata"
+_NO_SHARDING: Final = "is no sharding: write {mode: soft, name: NAME}, or hard"
+_NO_ANSWER: Final = "is no answer: it needs a question and a reply in JSON"
+_TWICE: Final = "is there more than once; the last one counts"
 _NO_NODE: Final = "is no node of this cluster"
+
+_REPORT_ORDER: Final = (
+    kinds.PRIORITY_CLASS,
+    *kinds.DEVICE_KINDS,
+    kinds.POD,
+    kinds.QUEUE,
+    kinds.POD_GROUP,
+    *kinds.SCHEDULING_POD_GROUPS,
+    kinds.NUMATOPOLOGY,
+    kinds.CSI_NODE,
+    kinds.NODE,
+    kinds.PERSISTENT_VOLUME,
+    kinds.STORAGE_CLASS,
+    kinds.PERSISTENT_VOLUME_CLAIM,
+    kinds.POD_DISRUPTION_BUDGET,
+    kinds.HYPER_NODE,
+    kinds.RESOURCE_QUOTA,
+    kinds.NODE_SHARD,
+)
+"""The kinds whose fields are read, in the order in which mistakes are reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +100,7 @@ def assemble(
     *,
     where: Sequence[str] = (),
 ) -> Assembled:
-    """Put a cluster together; nothing is lost because of another object.
+    """Return the snapshot of a cluster; a mistake in one object loses no other one.
 
     Parameters
     ----------
@@ -121,307 +108,216 @@ def assemble(
         Manifests or what an API server answers. Without a namespace they are in `default`, without
         a creation time their place in the order counts as milliseconds.
     options
-        Whose pods are ours.
+        Which pods this scheduler decides.
     taken_ms
         When; None for what the dump of a snapshot says, or else the latest creation.
     where
         `file:line` of each object, for messages.
 
     """
-    return _Assembly(ObjectIndex(objects, where), options or DecodeOptions()).build(taken_ms)
+    index, options = ObjectIndex(objects, where), options or DecodeOptions()
+    cluster = ClusterObjects(replace(options, sharding=options.sharding or index.sharding))
+    cluster.nodes.set_device_table(_read_device_table(index))
+    # Priorities and claims first: pods that depend on them are decoded once.
+    first = (kinds.PRIORITY_CLASS, kinds.NAMESPACE, *kinds.DEVICE_KINDS)
+    for kind in (*first, *(kind for kind in READ_KINDS if kind not in first)):
+        if kind == kinds.NODE:
+            cluster.refresh_priorities()
+        for key, entry in index.objects_of(kind).items():
+            cluster.apply(kind, key, entry.obj)
+    namespaced = (index.objects_of(kind) for kind in READ_KINDS if kind.namespaced)
+    used_namespaces = {key.partition("/")[0] for entries in namespaced for key in entries}
+    snapshot = cluster.build(index.taken_ms if taken_ms is None else taken_ms, used_namespaces)
+    if index.answers:
+        snapshot = replace(snapshot, answers=tuple(index.answers))
+    _report_problems(index, cluster)
+    elsewhere = (
+        scheduler_of(entry.obj)
+        for key, entry in index.objects_of(kinds.POD).items()
+        if cluster.pods.find_pod(key) is None and awaits_node(entry.obj)
+    )
+    return Assembled(
+        snapshot,
+        num_read=index.num_read,
+        problems=tuple(index.problems),
+        ignored=dict(index.ignored),
+        left_out=tuple(index.left_out),
+        elsewhere=dict(Counter(elsewhere)),
+    )
 
 
-class _Assembly:
-    """Reads the objects of an index kind by kind."""
+def _read_device_table(index: ObjectIndex) -> DeviceTable:
+    """Return how GPUs and NPUs may be cut; of several ConfigMaps, the first that says it counts."""
+    found = DeviceTable()
+    for key, entry in index.objects_of(kinds.CONFIG_MAP).items():
+        table, errors = parse_device_table(entry.obj)
+        index.problems += diagnostics_of(kinds.CONFIG_MAP.kind, key, errors, entry.where)
+        found = DeviceTable(found.geometries + table.geometries, found.chips + table.chips)
+    return found
 
-    def __init__(self, index: ObjectIndex, options: DecodeOptions) -> None:
-        self._index = index
-        self._problems = index.problems
-        self._options = options
-        self._elsewhere: Counter[str] = Counter()
-        self._decoder = PodDecoder(options)
-        self._tasks: list[Task] = []
 
-    def build(self, taken_ms: int | None) -> Assembled:
-        self._decoder.priorities = table = self._priorities()
-        devices = self._devices()
-        self._note_claims(devices)
-        self._tasks = self._read_tasks()
-        listed = self._parsed(kinds.QUEUE, parse_queue)
-        self._report_usage(listed)
-        queues = with_builtin_queues(map(queue_of, listed))
-        gangs = self._gangs(table)
-        if taken_ms is None:
-            taken_ms = self._index.taken_ms
-        if taken_ms is None:
-            taken_ms = max((*(g.created_ms for g in gangs), *(q.created_ms for q in queues)))
-        snapshot = Snapshot(
-            taken_ms=taken_ms,
-            nodes=self._nodes(),
-            gangs=gangs,
-            queues=queues,
-            claims=self._claims(),
-            namespaces=self._namespaces(),
-            budgets=self._budgets(),
-            topology=self._topology(),
-            quotas=self._quotas(),
-            answers=tuple(self._index.answers),
-            sharding=self._sharding(),
-            devices=devices,
-            priority_classes=table.values,
-            last_shuffle_ms=last_shuffle_ms(gang.annotations for gang in gangs),
-            usage=usage_of(listed),
-        )
-        return Assembled(
-            snapshot,
-            num_read=self._index.num_read,
-            problems=tuple(self._problems),
-            ignored=dict(self._index.ignored),
-            left_out=tuple(self._index.left_out),
-            elsewhere=dict(self._elsewhere),
-        )
-
-    def _report(self, kind: kinds.Kind, key: str, errors: Iterable[FieldError], where: str) -> None:
-        self._problems += diagnostics_of(kind.kind, key, errors, where)
-
-    def _parsed(self, kind: kinds.Kind, parse: Parse[Parsed]) -> list[Parsed]:
-        """All objects of a kind that have a reading; what has none is reported."""
-        found: list[Parsed] = []
-        for key, entry in self._index.objects_of(kind).items():
-            parsed, errors = parse(entry.obj)
-            self._report(kind, key, errors, entry.where)
-            if parsed is not None:
-                found.append(parsed)
-        return found
-
-    def _priorities(self) -> Priorities:
-        return priorities(self._parsed(kinds.PRIORITY_CLASS, parse_priority_class))
-
-    def _report_usage(self, queues: Iterable[ApiQueue]) -> None:
-        for queue in queues:
-            entry, (_, errors) = (
-                self._index.get(kinds.QUEUE, queue.name),
-                read_usage(queue.meta.annotations),
+def _report_problems(index: ObjectIndex, cluster: ClusterObjects) -> None:
+    found = cluster.problems()
+    for kind in _REPORT_ORDER:
+        for key, entry in index.objects_of(kind).items() if found else ():
+            index.problems += diagnostics_of(
+                kind.kind, key, found.get((kind, key), ()), entry.where
             )
-            self._report(kinds.QUEUE, queue.name, errors, entry.where if entry else "")
-
-    def _namespaces(self) -> dict[str, Mapping[str, str]]:
-        """Labels by namespace; one that objects are in exists, whether it is listed or not."""
-        namespaced = (self._index.objects_of(kind) for kind in READ_KINDS if kind.namespaced)
-        names = {key.partition("/")[0] for entries in namespaced for key in entries}
-        listed = self._index.objects_of(kinds.NAMESPACE)
-        labels_of: dict[str, Mapping[str, str]] = {}
-        for name in sorted(names | listed.keys()):
-            labels = _texts(listed[name].obj, "labels") if name in listed else {}
-            labels_of[name] = {**labels, NAMESPACE_LABEL: name}
-        return labels_of
-
-    def _budgets(self) -> tuple[Budget, ...]:
-        return tuple(self._parsed(kinds.POD_DISRUPTION_BUDGET, parse_budget))
-
-    def _quotas(self) -> tuple[Quota, ...]:
-        return tuple(self._parsed(kinds.RESOURCE_QUOTA, parse_quota))
-
-    def _sharding(self) -> Sharding:
-        found = self._parsed(kinds.NODE_SHARD, parse_nodeshard)
-        return with_shards(self._options.sharding or self._index.sharding or NO_SHARDING, found)
-
-    # --- devices ---------------------------------------------------------------------------------
-
-    def _devices(self) -> Devices:
-        """Claims, classes and devices; where there are several versions, the newest counts."""
-        claims = self._newest(kinds.RESOURCE_CLAIMS, parse_device_claim)
-        classes = self._newest(kinds.DEVICE_CLASSES, parse_device_class)
-        slices = self._newest(kinds.RESOURCE_SLICES, parse_slice)
-        return Devices(claims, classes, *stock_of(slices.values()))
-
-    def _newest(self, versions: Iterable[kinds.Kind], parse: Parse[Parsed]) -> dict[str, Parsed]:
-        found: dict[str, Parsed] = {}
-        for kind in versions:
-            for key, entry in self._index.objects_of(kind).items():
-                parsed, errors = parse(entry.obj)
-                if parsed is not None and key not in found:
-                    found[key] = parsed
-                    self._report(kind, key, errors, entry.where)
-        return {key: found[key] for key in sorted(found)}
-
-    def _note_claims(self, devices: Devices) -> None:
-        book = self._decoder.book
-        book.claims.update(devices.claims)
-        for key, entry in self._index.objects_of(kinds.POD).items():
-            if not has_left_cluster(entry.obj) and (claims := claims_of(entry.obj)):
-                uid = entry.obj["metadata"].get("uid") or ""
-                book.note(key, uid if isinstance(uid, str) else "", claims)
-
-    # --- volumes ---------------------------------------------------------------------------------
-
-    def _claims(self) -> dict[str, Claim]:
-        volumes = self._index.objects_of(kinds.PERSISTENT_VOLUME)
-        for key, entry in volumes.items():
-            errors = volume_nodes(entry.obj)[1]
-            self._report(kinds.PERSISTENT_VOLUME, key, errors, entry.where)
-        classes = self._index.objects_of(kinds.STORAGE_CLASS)
-        for key, entry in classes.items():
-            errors = class_nodes(entry.obj)[2]
-            self._report(kinds.STORAGE_CLASS, key, errors, entry.where)
-        storage = Storage(
-            {key: entry.obj for key, entry in volumes.items()},
-            {key: entry.obj for key, entry in classes.items()},
-        )
-        return dict(self._read_claims(storage))
-
-    def _read_claims(self, storage: Storage) -> Iterator[tuple[str, Claim]]:
-        for key, entry in self._index.objects_of(kinds.PERSISTENT_VOLUME_CLAIM).items():
-            claim, errors = parse_claim(entry.obj, storage)
-            self._report(kinds.PERSISTENT_VOLUME_CLAIM, key, errors, entry.where)
-            if claim is not None:
-                yield key, claim
-
-    # --- pods, gangs, nodes ----------------------------------------------------------------------
-
-    def _read_tasks(self) -> list[Task]:
-        found: list[Task] = []
-        for key, entry in self._index.objects_of(kinds.POD).items():
-            if has_left_cluster(entry.obj):
-                continue
-            task, errors = self._decoder.read(entry.obj)
-            if task.gang or task.status.holds_resources:
-                self._report(kinds.POD, key, errors, entry.where)
-                found.append(task)
-            elif task.status in (TaskStatus.PENDING, TaskStatus.GATED):
-                self._elsewhere[scheduler_of(entry.obj)] += 1
-        return found
-
-    def _gangs(self, table: Priorities) -> tuple[Gang, ...]:
-        members: dict[str, list[Task]] = {}
-        for task in self._tasks:
-            if task.gang:
-                members.setdefault(task.gang, []).append(task)
-        elsewhere = self._groups_elsewhere() - members.keys()
-        found: dict[str, Gang] = {}
-        for key, entry in self._index.objects_of(kinds.POD_GROUP).items():
-            group, errors = parse_podgroup(entry.obj)
-            if group is None or key in elsewhere:
-                continue
-            names = self._options.scheduler_names
-            if key in members or is_empty_group_of(group, names):
-                gang, remarks = gang_of_group(group, members.pop(key, ()), table)
-                found[key] = gang
-                self._report(kinds.POD_GROUP, key, (*errors, *remarks), entry.where)
-        for kind in kinds.SCHEDULING_POD_GROUPS:
-            self._scheduling_gangs(kind, table, (members, elsewhere, found))
-        found.update({key: self._without_group(key, tasks) for key, tasks in members.items()})
-        return tuple(found[key] for key in sorted(found))
-
-    def _scheduling_gangs(
-        self,
-        kind: kinds.Kind,
-        table: Priorities,
-        sorted_out: tuple[dict[str, list[Task]], set[str], dict[str, Gang]],
-    ) -> None:
-        """Add the gangs of one version of Kubernetes' own PodGroups, but for those known."""
-        members, elsewhere, found = sorted_out
-        for key, entry in self._index.objects_of(kind).items():
-            group, errors = parse_scheduling_group(entry.obj)
-            whose = gang_key(key)
-            if group is None or whose in elsewhere or whose in found:
-                continue
-            tasks, queue = members.pop(whose, ()), self._options.default_queue
-            found[whose], remarks = gang_of_scheduling_group(group, tasks, table, queue)
-            self._report(kind, key, (*errors, *remarks), entry.where)
-
-    def _groups_elsewhere(self) -> set[str]:
-        """Keys of PodGroups that pods of other schedulers name."""
-        pods = (entry.obj for entry in self._index.objects_of(kinds.POD).values())
-        return {self._decoder.group_elsewhere(pod) for pod in pods if not has_left_cluster(pod)}
-
-    def _without_group(self, key: str, tasks: Sequence[Task]) -> Gang:
-        task = min(tasks, key=lambda each: each.key)
-        entry = self._index.get(kinds.POD, task.key)
-        pod = entry.obj if entry else {}
-        queue = self._decoder.queue(pod, self._namespace_annotations(task.namespace))
-        if not key.partition("/")[2].startswith(IMPLICIT_PREFIX):
-            return gang_without_group(key, tasks, queue)
-        priority = self._decoder.gang_priority(pod)
-        return implicit_gang(BarePod(task, queue, priority, _texts(pod, "annotations")))
-
-    def _namespace_annotations(self, name: str) -> Mapping[str, str]:
-        entry = self._index.get(kinds.NAMESPACE, name)
-        return _texts(entry.obj, "annotations") if entry else {}
-
-    def _topology(self) -> Topology:
-        index, listed = TopologyIndex(), self._index.objects_of(kinds.HYPER_NODE)
-        for name, entry in self._index.objects_of(kinds.NODE).items():
-            index.put_node(name, _texts(entry.obj, "labels"))
-        for name, entry in listed.items():
-            parsed, errors = parse_hypernode(entry.obj)
-            self._report(kinds.HYPER_NODE, name, errors, entry.where)
-            if parsed is not None:
-                index.put_hypernode(parsed)
-        topology = index.topology()
-        for name, remarks in index.remarks.items():
-            self._report(kinds.HYPER_NODE, name, remarks, listed[name].where)
-        return topology
-
-    def _device_table(self) -> DeviceTable:
-        """How GPUs and NPUs may be cut; of several ConfigMaps, the first that says it counts."""
-        found = DeviceTable()
-        for key, entry in self._index.objects_of(kinds.CONFIG_MAP).items():
-            table, errors = parse_device_table(entry.obj)
-            self._report(kinds.CONFIG_MAP, key, errors, entry.where)
-            geometries = found.geometries + table.geometries
-            found = DeviceTable(geometries, found.chips + table.chips)
-        return found
-
-    def _nodes(self) -> tuple[Node, ...]:
-        table = self._device_table()
-        residents: dict[str, list[Task]] = {}
-        for task in self._tasks:
-            if task.status.holds_resources:
-                residents.setdefault(task.node, []).append(task)
-        numa, limits = self._numa(), self._attach_limits()
-        found: list[Node] = []
-        for key, entry in self._index.objects_of(kinds.NODE).items():
-            node, errors = parse_node(entry.obj, table)
-            self._report(kinds.NODE, key, errors, entry.where)
-            if node is not None:
-                here = sorted(residents.pop(node.name, ()), key=lambda task: task.key)
-                name = node.name
-                most = limits.get(name, ())
-                found.append(
-                    replace(node, residents=tuple(here), numa=numa.get(name), attach_limits=most)
+        if kind == kinds.NODE:
+            for task in cluster.tasks_without_node():
+                error, pod = (
+                    FieldError("spec.nodeName", task.node, _NO_NODE),
+                    index.get(kinds.POD, task.key),
                 )
-        self._report_homeless(residents)
-        return tuple(found)
-
-    def _numa(self) -> dict[str, Numa]:
-        found: dict[str, Numa] = {}
-        for key, entry in self._index.objects_of(kinds.NUMATOPOLOGY).items():
-            name, numa, errors = parse_numa(entry.obj)
-            self._report(kinds.NUMATOPOLOGY, key, errors, entry.where)
-            if numa is not None:
-                found[name] = numa
-        return found
-
-    def _attach_limits(self) -> dict[str, Amounts]:
-        found: dict[str, Amounts] = {}
-        for key, entry in self._index.objects_of(kinds.CSI_NODE).items():
-            name, limits, errors = parse_csi_node(entry.obj)
-            self._report(kinds.CSI_NODE, key, errors, entry.where)
-            if limits is not None:
-                found[name] = limits
-        return found
-
-    def _report_homeless(self, residents: Mapping[str, Sequence[Task]]) -> None:
-        for task in (task for tasks in residents.values() for task in tasks):
-            entry = self._index.get(kinds.POD, task.key)
-            error = FieldError("spec.nodeName", task.node, _NO_NODE)
-            self._report(kinds.POD, task.key, [error], entry.where if entry else "")
+                index.problems += diagnostics_of(
+                    kinds.POD.kind, task.key, [error], pod.where if pod else ""
+                )
 
 
-def _texts(obj: Mapping[str, Any], name: str) -> dict[str, str]:
-    """The labels or annotations of an object that are texts."""
-    found = obj.get("metadata", {}).get(name)
-    if not isinstance(found, dict):
-        return {}
-    return {key: value for key, value in found.items() if isinstance(value, str)}
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One object, and the `file:line` that it comes from."""
+
+    obj: dict[str, Any]
+    where: str
+
+
+class ObjectIndex:
+    """Objects by kind and key.
+
+    Attributes
+    ----------
+    problems
+        What is no object, has no name, or is there twice.
+    ignored
+        Number of objects of kinds that a snapshot is not made of, by `apiVersion Kind`.
+    left_out
+        The same objects one by one: `apiVersion Kind name` and `file:line`.
+    taken_ms
+        When the snapshot was taken, where its dump says so.
+    answers
+        What was answered to questions outside, as far as its dump says so.
+    sharding
+        Which shard was whose, where its dump says so.
+
+    """
+
+    def __init__(self, objects: Iterable[Mapping[str, Any]], where: Sequence[str]) -> None:
+        self.problems: list[ObjectProblem] = []
+        self.ignored: Counter[str] = Counter()
+        self.left_out: list[tuple[str, str]] = []
+        self.taken_ms: int | None = None
+        self.answers: list[tuple[str, str]] = []
+        self.sharding: Sharding | None = None
+        read = (*READ_KINDS, kinds.CONFIG_MAP)
+        self._entries: dict[kinds.Kind, dict[str, Entry]] = {kind: {} for kind in read}
+        self._is_dump = False
+        for position, obj in enumerate(objects):
+            self._file(obj, position, where[position] if where else "")
+        for kind, entries in self._entries.items():
+            ordered = {key: entries[key] for key in sorted(entries)}
+            if not self._is_dump:
+                # Leave out what only a dump may say of its objects.
+                ordered = {
+                    key: Entry(without_snapshot_annotations(entry.obj), entry.where)
+                    for key, entry in ordered.items()
+                }
+            self._entries[kind] = ordered
+
+    @property
+    def num_read(self) -> int:
+        """How many objects there are."""
+        return sum(map(len, self._entries.values()))
+
+    def objects_of(self, kind: kinds.Kind) -> Mapping[str, Entry]:
+        """The objects of a kind by key, in key order."""
+        return self._entries[kind]
+
+    def get(self, kind: kinds.Kind, key: str) -> Entry | None:
+        """One object; None where there is none."""
+        return self._entries[kind].get(key)
+
+    def _file(self, obj: object, position: int, where: str) -> None:
+        if not isinstance(obj, dict) or not obj.get("kind") or not obj.get("apiVersion"):
+            self.problems.append(ObjectProblem("", "", "", obj, _NO_KIND, where))
+            return
+        version, name = str(obj["apiVersion"]), str(obj["kind"])
+        kind = kinds.find_kind(version, name)
+        if kind in self._entries and (kind != kinds.CONFIG_MAP or _is_partition_table(obj)):
+            self._add(kind, obj, position, where)
+        elif (version, name) == (API_VERSION, SNAPSHOT_KIND):
+            self._is_dump = True
+            self._read_dump(obj, where)
+            self._read_answers(obj, where)
+        else:
+            self.ignored[f"{version} {name}"] += 1
+            meta = obj.get("metadata")
+            called = meta.get("name") if isinstance(meta, dict) else None
+            self.left_out.append((f"{version} {name} {called or ''}".strip(), where))
+
+    def _add(self, kind: kinds.Kind, obj: dict[str, Any], position: int, where: str) -> None:
+        meta = obj.get("metadata")
+        name = meta.get("name") if isinstance(meta, dict) else None
+        if not isinstance(meta, dict) or not isinstance(name, str) or not name:
+            path, value, message = "metadata.name", name, _NO_NAME
+            if name:
+                message = _NAME_NO_TEXT
+            elif meta is not None and not isinstance(meta, dict):
+                path, value, message = "metadata", meta, _NO_MAPPING
+            self.problems.append(ObjectProblem(kind.kind, "", path, value, message, where))
+            return
+        namespace = meta.get("namespace")
+        if not isinstance(namespace, str | None):
+            path = "metadata.namespace"
+            self.problems.append(ObjectProblem(kind.kind, name, path, namespace, _NO_TEXT, where))
+        obj = _completed(kind, obj, meta, position)
+        key = f"{obj['metadata']['namespace']}/{name}" if kind.namespaced else name
+        if key in self._entries[kind]:
+            self.problems.append(ObjectProblem(kind.kind, key, "", None, _TWICE, where))
+        self._entries[kind][key] = Entry(obj, where)
+
+    def _read_dump(self, obj: dict[str, Any], where: str) -> None:
+        self.sharding = read_sharding(obj)
+        if self.sharding is None:
+            error = FieldError("sharding", obj["sharding"], _NO_SHARDING)
+            self.problems += diagnostics_of(SNAPSHOT_KIND, "", [error], where)
+        try:
+            self.taken_ms = parse_time_ms(obj.get("takenAt"))
+        except TimestampError as e:
+            self.problems += diagnostics_of(SNAPSHOT_KIND, "", [e.at("takenAt")], where)
+
+    def _read_answers(self, obj: dict[str, Any], where: str) -> None:
+        found = obj.get("answers") or []
+        for i, each in enumerate(found if isinstance(found, list) else [found]):
+            plain = each if isinstance(each, dict) else {}
+            question, reply = plain.get("question"), plain.get("reply")
+            if isinstance(question, str) and isinstance(reply, str) and _is_object(reply):
+                self.answers.append((question, reply))
+                continue
+            error = FieldError(f"answers[{i}]", each, _NO_ANSWER)
+            self.problems += diagnostics_of(SNAPSHOT_KIND, "", [error], where)
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _is_partition_table(obj: dict[str, Any]) -> bool:
+    """Whether a ConfigMap is read: the one that says how MIG may cut GPUs."""
+    data = obj.get("data")
+    return isinstance(data, dict) and CONFIG_FILE in data
+
+
+def _completed(
+    kind: kinds.Kind, obj: dict[str, Any], meta: dict[str, Any], position: int
+) -> dict[str, Any]:
+    """The object with the namespace and the creation time that a server would have given it."""
+    given: dict[str, str] = {}
+    if kind.namespaced and not isinstance(meta.get("namespace") or None, str):
+        given["namespace"] = DEFAULT_NAMESPACE
+    if meta.get("creationTimestamp") is None:
+        given["creationTimestamp"] = time_text(position)
+    return {**obj, "metadata": {**meta, **given}} if given else obj

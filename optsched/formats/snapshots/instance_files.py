@@ -1,4 +1,4 @@
-"""An instance: the cluster in a file, a folder of manifests or a trace.
+"""An instance: the cluster in a file, a folder of manifests or a trace, and its identity.
 
 Every file and every document of it is read, whatever is wrong with the others. Only a place in
 which there is nothing to schedule is an error.
@@ -6,17 +6,22 @@ which there is nothing to schedule is an error.
 
 from __future__ import annotations
 
+import json
+import platform
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from optsched.api import kinds
-from optsched.api.unknown import unknown_fields
+from optsched.api.crds import unknown_fields
 from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE
 from optsched.formats.files.diagnostics import InstanceError, ObjectProblem, diagnostics_of
 from optsched.formats.files.yaml_text import Document, TextError, read_json, read_yaml
 from optsched.formats.snapshots.assembly import assemble
-from optsched.formats.snapshots.object_index import READ_KINDS
+from optsched.formats.snapshots.cluster_objects import READ_KINDS
+from optsched.formats.snapshots.writer import encode
+from optsched.formats.solve_result import FileSum, InstanceIdentity, checksum
 from optsched.formats.traces.openb_cluster import NODE_LIST, read_openb
 
 if TYPE_CHECKING:
@@ -265,3 +270,45 @@ def _nothing(path: Path, assembled: Assembled) -> str:
 
 def _listed(numbers: Mapping[str, int]) -> str:
     return ", ".join(f"{number} {kind}" for kind, number in sorted(numbers.items()))
+
+
+# --- provenance -----------------------------------------------------------------------------------
+
+SOLVERS: Final = ("ortools", "numpy", "scipy")
+
+
+def instance_identity(path: str | Path) -> InstanceIdentity:
+    """The files that `read_instance` reads at a path, with the SHA-256 of their bytes.
+
+    Raises
+    ------
+    InstanceError
+        Nothing is there.
+    OSError
+        A file can not be read.
+
+    """
+    root = Path(path)
+    base = root if root.is_dir() else root.parent
+    files = [
+        FileSum(file.relative_to(base).as_posix(), checksum(file.read_bytes()))
+        for file in files_of(root)
+    ]
+    return InstanceIdentity(str(path), tuple(sorted(files, key=lambda f: f.path)))
+
+
+def snapshot_identity(snapshot: Snapshot) -> InstanceIdentity:
+    """The same for a snapshot that comes from no file: SHA-256 over its manifests, line by line."""
+    lines = (json.dumps(each, sort_keys=True, ensure_ascii=False) for each in encode(snapshot))
+    return InstanceIdentity("", (FileSum("snapshot", checksum("\n".join(lines))),))
+
+
+def versions(own: str) -> dict[str, str]:
+    """Versions by name: of Python, of what solves, and our own, which is handed in."""
+    found = {"optsched": own, "python": platform.python_version()}
+    for name in SOLVERS:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.api import kinds, wellknown
 from optsched.formats.codec.gpu_shares import GPU_SHARE_PROBLEM, shared_gpu_annotations
 from optsched.formats.codec.hypernodes import hypernode_spec, topology_spec
-from optsched.formats.codec.local_data import dataset_annotation, encode_images
-from optsched.formats.codec.node_shards import sharding_fields
+from optsched.formats.codec.nodes import dataset_annotation, encode_images, sharding_fields
 from optsched.formats.codec.numatopologies import numa_spec
+from optsched.formats.codec.pod_limits import SYSTEM
 from optsched.formats.codec.pods.writer import is_missing, pod_manifest
-from optsched.formats.codec.priority_classes import SYSTEM
 from optsched.formats.codec.queues import USAGE, affinity_fields, usage_text
 from optsched.formats.codec.resource_claims import encode_devices
 from optsched.formats.codec.scheduling_groups import group_name, is_upstream, scheduling_group_spec
@@ -38,22 +37,29 @@ from optsched.formats.codec.snapshot_annotations import (
 )
 from optsched.formats.codec.volumes import BETWEEN_ZONES, NO_PROVISIONER, SELECTED_NODE, WAITS
 from optsched.formats.files.yaml_text import write_yaml
-from optsched.formats.snapshots.object_index import SNAPSHOT_KIND
+from optsched.formats.snapshots.assembly import SNAPSHOT_KIND
 from optsched.units import format_resource_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from optsched.cluster.amounts import Amounts
-    from optsched.cluster.node_shards import Shard
-    from optsched.cluster.numa import Numa
+    from optsched.cluster.amounts import Amounts, Usage
+    from optsched.cluster.node_parts import Numa, Shard
     from optsched.cluster.reasons import Reason
     from optsched.cluster.selectors import NodeSelector
-    from optsched.cluster.snapshot import Budget, Claim, Gang, Node, Owner, Queue, Quota, Snapshot
+    from optsched.cluster.snapshot import (
+        Budget,
+        Claim,
+        Gang,
+        Node,
+        Owner,
+        Queue,
+        Quota,
+        Snapshot,
+        Volume,
+    )
     from optsched.cluster.topology import HyperNode, Topology
-    from optsched.cluster.usage import Usage
-    from optsched.cluster.volumes import Volume
 
 Manifest = dict[str, Any]
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from optsched.formats.files.diagnostics import InstanceError
-from optsched.formats.traces.jobs import GPU, MOST_TASKS, Part, TracedJob, played
+from optsched.formats.traces.jobs import MOST_TASKS, Part, TracedJob, played
 from optsched.formats.traces.rows import Table
+from optsched.units import GPU
 from optsched.units.read_errors import why_unreadable
 
 if TYPE_CHECKING:

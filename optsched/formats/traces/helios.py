@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 from optsched.cluster.snapshot import Queue
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.traces.jobs import (
-    GPU,
     MOST_NODES,
     MOST_TASKS,
     TracedJob,
@@ -23,7 +22,7 @@ from optsched.formats.traces.jobs import (
     played,
 )
 from optsched.formats.traces.rows import Table
-from optsched.units import CPU, MEMORY
+from optsched.units import CPU, GPU, MEMORY
 from optsched.units.read_errors import why_unreadable
 
 if TYPE_CHECKING:

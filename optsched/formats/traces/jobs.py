@@ -14,6 +14,7 @@ from optsched.cluster.trace import Arrival, Trace, TraceProblem, sound_trace
 from optsched.formats.codec.nodes import GPU_MODEL_LABEL
 from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE
 from optsched.formats.files.diagnostics import InstanceError
+from optsched.units import GPU
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from optsched.cluster.trace import Found
 
-GPU: Final = "nvidia.com/gpu"
 
 MOST_NODES: Final = 100_000
 """Of one trace, twenty times those that Kubernetes supports."""
@@ -29,7 +29,6 @@ MOST_NODES: Final = 100_000
 MOST_TASKS: Final = 150_000
 """Of one job: all pods that Kubernetes supports in a cluster."""
 
-_WHOLE_MILLI: Final = 1000
 _NO_NAME: Final = "is empty: every job needs a name"
 
 

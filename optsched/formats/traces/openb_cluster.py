@@ -1,4 +1,4 @@
-"""The openb trace: GPU nodes and pods of a production cluster, as a snapshot.
+"""The openb trace: GPU nodes and pods of a production cluster, as a snapshot or a trace.
 
 Alibaba cluster-trace-gpu-v2023; Weng et al., "Beware of Fragmentation", USENIX ATC 2023. Nodes:
 `sn,cpu_milli,memory_mib,gpu,model`. Pods: `name,cpu_milli,memory_mib,num_gpu,gpu_milli` and, but
@@ -13,27 +13,31 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from optsched.cluster.amounts import amounts
+from optsched.cluster.gpu_accounting import WHOLE
 from optsched.cluster.selectors import NodeSelector, NodeTerm, Operator, Requirement
 from optsched.cluster.snapshot import DEFAULT_QUEUE, Node, Snapshot
 from optsched.cluster.task import DeviceRequest, Task, TaskShape, TaskStatus
+from optsched.cluster.trace import TraceProblem
 from optsched.formats.codec.nodes import GPU_MODEL_LABEL
 from optsched.formats.codec.pod_groups import BarePod, implicit_gang
 from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE, IMPLICIT_PREFIX
 from optsched.formats.codec.queues import with_builtin_queues
 from optsched.formats.files.diagnostics import InstanceError, ObjectProblem
-from optsched.formats.snapshots.object_index import NAMESPACE_LABEL
-from optsched.units import CPU, MAX_GPUS_ON_NODE, MAX_ON_NODE, MEMORY
+from optsched.formats.snapshots.object_stores import NAMESPACE_LABEL
+from optsched.formats.traces.jobs import Part, TracedJob, played
+from optsched.formats.traces.rows import Table
+from optsched.units import CPU, GPU, MAX_GPUS_ON_NODE, MAX_ON_NODE, MEMORY
 from optsched.units.read_errors import why_unreadable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from optsched.cluster.snapshot import Gang
+    from optsched.cluster.trace import Found
+    from optsched.formats.traces.rows import Row
 
 NODE_LIST: Final = "openb_node_list_gpu_node.csv"
-GPU: Final = "nvidia.com/gpu"
-WHOLE_MILLI: Final = 1000
 
 T = TypeVar("T")
 
@@ -44,8 +48,8 @@ _MS: Final = 1000
 _NOT_A_COUNT: Final = "is not a whole number of zero or more"
 _TOO_MUCH: Final = "is too much: write at most"
 _LAST_S: Final = 10**12
-_NOT_A_SHARE: Final = f"is no part of one GPU: write 1 to {WHOLE_MILLI}"
-_NOT_SHARED: Final = f"asks for a part of several GPUs: write {WHOLE_MILLI}, or 1 as num_gpu"
+_NOT_A_SHARE: Final = f"is no part of one GPU: write 1 to {WHOLE}"
+_NOT_SHARED: Final = f"asks for a part of several GPUs: write {WHOLE}, or 1 as num_gpu"
 _NO_NAME: Final = "is empty: every row needs a name"
 _TWICE: Final = "is there more than once; the last one counts"
 
@@ -76,7 +80,7 @@ def read_openb(pods: Path, nodes: Path | None = None) -> tuple[Snapshot, tuple[O
     gangs = {g.key: g for g in _read(pods, "Pod", _POD_COLUMNS, reader.gang, problems)}
     if not machines or not gangs:
         empty = pods if machines else node_file
-        raise InstanceError(f"{empty}: no row of this table can be read", problems)
+        raise InstanceError(f"{empty}: there is no row in this table that can be read", problems)
     snapshot = Snapshot(
         taken_ms=max(gang.created_ms for gang in gangs.values()),
         nodes=tuple(machines[name] for name in sorted(machines)),
@@ -125,7 +129,7 @@ def read_openb_rows(
     rows = sorted(_read(pods, "Pod", _POD_COLUMNS, _pod_row, problems), key=lambda r: r.name)
     if not machines or not rows:
         empty = pods if machines else node_file
-        raise InstanceError(f"{empty}: no row of this table can be read", problems)
+        raise InstanceError(f"{empty}: there is no row in this table that can be read", problems)
     return tuple(machines), tuple(rows), tuple(problems)
 
 
@@ -240,16 +244,16 @@ def _pod_row(row: _Row) -> PodRow:
         row.integer("gpu_milli", MAX_ON_NODE),
         row.cells.get("gpu_spec") or "",
     )
-    if found.num_gpu == 1 and not 0 < found.gpu_milli <= WHOLE_MILLI:
+    if found.num_gpu == 1 and not 0 < found.gpu_milli <= WHOLE:
         row.reject("gpu_milli", _NOT_A_SHARE)
-    if found.num_gpu > 1 and found.gpu_milli != WHOLE_MILLI:
+    if found.num_gpu > 1 and found.gpu_milli != WHOLE:
         row.reject("gpu_milli", _NOT_SHARED)
     return found
 
 
 def _shape(row: _Row) -> TaskShape:
     demands = _pod_row(row)
-    is_share = demands.num_gpu == 1 and demands.gpu_milli < WHOLE_MILLI
+    is_share = demands.num_gpu == 1 and demands.gpu_milli < WHOLE
     asked = {
         CPU: demands.cpu_m,
         GPU: 0 if is_share else demands.num_gpu,
@@ -267,3 +271,77 @@ def _models(spec: str) -> NodeSelector | None:
         return None
     models = tuple(sorted(set(spec.split("|"))))
     return NodeSelector((NodeTerm((Requirement(GPU_MODEL_LABEL, Operator.IN, models),)),))
+
+
+# --- openb ----------------------------------------------------------------------------------------
+
+_TIMES: Final = Table("Pod", ("name", "creation_time", "deletion_time", "scheduled_time"), "name")
+
+_NEVER_RAN: Final = "is empty: it never ran, and how long it would have is not told"
+_TOO_EARLY: Final = "is before its creation_time"
+_BACKWARDS: Final = "is before its scheduled_time"
+
+
+def read_openb_trace(
+    pods: Path, nodes: Sequence[Node] | None = None, node_list: Path | None = None
+) -> Found:
+    """Pods of a list, each a job of its own; they ran from scheduled_time to deletion_time.
+
+    Parameters
+    ----------
+    pods
+        A pod list with times; the multigpu lists have none.
+    nodes
+        What to play it on; None for the node list.
+    node_list
+        None for `openb_node_list_gpu_node.csv` beside the pod list.
+
+    Raises
+    ------
+    InstanceError
+        A list is not there, is another table, or there are no nodes.
+
+    """
+    machines, rows, found = read_openb_rows(pods, node_list or pods.with_name(NODE_LIST))
+    problems = [
+        TraceProblem(p.kind, p.key, p.path, p.value if p.path else None, p.message, p.where)
+        for p in found
+    ]
+    row_by_name = {row.name: row for row in rows}
+    jobs = sorted(_jobs(pods, row_by_name, problems), key=lambda job: (job.at_ms, job.name))
+    return played(pods.stem, jobs, machines if nodes is None else nodes, problems)
+
+
+def _jobs(
+    pods: Path, asked: dict[str, PodRow], problems: list[TraceProblem]
+) -> Iterator[TracedJob]:
+    for row in _TIMES.read(pods, problems):
+        if row.name not in asked:
+            continue
+        found = _job(row, asked.pop(row.name))
+        if row.is_sound:
+            yield found
+
+
+def _job(row: Row, demands: PodRow) -> TracedJob:
+    at_ms = row.milliseconds("creation_time")
+    if row.cells["scheduled_time"] is not None and not row.has_value("scheduled_time"):
+        row.reject("scheduled_time", _NEVER_RAN)
+        return TracedJob(row.name, at_ms, None, ())
+    start_ms, end_ms = row.milliseconds("scheduled_time"), row.milliseconds("deletion_time")
+    if end_ms < start_ms and row.is_sound:
+        row.reject("deletion_time", _BACKWARDS)
+    if start_ms < at_ms and row.is_sound:
+        row.reject("scheduled_time", _TOO_EARLY)
+    is_share = demands.num_gpu == 1 and demands.gpu_milli < WHOLE
+    part = Part(
+        number=1,
+        demands={
+            CPU: demands.cpu_m,
+            GPU: 0 if is_share else demands.num_gpu,
+            MEMORY: demands.memory_mib * _MIB,
+        },
+        gpu_milli=demands.gpu_milli if is_share else 0,
+        models=tuple(sorted(set(filter(None, demands.gpu_spec.split("|"))))),
+    )
+    return TracedJob(row.name, at_ms, end_ms - start_ms, (part,), where=row.where)

@@ -14,9 +14,9 @@ from optsched.cluster.amounts import amounts
 from optsched.cluster.snapshot import Node
 from optsched.formats.codec.nodes import GPU_MODEL_LABEL
 from optsched.formats.files.diagnostics import InstanceError
-from optsched.formats.traces.jobs import GPU, MOST_TASKS, Part, TracedJob, listed_nodes, played
+from optsched.formats.traces.jobs import MOST_TASKS, Part, TracedJob, listed_nodes, played
 from optsched.formats.traces.rows import Table
-from optsched.units import CPU, MAX_GPUS_ON_NODE, MAX_ON_NODE, MEMORY
+from optsched.units import CPU, GPU, MAX_GPUS_ON_NODE, MAX_ON_NODE, MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -14,9 +14,9 @@ from optsched.cluster.amounts import amounts
 from optsched.cluster.snapshot import Node
 from optsched.cluster.trace import TraceProblem
 from optsched.formats.files.diagnostics import InstanceError
-from optsched.formats.traces.jobs import GPU, Part, TracedJob, listed_nodes, played
+from optsched.formats.traces.jobs import Part, TracedJob, listed_nodes, played
 from optsched.formats.traces.rows import NOTHING, Table, instant_ms
-from optsched.units import MAX_GPUS_ON_NODE
+from optsched.units import GPU, MAX_GPUS_ON_NODE
 from optsched.units.read_errors import why_unreadable
 
 if TYPE_CHECKING:

@@ -51,7 +51,14 @@ class Row:
         """Tell what is wrong with a cell and what would be accepted."""
         value = self.cells.get(column)
         self.problems.append(
-            TraceProblem(self.kind, self.name, column, repr(value), message, self.where)
+            TraceProblem(
+                self.kind,
+                self.name,
+                column,
+                None if value is None else repr(value),
+                message,
+                self.where,
+            )
         )
 
     def has_value(self, column: str) -> bool:

@@ -1,4 +1,4 @@
-"""Traces as we write them: nodes, queues, jobs and failures in one file of YAML or JSON.
+"""Traces: the format of this project, and the choice of the reader for a file.
 
 docs/simulate.md tells what each field means; `SCHEMA` says it for programs.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from optsched.api.fields import Fields
-from optsched.api.schema import (
+from optsched.api.fields import (
+    Fields,
     Schema,
     amounts,
     count,
@@ -27,13 +27,17 @@ from optsched.cluster.trace import Arrival, NodeChange, NodeEvent, Trace, TraceP
 from optsched.formats.codec.nodes import offered_amounts
 from optsched.formats.codec.queues import with_builtin_queues
 from optsched.formats.files.diagnostics import InstanceError
-from optsched.formats.files.single_document import read_document, unknown_paths
-from optsched.formats.files.yaml_text import line_of
+from optsched.formats.files.yaml_text import line_of, read_document, unknown_paths
+from optsched.formats.traces.gavel import read_gavel
+from optsched.formats.traces.helios import read_acme, read_helios
 from optsched.formats.traces.jobs import MOST_NODES, MOST_TASKS
+from optsched.formats.traces.openb_cluster import read_openb_trace
+from optsched.formats.traces.pai import read_pai
+from optsched.formats.traces.philly import read_philly
 from optsched.units import parse_resource_list
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from optsched.cluster.trace import Found
@@ -131,7 +135,12 @@ def read_trace_file(path: Path) -> Found:
     trace = _trace(Fields(document.value, SCHEMA, "", errors), path.stem)
     sound, found = sound_trace(trace)
     problems = (
-        *(TraceProblem("", "", e.path, repr(e.value), e.message, e.path) for e in errors),
+        *(
+            TraceProblem(
+                "", "", e.path, None if e.value is None else repr(e.value), e.message, e.path
+            )
+            for e in errors
+        ),
         *(TraceProblem("", at, "", None, "is no field of a trace", at) for at in unknown),
         *found,
     )
@@ -238,3 +247,52 @@ def _event(fields: Fields, number: int) -> NodeEvent | None:
     if at_ms is None or not node or not change:
         return None
     return NodeEvent(at_ms, node, NodeChange(change), where=f"nodeEvents[{number}]")
+
+
+# --- read -----------------------------------------------------------------------------------------
+
+_WITH_NODES: Final[Mapping[str, Callable[[Path, Sequence[Node] | None], Found]]] = {
+    "helios": read_helios,
+    "openb": read_openb_trace,
+    "pai": read_pai,
+    "philly": read_philly,
+}
+_WITHOUT_NODES: Final[Mapping[str, Callable[[Path, Sequence[Node]], Found]]] = {
+    "acme": read_acme,
+    "gavel": read_gavel,
+}
+TRACE_FORMATS: Final = tuple(sorted([*_WITH_NODES, *_WITHOUT_NODES]))
+"""Formats that `read_published_trace` knows."""
+
+
+def read_published_trace(name: str, path: Path, nodes: Sequence[Node] | None = None) -> Found:
+    """A trace that others published.
+
+    Parameters
+    ----------
+    name
+        One of `TRACE_FORMATS`.
+    path
+        Its file, for `pai` its folder.
+    nodes
+        What to play it on; None for the nodes that the trace comes with. Those of `acme` and
+        `gavel` come with none.
+
+    Returns
+    -------
+    Found
+        The trace, and what was left out of it and why, by file and row.
+
+    Raises
+    ------
+    InstanceError
+        An unknown format, files that can not be read, nothing that could be played, or no nodes.
+
+    """
+    if name in _WITH_NODES:
+        return _WITH_NODES[name](path, nodes)
+    if name not in _WITHOUT_NODES:
+        raise InstanceError(f"{name!r} is no format of traces: write {', '.join(TRACE_FORMATS)}")
+    if nodes is None:
+        raise InstanceError(f"{path}: a trace of {name} has no nodes of its own: give some")
+    return _WITHOUT_NODES[name](path, nodes)

@@ -1,61 +1,40 @@
 """The cluster as domain values, kept up to date from watch events. No I/O, no clock.
 
-`apply` takes events, `assume_…` what is about to become true, and `snapshot` assembles what changed
-since the last one: every part that did not change is the very same object as before. The result
-equals what `formats.assemble` makes of the same objects; a test compares the two.
+`apply` takes events, `assume_…` what is about to become true. `snapshot` equals what
+`formats.assemble` makes of the same objects; a test compares the two.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from optsched.api import kinds
-from optsched.api.nodeshard import parse_nodeshard
-from optsched.api.priorityclass import parse_priority_class
-from optsched.api.queue import parse_queue
-from optsched.cluster.node_shards import NO_SHARDING
-from optsched.cluster.snapshot import Snapshot
 from optsched.cluster.task import QueueGate, TaskStatus
-from optsched.formats.codec.disruption_budgets import parse_budget
-from optsched.formats.codec.node_shards import with_shards
-from optsched.formats.codec.pods.reader import DecodeOptions
-from optsched.formats.codec.priority_classes import priorities
-from optsched.formats.codec.queues import queue_of, usage_of, with_builtin_queues
-from optsched.formats.codec.resource_quotas import parse_quota
 from optsched.formats.codec.snapshot_annotations import without_snapshot_annotations
-from optsched.formats.snapshots.object_index import READ_KINDS
-from optsched.kube.cache.device_store import DeviceStore
-from optsched.kube.cache.gang_store import GangStore
-from optsched.kube.cache.namespace_store import NamespaceStore
-from optsched.kube.cache.node_store import NodeStore, take_every_node
-from optsched.kube.cache.parsed_store import ParsedStore
-from optsched.kube.cache.pod_store import AssumedBind, AssumedNomination, PodStore
-from optsched.kube.cache.volume_store import STORAGE_KINDS, VolumeStore
+from optsched.formats.snapshots.cluster_objects import READ_KINDS, ClusterObjects
+from optsched.formats.snapshots.object_stores import STORAGE_KINDS, take_every_node
+from optsched.formats.snapshots.pod_store import AssumedBind, AssumedNomination
 from optsched.kube.reflector.reflector import Changed, Deleted, Listed
 from optsched.kube.reflector.resource_versions import ResourceVersions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from optsched.api.hypernode import NodeShard
     from optsched.api.kinds import Kind
-    from optsched.api.nodeshard import NodeShard
     from optsched.api.podgroup import PodGroup
-    from optsched.api.priorityclass import PriorityClass
     from optsched.api.queue import Queue as ApiQueue
     from optsched.cluster.dra_devices import DeviceClass, DeviceGrant
     from optsched.cluster.gpu_shares import GpuShare
-    from optsched.cluster.node_shards import Sharding
-    from optsched.cluster.numa import NumaPart
-    from optsched.cluster.reasons import Reason
+    from optsched.cluster.node_parts import NumaPart
+    from optsched.cluster.reasons import Flaw, Reason
     from optsched.cluster.selectors import NodeSelector
-    from optsched.cluster.snapshot import Budget, Claim, Queue, Quota
+    from optsched.cluster.snapshot import Claim, Snapshot
     from optsched.cluster.task import Task
-    from optsched.cluster.usage import Usage
-    from optsched.formats.codec.partition_tables import DeviceTable
+    from optsched.formats.codec.gpu_shares import DeviceTable
+    from optsched.formats.codec.pods.reader import DecodeOptions
     from optsched.kube.client.interfaces import Raw, Ref
     from optsched.kube.reflector.reflector import WatchEvent
-    from optsched.session.object_diagnostics import Flaw
 
 _KEPT_RAW: Final = frozenset({kinds.NAMESPACE, kinds.PERSISTENT_VOLUME_CLAIM, *STORAGE_KINDS})
 
@@ -63,44 +42,6 @@ _FLAWED: Final = frozenset(
     {kinds.NODE, kinds.QUEUE, kinds.POD_GROUP, kinds.HYPER_NODE, kinds.POD_DISRUPTION_BUDGET}
 )
 """Kinds whose objects get events about their flaws."""
-
-
-class _QueueStore(ParsedStore["ApiQueue"]):
-    """Queues as the server has them, and as sessions see them."""
-
-    def __init__(self) -> None:
-        super().__init__(parse_queue)
-        self.shown: tuple[Queue, ...] = ()
-        self.usage: Mapping[str, Usage] = {}
-
-    def refresh(self) -> bool:
-        """See `ParsedStore`."""
-        if not super().refresh():
-            return False
-        known = {queue.name: queue for queue in self.shown}
-        fresh = with_builtin_queues(map(queue_of, self.by_key.values()))
-        shown = tuple(known[q.name] if known.get(q.name) == q else q for q in fresh)
-        if shown != self.shown:
-            self.shown = shown
-        self.usage = usage_of(self.by_key.values())
-        return True
-
-
-class _ShardStore(ParsedStore["NodeShard"]):
-    """NodeShards as the server has them, and as sessions see them."""
-
-    def __init__(self, sharding: Sharding) -> None:
-        super().__init__(parse_nodeshard)
-        self.sharding = sharding
-
-    def refresh(self) -> bool:
-        """See `ParsedStore`."""
-        if not super().refresh():
-            return False
-        sharding = with_shards(self.sharding, self.by_key.values())
-        if sharding != self.sharding:
-            self.sharding = sharding
-        return True
 
 
 class _WatchState:
@@ -159,40 +100,10 @@ class ClusterCache:
         takes_node: Callable[[Mapping[str, str]], bool] = take_every_node,
     ) -> None:
         """takes_node: whether a node with these labels belongs to this scheduler."""
-        options = options or DecodeOptions()
         self.version = 0
         self._watches = _WatchState()
-        self._pods = PodStore(options)
-        self._namespaces = NamespaceStore()
-        self._gangs = GangStore(options, self._pods, self._namespaces)
-        self._nodes = NodeStore(self._pods, takes_node)
-        self._devices = DeviceStore()
-        self._volumes = VolumeStore()
-        self._queues = _QueueStore()
-        self._shards = _ShardStore(options.sharding or NO_SHARDING)
-        self._classes: ParsedStore[PriorityClass] = ParsedStore(parse_priority_class)
-        self._budgets: ParsedStore[Budget] = ParsedStore(parse_budget)
-        self._quotas: ParsedStore[Quota] = ParsedStore(parse_quota)
+        self._objects = ClusterObjects(options, takes_node)
         self._uids: dict[tuple[Kind, str], str] = {}
-        self._apply_by_kind: Mapping[Kind, Callable[[str, Raw | None], None]] = {
-            kinds.NODE: self._nodes.apply_node,
-            kinds.HYPER_NODE: self._nodes.apply_hypernode,
-            kinds.NUMATOPOLOGY: self._nodes.apply_numatopology,
-            kinds.CSI_NODE: self._nodes.apply_csi_node,
-            kinds.POD_GROUP: self._gangs.apply_group,
-            kinds.QUEUE: self._queues.apply,
-            kinds.NODE_SHARD: self._shards.apply,
-            kinds.PRIORITY_CLASS: self._classes.apply,
-            kinds.POD_DISRUPTION_BUDGET: self._budgets.apply,
-            kinds.RESOURCE_QUOTA: self._quotas.apply,
-            kinds.NAMESPACE: self._namespaces.apply,
-            kinds.PERSISTENT_VOLUME_CLAIM: self._volumes.apply_claim,
-            **{kind: partial(self._volumes.apply_storage, kind) for kind in STORAGE_KINDS},
-            **{
-                kind: partial(self._gangs.apply_scheduling_group, kind)
-                for kind in kinds.SCHEDULING_POD_GROUPS
-            },
-        }
 
     # --- events ----------------------------------------------------------------------------------
 
@@ -238,28 +149,19 @@ class ClusterCache:
                 self._uids[kind, key] = str(obj["metadata"].get("uid") or "")
             if kind in _KEPT_RAW:
                 obj["metadata"].pop("managedFields", None)
-        if kind in kinds.DEVICE_KINDS:
-            self._devices.apply_object(kind, key, obj)
-            if kind in kinds.RESOURCE_CLAIMS:
-                self._pods.apply_claim(key, self._devices.claim(key))
-        elif kind != kinds.POD:
-            self._apply_by_kind[kind](key, obj)
-        elif obj is None:
-            self._pods.delete_pod(key)
-        else:
-            self._pods.apply_pod(obj, is_created=is_created)
+        self._objects.apply(kind, key, obj, is_created=is_created)
 
     # --- assumptions -----------------------------------------------------------------------------
 
     def can_assume(self, task: str, node: str) -> bool:
         """Whether a task is still pending and a node still exists."""
-        pod = self._pods.find_pod(task)
+        pod = self._objects.pods.find_pod(task)
         is_pending = pod is not None and pod.task.status is TaskStatus.PENDING
-        return is_pending and node in self._nodes
+        return is_pending and self._objects.has_node(node)
 
     def is_gated(self, task: str) -> bool:
         """Whether a pending task has a queue gate that has to be removed before it is bound."""
-        pod = self._pods.find_pod(task)
+        pod = self._objects.pods.find_pod(task)
         return pod is not None and pod.reported.gate is QueueGate.CLOSED
 
     def assume_bound(
@@ -272,79 +174,79 @@ class ClusterCache:
     ) -> str:
         """Count a pending task as bound until a watch event or `forget`; returns its UID."""
         self.version += 1
-        self._gangs.assume_bound(self._pods[task].task.gang)
+        self._objects.gangs.assume_bound(self._objects.pods[task].task.gang)
         for grant in devices:
             if grant.devices:
-                self._devices.assume(task, node, grant)
-        return self._pods.assume(task, AssumedBind(node, shared_gpus, numa))
+                self._objects.devices.assume(task, node, grant)
+        return self._objects.pods.assume(task, AssumedBind(node, shared_gpus, numa))
 
     def assume_evicted(self, task: str, node: str) -> str | None:
         """Count a task as terminating; returns its UID, None if it does not run on that node."""
-        pod = self._pods.find_pod(task)
+        pod = self._objects.pods.find_pod(task)
         if pod is None or pod.task.node != node or not pod.task.status.is_standing:
             return None
         self.version += 1
-        return self._pods.assume_evicted(task)
+        return self._objects.pods.assume_evicted(task)
 
     def record_shuffle(self, plugin: str, now_ms: int) -> None:
         """Record when a plugin last moved pods to better nodes."""
         self.version += 1
-        self._gangs.last_shuffle_ms[plugin] = now_ms
+        self._objects.gangs.last_shuffle_ms[plugin] = now_ms
 
     def assume_nominated(self, task: str, node: str) -> bool:
         """Count a pending task as nominated to a node, or to none; False if nothing changes."""
-        pod = self._pods.find_pod(task)
+        pod = self._objects.pods.find_pod(task)
         if pod is None or pod.task.status is not TaskStatus.PENDING:
             return False
         if pod.task.nominated_node == node:
             return False
         self.version += 1
-        self._pods.assume(task, AssumedNomination(node))
+        self._objects.pods.assume(task, AssumedNomination(node))
         return True
 
     def assume_moves(self, gang: str, text: str) -> None:
         """Count a gang as having this record of moves, until the server has it as well."""
         self.version += 1
-        self._gangs.assume_moves(gang, text)
+        self._objects.gangs.assume_moves(gang, text)
 
     def forget_moves(self) -> None:
         """Count gangs as having the records that the server has."""
         self.version += 1
-        self._gangs.forget_moves()
+        self._objects.gangs.forget_moves()
 
     def forget(self, task: str) -> None:
         """Drop every assumption about a task."""
         self.version += 1
-        self._devices.forget(task)
-        self._pods.forget(task)
+        self._objects.devices.forget(task)
+        self._objects.pods.forget(task)
 
     def forget_eviction(self, task: str) -> None:
         """Drop the assumption that a task is terminating."""
         self.version += 1
-        self._pods.forget_eviction(task)
+        self._objects.pods.forget_eviction(task)
 
     def awaits_bind(self, task: str) -> bool:
         """Whether a task is to be evicted before the server has confirmed its bind."""
-        return self._pods.awaits_bind(task)
+        return self._objects.pods.awaits_bind(task)
 
     def set_device_table(self, table: DeviceTable) -> None:
         """Set how GPUs and NPUs may be partitioned."""
-        self.version += self._nodes.set_device_table(table)
+        self.version += self._objects.nodes.set_device_table(table)
 
     def hold_gang(self, gang: str, reason: Reason) -> None:
         """Keep a gang from being scheduled until `release_gang`."""
         self.version += 1
-        self._gangs.hold_gang(gang, reason)
+        self._objects.gangs.hold_gang(gang, reason)
 
     def release_gang(self, gang: str) -> None:
         """Let a gang be scheduled again if it is held."""
-        self.version += self._gangs.release_gang(gang)
+        self.version += self._objects.gangs.release_gang(gang)
 
     # --- queries ----------------------------------------------------------------------------------
 
     def task(self, key: str) -> Task | None:
         """Return a task as the server has it; None if the scheduler has no such pod."""
-        pod = self._pods.find_pod(key)
+        pod = self._objects.pods.find_pod(key)
         return None if pod is None else pod.reported
 
     def pod_version(self, key: str) -> str:
@@ -353,15 +255,15 @@ class ClusterCache:
 
     def claim(self, key: str) -> Claim | None:
         """Return a PersistentVolumeClaim as it stands at this moment; None if there is none."""
-        return self._volumes.find_claim(key)
+        return self._objects.volumes.find_claim(key)
 
     def node_labels(self, name: str) -> Mapping[str, str] | None:
         """Return the labels of a node; None if there is no such node."""
-        return self._nodes.labels(name)
+        return self._objects.node_labels(name)
 
     def is_closed(self, name: str) -> bool:
         """Whether a node is cordoned, not ready or deleted."""
-        return self._nodes.is_closed(name)
+        return self._objects.is_closed(name)
 
     def selects(self, selector: NodeSelector, name: str) -> bool:
         """Whether a node exists and a selector matches it."""
@@ -370,35 +272,37 @@ class ClusterCache:
 
     def claim_kind(self, key: str) -> Kind | None:
         """Return the API version in which a ResourceClaim is watched; None if there is none."""
-        return self._devices.claim_kind(key)
+        return self._objects.devices.claim_kind(key)
 
     def device_class(self, name: str) -> DeviceClass | None:
         """Return a DeviceClass; None if there is none."""
-        return self._devices.devices().classes.get(name)
+        return self._objects.devices.refresh().classes.get(name)
 
     def queue_of(self, gang: str) -> str:
         """Return the queue of a gang as of the last snapshot; empty if it had no such gang."""
-        known = self._gangs.find_gang(gang)
+        known = self._objects.gangs.find_gang(gang)
         return "" if known is None else known.queue
 
     def group(self, key: str) -> PodGroup | None:
         """Return a PodGroup as the server has it."""
-        return self._gangs.groups.get(key)
+        return self._objects.gangs.groups.get(key)
 
     @property
     def flaws(self) -> tuple[Flaw, ...]:
         """Claims of objects that do not count, in a fixed order."""
-        return tuple(self._pods.flaws[about] for about in sorted(self._pods.flaws, key=str))
+        return tuple(
+            self._objects.pods.flaws[about] for about in sorted(self._objects.pods.flaws, key=str)
+        )
 
     @property
     def queues(self) -> Mapping[str, ApiQueue]:
         """Queues as the server has them, by name."""
-        return self._queues.by_key
+        return self._objects.queues.by_key
 
     def uid(self, kind: Kind, key: str) -> str:
         """Return the UID of an object that gets events about its flaws; empty if unknown."""
         if kind == kinds.POD:
-            pod = self._pods.find_pod(key)
+            pod = self._objects.pods.find_pod(key)
             return "" if pod is None else pod.reported.uid
         return self._uids.get((kind, key), "")
 
@@ -409,7 +313,7 @@ class ClusterCache:
         """
         key = f"{ref.namespace}/{ref.name}" if ref.namespace else ref.name
         if ref.kind == kinds.POD:
-            pod = self._pods.find_pod(key)
+            pod = self._objects.pods.find_pod(key)
             return pod is not None and uid in ("", pod.reported.uid)
         known = self._uids.get((ref.kind, key))
         return ref.kind not in _FLAWED or (known is not None and uid in ("", known))
@@ -422,34 +326,11 @@ class ClusterCache:
     @property
     def shards(self) -> Mapping[str, NodeShard]:
         """NodeShards as the server has them, by name."""
-        return self._shards.by_key
+        return self._objects.shards.by_key
 
     def snapshot(self, now_ms: int) -> Snapshot:
         """Return the cluster as it is known now; parts that did not change are the same objects."""
-        if self._classes.refresh():
-            self._gangs.set_priorities(priorities(self._classes.values))
-        if self._namespaces.refresh(self._watches.used_namespaces()):
-            self._gangs.touch_without_group()
-        for store in (self._queues, self._budgets, self._quotas, self._shards):
-            store.refresh()
-        last_shuffle_ms = self._gangs.last_shuffle_ms.items()
-        return Snapshot(
-            taken_ms=now_ms,
-            gangs=self._gangs.refresh(),
-            nodes=self._nodes.refresh(),
-            queues=self._queues.shown,
-            claims=self._volumes.refresh(),
-            namespaces=self._namespaces.labels,
-            budgets=self._budgets.values,
-            topology=self._nodes.topology(),
-            quotas=self._quotas.values,
-            sharding=self._shards.sharding,
-            devices=self._devices.devices(),
-            priority_classes=self._gangs.table.values,
-            # A time in the future, by another process's clock, would stop a plugin until then.
-            last_shuffle_ms={plugin: at_ms for plugin, at_ms in last_shuffle_ms if at_ms <= now_ms},
-            usage=self._queues.usage,
-        )
+        return self._objects.build(now_ms, self._watches.used_namespaces())
 
 
 def _key(kind: Kind, obj: Raw) -> str:

@@ -1,13 +1,16 @@
-"""Keeps a cache up to date: one reflector for each kind that snapshots need."""
+"""Keeps a cache up to date: a reflector for each kind, and the table of GPU partitions."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from optsched.formats.snapshots.object_index import OPTIONAL_KINDS, READ_KINDS
-from optsched.kube.client.errors import Forbidden, NotFound
+from optsched.api.kinds import CONFIG_MAP
+from optsched.formats.codec.gpu_shares import NO_TABLE, parse_device_table
+from optsched.formats.snapshots.cluster_objects import OPTIONAL_KINDS, READ_KINDS
+from optsched.kube.client.errors import Forbidden, KubeError, NotFound
+from optsched.kube.client.interfaces import Ref
 from optsched.kube.reflector.reflector import Listed, ReflectorState, reflect
 from optsched.kube.reflector.watch_log import WatchLog
 from optsched.kube.runtime.outage import Outage
@@ -16,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from optsched.api.kinds import Kind
+    from optsched.formats.codec.gpu_shares import DeviceTable
     from optsched.kube.cache.cluster_cache import ClusterCache
-    from optsched.kube.client.errors import KubeError
-    from optsched.kube.client.interfaces import Source
+    from optsched.kube.client.interfaces import Api, Source
     from optsched.kube.runtime.timing import Timing
 
 log = logging.getLogger(__name__)
@@ -122,3 +125,70 @@ class Follower:
         self._cache.apply(kind, Listed(()))
         if self._cache.version != version:
             self._on_change()
+
+
+# --- geometry reader ------------------------------------------------------------------------------
+
+EVERY_S: Final = 30.0
+
+
+class GeometryReader:
+    """Keeps the partition table of a cache up to date while `run` runs.
+
+    `where` returns namespace and name of the ConfigMap, or None if the policy names none;
+    `on_change` is called when the table changes.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        cache: ClusterCache,
+        timing: Timing,
+        where: Callable[[], Where],
+        on_change: Callable[[], None],
+    ) -> None:
+        self._api = api
+        self._cache = cache
+        self._timing = timing
+        self._where = where
+        self._on_change = on_change
+        self._told = ""
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        while True:
+            await self.step()
+            await self._timing.sleep(EVERY_S)
+
+    async def step(self) -> None:
+        """Reload the ConfigMap; on error keep the last valid table."""
+        where = self._where()
+        if where is None:
+            return
+        try:
+            obj = await self._api.read(Ref(CONFIG_MAP, *where))
+        except (NotFound, Forbidden) as e:
+            self._report(f"no tables of devices: {e}")
+            self._apply_table(NO_TABLE)
+            return
+        except KubeError as e:
+            self._report(f"tables of devices not read: {e}")
+            return
+        table, errors = parse_device_table(obj)
+        name = "/".join(where)
+        self._report("; ".join(f"ConfigMap {name}: {error}" for error in errors))
+        self._apply_table(table)
+
+    def _apply_table(self, table: DeviceTable) -> None:
+        before = self._cache.version
+        self._cache.set_device_table(table)
+        if self._cache.version != before:
+            self._on_change()
+
+    def _report(self, text: str) -> None:
+        if text and text != self._told:
+            log.warning("%s", text)
+        self._told = text
+
+
+Where = tuple[str, str] | None

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.kinds import POD
-from optsched.formats.snapshots.object_index import OPTIONAL_KINDS, READ_KINDS
+from optsched.formats.codec.snapshot_annotations import without_snapshot_annotations
+from optsched.formats.snapshots.cluster_objects import OPTIONAL_KINDS, READ_KINDS
 from optsched.formats.snapshots.writer import time_manifest
 from optsched.kube.client.errors import NotFound
 from optsched.kube.client.selection import list_objects
@@ -47,7 +48,11 @@ async def capture(source: SelectiveSource, now_ms: int) -> list[Raw]:
 
 
 def _plain(kind: Kind, obj: Raw) -> Raw:
-    """Return an object without dropped fields, with the kind that items of a list lack."""
+    """Return an object without dropped fields, with the kind that items of a list lack.
+
+    Annotations that only a dump may have are dropped: here they come from users.
+    """
+    obj = without_snapshot_annotations(obj)
     said = {"apiVersion": kind.api_version, "kind": kind.kind}
     plain = {**said, **obj, "metadata": _metadata(obj["metadata"])}
     return {**plain, "spec": _pod_spec(obj.get("spec") or {})} if kind == POD else plain

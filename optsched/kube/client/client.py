@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import re
+from asyncio.sslproto import SSLProtocol
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,12 @@ if TYPE_CHECKING:
 
 CONNECTIONS: Final = 128
 """Concurrent connections: 64 binds, a watch for each kind, and other writes."""
+
+TLS_BUFFER: Final = 1 << 16
+"""Bytes of the buffer of each TLS connection.
+
+asyncio's own 256 KiB would be up to 32 MiB for all connections.
+"""
 
 CONNECT_S: Final = 5.0
 REQUEST_S: Final = 30.0
@@ -292,6 +299,7 @@ async def connect(
     `~/.kube/config`. server: an address instead of the one in there. on_warning: called with
     warnings of the server. Raises ConfigError.
     """
+    SSLProtocol.max_size = TLS_BUFFER
     configuration = Configuration()
     configuration.connection_pool_maxsize = CONNECTIONS
     # Looking for proxies and .netrc at each request takes more CPU than the request itself.

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from optsched.api.events import EventType
 from optsched.api.kinds import Ref, find_kind
+from optsched.api.meta import EventType
 from optsched.controllers.effects import (
     Again,
     AskFabric,

@@ -24,7 +24,7 @@ from optsched.units.plaintext import printable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from optsched.api.events import EventType
+    from optsched.api.meta import EventType
     from optsched.kube.client.interfaces import Api, Raw
     from optsched.kube.runtime.timing import Timing
     from optsched.session.ports import Clock

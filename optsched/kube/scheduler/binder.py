@@ -19,7 +19,7 @@ from optsched.api.wellknown import ADMITTED_QUEUE
 from optsched.cluster.decisions import Allocate
 from optsched.cluster.reasons import ReasonCode
 from optsched.formats.codec.gpu_shares import VGPU_IDS, gpu_bind_annotations
-from optsched.formats.codec.pods.numa_requests import decision_marks
+from optsched.formats.codec.numatopologies import decision_marks
 from optsched.kube.client.errors import (
     ApiError,
     Conflict,

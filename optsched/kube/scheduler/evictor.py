@@ -23,9 +23,9 @@ from optsched.api.wellknown import EVICTED
 from optsched.cluster.decisions import Allocate, Evict, Nominate
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.relocation import MOVES, records
+from optsched.formats.codec.pod_groups import shuffle_annotation
 from optsched.formats.codec.pods.reader import is_standing
 from optsched.formats.codec.scheduling_groups import is_upstream
-from optsched.formats.codec.shuffle_times import shuffle_annotation
 from optsched.kube.client.errors import Conflict, KubeError, NotFound, Rejected, TooMany
 from optsched.kube.client.interfaces import Ref, pod_ref
 from optsched.kube.runtime.write_queue import WriteQueue

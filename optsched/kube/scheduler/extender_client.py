@@ -26,8 +26,7 @@ from optsched.formats.extender_protocol import (
     session_body,
     task_info,
 )
-from optsched.plugins.external.extender import Extender, Service
-from optsched.plugins.external.outside import Question, Reply, Verb
+from optsched.plugins.external.extender import Extender, Question, Reply, Service, Verb
 from optsched.units import format_duration_ms
 
 if TYPE_CHECKING:

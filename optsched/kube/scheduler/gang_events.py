@@ -6,10 +6,10 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from optsched.api.events import EventType
 from optsched.api.kinds import POD_GROUP, QUEUE, SCHEDULING_POD_GROUPS
+from optsched.api.meta import EventType
 from optsched.api.wellknown import MADE_GROUP_PREFIX, OVERUSE_TOLERANCE
-from optsched.cluster.reasons import ReasonCode
+from optsched.cluster.reasons import LACK_OF_ROOM, ReasonCode
 from optsched.cluster.task import TaskStatus
 from optsched.formats.codec.scheduling_groups import group_name, is_upstream
 from optsched.kube.client.interfaces import Ref, pod_ref
@@ -21,14 +21,13 @@ if TYPE_CHECKING:
 
     from optsched.api.kinds import Kind
     from optsched.api.podgroup import PodGroup
-    from optsched.cluster.reasons import Reason
+    from optsched.cluster.reasons import Flaw, Reason
     from optsched.cluster.snapshot import Gang
     from optsched.kube.cache.cluster_cache import ClusterCache
     from optsched.kube.client.errors import KubeError
     from optsched.kube.scheduler.binder import Bind, Failure
     from optsched.kube.scheduler.evictor import Victim
     from optsched.kube.scheduler.status import Outcome
-    from optsched.session.object_diagnostics import Flaw
 
 log = logging.getLogger(__name__)
 
@@ -216,7 +215,8 @@ class GangReporter:
                 continue
             last, grown_ms = self._reported.get(key), _grown_ms(gang)
             is_young = self._defer(grown_ms, now_ms)
-            if last is None or last.reason.code is not reason.code:
+            alternates = last is not None and {last.reason.code, reason.code} <= LACK_OF_ROOM
+            if last is None or not (last.reason.code is reason.code or alternates):
                 log.info("%s waits: %s", key, reason)
             elif last.gang is gang and now_ms < min(last.at_ms + _AGAIN_MS, last.young_ms):
                 continue

@@ -29,12 +29,14 @@ from optsched.policy.policy import SolverKind, without_solver
 from optsched.session import snapshot_equivalence
 from optsched.session.session import SessionContext, run_session
 from optsched.session.usage import UsageKeeper
+from optsched.session.warm_start import WarmStart, limits_between_sessions, without_evictions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from optsched.cluster.decisions import Plan
-    from optsched.cluster.node_shards import Sharding
+    from optsched.cluster.node_parts import Sharding
+    from optsched.cluster.reasons import Flaw
     from optsched.cluster.snapshot import Gang, Snapshot
     from optsched.kube.cache.cluster_cache import ClusterCache
     from optsched.kube.client.interfaces import Ref
@@ -50,7 +52,6 @@ if TYPE_CHECKING:
     from optsched.kube.scheduler.status_writer import Write
     from optsched.plugins.custom.isolation import Fault
     from optsched.policy.policy import Policy
-    from optsched.session.object_diagnostics import Flaw
     from optsched.session.ports import Clock
     from optsched.session.session import Report
 
@@ -150,6 +151,8 @@ class Scheduler:
         self._logged = _Logged()
         self._extenders = ExtenderClient(deps.clock)
         self._answer: _Answer | None = None
+        self._warm_start: WarmStart | None = None
+        self._may_search_on = False
         self._version = -1
         self._number = 0
         self._beat_s = deps.clock.monotonic()
@@ -176,9 +179,11 @@ class Scheduler:
         """See `server.Probes`: a standby is ready, too."""
         return "" if self._deps.cache.is_synced else "not everything has been listed yet"
 
-    def retry_status(self, ref: Ref) -> None:
-        """Write a status again later that the server has refused."""
-        self._book.record_refusal(ref, self._deps.clock.now_ms())
+    def retry_status(self, ref: Ref, *, is_conflict: bool = False) -> None:
+        """Write a status again later that the server has refused; after a conflict soon."""
+        self._book.record_refusal(ref, self._deps.clock.now_ms(), is_conflict=is_conflict)
+        if is_conflict:
+            self._changed.set()
 
     def dump(self) -> None:
         """Dump the current snapshot into a file, in a thread."""
@@ -199,6 +204,8 @@ class Scheduler:
             if has_turn:
                 await self._run_cycle(policy)
             period_s = self._deps.policies.period_s
+            if has_turn:
+                await self._search_between_sessions(policy, began + period_s)
             # A process that becomes the leader does not wait for a period first.
             least_s = period_s if has_turn else min(SETTLE_S, period_s)
             await self._pause(began + least_s - clock.monotonic())
@@ -226,6 +233,7 @@ class Scheduler:
             deps.metrics.clear_figures()
         self._term = term
         self._answer, self._book, self._usage = None, StatusTracker(), UsageKeeper()
+        self._warm_start, self._may_search_on = None, False
         if term:
             log.info("this process schedules")
             if deps.follower is not None and deps.cache.is_synced:
@@ -340,6 +348,9 @@ class Scheduler:
         if report is None:
             return
         self._last_report = report
+        # What is planned but not bound by then is where the next session begins.
+        self._warm_start = WarmStart.of(report.plan)
+        self._may_search_on = True
         self._answer = self._build_answer(snapshot, policy, report, repeats)
         if self._leads():
             self._deps.evictor.carry_out(report.plan, snapshot)
@@ -349,6 +360,50 @@ class Scheduler:
         self._deps.metrics.session(report, policy, self._deps.clock.monotonic() - began_s)
         self._report_faults(report.trace.faults)
         _log_session(self._number, report)
+
+    async def _search_between_sessions(self, policy: Policy, end_s: float) -> None:
+        """Search on until the next session may begin, which starts from what is found.
+
+        Nothing of it is carried out: the next session compares it with what it finds itself, if it
+        still holds.
+        """
+        answer, report = self._answer, self._last_report
+        if not self._may_search_on or answer is None or report is None or self._stopping.is_set():
+            return
+        self._may_search_on = False
+        if answer.policy is not policy or report.trace.answers:
+            return
+        clock, left_ms = self._deps.clock, int((end_s - self._deps.clock.monotonic()) * 1000)
+        seconds = report.trace.seconds
+        limits = limits_between_sessions(report.plan, seconds, left_ms, answer.repeats)
+        solver = self._deps.solver.available if policy.solver is SolverKind.CPSAT else None
+        if limits is None or solver is None:
+            return
+        context = SessionContext(
+            clock=clock,
+            solver=solver,
+            limits=limits,
+            warm_start=self._warm_start,
+            period_ms=left_ms,
+        )
+        snapshot = self._snapshot(policy, clock.now_ms())
+        try:
+            found = await asyncio.get_running_loop().run_in_executor(
+                self._executor,
+                run_session,
+                snapshot,
+                without_evictions(policy),
+                context,
+                report.problem,
+            )
+        except Exception:
+            log.exception("the search between sessions failed")
+            return
+        if found.plan.binds:
+            log.info("a search between sessions has placed %d tasks", len(found.plan.binds))
+            self._warm_start = WarmStart.of(found.plan)
+            self._answer = replace(answer, until_ms=snapshot.taken_ms)
+            self._changed.set()
 
     def _open_gates(self, report: Report) -> None:
         """Remove queue gates of pods whose queues have capacity although no node fits."""
@@ -421,6 +476,7 @@ class Scheduler:
             solver=self._deps.solver.available if optimises else None,
             incidents=self._deps.dumps,
             limits=limits,
+            warm_start=self._warm_start,
             period_ms=snapshot_equivalence.period_for(self._deps.policies.period_s, limits),
         )
         loop = asyncio.get_running_loop()

@@ -17,9 +17,9 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import generate_latest
 
 from optsched.cluster.amounts import amount_of
-from optsched.plugins.devices.gpu_shares import GPU
+from optsched.plugins.shares.hdrf import HierarchicalDrf
 from optsched.plugins.shares.proportion import deserved_shares
-from optsched.units import CPU, MEMORY, PODS
+from optsched.units import CPU, GPU, MEMORY, PODS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -102,9 +102,9 @@ def _deserved(problem: Problem, policy: Policy) -> I64:
     if policy.rules.find("proportion") is not None:
         return deserved_shares(problem)
     drf = policy.rules.find("drf")
-    if drf is not None and (due := drf.rule.deserved(problem)) is not None:
-        return due
-    return problem.queues.deserved
+    rule = None if drf is None else drf.rule
+    due = rule.deserved(problem) if isinstance(rule, HierarchicalDrf) else None
+    return problem.queues.deserved if due is None else due
 
 
 def _queues(problem: Problem, deserved: I64) -> Iterator[tuple[str, QueueFigures]]:
@@ -251,6 +251,12 @@ class SessionMetrics:
         self._repairs = _total(
             registry, "optsched_repairs", "Gangs dropped from plans that broke a rule"
         )
+        self._cut_searches = _total(
+            registry,
+            "optsched_device_searches_cut",
+            "Searches for devices of claims that a limit ended",
+            "limit",
+        )
         self._phases = Histogram(
             "optsched_session_seconds",
             "Time of a session by phase.",
@@ -279,6 +285,8 @@ class SessionMetrics:
             self._action.labels(action).observe(spent.get("victims", 0.0) * 1000)
         self._violations.inc(len(report.trace.violations))
         self._repairs.inc(sum(len(repair.dropped) for repair in report.trace.repairs))
+        for limit, number in report.trace.num_cut_searches.items():
+            self._cut_searches.labels(limit).inc(number)
         self._attempts.labels("unschedulable").inc(len(report.plan.pending))
 
     def skipped(self) -> None:

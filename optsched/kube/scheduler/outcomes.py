@@ -6,8 +6,8 @@ import logging
 import os
 from typing import TYPE_CHECKING, Final
 
-from optsched.api.events import EventType
 from optsched.api.kinds import CONFIG_MAP, LEASE, POD
+from optsched.api.meta import EventType
 from optsched.kube.client.interfaces import Ref
 from optsched.kube.runtime.events import COMPONENT, Note
 from optsched.kube.scheduler import gang_events

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from optsched.formats.codec.pods.reader import DecodeOptions
+from optsched.formats.snapshots.object_stores import take_every_node
 from optsched.kube.cache.cluster_cache import ClusterCache
-from optsched.kube.cache.follower import Follower
-from optsched.kube.cache.geometry_reader import GeometryReader
-from optsched.kube.cache.node_store import take_every_node
+from optsched.kube.cache.follower import Follower, GeometryReader
 from optsched.kube.client.client import connect
+from optsched.kube.client.errors import Conflict
 from optsched.kube.runtime.clock import SystemClock
 from optsched.kube.runtime.events import EventRecorder, Note
 from optsched.kube.runtime.leader_election import ProcessElection
@@ -168,7 +168,7 @@ class SchedulerProcess:
 
         def report_unwritten(ref: Ref, error: KubeError) -> None:
             log.warning("%s not written: %s", ref, error)
-            self.scheduler.retry_status(ref)
+            self.scheduler.retry_status(ref, is_conflict=isinstance(error, Conflict))
 
         write = make_writer(client, is_leading, cache)
         # Evictions wait for nominations, which must not wait for anything else.

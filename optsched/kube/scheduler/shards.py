@@ -16,8 +16,8 @@ from optsched.kube.scheduler.status import StatusPatch
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from optsched.api.nodeshard import NodeShard
-    from optsched.cluster.node_shards import Sharding
+    from optsched.api.hypernode import NodeShard
+    from optsched.cluster.node_parts import Sharding
 
 
 def shard_patch(

@@ -15,6 +15,7 @@ from optsched.api.podgroup import PodGroupCondition, PodGroupPhase
 from optsched.api.queue import QueueCounts
 from optsched.api.serialize import podgroup_status_patch, queue_status_patch
 from optsched.cluster.amounts import total
+from optsched.cluster.reasons import LACK_OF_ROOM
 from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.task import TaskStatus
 from optsched.formats.codec.queues import USAGE, usage_text
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 
     from optsched.api.podgroup import PodGroup
     from optsched.api.queue import Queue as ApiQueue
-    from optsched.cluster.reasons import Reason
+    from optsched.cluster.amounts import Usage
+    from optsched.cluster.reasons import Reason, ReasonCode
     from optsched.cluster.snapshot import Gang, Snapshot
-    from optsched.cluster.usage import Usage
     from optsched.kube.client.interfaces import Raw
     from optsched.session.status import GangStatus
 
@@ -61,6 +62,15 @@ Another scheduler may count its own pods there: the two must not overwrite each 
 
 AGAIN_MS: Final = 30_000
 """After this a refused status is written again."""
+
+MAX_CONFLICTS: Final = 3
+"""Conflicts (409) within `AGAIN_MS` after which a status waits like any other refused one."""
+
+CONFLICT_MS: Final = 200
+"""After this a status is computed again that met a conflict: its object has changed meanwhile."""
+
+STEADY_MS: Final = 3_000
+"""How long a gang must lack room for the same reason before that reason replaces the other one."""
 
 _THERE: Final = frozenset({GangPhase.RUNNING, GangPhase.COMPLETED})
 
@@ -183,6 +193,19 @@ def settle_ms(gang: Gang, group: PodGroup, status: GangStatus) -> int:
     return SETTLE_MS if is_counted and is_moving else 0
 
 
+def alternates(group: PodGroup, status: GangStatus) -> bool:
+    """Return whether a status only replaces one reason for lacking room by the other."""
+    known = next((c for c in group.status.conditions if c.type == UNSCHEDULABLE), None)
+    return (
+        known is not None
+        and known.status == "True"
+        and status.reason is not None
+        and status.reason.code.value != known.reason
+        and {status.reason.code.value, known.reason} <= LACK_OF_ROOM
+        and status.phase.value == group.status.phase
+    )
+
+
 # --- queues --------------------------------------------------------------------------------------
 
 
@@ -286,15 +309,28 @@ class _GangInputs:
 
 @dataclass(frozen=True, slots=True)
 class _Deferred:
-    """A PodGroup whose patch is deferred: since when, and since when it has this phase."""
+    """A PodGroup whose patch is deferred: since when, and since when phase and reason hold."""
 
     since_ms: int
     phase: GangPhase
     phase_ms: int
+    code: ReasonCode | None
+    code_ms: int
 
-    def with_phase(self, phase: GangPhase, now_ms: int) -> _Deferred:
-        """Return the same with the current phase."""
-        return self if phase is self.phase else _Deferred(self.since_ms, phase, now_ms)
+    def with_status(self, status: GangStatus, now_ms: int) -> _Deferred:
+        """Return the same with the current phase and reason."""
+        phase, code = status.phase, _code(status)
+        return _Deferred(
+            self.since_ms,
+            phase,
+            self.phase_ms if phase is self.phase else now_ms,
+            code,
+            self.code_ms if code is self.code else now_ms,
+        )
+
+
+def _code(status: GangStatus) -> ReasonCode | None:
+    return None if status.reason is None else status.reason.code
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,10 +372,22 @@ class StatusTracker:
         self._accounts: dict[str, Account] = {}
         self._said: dict[str, _QueueReport] = {}
         self._refused: dict[Ref, int] = {}
+        self._conflicts: dict[Ref, list[int]] = {}
 
-    def record_refusal(self, ref: Ref, now_ms: int) -> None:
-        """Record that the server refused a status; it is written again after a while."""
-        self._refused[ref] = now_ms + AGAIN_MS
+    def record_refusal(self, ref: Ref, now_ms: int, *, is_conflict: bool = False) -> None:
+        """Record that the server refused a status, so that it is computed and written again.
+
+        After a conflict (409) that is soon, `MAX_CONFLICTS` times within `AGAIN_MS`.
+        """
+        pause_ms = AGAIN_MS
+        if is_conflict:
+            times = [ms for ms in self._conflicts.get(ref, ()) if now_ms < ms + AGAIN_MS]
+            if len(times) < MAX_CONFLICTS:
+                times.append(now_ms)
+                pause_ms = CONFLICT_MS
+            self._conflicts[ref] = times
+        self._refused[ref] = now_ms + pause_ms
+        self._defer(now_ms + pause_ms)
 
     def patches(
         self,
@@ -349,8 +397,8 @@ class StatusTracker:
     ) -> list[StatusPatch]:
         """Return the patches after a session; group_of, queues: objects as the server has them."""
         snapshot, reasons, enqueued = outcome.snapshot, outcome.reasons, outcome.enqueued
-        self.due_ms = min(self._refused.values(), default=None)
         self._retry_refused(snapshot.taken_ms)
+        self.due_ms = min(self._refused.values(), default=None)
         looks = (
             _GangInputs(gang, reasons.get(gang.key), group_of(gang.key), gang.key in enqueued)
             for gang in snapshot.gangs
@@ -361,6 +409,8 @@ class StatusTracker:
 
     def _retry_refused(self, now_ms: int) -> None:
         """Forget the status of objects whose writes were refused, once a retry is due."""
+        for ref in [r for r, times in self._conflicts.items() if times[-1] + AGAIN_MS <= now_ms]:
+            del self._conflicts[ref]
         for ref in [ref for ref, due_ms in self._refused.items() if due_ms <= now_ms]:
             del self._refused[ref]
             key = f"{ref.namespace}/{ref.name}"
@@ -380,7 +430,9 @@ class StatusTracker:
         self._update_account(seen, share)
         written_ms = 0 if seen is None else seen.written_ms
         late = None if seen is None else seen.late
-        late = (late or _Deferred(now_ms, status.phase, now_ms)).with_phase(status.phase, now_ms)
+        if late is None:
+            late = _Deferred(now_ms, status.phase, now_ms, _code(status), now_ms)
+        late = late.with_status(status, now_ms)
         patch = None if look.group is None else group_patch(look.group, status, late.phase_ms)
         if patch is None or look.group is None:
             self._seen[key] = _Seen(look, share, written_ms)
@@ -389,6 +441,9 @@ class StatusTracker:
             written_ms + pause_ms(look.group, patch),
             late.since_ms + settle_ms(look.gang, look.group, status),
         )
+        if alternates(look.group, status):
+            steady_ms = min(late.code_ms + STEADY_MS, written_ms + MESSAGE_EVERY_MS)
+            due_ms = max(due_ms, steady_ms)
         if now_ms < due_ms:
             self._defer(due_ms)
             self._seen[key] = _Seen(None, share, written_ms, late)

@@ -6,9 +6,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from optsched.api.job_schemas import JOB_SPEC
 from optsched.api.kinds import JOB_TEMPLATE, NAMESPACE, PRIORITY_CLASS, QUEUE, Ref
 from optsched.api.queue import parse_queue
+from optsched.api.wellknown import DEFAULT_QUEUE
 from optsched.kube.client.errors import KubeError, NotFound
 from optsched.kube.reflector.object_store import Store
 from optsched.kube.reflector.reflector import Listed, ReflectorState, reflect
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from optsched.session.ports import Clock
 
 KINDS: Final = (QUEUE, NAMESPACE, PRIORITY_CLASS, JOB_TEMPLATE)
-_DEFAULT_QUEUE: Final[str] = JOB_SPEC["properties"]["queue"]["default"]
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +70,7 @@ class LiveWorld:
         template = self._store.get(JOB_TEMPLATE, namespace, name)
         if template is None:
             return None
-        return str((template.get("spec") or {}).get("queue") or _DEFAULT_QUEUE)
+        return str((template.get("spec") or {}).get("queue") or DEFAULT_QUEUE)
 
     # --- watches ---------------------------------------------------------------------------------
 

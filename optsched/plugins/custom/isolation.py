@@ -54,6 +54,9 @@ OWN_FACES = frozenset(
 )
 """The methods that custom plugins may override; the others are for built-in plugins."""
 
+BUILT_IN_FACES = ("blockers", "deserved", "deserved_by_name", "relevant_tasks")
+"""Methods that the engines call on built-in plugins alone, as they do `Rule.levels`."""
+
 HARMFUL = (Exception, SystemExit)
 """Exceptions of a plugin that are contained."""
 
@@ -152,6 +155,11 @@ class IsolatedRule(Rule):
         self._faults.add(fault)
         return fault
 
+    def _call_optional(self, point: str, *arguments: object) -> Any:  # noqa: ANN401  any answer
+        """Call a method that a rule need not have; None without it."""
+        method = getattr(self._inner, point, None)
+        return None if method is None else method(*arguments)
+
     # --- hard ------------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterable[Violation]:
@@ -217,7 +225,7 @@ class IsolatedRule(Rule):
         number = problem.num_gangs
         return self.answer_or(
             "excludes",
-            lambda: _flags(self._inner.excludes(problem), number),
+            lambda: _flags(self._call_optional("excludes", problem), number),
             lambda: np.ones(number, np.bool_),
         )
 
@@ -294,18 +302,18 @@ class IsolatedRule(Rule):
         return self.answer_or("explain", lambda: self._inner.explain(outcome, gang), lambda: None)
 
     def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`."""
-        return self.answer_or(
-            "explain_refusal", lambda: self._inner.explain_refusal(outcome, gang), lambda: None
-        )
+        """See `EnqueueExplanation`."""
+        return self._explain("explain_refusal", outcome, gang)
 
     def explain_rooms(self, outcome: Outcome, gang: int, rooms: Sequence[Room]) -> Reason | None:
-        """See `Rule`."""
-        return self.answer_or(
-            "explain_rooms",
-            lambda: self._inner.explain_rooms(outcome, gang, rooms),
-            lambda: None,
+        """See `CapacityExplanation`."""
+        return self._explain("explain_rooms", outcome, gang, rooms)
+
+    def _explain(self, point: str, *arguments: object) -> Reason | None:
+        found: Reason | None = self.answer_or(
+            point, lambda: self._call_optional(point, *arguments), lambda: None
         )
+        return found
 
 
 # --- checks --------------------------------------------------------------------------------------
@@ -399,16 +407,16 @@ class _IsolatedGreedy:
             self._widths[point] = ~self._widths.get(point, 0)
         return (0.0,) * ~self._widths[point]
 
-    def call_checked(self, point: str, *arguments: Any) -> Any:  # noqa: ANN401  one for all faces
+    def call_checked(self, point: str, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401  one for all faces
         """What any other face says, checked."""
         check, otherwise = _CHECKS[point]
         return self._rule.answer_or(
             point,
-            lambda: check(self, getattr(self._inner, point)(*arguments)),
+            lambda: check(self, getattr(self._inner, point)(*arguments, **options)),
             lambda: otherwise(self, arguments),
         )
 
-    def live_mask(self, value: Bool | None) -> Bool | None:
+    def check_mask(self, value: Bool | None) -> Bool | None:
         """Return a checked mask."""
         return _flags(value, self._problem.num_nodes)
 
@@ -437,9 +445,7 @@ _CHECKS: dict[
     "holds": (lambda _, v: bool(v), lambda *_: False),
     "enqueue_vote": (lambda _, v: _vote(v), lambda *_: 0),
     "record_enqueued": (lambda _, v: None, lambda *_: None),
-    "live_mask": (lambda w, v: w.live_mask(v), lambda w, _: w.no_node()),
-    "open_nodes": (lambda w, v: w.live_mask(v), lambda w, _: w.no_node()),
-    "later_mask": (lambda w, v: w.live_mask(v), lambda w, _: w.no_node()),
+    "fits": (lambda w, v: w.check_mask(v), lambda w, _: w.no_node()),
     "record_eviction": (lambda _, v: None, lambda *_: None),
     "task_runs": (lambda _, v: v, lambda *_: None),
     "live_scorer": (lambda w, v: w.live_scorer(v), lambda *_: None),
@@ -459,8 +465,15 @@ _KEYS = ("queue_key", "gang_key", "victim_queue_key")
 def _isolate_greedy(rule: IsolatedRule, inner: Greedy, problem: Problem) -> Greedy:
     """A greedy face with just the methods that the one inside has of its own."""
     isolated = _IsolatedGreedy(rule, inner, problem)
-    own = [n for n in (*_KEYS, *_CHECKS) if getattr(type(inner), n) is not getattr(Greedy, n)]
-    methods: dict[str, Any] = {"queue_key_reach": inner.queue_key_reach}
+    own = [
+        name
+        for name in (*_KEYS, *_CHECKS)
+        if getattr(type(inner), name, None) is not getattr(Greedy, name, None)
+    ]
+    methods: dict[str, Any] = {
+        "queue_key_reach": inner.queue_key_reach,
+        "fits_later": inner.fits_later,
+    }
     for name in own:
         methods[name] = _method(isolated.key if name in _KEYS else isolated.call_checked, name)
     made: Greedy = type("ContainedGreedy", (Greedy,), methods)()
@@ -468,4 +481,4 @@ def _isolate_greedy(rule: IsolatedRule, inner: Greedy, problem: Problem) -> Gree
 
 
 def _method(respond: Callable[..., Any], name: str) -> Callable[..., Any]:
-    return lambda _, *arguments: respond(name, *arguments)
+    return lambda _, *arguments, **options: respond(name, *arguments, **options)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Gang, Snapshot
     from optsched.cluster.task import Task
     from optsched.plugins.custom.isolation import Faults
-    from optsched.plugins.registry import Argument, Value
+    from optsched.plugins.declaration import Argument, Value
 
 PROPOSE = "propose"
 """What faults of actions are filed under."""

@@ -196,6 +196,19 @@ class DeviceClaims(Rule):
         return _Live(problem) if any(map(requests.open, problem.classes.shapes)) else None
 
 
+def count_cut_searches(problem: Problem) -> dict[str, int]:
+    """Return the searches for devices that ended without a result, by the limit that ended them.
+
+    `search`, `session`: steps of one search, and of all. `selectors`: requests whose selectors are
+    evaluated in a later session.
+    """
+    devices = problem.snapshot.devices
+    if not devices.on_node and not devices.elsewhere:
+        return {}
+    found = dict(problem.derived(_Pools).steps.num_cut)
+    return {**found, "selectors": len(devices.postponed)} if devices.postponed else found
+
+
 def _describe_requests(requested: Iterable[DeviceClaimRequest]) -> Iterator[str]:
     """Describe requests of claims by device class; alternatives and constraints one by one."""
     number: Counter[str] = Counter()
@@ -615,11 +628,9 @@ class _Live(Greedy):
 
     # --- masks -----------------------------------------------------------------------------------
 
-    def live_mask(self, task_class: int) -> Bool | None:
-        return self._mask(task_class, self._open_claims(task_class))
-
-    def later_mask(self, task_class: int) -> Bool | None:
-        return self._mask(task_class, self._open_claims(task_class)._replace(now=None))
+    def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
+        claims = self._open_claims(task_class)
+        return self._mask(task_class, claims._replace(now=None) if later else claims)
 
     def _open_claims(self, task_class: int) -> _OpenClaims:
         own, claims = self._own[task_class], self._pools.devices.claims

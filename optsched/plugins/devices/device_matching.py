@@ -7,6 +7,7 @@ matching. With them, variants are tried in order, and every step is a matching.
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import combinations, product
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -143,10 +144,18 @@ class OutOfStepsError(Exception):
 
 
 class Steps:
-    """The step limit of searches: a step places one demand or tries one variant."""
+    """The step limit of searches: a step places one demand or tries one variant.
+
+    Attributes
+    ----------
+    num_cut
+        Searches without a result, by the limit that ended them: `search` or `session`.
+
+    """
 
     def __init__(self, left: int) -> None:
         self.left = left
+        self.num_cut: Counter[str] = Counter()
 
     def spend(self, number: int = 1) -> None:
         """Raise OutOfStepsError once nothing is left."""
@@ -170,20 +179,28 @@ def allocate_devices(
         return _Search(claims, free, Steps(STEPS_OF_SEARCH)).result()
     key = (tuple(map(tuple, claims)), frozenset(free))
     if key not in _known:
+        is_cut = False
         steps = Steps(STEPS_OF_SEARCH if session is None else min(STEPS_OF_SEARCH, session.left))
         before = steps.left
         try:
             found = _Search(claims, free, steps).result()
         except OutOfStepsError:
-            found = None
+            found, is_cut = None, True
         if session is not None:
             session.left -= before - max(steps.left, 0)
         if found is None and steps.left < 0 and before < STEPS_OF_SEARCH:
             # Only the session has ended, not the search.
+            if session is not None:
+                session.num_cut["session"] += 1
             return None
         if len(_known) >= MOST_KNOWN:
-            del _known[next(iter(_known))]
+            oldest = next(iter(_known))
+            del _known[oldest]
+            _cut.discard(oldest)
         _known[key] = None if found is None else tuple(map(tuple, found))
+        (_cut.add if is_cut else _cut.discard)(key)
+    if session is not None and key in _cut:
+        session.num_cut["search"] += 1
     known = _known[key]
     return None if known is None else [list(grant) for grant in known]
 
@@ -194,6 +211,8 @@ STEPS_OF_SESSION = 200_000
 MOST_KNOWN = 4096
 _known: dict[tuple[tuple[tuple[Option, ...], ...], frozenset[int]], KnownResult] = {}
 """Results of searches; they follow from their keys."""
+_cut: set[tuple[tuple[tuple[Option, ...], ...], frozenset[int]]] = set()
+"""The known searches that took more than `STEPS_OF_SEARCH`."""
 
 
 class _Search:

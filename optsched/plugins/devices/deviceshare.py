@@ -26,6 +26,15 @@ from optsched.api.wellknown import (
 from optsched.cluster.amounts import amount_of
 from optsched.cluster.gpu_shares import ALL_CORES, NVIDIA, GpuShare
 from optsched.cluster.task import TaskStatus
+from optsched.plugins.declaration import (
+    Argument,
+    Kind,
+    Plugin,
+    choice_argument,
+    read_whole,
+    switch_argument,
+    weight_argument,
+)
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
 from optsched.plugins.wording import count_noun
@@ -37,6 +46,7 @@ if TYPE_CHECKING:
     from optsched.cluster.gpu_shares import SharedGpu
     from optsched.cluster.snapshot import Node
     from optsched.cluster.task import Task, TaskShape
+    from optsched.plugins.declaration import Value
     from optsched.plugins.extension_points import LiveScorer, NodeModel
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.verification.world import World
@@ -201,7 +211,11 @@ class DeviceShare(Rule):
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             sharing = [t for t in placed if self.gpu_needs(t.shape)]
-            if sharing and self._allocate_tasks(node, sharing) is None:
+            before = (
+                node if world.unsettled is None else world.unsettled.snapshot.node_by_name[name]
+            )
+            used = self.resident_use(node, before) if sharing else []
+            if sharing and self._allocate_tasks(node, used, sharing) is None:
                 number = count_noun(len(node.shared_gpus), "shared GPU")
                 detail = f"{count_noun(len(sharing), 'more task')} can not be dealt out to {number}"
                 yield Violation(self.name, f"node {name}", detail)
@@ -213,7 +227,7 @@ class DeviceShare(Rule):
             node = world.snapshot.node_by_name[name]
             sharing = [t for t in placed if self.gpu_needs(t.shape)]
             positions = _Positions(node)
-            allocated = self._allocate_tasks(node, sharing) or {}
+            allocated = self._allocate_tasks(node, self.resident_use(node), sharing) or {}
             for task in (t for t in sharing if t.key in allocated):
                 container_of = _containers(self.gpu_needs(task.shape))
                 found[task.key] = tuple(
@@ -223,10 +237,10 @@ class DeviceShare(Rule):
         return found
 
     def _allocate_tasks(
-        self, node: Node, sharing: Sequence[Task]
+        self, node: Node, used: Sequence[Used], sharing: Sequence[Task]
     ) -> dict[str, list[tuple[int, Taken]]] | None:
         """Return (need, share) by task: in Volcano's order, else any allocation that fits."""
-        found = self._allocate_in_order(node, sharing)
+        found = self._allocate_in_order(node, used, sharing)
         if found is not None:
             return found
         wanted = [
@@ -235,9 +249,7 @@ class DeviceShare(Rule):
             for i, need in enumerate(self.gpu_needs(t.shape))
         ]
         wanted.sort(key=_hardest_first)
-        chosen = _allocate_all(
-            node.shared_gpus, tuple(self.resident_use(node)), wanted, 0, frozenset(), set()
-        )
+        chosen = _allocate_all(node.shared_gpus, tuple(used), wanted, 0, frozenset(), set())
         if chosen is None:
             return None
         by_task: dict[str, list[tuple[int, Taken]]] = {t.key: [] for t in sharing}
@@ -246,9 +258,9 @@ class DeviceShare(Rule):
         return by_task
 
     def _allocate_in_order(
-        self, node: Node, sharing: Sequence[Task]
+        self, node: Node, already_used: Sequence[Used], sharing: Sequence[Task]
     ) -> dict[str, list[tuple[int, Taken]]] | None:
-        used = self.resident_use(node)
+        used = list(already_used)
         found: dict[str, list[tuple[int, Taken]]] = {}
         for task in sharing:
             needs = self.gpu_needs(task.shape)
@@ -261,9 +273,14 @@ class DeviceShare(Rule):
             found[task.key] = list(zip(places, devices, strict=True))
         return found
 
-    def resident_use(self, node: Node) -> list[Used]:
-        """Return the use of devices by residents; unknown shares count in Volcano's order."""
-        return _sum_holdings(node, self.holdings(node))
+    def resident_use(self, node: Node, before: Node | None = None) -> list[Used]:
+        """Return the use of devices by residents; unknown shares count in Volcano's order.
+
+        `before` is the node with tasks that have left since: no shares move when a task leaves.
+        """
+        known = self.holdings(before or node)
+        staying = {task.key for task in node.residents}
+        return _sum_holdings(node, {key: known[key] for key in known if key in staying})
 
     def holdings(self, node: Node) -> dict[str, list[Taken]]:
         """Return the shares of each resident of a node."""
@@ -926,11 +943,8 @@ class _Live(Greedy):
             for task in leaving if node.shared_gpus else ():
                 self._add_future_idle(n, task.key, 1)
 
-    def live_mask(self, task_class: int) -> Bool | None:
-        return self._view(task_class)[0] if self._needs[task_class] else None
-
-    def later_mask(self, task_class: int) -> Bool | None:
-        return self._view(task_class, later=True)[0] if self._needs[task_class] else None
+    def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
+        return self._view(task_class, later=later)[0] if self._needs[task_class] else None
 
     def record_eviction(self, victim: int, sign: int) -> None:
         running = running_tasks(self._problem)
@@ -1002,3 +1016,85 @@ class _Scored(_Live):
         if not self._needs[task_class]:
             return None
         return lambda nodes: self._view(task_class)[1]
+
+
+_SHARE = "deviceshare."
+
+_EXCLUSIVE = f"{_SHARE}GPUExclusiveRules"
+
+
+def _deviceshare(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
+    return (
+        DeviceShare(
+            by_memory=bool(arguments.get(f"{_SHARE}GPUSharingEnable", False)),
+            by_number=bool(arguments.get(f"{_SHARE}GPUNumberEnable", False)),
+            by_vgpu=bool(arguments.get(f"{_SHARE}VGPUEnable", False)),
+            by_npu=bool(arguments.get(f"{_SHARE}AscendHAMiVNPUEnable", False)),
+            prefers=Prefers(str(arguments.get(f"{_SHARE}SchedulePolicy", Prefers.NONE))),
+            weight=read_whole(arguments, f"{_SHARE}ScheduleWeight", 0),
+            geometries_in=(
+                str(arguments.get(f"{_SHARE}KnownGeometriesCMNamespace", "kube-system")),
+                str(arguments.get(f"{_SHARE}KnownGeometriesCMName", "volcano-vgpu-device-config")),
+            ),
+            locks_nodes=bool(arguments.get(f"{_SHARE}NodeLockEnable", False)),
+            exclusive=_exclusive(arguments),
+        ),
+    )
+
+
+def _exclusive(arguments: Mapping[str, Value]) -> tuple[tuple[tuple[str, str], ...], ...]:
+    """The labels of each entry of the list, in order."""
+    entries: dict[int, dict[str, str]] = {}
+    for name, value in arguments.items():
+        if name.startswith(f"{_EXCLUSIVE}."):
+            number, _, label = name.removeprefix(f"{_EXCLUSIVE}.").partition(".")
+            entries.setdefault(int(number), {})[label] = str(value)
+    return tuple(tuple(sorted(entries[number].items())) for number in sorted(entries))
+
+
+PLUGIN = Plugin(
+    "deviceshare",
+    "GPUs and NPUs shared by memory and cores",
+    (
+        switch_argument(f"{_SHARE}GPUSharingEnable", "volcano.sh/gpu-memory counts", default=False),
+        switch_argument(f"{_SHARE}GPUNumberEnable", "volcano.sh/gpu-number counts", default=False),
+        switch_argument(f"{_SHARE}VGPUEnable", "volcano.sh/vgpu-* count", default=False),
+        choice_argument(
+            f"{_SHARE}SchedulePolicy",
+            Prefers.NONE,
+            "what makes a node good: GPUs in use or idle ones",
+            (Prefers.BINPACK, Prefers.SPREAD),
+        ),
+        weight_argument(f"{_SHARE}ScheduleWeight", 0, "weight of that"),
+        switch_argument(
+            f"{_SHARE}NodeLockEnable",
+            "binds one pod with vGPUs of a node after the other",
+            default=False,
+        ),
+        switch_argument(
+            f"{_SHARE}AscendMindClusterVNPUEnable",
+            "an error: no node reports these NPUs itself",
+            default=False,
+        ),
+        switch_argument(
+            f"{_SHARE}AscendHAMiVNPUEnable",
+            "huawei.com/Ascend* and its memory count, by templates",
+            default=False,
+        ),
+        Argument(
+            f"{_SHARE}KnownGeometriesCMName",
+            Kind.TEXT,
+            "volcano-vgpu-device-config",
+            "the ConfigMap that says how MIG may cut GPUs and templates NPUs",
+        ),
+        Argument(f"{_SHARE}KnownGeometriesCMNamespace", Kind.TEXT, "kube-system", "its namespace"),
+        Argument(
+            _EXCLUSIVE,
+            Kind.LIST,
+            "",
+            "labels: pods with all of an entry share no vGPU among them",
+            fields=(Argument("*", Kind.TEXT, "", "the value of this label"),),
+        ),
+    ),
+    _deviceshare,
+)

@@ -14,21 +14,20 @@ import numpy as np
 
 from optsched.cluster.amounts import amount_of
 from optsched.cluster.decisions import Sense
+from optsched.cluster.gpu_accounting import WHOLE, share_milli
 from optsched.cluster.selectors import Operator, Requirement
 from optsched.cluster.task import TaskStatus
+from optsched.plugins.declaration import LevelKind, Plugin, read_whole, weight_argument
 from optsched.plugins.devices.gpu_shares import (
-    GPU,
-    WHOLE,
     Devices,
     devices_left,
     free_devices,
     fullest_fit,
     is_shared,
-    share_milli,
 )
 from optsched.plugins.extension_points import Greedy, Rule
 from optsched.problem.linear import Expression
-from optsched.units import CPU
+from optsched.units import CPU, GPU
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -414,3 +413,12 @@ def devices_after(kind: Kind, free: I64) -> I64:
     fresh = free == WHOLE
     left[fresh & (fresh.cumsum(axis=1) <= kind.number)] = 0
     return left
+
+
+PLUGIN = Plugin(
+    "fragmentation",
+    "leaves free GPUs where typical tasks can use them",
+    (weight_argument("fragmentation.weight", 1, "points for a thousandth of a GPU"),),
+    lambda a: (Fragmentation(read_whole(a, "fragmentation.weight", 1)),),
+    levels=(LevelKind("frag", "free GPUs that typical tasks can not use", 80, ("fragmentation",)),),
+)

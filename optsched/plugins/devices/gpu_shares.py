@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.amounts import amount_of
+from optsched.cluster.gpu_accounting import WHOLE, share_milli
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.wording import count_noun
 from optsched.problem.running import running_tasks
+from optsched.units import GPU
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,9 +30,6 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.linear import LinearModel
     from optsched.problem.problem import Problem
-
-GPU = "nvidia.com/gpu"
-WHOLE = 1000
 
 
 class GpuShares(Rule):
@@ -180,11 +179,6 @@ class Holding:
             parts.remove(part)
         whole = self.whole + number * whole
         return Holding(self.devices, whole, tuple(sorted(parts, reverse=True)))
-
-
-def share_milli(shape: TaskShape) -> int:
-    """Return the thousandths of one GPU that a shape requests; 0 without a GPU share."""
-    return shape.device.milli if shape.device is not None and shape.device.is_share else 0
 
 
 def is_shared(problem: Problem) -> bool:
@@ -347,24 +341,15 @@ class Devices(Greedy):
         self._whole = [amount_of(s.request, GPU) for s in shapes]
         self._allocated: dict[tuple[int, int], list[int]] = {}
 
-    def live_mask(self, task_class: int) -> Bool | None:
-        """See `Greedy`."""
+    def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
+        """See `NodeState`."""
         part, whole = self._part[task_class], self._whole[task_class]
         if not part and not whole:
             return None
         fits = self.free >= part if part else self.free == WHOLE
         enough: Bool = fits.sum(axis=1) >= max(whole, 1)
         for n, after in self._after.items():
-            enough[n] = enough[n] and after.with_tasks(part, whole).fits
-        return enough
-
-    def later_mask(self, task_class: int) -> Bool | None:
-        """See `Greedy`."""
-        part, whole = self._part[task_class], self._whole[task_class]
-        enough = self.live_mask(task_class)
-        if enough is not None:
-            for n, after in self._after.items():
-                enough[n] = after.with_tasks(part, whole).fits
+            enough[n] = (later or enough[n]) and after.with_tasks(part, whole).fits
         return enough
 
     def record_eviction(self, victim: int, sign: int) -> None:

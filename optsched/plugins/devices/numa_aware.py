@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from optsched.api.wellknown import NUMA_TOPOLOGY_POLICY
-from optsched.cluster.numa import Alignment, NumaPart
+from optsched.cluster.node_parts import Alignment, NumaPart
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.task import TaskStatus
+from optsched.plugins.declaration import Plugin, read_whole, weight_argument
 from optsched.plugins.devices.numa_cells import (
     Free,
     Layout,
@@ -35,7 +36,7 @@ from optsched.problem.running import number_keys, running_tasks
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from optsched.cluster.numa import NumaNeed
+    from optsched.cluster.node_parts import NumaNeed
     from optsched.cluster.snapshot import Node
     from optsched.cluster.task import Task, TaskShape
     from optsched.plugins.extension_points import LiveScorer, NodeModel
@@ -450,11 +451,8 @@ class _Live(Greedy):
             for task in (t for t in residents if t.status is TaskStatus.RELEASING):
                 self._add_future_idle(n, task.key, 1)
 
-    def live_mask(self, task_class: int) -> Bool | None:
-        return self.view(task_class)[0].copy() if self._needs[task_class] else None
-
-    def later_mask(self, task_class: int) -> Bool | None:
-        return self.view(task_class, later=True)[0].copy() if self._needs[task_class] else None
+    def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
+        return self.view(task_class, later=later)[0].copy() if self._needs[task_class] else None
 
     def record_eviction(self, victim: int, sign: int) -> None:
         running = running_tasks(self._problem)
@@ -540,3 +538,12 @@ class _Live(Greedy):
                 counts[node] = len(layout.cpus) if parts is None else len({p.at for p in parts})
         self._views[key] = fits, counts, len(self._log)
         return fits, counts
+
+
+PLUGIN = Plugin(
+    "numa-aware",
+    "pods get CPUs and GPUs of as few NUMA nodes as they ask for",
+    (weight_argument("weight", 1, "weight of the score"),),
+    lambda a: (NumaPolicies(), NumaAware(read_whole(a, "weight", 1))),
+    aliases=("numaaware",),
+)

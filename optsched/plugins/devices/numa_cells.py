@@ -10,13 +10,13 @@ from collections import Counter
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from optsched.cluster.numa import Alignment, NumaNeed
+from optsched.cluster.node_parts import Alignment, NumaNeed
 from optsched.cluster.task import TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from optsched.cluster.numa import Numa
+    from optsched.cluster.node_parts import Numa
     from optsched.cluster.snapshot import Node
     from optsched.cluster.task import Task
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
-from optsched.plugins.nodes.node_amounts import Offers
+from optsched.plugins.nodes.fits import Offers
 from optsched.plugins.verification.world import summed, task_usage
 from optsched.plugins.wording import amount_text
 from optsched.problem.linear import Expression
@@ -185,7 +185,7 @@ class _Kept(Greedy):
             _Slack(offers, p, r, _slack(problem, p, r)) for p in there for r in SECONDARY
         ]
 
-    def live_mask(self, task_class: int) -> Bool | None:
+    def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
         if self._exempt[task_class]:
             return None
         masks = [~s.has | (s.slack >= s.asked[task_class]) for s in self._slack]

@@ -1,32 +1,106 @@
 """Which gang may evict which pods in the optimising session.
 
 Mathematics: models/formulation/entitled.md. A gang preempts pods of lower priority in its own
-queue. Its queue reclaims its deserved share from queues above theirs. A gang of victims keeps its
-minimum or leaves as a whole. Volcano's votes of plugins by tiers apply only without a solver.
+queue. Its queue reclaims its deserved share from queues above theirs; a guarantee overrides the
+annotations of victims (victims.md). A gang of victims keeps its minimum or leaves as a whole.
+Volcano's votes of plugins by tiers apply only without a solver.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from optsched.plugins.eviction.consolidation import CONSOLIDATE
-from optsched.plugins.eviction.gang_losses import find_losses, lacks_role
+import numpy as np
+
+from optsched.cluster.decisions import Evict
+from optsched.plugins.eviction.moves import CONSOLIDATE, find_losses, lacks_role
 from optsched.plugins.eviction.needless_victims import find_needless
 from optsched.plugins.eviction.victims import Claims
 from optsched.plugins.extension_points import Rule, Violation
-from optsched.plugins.verification.world import add_into, summed, task_usage
+from optsched.plugins.verification.world import World, add_into, summed, task_usage
 from optsched.plugins.wording import amount_text
+from optsched.problem.running import running_tasks
 from optsched.units import PODS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from optsched.cluster.decisions import Evict
     from optsched.cluster.snapshot import Gang, Queue
     from optsched.cluster.task import Task
     from optsched.plugins.ruleset import RuleSet
-    from optsched.plugins.verification.world import World
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.problem import Problem
+
+
+class Floors:
+    """The running tasks whose annotations a reclaim within a guarantee overrides.
+
+    Attributes
+    ----------
+    waivable
+        (V,) tasks that only their annotations protect.
+
+    """
+
+    def __init__(self, problem: Problem, rules: RuleSet) -> None:
+        self._problem = problem
+        self._running = running_tasks(problem)
+        self._queues = problem.queues
+        self.waivable: Bool = rules.waivable(problem)
+        if not self._queues.guarantee.any():
+            self.waivable = np.zeros_like(self.waivable)
+
+    def waived(self, queue: int, request: I64, least: I64, held: I64) -> Bool:
+        """Return the tasks whose annotations do not hold against a gang of a queue.
+
+        Parameters
+        ----------
+        queue
+            Of the gang.
+        request
+            (E, R) what the tasks that it waits for request.
+        least
+            (R,) the least that is worth having.
+        held
+            (Q, R) what each queue and those below it hold.
+
+        Returns
+        -------
+        Bool
+            (V,) True for each.
+
+        """
+        if not self.waivable.any():
+            return np.zeros_like(self.waivable)
+        waived: Bool = self.covered(queue, request, least, held) & self.waivable
+        return waived
+
+    def covered(self, queue: int, request: I64, least: I64, held: I64) -> Bool:
+        """Return the tasks of other queues that a gang may reclaim within a guarantee.
+
+        Parameters and shape as in `waived`, whatever the tasks say of themselves.
+        """
+        found = np.zeros_like(self.waivable)
+        asked, queues, running = (request > 0).all(axis=0), self._queues, self._running
+        for a in np.flatnonzero(queues.subtree[:, queue]).tolist():
+            floor = queues.guarantee[a]
+            named = asked & (floor > 0)
+            if not named.any() or (held[a] + least > floor)[named].any():
+                continue
+            elsewhere = ~np.append(queues.subtree[a], False)[running.queue_of]
+            found |= elsewhere & (running.request[:, named] > 0).any(axis=1)
+        return found
+
+    @cached_property
+    def owed(self) -> Bool:
+        """(Q,) queues that hold less of something than is guaranteed to them."""
+        queues = self._queues
+        lacks = np.asarray(queues.summed_up(queues.allocated) < queues.guarantee)
+        owed: Bool = np.logical_or.reduce(lacks, axis=1)
+        return owed
+
 
 PREEMPT, RECLAIM = "preempt", "reclaim"
 GANG_PREEMPT, GANG_RECLAIM = "gangpreempt", "gangreclaim"
@@ -44,8 +118,7 @@ class Entitled(Rule):
         """See `Rule`."""
         yield from self._verify_gangs(world)
         yield from self._verify_bidders(world)
-        reclaims: dict[tuple[str, str], _Reclaim] = {}
-        for at, eviction in enumerate(world.evictions):
+        for eviction in world.evictions:
             task = world.task_by_key.get(eviction.task)
             gang = world.snapshot.gang_by_key.get("" if task is None else task.gang)
             preemptor = world.snapshot.gang_by_key.get(eviction.preemptor)
@@ -56,14 +129,26 @@ class Entitled(Rule):
                 problem = problem or f"preempted for {preemptor.key}, which has its minimum"
             if problem:
                 yield Violation(self.name, f"task {task.key}", problem, preemptor.key)
-            elif eviction.action == RECLAIM:
-                reclaim = reclaims.setdefault((preemptor.key, gang.queue), _Reclaim([], at))
-                reclaim.tasks.append(task)
-                reclaim.last = at
-        yield from self._verify_shares(world, reclaims)
-        for victim, by in find_needless(world, self._rules, (PREEMPT, RECLAIM)):
+        yield from self._verify_shares(world)
+        for victims, by in self.find_needless_victims(world):
             detail = f"leaves for {by}, which does not use its room"
-            yield Violation(self.name, f"task {victim}", detail, by)
+            yield Violation(self.name, f"task {victims[0]}", detail, by)
+
+    def find_needless_victims(self, world: World) -> Iterator[tuple[list[str], str]]:
+        """Yield victims that neither their preemptor nor any claim needs, with the preemptor."""
+        for victims, by in find_needless(world, self._rules, (PREEMPT, RECLAIM)):
+            if not self._is_required_by_claim(world, victims):
+                yield victims, by
+
+    def _is_required_by_claim(self, world: World, victims: Sequence[str]) -> bool:
+        """Return whether some claim of the plan would fail if some victims stayed.
+
+        A queue that reclaims ends within its due, whichever of its gangs reclaims. So what leaves
+        it counts for that claim.
+        """
+        stay = set(victims)
+        actions = [a for a in world.actions if not (isinstance(a, Evict) and a.task in stay)]
+        return any(True for _ in self._verify_shares(World(world.snapshot, actions)))
 
     def _verify_gangs(self, world: World) -> Iterator[Violation]:
         """A gang of victims keeps its minimum, or nothing."""
@@ -97,10 +182,9 @@ class Entitled(Rule):
             detail = f"has pods evicted, and loses some to {loses[key]}"
             yield Violation(self.name, f"gang {key}", detail, key)
 
-    def _verify_shares(
-        self, world: World, reclaims: Mapping[tuple[str, str], _Reclaim]
-    ) -> Iterator[Violation]:
+    def _verify_shares(self, world: World) -> Iterator[Violation]:
         """Check reclaiming queues at the end, and lenders before and after each reclaim."""
+        reclaims = _group_reclaims(world)
         if not reclaims:
             return
         due, by_use = self._due(world)
@@ -129,11 +213,28 @@ class Entitled(Rule):
 
     def _due(self, world: World) -> tuple[Mapping[str, Mapping[str, int]] | None, bool]:
         """Return what queues deserve, and whether victims count by what they use of it."""
-        for active in self._rules.active:
-            due = active.rule.deserved_by_name(world)
+        for rule in self._rules.entitling_rules:
+            due = rule.deserved_by_name(world)
             if due is not None:
-                return due, active.rule.returns_by_use
+                return due, rule.returns_by_use
         return None, False
+
+
+def _group_reclaims(world: World) -> dict[tuple[str, str], _Reclaim]:
+    """What is reclaimed by preemptor and lending queue, without victims that break a rule."""
+    found: dict[tuple[str, str], _Reclaim] = {}
+    for at, eviction in enumerate(world.evictions):
+        task = world.task_by_key.get(eviction.task)
+        gang = world.snapshot.gang_by_key.get("" if task is None else task.gang)
+        preemptor = world.snapshot.gang_by_key.get(eviction.preemptor)
+        if eviction.action != RECLAIM or task is None or gang is None or preemptor is None:
+            continue
+        if _unentitled(world, eviction, gang, preemptor):
+            continue
+        reclaim = found.setdefault((preemptor.key, gang.queue), _Reclaim([], at))
+        reclaim.tasks.append(task)
+        reclaim.last = at
+    return found
 
 
 @dataclass(slots=True)

@@ -1,24 +1,27 @@
-"""Tasks that plugins propose to move: the input of the action `shuffle`.
+"""Moves of running pods: those that plugins propose, and those that give gangs room in one piece.
 
-Mathematics: models/formulation/moves.md. Volcano: `pkg/scheduler/actions/shuffle`, `VictimTasks`.
+Mathematics: models/formulation/moves.md and models/formulation/consolidation.md.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from optsched.plugins.eviction.gang_losses import lacks_role
-from optsched.plugins.extension_points import Violation
+from optsched.cluster.topology import sub_group_of
+from optsched.plugins.extension_points import Rule, Violation
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from optsched.cluster.decisions import Evict
     from optsched.cluster.snapshot import Gang, Snapshot
+    from optsched.cluster.task import Task
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
+
 
 SHUFFLE = "shuffle"
 
@@ -112,3 +115,77 @@ def left_broken(gang: Gang, evicted: Collection[str]) -> str:
     if len(left) < gang.min_member or lacks_role(gang, left):
         return f"{len(left)} tasks would be left, minMember is {gang.min_member}"
     return ""
+
+
+CONSOLIDATE = "consolidation"
+
+
+class Consolidation(Rule):
+    """Only restartable pods are moved, each to a node, for gangs that are at least as important."""
+
+    name = "consolidation"
+
+    def verify_evictions(self, world: World) -> Iterator[Violation]:
+        """See `Rule`. Other rules check that the new nodes have capacity."""
+        gangs = world.snapshot.gang_by_key
+        for eviction in world.evictions:
+            task = world.task_by_key.get(eviction.task)
+            gang = gangs.get("" if task is None else task.gang)
+            preemptor = gangs.get(eviction.preemptor)
+            if eviction.action != CONSOLIDATE or gang is None or preemptor is None:
+                continue  # `Victims` reports what does not exist
+            problem = _immovable(world, eviction, gang, preemptor)
+            if problem:
+                detail = f"moved for {preemptor.key}, but {problem}"
+                yield Violation(self.name, f"task {eviction.task}", detail)
+
+
+def _immovable(world: World, eviction: Evict, gang: Gang, preemptor: Gang) -> str:
+    """Why a task may not be moved; empty when it may."""
+    if gang.key == preemptor.key:
+        return "is of that gang itself"
+    if not eviction.to:
+        return "has no place to start again"
+    if not world.task_by_key[eviction.task].is_movable:
+        return "nobody would start it again"
+    if gang.priority > preemptor.priority:
+        return "is more important"
+    queue = world.snapshot.queue_by_name.get(gang.queue)
+    if gang.queue != preemptor.queue and (queue is None or not queue.reclaimable):
+        return f"queue {gang.queue} gives nothing back"
+    return ""
+
+
+def find_losses(gang: Gang, held: Sequence[Task], left: Sequence[Task]) -> Iterator[str]:
+    """Yield what a gang lacks that keeps only some of its tasks."""
+    if len(left) < gang.min_member or lacks_role(gang, left):
+        yield f"{len(left)} tasks would be left, minMember is {gang.min_member}"
+    yield from _find_broken_groups(gang, held, left)
+
+
+def lacks_role(gang: Gang, left: Sequence[Task]) -> bool:
+    """Return whether a gang with some tasks lacks tasks of a role."""
+    have = Counter(t.role for t in left)
+    return any(have[role] < n for role, n in gang.role_minimums)
+
+
+def _find_broken_groups(gang: Gang, held: Sequence[Task], left: Sequence[Task]) -> Iterator[str]:
+    """Yield sub-groups that lose a part of their size, and policies that lack sub-groups."""
+    before = Counter(sub_group_of(gang.sub_groups, t.labels) for t in held)
+    after = Counter(sub_group_of(gang.sub_groups, t.labels) for t in left)
+    standing = Counter(
+        sub_group_of(gang.sub_groups, t.labels) for t in left if t.status.holds_resources
+    )
+    whole, lost = Counter[int](), Counter[int]()
+    for group, number in before.items():
+        size = 0 if group is None else gang.sub_groups[group[0]].size
+        if group is None or number < size:
+            continue
+        whole[group[0]] += after[group] >= size
+        lost[group[0]] += after[group] < size
+        if standing[group] and after[group] < size:
+            name = gang.sub_groups[group[0]].name
+            yield f"{after[group]} tasks of a group of {name} would be left, its size is {size}"
+    for policy, rule in enumerate(gang.sub_groups):
+        if lost[policy] and whole[policy] < rule.min_groups:
+            yield f"{whole[policy]} groups of {rule.name} would be left, of {rule.min_groups}"

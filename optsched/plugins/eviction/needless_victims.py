@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from optsched.cluster.decisions import Evict
-from optsched.plugins.eviction.gang_losses import find_losses
+from optsched.plugins.eviction.moves import find_losses
 from optsched.plugins.shares.proportion import Proportion
 from optsched.plugins.verification.verify import verify_actions
 from optsched.plugins.verification.world import summed, task_usage
@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 _FITS = "fits"
 
 
-def find_needless(world: World, rules: RuleSet, by: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yield victims of some actions that their preemptor does not need, with the preemptor.
+def find_needless(
+    world: World, rules: RuleSet, by: Collection[str]
+) -> Iterator[tuple[list[str], str]]:
+    """Yield the victims of some actions that their preemptor does not need, with the preemptor.
 
     A victim is needed on a node of the preemptor, as long as victims there give no more than the
     preemptor takes, one victim for each task aside. It is also needed if its gang cannot keep it
@@ -42,7 +44,7 @@ def find_needless(world: World, rules: RuleSet, by: Collection[str]) -> Iterator
         here = coming.get(preemptor, {})
         doubtful = _find_doubtful(world, here, victims)
         if doubtful and not _is_required_by_rule(world, rules, (gang, here), doubtful):
-            yield doubtful[0], preemptor
+            yield doubtful, preemptor
 
 
 def _find_victims(world: World, by: Collection[str]) -> dict[str, list[Task]]:

@@ -11,6 +11,16 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from optsched.plugins.declaration import (
+    Argument,
+    Kind,
+    Plugin,
+    choice_argument,
+    duration_argument,
+    mapping_argument,
+    read_duration_ms,
+    switch_argument,
+)
 from optsched.plugins.eviction.moves import Moves, Relief, early, moved_by
 from optsched.plugins.extension_points import Rule, Violation
 from optsched.problem.running import running_tasks
@@ -21,6 +31,7 @@ if TYPE_CHECKING:
 
     from optsched.cluster.snapshot import Node
     from optsched.cluster.task import Task
+    from optsched.plugins.declaration import Value
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.problem import Problem
@@ -192,3 +203,65 @@ def _requested_amounts(problem: Problem) -> I64:
         if column >= 0:
             found[:, k] = running.request[:, column]
     return found
+
+
+_LOW_NODES = "lowNodeUtilization"
+
+_SYSTEM_CLASS = "system-cluster-critical"
+
+
+def _percents(name: str, meaning: str) -> Argument:
+    parts = (Argument(r, Kind.NUMBER, 100, f"of {r}, in percent") for r in AMOUNTS)
+    return mapping_argument(name, meaning, *parts)
+
+
+def _rescheduling(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
+    named = (k for k, v in arguments.items() if k.endswith(".name") and v == _LOW_NODES)
+    prefix = next(named, "strategies.0.name").removesuffix("name") + "params."
+    strategy = LowNodeUtilization(
+        low_ppm=_thresholds(arguments, f"{prefix}thresholds"),
+        high_ppm=_thresholds(arguments, f"{prefix}targetThresholds"),
+        below_class=str(arguments.get(f"{prefix}thresholdPriorityClassName", _SYSTEM_CLASS)),
+        fits=bool(arguments.get(f"{prefix}nodeFit", True)),
+    )
+    return (
+        Rescheduling(
+            strategy,
+            period_ms=read_duration_ms(arguments, "interval") or 300_000,
+            fresh_ms=read_duration_ms(arguments, "metricsPeriod") or 300_000,
+        ),
+    )
+
+
+def _thresholds(arguments: Mapping[str, Value], prefix: str) -> dict[str, int]:
+    return {r: round(float(arguments.get(f"{prefix}.{r}", 100)) * 10_000) for r in AMOUNTS}
+
+
+_STRATEGY = (
+    choice_argument("name", _LOW_NODES, "has no effect: there is this one", (_LOW_NODES,)),
+    mapping_argument(
+        "params",
+        "of the strategy",
+        _percents("thresholds", "nodes take pods while nothing of them is in use above"),
+        _percents("targetThresholds", "nodes give pods while anything of them is in use above"),
+        Argument(
+            "thresholdPriorityClassName",
+            Kind.NAMES,
+            _SYSTEM_CLASS,
+            "pods of this PriorityClass and above stay",
+        ),
+        switch_argument("nodeFit", "only pods go for which there is a node that takes them"),
+    ),
+)
+
+
+PLUGIN = Plugin(
+    "rescheduling",
+    "moves pods off busy nodes, with the action shuffle",
+    (
+        duration_argument("interval", "5m", "shortest time between two evictions"),
+        duration_argument("metricsPeriod", "5m", "how old measured load may be"),
+        Argument("strategies", Kind.LIST, "", "what is looked at", fields=_STRATEGY),
+    ),
+    _rescheduling,
+)

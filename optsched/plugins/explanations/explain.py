@@ -10,7 +10,7 @@ import numpy as np
 
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.plugins.explanations.empty_cluster import EmptyCluster
-from optsched.plugins.explanations.placed_state import PlacedState
+from optsched.plugins.explanations.minimum_packing import PlacedState
 from optsched.plugins.extension_points import Room
 from optsched.plugins.gangs.next_request import next_entries
 from optsched.plugins.wording import amount_text, count_noun
@@ -85,7 +85,7 @@ class Explainer:
         for ask in asks:
             if ask.view.most_now < ask.number:
                 return ask.lacking()
-        for rule in self._rules.hard:
+        for rule in self._rules.explaining_capacity:
             reason = rule.explain_rooms(self._outcome, gang, [a.room for a in asks])
             if reason is not None:
                 return reason

@@ -1,33 +1,204 @@
-"""Extender: an HTTP service filters and scores nodes, votes on gangs, victims and queues.
+"""External services: the plugin `extender`, its calls, and records that replay them.
 
-Mathematics: models/formulation/extender.md. Volcano: `pkg/scheduler/plugins/extender`. Each session
-sends one request for all pending tasks of one shape.
+Mathematics: models/formulation/extender.md. A rule calls through a port. The live session puts a
+service behind it and records the replies; a session on a snapshot with that record calls nothing.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.plugins.declaration import (
+    Argument,
+    Kind,
+    Plugin,
+    duration_argument,
+    read_duration_ms,
+    read_names,
+    switch_argument,
+)
 from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.external.outside import Outside, Question, Reply, Silent, Verb
 from optsched.plugins.faces import Face
 from optsched.problem.running import running_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from optsched.cluster.amounts import Amounts
-    from optsched.cluster.snapshot import Gang, Node
+    from optsched.cluster.snapshot import Gang, Node, Queue
     from optsched.cluster.task import Task, TaskShape
+    from optsched.plugins.declaration import Value
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.outcome import Outcome
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.problem import Problem
+
+
+NOBODY = "no answer has been recorded, and nobody is asked offline"
+
+
+class Verb(StrEnum):
+    """What may be asked; the values are those of Volcano's arguments without `Verb`."""
+
+    PREDICATE = "predicate"
+    PRIORITIZE = "prioritize"
+    PREEMPTABLE = "preemptable"
+    RECLAIMABLE = "reclaimable"
+    QUEUE_OVERUSED = "queueOverused"
+    JOB_ENQUEUEABLE = "jobEnqueueable"
+    JOB_ENQUEUED = "jobEnqueued"
+    JOB_READY = "jobReady"
+    SESSION_OPEN = "onSessionOpen"
+    SESSION_CLOSE = "onSessionClose"
+    ALLOCATE = "allocateFunc"
+    DEALLOCATE = "deallocateFunc"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question to a service.
+
+    Attributes
+    ----------
+    verb
+        The kind of question. The other attributes are set as far as the verb needs them.
+    task
+        A pending task: one stands for all equal tasks, or is the preemptor of the victims.
+    nodes
+        Candidate nodes of the task.
+    victims
+        Running tasks that might be evicted.
+    gang, queue
+        The gang or queue of the question.
+    placed
+        Tasks of the gang that have been placed so far.
+
+    """
+
+    verb: Verb
+    task: Task | None = None
+    nodes: tuple[Node, ...] = ()
+    victims: tuple[Task, ...] = ()
+    gang: Gang | None = None
+    queue: Queue | None = None
+    placed: int = 0
+
+    @property
+    def text(self) -> str:
+        """The question in a record: what it is about, by name."""
+        words = [
+            self.verb.value,
+            self.task.key if self.task is not None else "",
+            self.gang.key if self.gang is not None else "",
+            self.queue.name if self.queue is not None else "",
+            str(self.placed) if self.placed else "",
+            *(victim.key for victim in self.victims),
+        ]
+        return " ".join(filter(None, words))
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What was answered.
+
+    Attributes
+    ----------
+    fields
+        What the answer holds, checked by whoever has asked the service.
+    failure
+        Why there is no answer; empty where there is one.
+
+    """
+
+    fields: Mapping[str, object] = field(default_factory=dict)
+    failure: str = ""
+
+    @property
+    def failure_reason(self) -> str:
+        """Why a reply, or the reply for some node, is missing; empty if it is there."""
+        failed = self.fields.get("failed")
+        some = failed.values() if isinstance(failed, dict) else ()
+        return self.failure or str(next(iter(some), ""))
+
+    @property
+    def text(self) -> str:
+        """The reply in a record."""
+        kept = {"failure": self.failure} if self.failure else dict(self.fields)
+        return json.dumps(kept, sort_keys=True)
+
+    @classmethod
+    def read(cls, text: str) -> Reply:
+        """A reply out of a record; ValueError where it is none."""
+        try:
+            found = json.loads(text)
+        except RecursionError as e:
+            raise ValueError("nested too deep") from e
+        if not isinstance(found, dict):
+            raise ValueError(f"expected an object, not {text:.40}")
+        return cls(failure=str(found["failure"])) if "failure" in found else cls(found)
+
+
+class Outside(Protocol):
+    """The port for calls to an external service."""
+
+    def send_question(self, question: Question) -> Reply:
+        """Send a question and return the reply within the time limit."""
+
+
+class Silent:
+    """No external service."""
+
+    def send_question(self, question: Question) -> Reply:
+        """See `Outside`."""
+        return Reply(failure=NOBODY)
+
+
+class Recording:
+    """Replays the replies of a record in order; the last one repeats."""
+
+    def __init__(self, entries: Iterable[tuple[str, str]]) -> None:
+        self._replies: dict[str, list[Reply]] = {}
+        for question, reply in entries:
+            self._replies.setdefault(question, []).append(Reply.read(reply))
+
+    def send_question(self, question: Question) -> Reply:
+        """See `Outside`."""
+        replies = self._replies.get(question.text)
+        if not replies:
+            return Reply(failure=NOBODY)
+        return replies.pop(0) if len(replies) > 1 else replies[0]
+
+
+class Recorder:
+    """Calls a service and records its replies."""
+
+    def __init__(self, outside: Outside) -> None:
+        self._outside = outside
+        self._entries: list[tuple[Question, Reply]] = []
+
+    def send_question(self, question: Question) -> Reply:
+        """See `Outside`."""
+        reply = self._outside.send_question(question)
+        self._entries.append((question, reply))
+        return reply
+
+    @property
+    def entries(self) -> tuple[tuple[str, str], ...]:
+        """Questions and replies as a snapshot holds them."""
+        return tuple((question.text, reply.text) for question, reply in self._entries)
+
+    @property
+    def failures(self) -> Sequence[tuple[str, str]]:
+        """(verb, why) of questions that got no answer."""
+        return [(q.verb.value, why) for q, r in self._entries if (why := r.failure_reason)]
+
 
 PERMIT, ABSTAIN, REJECT = 1, 0, -1
 
@@ -319,3 +490,51 @@ class _Votes(Greedy):
         if named is None:
             return None
         return victims[np.array([running[v].key in named for v in asked], np.bool_)]
+
+
+_CALLS = (
+    (Verb.PREDICATE, "which nodes a task may use"),
+    (Verb.PRIORITIZE, "points of nodes for a task"),
+    (Verb.PREEMPTABLE, "which tasks a more important task may preempt (without the solver)"),
+    (Verb.RECLAIMABLE, "which tasks a task of another queue may reclaim (without the solver)"),
+    (Verb.QUEUE_OVERUSED, "whether a queue gets nothing more (without the solver)"),
+    (Verb.JOB_ENQUEUEABLE, "whether the pods of a gang may be created"),
+    (Verb.JOB_ENQUEUED, "notice that the pods of a gang may be created"),
+    (Verb.JOB_READY, "whether a gang may start (without the solver)"),
+    (Verb.SESSION_OPEN, "notice of the whole cluster when a session begins"),
+    (Verb.SESSION_CLOSE, "notice that a session has ended"),
+    (Verb.ALLOCATE, "notice of every task that is placed"),
+    (Verb.DEALLOCATE, "notice of every task that is evicted"),
+)
+
+
+def _extender(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
+    paths = ((verb, str(arguments.get(f"extender.{verb}Verb", ""))) for verb, _ in _CALLS)
+    return (
+        Extender(
+            service=Service(
+                str(arguments.get("extender.urlPrefix", "")),
+                read_duration_ms(arguments, "extender.httpTimeout") or 1000,
+            ),
+            paths=tuple((verb, path.strip("/")) for verb, path in paths if path.strip("/")),
+            ignorable=bool(arguments.get("extender.ignorable", False)),
+            managed=tuple(read_names(arguments, "extender.managedResources")),
+        ),
+    )
+
+
+PLUGIN = Plugin(
+    "extender",
+    "a service outside has its say",
+    (
+        Argument("extender.urlPrefix", Kind.URL, "", "where the service is"),
+        duration_argument("extender.httpTimeout", "1s", "longest time for one call"),
+        *(
+            Argument(f"extender.{verb}Verb", Kind.TEXT, "", f"path: {meaning}")
+            for verb, meaning in _CALLS
+        ),
+        switch_argument("extender.ignorable", "no say while it does not answer", default=False),
+        Argument("extender.managedResources", Kind.NAMES, "", "only who asks for one of them"),
+    ),
+    _extender,
+)

@@ -1,22 +1,25 @@
-"""Gangs start together or not at all: minMember, minTaskMember and minResources.
+"""Gangs and their subgroups start together or not at all.
 
-Mathematics: models/formulation/gang.md. Volcano: `pkg/scheduler/plugins/gang`, `JobReady`.
+Mathematics: models/formulation/gang.md and models/formulation/sub_groups.md.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.task import TaskStatus
+from optsched.cluster.topology import sub_group_of
+from optsched.plugins.declaration import Plugin
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
 from optsched.plugins.verification.world import summed, task_usage
-from optsched.plugins.wording import amount_text
+from optsched.plugins.wording import amount_text, count_noun
 from optsched.problem.running import running_tasks
-from optsched.problem.subgroups import find_subgroups
+from optsched.problem.subgroups import NO_PART, find_subgroups
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.formulation import Formulation
     from optsched.problem.problem import Problem
+    from optsched.problem.shapes import GangShape
 
 
 class Gang(Rule):
@@ -217,6 +221,8 @@ class _Order(Greedy):
         self._ready: list[int] = problem.num_ready.tolist()
         self._problem = problem
         self._spare: I64 = problem.num_ready - problem.min_member
+        self._has_spare: Bool = self._spare > 0  # as of `_log_read`
+        self._log_read = 0
 
     def is_starving(self, gang: int) -> bool:
         return self._ledger.gang_placed[gang] < self._need[gang]
@@ -229,10 +235,12 @@ class _Order(Greedy):
 
     def preempt_reach(self, gang: int) -> Bool:
         """See `Greedy`: tasks of gangs that have more than their minimum."""
-        ledger, spare = self._ledger, self._spare.copy()
-        for other in ledger.touched:
-            spare[other] += ledger.gang_placed[other] - ledger.gang_evicted[other]
-        reach: Bool = (spare > 0)[running_tasks(self._problem).gang_of]
+        ledger = self._ledger
+        for other in set(ledger.gang_log[self._log_read :]):
+            gained = ledger.gang_placed[other] - ledger.gang_evicted[other]
+            self._has_spare[other] = self._spare[other] + gained > 0
+        self._log_read = len(ledger.gang_log)
+        reach: Bool = self._has_spare[running_tasks(self._problem).gang_of]
         return reach
 
     def reclaim_reach(self, gang: int) -> Bool:
@@ -305,3 +313,122 @@ class _OrderWithMinResources(_Order):
     def _suffices(self, idle: list[int], least: list[int]) -> bool:
         """Return whether idle amounts less the kept ones cover an amount."""
         return all(a <= b - k for a, b, k in zip(least, idle, self._kept, strict=True))
+
+
+PLUGIN = Plugin("gang", "gangs start together or not at all", (), lambda _: (Gang(), SubGroups()))
+
+
+class SubGroups(Rule):
+    """Fewer tasks of a smaller group than its size, or fewer groups than asked, never start.
+
+    The greedy pipeline places groups whole, see `solver.greedy.topology`.
+    """
+
+    name = "sub-groups"
+    hard_face = Face.SUB_JOB_READY
+
+    # --- verify ----------------------------------------------------------------------------------
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`."""
+        for key, placed in world.placed_of.items():
+            gang = world.snapshot.gang_by_key[key]
+            if gang.sub_groups:
+                yield from _broken(self.name, gang, placed)
+
+    # --- greedy ----------------------------------------------------------------------------------
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`. Which groups are placed is decided by `solver.greedy.topology`."""
+        return _Live(problem) if any(_open_parts(s) for s in problem.shapes.shapes) else None
+
+    # --- encode ----------------------------------------------------------------------------------
+
+    def distinguish_gangs(self, problem: Problem) -> Bool | None:
+        """See `Rule`: gangs whose groups are started one by one."""
+        apart = [bool(_open_parts(s)) and not s.is_rigid for s in problem.shapes.shapes]
+        if not any(apart):
+            return None
+        gangs: Bool = np.append(apart, False)[problem.shape_of]
+        return gangs
+
+    def encode(self, form: Formulation) -> None:
+        """x[f] ≤ count[f]·s[p] and Σ_{f ∈ p} x[f] ≥ need[p]·s[p]; Σ_p s[p] ≥ groups·y.
+
+        s[p] ∈ {0, 1} is whether group p starts. Gangs that start whole need no row.
+        """
+        for h, number in enumerate(form.gangs.shape_of.tolist()):
+            shape = form.problem.shapes.shapes[number]
+            if shape.parts and not shape.is_rigid:
+                _encode_parts(form, h, shape)
+
+
+class _Live(Greedy):
+    """Whether groups that got a task got all that they need, and enough groups did."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._count: Counter[tuple[int, int]] = Counter()
+
+    def record_tasks(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
+        shape = self._problem.shapes.shapes[int(self._problem.shape_of[gang])]
+        self._count[gang, shape.entries[entry].part] += int(counts.sum())
+
+    def holds(self, gang: int) -> bool:
+        shape = self._problem.shapes.shapes[int(self._problem.shape_of[gang])]
+        starts = _open_parts(shape)
+        if any(0 < self._count[gang, p] < shape.parts[p].need for p in starts):
+            return False
+        begun = any(self._count[gang, p] for p in range(NO_PART, len(shape.parts)))
+        started = Counter(shape.parts[p].rule for p in starts if self._count[gang, p])
+        return not begun or all(started[rule] >= groups for rule, groups in shape.need_groups)
+
+
+def _broken(rule: str, gang: GangObject, placed: Sequence[Task]) -> Iterator[Violation]:
+    ready = [t for t in gang.tasks if t.status.counts_as_ready]
+    there = Counter(sub_group_of(gang.sub_groups, t.labels) for t in (*ready, *placed))
+    comes = {sub_group_of(gang.sub_groups, t.labels) for t in placed}
+    for group, number in there.items():
+        if group is None or group not in comes:
+            continue
+        least = gang.sub_groups[group[0]].size
+        if number < least:
+            name = "-".join((gang.sub_groups[group[0]].name or str(group[0]), *group[1]))
+            detail = f"{count_noun(number, 'task')} of group {name} would run, it needs {least}"
+            yield Violation(rule, f"gang {gang.key}", detail)
+    for r, policy in enumerate(gang.sub_groups):
+        whole = sum(g is not None and g[0] == r and n >= policy.size for g, n in there.items())
+        if whole < policy.min_groups:
+            name = policy.name or str(r)
+            detail = (
+                f"{count_noun(whole, 'group')} of {name} would run, minSubGroups is "
+                f"{policy.min_groups}"
+            )
+            yield Violation(rule, f"gang {gang.key}", detail)
+
+
+def _open_parts(shape: GangShape) -> list[int]:
+    """Groups that have to start whole still."""
+    return [p for p, part in enumerate(shape.parts) if part.need]
+
+
+def _encode_parts(form: Formulation, h: int, shape: GangShape) -> None:
+    gangs, model = form.gangs, form.model
+    first = int(gangs.start[h])
+    starts = {p: int(model.add_variables(0, 1)[0]) for p in _open_parts(shape)}
+    for p, start in starts.items():
+        entries = [first + e for e, entry in enumerate(shape.entries) if entry.part == p]
+        placed = form.placed_variable[entries]
+        rows = np.arange(len(entries))
+        model.add_rows(
+            np.concatenate([rows, rows]),
+            np.concatenate([placed, np.full(len(entries), start)]),
+            np.concatenate([np.ones(len(entries), np.int64), -gangs.per_gang[entries]]),
+            upper=np.zeros(len(entries), np.int64),
+        )
+        least = np.append(np.ones(len(entries), np.int64), -shape.parts[p].need)
+        model.add_rows(0, np.append(placed, start), least, lower=0)
+    for rule, groups in shape.need_groups:
+        mine = [start for p, start in starts.items() if shape.parts[p].rule == rule]
+        factors = np.append(np.ones(len(mine), np.int64), -groups)
+        model.add_rows(0, [*mine, int(form.start[h])], factors, lower=0)

@@ -14,6 +14,7 @@ import numpy as np
 
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import NO_GROUPS, ROOT_QUEUE
+from optsched.plugins.declaration import Plugin, switch_argument
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
 from optsched.plugins.verification.world import summed, task_usage
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from optsched.cluster.snapshot import NodeGroups, Queue, Snapshot
+    from optsched.plugins.declaration import Value
     from optsched.plugins.extension_points import EvictionGroups, NodeModel
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.outcome import Outcome
@@ -290,7 +292,7 @@ class _Limits(Greedy):
         self._spots = _limited(problem)
         self._held = {name: [s.held.copy() for s in spots] for name, spots in self._spots.items()}
 
-    def live_mask(self, task_class: int) -> Bool | None:
+    def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
         name, request = self._queues[task_class], self._request[task_class]
         allowed: Bool | None = None
         for spot, held in zip(self._spots.get(name, ()), self._held.get(name, ()), strict=True):
@@ -309,3 +311,24 @@ class _Limits(Greedy):
             for spot, held in zip(spots, self._held[name], strict=True):
                 if _inside(self._problem, spot)[victim]:
                     held -= sign * running_tasks(self._problem).request[victim]
+
+
+def _nodegroup(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
+    return (
+        NodeGroup(
+            strict=bool(arguments.get("strict", True)),
+            in_order=bool(arguments.get("enablePreferredOrder", False)),
+            inherits=bool(arguments.get(Face.HIERARCHY.value, False)),
+        ),
+    )
+
+
+PLUGIN = Plugin(
+    "nodegroup",
+    "queues bound to groups of nodes",
+    (
+        switch_argument("strict", "queues that name no group get no node without a group either"),
+        switch_argument("enablePreferredOrder", "preferred groups in their order", default=False),
+    ),
+    _nodegroup,
+)

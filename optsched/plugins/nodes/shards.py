@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.decisions import Sense
-from optsched.cluster.node_shards import ShardMode
+from optsched.cluster.node_parts import ShardMode
 from optsched.plugins.extension_points import Rule, Violation
 from optsched.problem.running import running_tasks
 

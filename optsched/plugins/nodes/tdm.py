@@ -11,19 +11,27 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from optsched.api.truth import is_true
-from optsched.api.wellknown import MAX_UNAVAILABLE, MIN_AVAILABLE, PREEMPTABLE, REVOCABLE_ZONE
+from optsched.api.wellknown import (
+    MAX_UNAVAILABLE,
+    MIN_AVAILABLE,
+    PREEMPTABLE,
+    REVOCABLE_ZONE,
+    is_true,
+)
 from optsched.cluster.task import TaskStatus
+from optsched.plugins.declaration import Argument, Kind, Plugin, duration_argument, read_duration_ms
 from optsched.plugins.eviction.moves import Moves, early, moved_by
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
 from optsched.problem.running import running_tasks
+from optsched.units import parse_hours
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from optsched.cluster.snapshot import Gang, Node
     from optsched.cluster.task import Task, TaskShape
+    from optsched.plugins.declaration import Value
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import F64, I64, Bool
@@ -246,3 +254,28 @@ class _Order(Greedy):
     def record_eviction(self, victim: int, sign: int) -> None:
         gang = int(running_tasks(self._problem).gang_of[victim])
         self._evicted[gang] = self._evicted.get(gang, 0) + sign
+
+
+_ZONE = "tdm.revocable-zone."
+
+
+def _tdm(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
+    zones = {
+        name.removeprefix(_ZONE): parse_hours(text)
+        for name, text in arguments.items()
+        if name.startswith(_ZONE)
+    }
+    return (Tdm(zones, read_duration_ms(arguments, "tdm.evict.period") or 60_000),)
+
+
+PLUGIN = Plugin(
+    "tdm",
+    "nodes lent at certain hours",
+    (
+        Argument("tdm.revocable-zone.*", Kind.HOURS, "", "when a zone is open, in UTC"),
+        duration_argument(
+            "tdm.evict.period", "1m", "shortest time between two evictions by shuffle"
+        ),
+    ),
+    _tdm,
+)

@@ -13,15 +13,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.task import TaskStatus
+from optsched.plugins.declaration import (
+    Argument,
+    Kind,
+    Plugin,
+    mapping_argument,
+    read_duration_ms,
+    read_whole,
+    weight_argument,
+)
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
-from optsched.units import CPU, MEMORY, PODS
+from optsched.units import CPU, MEMORY, PODS, parse_amount
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from optsched.cluster.snapshot import Load, Node
     from optsched.cluster.task import Task, TaskShape
+    from optsched.plugins.declaration import Value
     from optsched.plugins.extension_points import LiveScorer
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.verification.world import World
@@ -271,3 +281,57 @@ class _Usage(Greedy):
             for _ in range(min(-count, len(added))):
                 self._shadow.extra[node] -= added.pop()
         self._gain[nodes] = self._shadow.score(nodes) - self._before[nodes]
+
+
+def _usage(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
+    risk, idle = "estimator.risk_", "estimator.best_effort."
+    return (
+        Usage(
+            weight=read_whole(arguments, "usage.weight", 5),
+            cpu_weight=read_whole(arguments, "cpu.weight", 1),
+            memory_weight=read_whole(arguments, "memory.weight", 1),
+            cpu_limit_ppm=round(float(arguments.get("thresholds.cpu", 80)) * 10_000),
+            memory_limit_ppm=round(float(arguments.get("thresholds.mem", 80)) * 10_000),
+            estimate=Estimate(
+                of_request=float(arguments.get("estimator.request_ratio", 0.7)),
+                of_burst=float(arguments.get("estimator.burst_ratio", 0)),
+                risky_from=float(arguments.get(f"{risk}threshold", 0.6)),
+                risk_factor=float(arguments.get(f"{risk}factor", 1.2)),
+                idle_cpu_m=parse_amount(CPU, arguments.get(f"{idle}cpu", "250m")),
+                idle_memory=parse_amount(MEMORY, arguments.get(f"{idle}mem", "200Mi")),
+            ),
+            blind_ms=read_duration_ms(arguments, "metrics.interval") or 30_000,
+        ),
+    )
+
+
+PLUGIN = Plugin(
+    "usage",
+    "measured load of nodes",
+    (
+        weight_argument("usage.weight", 5, "weight of the whole score"),
+        weight_argument("cpu.weight", 1, "weight of CPU in it"),
+        weight_argument("memory.weight", 1, "weight of memory in it"),
+        mapping_argument(
+            "thresholds",
+            "load above which nodes take nothing more, in percent",
+            Argument("cpu", Kind.NUMBER, 80, "of CPU"),
+            Argument("mem", Kind.NUMBER, 80, "of memory"),
+        ),
+        mapping_argument(
+            "estimator",
+            "what pods are taken to use before that shows in measurements",
+            Argument("request_ratio", Kind.NUMBER, 0.7, "part of the request"),
+            Argument("burst_ratio", Kind.NUMBER, 0, "part of what limits allow beyond"),
+            Argument("risk_threshold", Kind.NUMBER, 0.6, "load that raises estimates, of one"),
+            Argument("risk_factor", Kind.NUMBER, 1.2, "by how much it does", least=1),
+            mapping_argument(
+                "best_effort",
+                "pods that request nothing",
+                Argument("cpu", Kind.QUANTITY, "250m", "CPU that they use"),
+                Argument("mem", Kind.QUANTITY, "200Mi", "memory that they use"),
+            ),
+        ),
+    ),
+    _usage,
+)

@@ -1,6 +1,8 @@
-"""Levels over gangs: who starts, and how many tasks are placed where that is a choice.
+"""Levels over gangs: which start and with how many tasks, weighted by the dominant resource.
 
-Mathematics: models/formulation/admission.md.
+Mathematics: models/formulation/admission.md. The dominant share of a request is
+max_r request[r] / total[r] (Ghodsi et al., NSDI 2011). Where one resource dominates for every
+gang, amounts of that resource are used instead of shares: they are exact and easy to read.
 """
 
 from __future__ import annotations
@@ -11,17 +13,82 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.decisions import Sense
-from optsched.plugins.objectives.weights import Weights, dominant_weights
+from optsched.problem.arrays import sparse_table
 from optsched.problem.linear import Expression
+from optsched.units import CPU, MEMORY, PODS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from optsched.plugins.outcome import Outcome
-    from optsched.problem.arrays import I64
+    from optsched.problem.arrays import F64, I64
     from optsched.problem.formulation import Formulation
     from optsched.problem.problem import Problem
+    from optsched.problem.shapes import GangShape
     from optsched.problem.tiers import Tiers
+
+
+PPB = 1_000_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """What one task of each class counts.
+
+    Attributes
+    ----------
+    unit
+        A resource in base units, or parts per billion of the cluster.
+    of_class
+        (C,) at least 1, so that best-effort tasks count too.
+
+    """
+
+    unit: str
+    of_class: I64
+
+
+def dominant_weights(problem: Problem) -> Weights:
+    """Return the weights of the task classes of a problem, in the coarsest exact unit.
+
+    The unit follows from the pending tasks of all gangs, also of those that can not start. Plans
+    with different victims make problems with different classes, and their values are compared.
+    """
+    counted = [i for i, r in enumerate(problem.resources) if r != PODS]
+    request, total = problem.classes.request[:, counted], problem.total[counted]
+    columns = {problem.resources[i]: number for number, i in enumerate(counted)}
+    every = sparse_table({r: None for row in problem.rows for r in row.requests}, columns)
+    every = every[every.any(axis=1)]
+    if not len(every):
+        return Weights("tasks", np.ones(len(request), np.int64))
+    share = _shares(every, total)
+    leads = np.flatnonzero((share >= share.max(axis=1)[:, None]).all(axis=0)).tolist()
+    if leads:
+        # By name: where a resource stands on its axis depends on earlier sessions.
+        column = max(leads, key=lambda i: _prominence(problem.resources[counted[i]]))
+        resource = problem.resources[counted[column]]
+        return Weights(_unit_name(resource), np.maximum(request[:, column], 1))
+    largest = _shares(request, total).max(axis=1, initial=0.0)
+    parts = np.rint(np.minimum(largest, 1.0) * PPB)
+    return Weights("ppb of the cluster", np.maximum(parts.astype(np.int64), 1))
+
+
+def _shares(request: I64, total: I64) -> F64:
+    """(K, R) shares of the cluster that requests take; infinite where no node offers any."""
+    share: F64 = np.where(
+        total > 0, request / np.maximum(total, 1), np.where(request > 0, np.inf, 0.0)
+    )
+    return share
+
+
+def _prominence(resource: str) -> tuple[bool, str]:
+    """Devices say more about a task than memory and CPU."""
+    return resource not in (CPU, MEMORY), resource
+
+
+def _unit_name(resource: str) -> str:
+    return {"cpu": "milli-CPU", "memory": "bytes of memory"}.get(resource, resource)
+
 
 ADMISSION = "admission, "
 """How the names of the levels of gangs that start begin."""
@@ -41,15 +108,27 @@ def admission_levels(problem: Problem, tiers: Tiers) -> Sequence[Started]:
 
 
 def task_levels(problem: Problem, tiers: Tiers) -> Sequence[Placed]:
-    """Tasks that are placed, one level a tier, where their number is a choice of its own."""
+    """Tasks that are placed, one level a tier, where their number is a choice of its own.
+
+    A gang that leaves as a whole in this session gains nothing by starting again.
+    """
     gangs = problem.open_gangs
-    rigid = np.array([s.is_rigid for s in problem.shapes.shapes], np.bool_)
+    shapes = problem.shapes.shapes
+    rigid = np.array([s.is_rigid for s in shapes], np.bool_)
+    is_restart = np.append(np.array([_is_restart(s) for s in shapes], np.bool_), False)
+    gangs = gangs[~is_restart[problem.shape_of[gangs]]]
     elastic = gangs[~rigid[problem.shape_of[gangs]]]
     weights = problem.derived(dominant_weights)
+    tier_of = np.where(is_restart[problem.shape_of], -1, tiers.of)
     return [
-        Placed(f"tasks, {tiers.names[t]}", weights.unit, t, tiers.of, weights.of_class)
+        Placed(f"tasks, {tiers.names[t]}", weights.unit, t, tier_of, weights.of_class)
         for t in np.unique(tiers.of[elastic]).tolist()
     ]
+
+
+def _is_restart(shape: GangShape) -> bool:
+    """Whether a gang ran before this session evicted it and starts anew."""
+    return shape.least_before == 0 and not shape.is_started
 
 
 def _start_weights(problem: Problem, weights: Weights) -> I64:
@@ -62,7 +141,7 @@ def _start_weights(problem: Problem, weights: Weights) -> I64:
     np.add.at(whole, shapes.shape_of_entry, shapes.count * weights.of_class[shapes.class_of])
     least = np.array([s.counted_least for s in shapes.shapes], np.int64)
     part = whole * least // np.maximum(shapes.num_tasks, 1)
-    is_restart = np.array([s.least_before == 0 for s in shapes.shapes], np.bool_)
+    is_restart = np.array([_is_restart(s) for s in shapes.shapes], np.bool_)
     return np.where(shapes.is_started | is_restart, 0, np.maximum(part, 1))
 
 
@@ -105,7 +184,7 @@ class Started:
 class Placed:
     """Tasks of one tier that are placed, each counted by its dominant resource.
 
-    `weight` is (C,), `tier_of` (G,).
+    `weight` is (C,), `tier_of` (G,), -1 for gangs that do not count.
     """
 
     name: str
@@ -131,5 +210,6 @@ class Placed:
     def encode(self, form: Formulation) -> Expression:
         """Σ_f weight[f]·x[f]."""
         gangs = form.gangs
-        counted = gangs.tier_of[gangs.gang_class_of] == self.tier
+        first = gangs.members[gangs.member_start[:-1]]
+        counted = (self.tier_of[first] == self.tier)[gangs.gang_class_of]
         return form.placed(self.weight[gangs.class_of], counted)

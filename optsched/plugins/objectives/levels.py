@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.decisions import Sense
+from optsched.plugins.declaration import LevelKind
 from optsched.plugins.extension_points import Rule, is_node_level
 from optsched.plugins.objectives.admission import admission_levels, task_levels
-from optsched.plugins.scores.binpack import Binpack
+from optsched.plugins.registry import PLUGINS
 from optsched.plugins.scores.nodeorder import NodeOrder
+from optsched.plugins.scores.packing import Binpack
+from optsched.plugins.shares.declarations import FAIR_SHARE
 from optsched.plugins.shares.over_time import OverTime
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from optsched.plugins.extension_points import AnyLevel, NodeLevel
+    from optsched.plugins.extension_points import AnyLevel
     from optsched.plugins.outcome import Outcome
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import F64, I64
@@ -25,84 +28,35 @@ if TYPE_CHECKING:
     from optsched.problem.tiers import Tiers
 
 
-@dataclass(frozen=True, slots=True)
-class LevelKind:
-    """A level that models may list: what it is for, and the levels that it is for a problem."""
-
-    name: str
-    meaning: str
-    levels: Callable[[Problem, RuleSet, Tiers], Sequence[AnyLevel]]
-
-
-def _of_rule(*names: str) -> Callable[[Problem, RuleSet, Tiers], Sequence[AnyLevel]]:
-    """The levels of the rules of these names, as far as they are on."""
-
-    def levels(problem: Problem, rules: RuleSet, tiers: Tiers) -> Sequence[AnyLevel]:
-        active = [a.rule for a in rules.active if a.rule.name in names]
-        return [level for rule in active for level in rule.levels(problem, tiers)]
-
-    return levels
-
-
-def _fair_shares(problem: Problem, rules: RuleSet, tiers: Tiers) -> Sequence[AnyLevel]:
-    """What queues deserve comes before fairness over time, and that before gangs."""
-    named = [a.rule for a in rules.active if a.rule.name in ("proportion", "capacity", "drf")]
-    over_time = next((a.rule for a in rules.active if a.rule.name == OverTime.name), None)
-    if over_time is not None:
-        ends = [i for i, rule in enumerate(named, 1) if rule.name != "drf"]
-        named.insert(max(ends, default=0), over_time)
-    return [level for rule in named for level in rule.levels(problem, tiers)]
-
-
-def _node_score(problem: Problem, rules: RuleSet, tiers: Tiers) -> Sequence[NodeLevel]:
-    return [NodeScore(rules)] if rules.scoring and len(problem.tasks) else []
-
-
-_KINDS = (
-    LevelKind(
-        "guarantee",
-        "what queues are guaranteed, ask for and miss",
-        _of_rule("guarantee"),
-    ),
-    LevelKind(
-        "shortest",
-        "gangs that start, each counted by how often it could run in a year",
-        _of_rule("shortest-remaining"),
-    ),
-    LevelKind(
-        "finish-time",
-        "gangs that start, each counted by its finish-time ratio",
-        _of_rule("finish-time-fair"),
-    ),
-    LevelKind(
-        "admission",
-        "gangs that start, from the highest priority to the lowest",
-        lambda problem, rules, tiers: admission_levels(problem, tiers),
-    ),
-    LevelKind(
-        "fair-share",
-        "what queues and gangs miss of their fair shares",
-        _fair_shares,
-    ),
-    LevelKind(
-        "tasks",
-        "tasks beyond the minimum, from the highest priority to the lowest",
-        lambda problem, rules, tiers: task_levels(problem, tiers),
-    ),
-    LevelKind(
-        "topology",
-        "tiers of the network that gangs cross which ask to stay together",
-        _of_rule("network-topology"),
-    ),
-    LevelKind(
-        "frag",
-        "free GPUs that typical tasks can not use",
-        _of_rule("fragmentation"),
-    ),
-    LevelKind("node-score", "scores of the chosen nodes", _node_score),
+_ENGINE_KINDS = (
+    LevelKind("admission", "gangs that start, from the highest priority to the lowest", 40),
+    LevelKind("tasks", "tasks beyond the minimum, from the highest priority to the lowest", 60),
+    LevelKind("node-score", "scores of the chosen nodes", 90),
 )
+_KINDS = {kind for plugin in PLUGINS.values() for kind in plugin.levels}
 
-LEVELS = {kind.name: kind for kind in _KINDS}
+LEVELS = {k.name: k for k in sorted((*_KINDS, *_ENGINE_KINDS), key=lambda k: (k.rank, k.name))}
+"""Levels in the order that they have where a policy does not list them."""
+
+
+def _find_levels(
+    kind: LevelKind, problem: Problem, rules: RuleSet, tiers: Tiers
+) -> Sequence[AnyLevel]:
+    """Return the levels that a name of a model stands for in one problem."""
+    if kind.name == "admission":
+        return admission_levels(problem, tiers)
+    if kind.name == "tasks":
+        return task_levels(problem, tiers)
+    if kind.name == "node-score":
+        return [NodeScore(rules)] if rules.scoring and len(problem.tasks) else []
+    named = [a.rule for a in rules.active if a.rule.name in kind.rules]
+    if kind == FAIR_SHARE:
+        # What queues deserve comes before fairness over time, and that before gangs.
+        over_time = next((a.rule for a in rules.active if a.rule.name == OverTime.name), None)
+        if over_time is not None:
+            ends = [i for i, rule in enumerate(named, 1) if rule.name != "drf"]
+            named.insert(max(ends, default=0), over_time)
+    return [level for rule in named for level in rule.levels(problem, tiers)]
 
 
 MOST_PAIRS = 200_000
@@ -228,7 +182,7 @@ def build_levels(
     A name may stand for several: admission is one level a tier. Those of rules that always hold
     come before all that look at single nodes.
     """
-    named = [level for name in names for level in LEVELS[name].levels(problem, rules, tiers)]
+    named = [level for name in names for level in _find_levels(LEVELS[name], problem, rules, tiers)]
     always = [level for rule in rules.always for level in rule.levels(problem, tiers)]
     if not always:
         return named

@@ -24,8 +24,7 @@ from optsched.units import format_time
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from optsched.cluster.reservation import CapacityReservation
-    from optsched.cluster.snapshot import Gang
+    from optsched.cluster.snapshot import CapacityReservation, Gang
     from optsched.cluster.task import Task
     from optsched.plugins.extension_points import NodeModel, Room
     from optsched.plugins.ledger import Ledger
@@ -242,6 +241,32 @@ def _node_limits(problem: Problem, number: int) -> _NodeLimits:
     binds = (left < now).any(axis=0)
     request = problem.classes.request[:, named] * _bound(problem, number)[:, None]
     return _NodeLimits(left[:, binds], request[:, binds])
+
+
+def find_usable_nodes(problem: Problem) -> Bool | None:
+    """(C, N) nodes that reservations leave to a class, whichever running tasks are evicted.
+
+    None without reserved nodes.
+    """
+    bookings = problem.snapshot.bookings
+    if not any(reservation.nodes for reservation in bookings):
+        return None
+    request, running = problem.classes.request, running_tasks(problem)
+    index_of = {n.name: i for i, n in enumerate(problem.snapshot.nodes)}
+    free = problem.allocatable - problem.used + problem.releasing
+    np.add.at(free, running.node_of, running.request)
+    usable = np.ones((len(request), problem.num_nodes), np.bool_)
+    for number, reservation in enumerate(bookings):
+        bound = _bound(problem, number)
+        for name, kept in reservation.nodes:
+            if name not in index_of:
+                continue
+            left, by_name = free[index_of[name]], dict(kept)
+            left = left - np.array([by_name.get(r, 0) for r in problem.resources], np.int64)
+            named = np.array([by_name.get(r, 0) > 0 for r in problem.resources], np.bool_)
+            short = ((request > left) & (request > 0) & named).any(axis=1)
+            usable[bound & short, index_of[name]] = False
+    return usable
 
 
 def _bound(problem: Problem, number: int) -> Bool:

@@ -1,7 +1,6 @@
-"""Prefer nodes by load, balance, preferred affinity, soft taints and the pods that stand there.
+"""Scores by load, balance, affinity, soft taints, images and local data.
 
-Mathematics: models/formulation/nodeorder.md. Volcano: `pkg/scheduler/plugins/nodeorder`; the parts
-are scorers of kube-scheduler, each from 0 to 100 times its weight.
+Mathematics: models/formulation/nodeorder.md and models/formulation/data_locality.md.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.cluster.task import TaintEffect
+from optsched.cluster.selectors import TaintEffect
+from optsched.plugins.declaration import Plugin, read_whole, weight_argument
 from optsched.plugins.extension_points import Greedy, Rule
 from optsched.plugins.gangs.next_request import first_task
 from optsched.plugins.topology.preferences import Standing, find_preferences
@@ -20,12 +20,15 @@ from optsched.units import CPU, MEMORY
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from optsched.cluster.task import Taint, Task, TaskShape
+    from optsched.cluster.selectors import Taint
+    from optsched.cluster.task import Task, TaskShape
+    from optsched.plugins.declaration import Value
     from optsched.plugins.extension_points import LiveScorer, Scorer
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.topology.preferences import Preferences
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.problem import Problem
+
 
 TOP = 100.0
 _TOP = int(TOP)
@@ -237,3 +240,60 @@ def _image_sizes(problem: Problem) -> Mapping[str, I64]:
     named = {name for shape in problem.classes.shapes for name in shape.wants.images if name}
     stores = [node.store.size_of for node in problem.snapshot.nodes]
     return {name: np.array([s.get(name, 0) for s in stores], np.int64) for name in named}
+
+
+def _nodeorder(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
+    return (
+        NodeOrder(
+            least_requested=read_whole(arguments, "leastrequested.weight", 1),
+            most_requested=read_whole(arguments, "mostrequested.weight", 0),
+            balanced_resource=read_whole(arguments, "balancedresource.weight", 1),
+            node_affinity=read_whole(arguments, "nodeaffinity.weight", 2),
+            taint_toleration=read_whole(arguments, "tainttoleration.weight", 3),
+            pod_affinity=read_whole(arguments, "podaffinity.weight", 2),
+            topology_spread=read_whole(arguments, "podtopologyspread.weight", 2),
+            image_locality=read_whole(arguments, "imagelocality.weight", 1),
+        ),
+    )
+
+
+NODEORDER = Plugin(
+    "nodeorder",
+    "prefers nodes by load, balance and affinity",
+    (
+        weight_argument("leastrequested.weight", 1, "free nodes"),
+        weight_argument("mostrequested.weight", 0, "busy nodes"),
+        weight_argument("nodeaffinity.weight", 2, "preferred node affinity"),
+        weight_argument("podaffinity.weight", 2, "preferred pod affinity"),
+        weight_argument("balancedresource.weight", 1, "CPU and memory in balance"),
+        weight_argument("tainttoleration.weight", 3, "few soft taints"),
+        weight_argument("imagelocality.weight", 1, "images already there"),
+        weight_argument("podtopologyspread.weight", 2, "soft topology spread"),
+    ),
+    _nodeorder,
+)
+
+
+@dataclass(frozen=True)
+class DataLocality(Rule):
+    """A score from 0 to 100, times its weight: the part of its data sets that a node holds."""
+
+    name = "data-locality"
+
+    weight: int = 1
+
+    def class_score(self, problem: Problem, task_class: int) -> F64 | None:
+        """See `Rule`."""
+        wanted = frozenset(problem.classes.shapes[task_class].wants.datasets)
+        if not wanted or not self.weight:
+            return None
+        held = [len(wanted.intersection(node.store.datasets)) for node in problem.snapshot.nodes]
+        return np.floor(np.array(held) * TOP / len(wanted)) * self.weight
+
+
+DATA_LOCALITY = Plugin(
+    "data-locality",
+    "prefers nodes that hold the data sets of tasks",
+    (weight_argument("data-locality.weight", 1, "weight of the score"),),
+    lambda a: (DataLocality(read_whole(a, "data-locality.weight", 1)),),
+)

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 class HierarchicalDrf(Drf):
     """Order queues by their weighted shares where their tree paths part; full ones come last."""
 
+    returns_by_use = False
+
     def __init__(self, *, reclaims: bool = True, half_life_ms: int = 0) -> None:
         """Create the plugin.
 

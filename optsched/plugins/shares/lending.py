@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from optsched.cluster.task import TaskStatus
-from optsched.plugins.eviction.conformance import is_system_gang
-from optsched.plugins.eviction.victims import covers
+from optsched.plugins.eviction.victims import covers, is_system_gang
 from optsched.plugins.verification.world import summed, task_usage
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.cluster.usage import Usage
+from optsched.cluster.amounts import Usage
 
 if TYPE_CHECKING:
     from optsched.plugins.ruleset import RuleSet

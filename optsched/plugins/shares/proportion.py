@@ -8,6 +8,7 @@ queues half a GPU each, neither can ever use it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -55,6 +56,7 @@ class Proportion(Rule):
     """
 
     name = "proportion"
+    returns_by_use = False
     hard_face = Face.ALLOCATABLE
 
     lends: bool = False
@@ -176,6 +178,8 @@ class _Shares(Greedy):
         self._kept: list[list[int]] = kept.tolist()
         self._returns_first = returns_first(problem)
         self._priority = [-float(p) for p in problem.queues.priority.tolist()]
+        self._pods = problem.index(PODS)
+        self._log_read = 0
 
     def queue_key(self, queue: int) -> tuple[float, ...]:
         pairs = zip(self._ledger.queue_used[queue], self._deserved[queue], strict=True)
@@ -197,19 +201,35 @@ class _Shares(Greedy):
     def may_reclaim(self, queue: int, task_class: int) -> bool:
         return self.max_tasks(queue, task_class) > 0
 
+    def most_reclaimed(self, queue: int, task_class: int) -> int:
+        """See `Reclaiming`: what other queues give back changes no share."""
+        return self.max_tasks(queue, task_class)
+
     def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
         """Queues whose overuse has a limit give back first."""
         return (-float(self._returns_first[queue]),)
 
     def reclaim_reach(self, gang: int) -> Bool:
         """See `Greedy`: tasks of queues that hold more than they deserve of anything."""
-        pods = self._problem.index(PODS)
-        above = [
-            any(u > k for r, (u, k) in enumerate(zip(used, kept, strict=True)) if r != pods)
-            for used, kept in zip(self._ledger.queue_used, self._kept, strict=True)
-        ]
-        reach: Bool = np.array([*above, False], np.bool_)[running_tasks(self._problem).queue_of]
+        log = self._ledger.queue_log
+        for queue in set(log[self._log_read :]):
+            self._is_above[queue] = self._exceeds_kept(self._ledger.queue_used[queue], queue)
+        self._log_read = len(log)
+        reach: Bool = self._is_above[running_tasks(self._problem).queue_of]
         return reach
+
+    @cached_property
+    def _is_above(self) -> Bool:
+        """(Q + 1,) `_exceeds_kept` by queue as of `_log_read`; False for an unknown queue, -1."""
+        self._log_read = len(self._ledger.queue_log)
+        used = enumerate(self._ledger.queue_used)
+        above = [self._exceeds_kept(held, queue) for queue, held in used]
+        return np.array([*above, False], np.bool_)
+
+    def _exceeds_kept(self, held: Sequence[int], queue: int) -> bool:
+        """Return whether a queue that holds these amounts has to give some back."""
+        pairs = enumerate(zip(held, self._kept[queue], strict=True))
+        return any(used > due for r, (used, due) in pairs if r != self._pods)
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
         """Return victims of queues that still hold more of a resource than they deserve."""
@@ -219,9 +239,7 @@ class _Shares(Greedy):
         for v in victims.tolist():
             queue = int(running.queue_of[v])
             held = left.setdefault(queue, list(self._ledger.queue_used[queue]))
-            pods = self._problem.index(PODS)
-            pairs = enumerate(zip(held, self._kept[queue], strict=True))
-            if any(used > due for r, (used, due) in pairs if r != pods):
+            if self._exceeds_kept(held, queue):
                 requested = running.request[v].tolist()
                 left[queue] = [a - b for a, b in zip(held, requested, strict=True)]
                 chosen.append(v)

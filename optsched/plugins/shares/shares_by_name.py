@@ -15,6 +15,7 @@ from optsched.plugins.verification.world import add_into, summed, task_usage
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from optsched.cluster.amounts import Amounts
     from optsched.cluster.snapshot import Queue
     from optsched.plugins.verification.world import World
 
@@ -135,32 +136,40 @@ def _claims_by_name(world: World, below: Mapping[str, Sequence[str]]) -> dict[st
         if queue is None:
             continue
         under = [found[child] for child in below[name]]
-        mine = own.get(name, nothing)
-        floor = _capped(_larger(summed(c.floor for c in under), dict(queue.guarantee)), queue)
-        wanted = summed((asked.get(name, {}), *(c.ceiling for c in under)))
-        stakes = [mine, *(c.stake for c in under)]
+        mine, wanted = own.get(name, nothing), asked.get(name, {})
+        floor: Mapping[str, int] = {}
+        whole = mine
+        if under:
+            floor = summed(c.floor for c in under)
+            wanted = summed((wanted, *(c.ceiling for c in under)))
+            stakes = [s for s in (mine, *(c.stake for c in under)) if s.has_gangs]
+            whole = _Stake(
+                claimed=summed(s.claimed for s in stakes),
+                has_gangs=bool(stakes),
+                oldest_ms=min((s.oldest_ms for s in stakes), default=_NEVER_MS),
+            )
         found[name] = _Claim(
             queue=queue,
-            floor=floor,
+            floor=_capped(_larger(floor, queue.guarantee), queue),
             asked=asked.get(name, {}),
             own=mine,
-            whole=_Stake(
-                claimed=summed(s.claimed for s in stakes),
-                has_gangs=any(s.has_gangs for s in stakes),
-                oldest_ms=min(s.oldest_ms for s in stakes),
-            ),
-            most=_capped(_larger(wanted, dict(queue.guarantee)), queue),
+            whole=whole,
+            most=_capped(_larger(wanted, queue.guarantee), queue),
         )
     return found
 
 
-def _larger(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    return {r: max(one.get(r, 0), other.get(r, 0)) for r in sorted({*one, *other})}
+def _larger(some: Mapping[str, int], least: Amounts) -> Mapping[str, int]:
+    """Return amounts raised to lower limits."""
+    if not least:
+        return some
+    return {**some, **{r: max(some.get(r, 0), amount) for r, amount in least}}
 
 
-def _capped(some: Mapping[str, int], queue: Queue) -> dict[str, int]:
+def _capped(some: Mapping[str, int], queue: Queue) -> Mapping[str, int]:
+    """Return amounts lowered to the capability of a queue."""
     ceiling = dict(queue.capability or ())
-    return {r: min(amount, ceiling.get(r, amount)) for r, amount in some.items()}
+    return {r: min(n, ceiling.get(r, n)) for r, n in some.items()} if ceiling else some
 
 
 def _own_stakes(world: World) -> dict[str, _Stake]:

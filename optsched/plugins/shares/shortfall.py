@@ -6,6 +6,7 @@ Mathematics: models/formulation/shortfall.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,10 +52,22 @@ class Shortfall:
 
     def _missing(self, problem: Problem, held: I64) -> I64:
         """Return (K, R) the steps missing to each target when queues hold (Q, R)."""
-        used = self.member.astype(np.int64) @ held
         step = self._step(problem)
-        missing: I64 = -(-np.maximum(self.target - used, 0) // step)
+        missing: I64 = -(-np.maximum(self.target - self._sum_members(held), 0) // step)
         return missing
+
+    @cached_property
+    def _pairs(self) -> tuple[I64, I64]:
+        """Target and queue of each pair in `member`: far fewer than K times Q."""
+        target, queue = np.nonzero(self.member)
+        return target, queue
+
+    def _sum_members(self, held: I64) -> I64:
+        """Return (K, R) what the queues of each target hold, of amounts (Q, R)."""
+        target, queue = self._pairs
+        used = np.zeros_like(self.target)
+        np.add.at(used, target, held[queue])
+        return used
 
     def value(self, outcome: Outcome) -> int:
         """See `Level`."""
@@ -73,7 +86,7 @@ class Shortfall:
             taken = form.victims.number[:, None] * form.victims.request
             np.subtract.at(held, form.victims.queue_of, taken)
         missing = self._missing(problem, held)
-        lacks = self.target - self.member.astype(np.int64) @ problem.queues.allocated
+        lacks = self.target - self._sum_members(problem.queues.allocated)
         request = problem.classes.request[gangs.class_of]
         step = self._step(problem)
         k, r = np.nonzero(np.asarray(missing > 0))

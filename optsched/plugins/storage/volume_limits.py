@@ -370,15 +370,12 @@ class _Live(Greedy):
         self._volumes = [tuple(chain.from_iterable(each.values())) for each in facts.requested]
         self._put: dict[tuple[int, int], list[bool]] = {}
 
-    def live_mask(self, task_class: int) -> Bool | None:
-        later = self.later_mask(task_class)
-        return (
-            None if later is None else later & self._now.allows(self._facts.requested[task_class])
-        )
-
-    def later_mask(self, task_class: int) -> Bool | None:
+    def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
         requested = self._facts.requested[task_class]
-        return self._later.allows(requested) if requested else None
+        if not requested:
+            return None
+        allowed = self._later.allows(requested)
+        return allowed if later else allowed & self._now.allows(requested)
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         if not self._volumes[task_class]:

@@ -1,16 +1,19 @@
 """Volumes: a task goes where its claims are reachable or can be bound to volumes.
 
-Mathematics: models/formulation/volumes.md. Upstream: `VolumeBinding`.
+Mathematics: models/formulation/volumes.md, models/formulation/volume_zone.md and
+models/formulation/volume_fill.md.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.selectors import NodeSelector, NodeTerm, Operator, Requirement
 from optsched.cluster.volumes import VolumeAssignment, VolumeRequest, assign_volumes
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
@@ -18,15 +21,14 @@ from optsched.plugins.faces import Face
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from optsched.cluster.selectors import NodeSelector
-    from optsched.cluster.snapshot import Claim, Snapshot
+    from optsched.cluster.snapshot import Claim, Snapshot, Volume
     from optsched.cluster.task import TaskShape
     from optsched.cluster.volumes import Selects
     from optsched.plugins.extension_points import NodeModel
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.outcome import Outcome
     from optsched.plugins.verification.world import World
-    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.linear import LinearModel
     from optsched.problem.problem import Problem
 
@@ -253,7 +255,7 @@ class _VolumeMatching(Greedy):
             for node in nodes:
                 self._add_user(key, node, 1)
 
-    def live_mask(self, task_class: int) -> Bool | None:
+    def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
         keys = self._supply.of_class[task_class]
         if not keys:
             return None
@@ -343,3 +345,156 @@ def _encode_standing(
     serving = _serving(supply, claim, choice, node)
     if serving:
         model.add_row(serving, [1] * len(serving), lower=1)
+
+
+_BETA = "failure-domain.beta.kubernetes.io"
+_NOW = "topology.kubernetes.io"
+_RENAMED = {f"{_BETA}/{part}": f"{_NOW}/{part}" for part in ("region", "zone")}
+_LABELS = (*_RENAMED, *_RENAMED.values())
+
+
+class VolumeZone(Rule):
+    """A volume that says in which zones or regions it is is reached from there alone."""
+
+    name = "volume-zone"
+    hard_face = Face.PREDICATE
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`."""
+        for task, _, node in world.placements:
+            for key, label, values in _zones(world.snapshot, task.shape):
+                if not _reaches(node.labels, label, values):
+                    where = f"{label} {' or '.join(values)}"
+                    detail = f"the volume of claim {key} is in {where}, node {node.name} is not"
+                    yield Violation(self.name, f"task {task.key}", detail)
+
+    def mask(self, problem: Problem, task_class: int) -> Bool | None:
+        """See `Rule`."""
+        zones = list(_zones(problem.snapshot, problem.classes.shapes[task_class]))
+        if not zones:
+            return None
+        chosen = np.ones(problem.num_nodes, np.bool_)
+        for _, label, values in zones:
+            chosen &= problem.columns.selects(_selector(label, values))
+        return chosen
+
+    def refusal(self, problem: Problem, task_class: int) -> str:
+        """See `Rule`: the claims, and where their volumes are."""
+        zones = _zones(problem.snapshot, problem.classes.shapes[task_class])
+        described = (f"claim {key} ({label} {' or '.join(values)})" for key, label, values in zones)
+        return f"did not match the zone of the volume of {', '.join(described)}"
+
+
+def _zones(snapshot: Snapshot, shape: TaskShape) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Claim, label and values of every zone that a volume of a shape names."""
+    for key in shape.claims:
+        claim = snapshot.claims.get(key)
+        for label, values in claim.zones if claim is not None else ():
+            yield key, label, values
+
+
+def _reaches(labels: Mapping[str, str], label: str, values: tuple[str, ...]) -> bool:
+    """Whether a node with some labels is in one of the zones; all are where nodes name none."""
+    if not any(known in labels for known in _LABELS):
+        return True
+    own = labels.get(label, labels.get(_RENAMED.get(label, label)))
+    return own in values
+
+
+def _selector(label: str, values: tuple[str, ...]) -> NodeSelector:
+    """The same nodes by selector, so that each value of a label is looked at once."""
+    here = Requirement(label, Operator.IN, values)
+    terms = [(here,), tuple(Requirement(k, Operator.DOES_NOT_EXIST) for k in _LABELS)]
+    if label in _RENAMED:
+        by_new_name = Requirement(_RENAMED[label], Operator.IN, values)
+        terms.append((Requirement(label, Operator.DOES_NOT_EXIST), by_new_name))
+    return NodeSelector(tuple(NodeTerm(term) for term in terms))
+
+
+FULL = 100
+TENTH = 10
+"""What one point of a shape is worth: shapes have 10 points, scores 100."""
+
+
+@dataclass(frozen=True)
+class VolumeFill(Rule):
+    """Points by how full the volumes get that are there for the claims of a task.
+
+    Attributes
+    ----------
+    shape
+        (how full in percent, points of ten), rising; straight between.
+
+    """
+
+    name = "volume-fill"
+
+    shape: tuple[tuple[int, int], ...]
+    weight: int = 1
+
+    def class_score(self, problem: Problem, task_class: int) -> F64 | None:
+        """See `Rule`: with the volumes that each node alone would give, see `_choices`."""
+        known = problem.snapshot.claims
+        keys = problem.classes.shapes[task_class].claims
+        claims = {key: known[key] for key in keys if key in known and known[key].is_scarce}
+        if not claims:
+            return None
+        scores = np.zeros(problem.num_nodes)
+        for node, chosen in _choices(problem, claims):
+            scores[node] = self.weight * self.points(chosen)
+        return scores
+
+    def points(self, chosen: Sequence[tuple[int, Volume]]) -> int:
+        """0 to 100 for volumes and what claims ask of them: the mean over storage classes."""
+        requested: dict[str, list[int]] = {}
+        for size_bytes, volume in chosen:
+            total = requested.setdefault(volume.storage_class, [0, 0])
+            total[0] += size_bytes
+            total[1] += volume.capacity_bytes
+        points = sum(self._points_at(_percent(*total)) for total in requested.values())
+        return (2 * points + len(requested)) // (2 * len(requested)) if requested else 0
+
+    def _points_at(self, percent: int) -> int:
+        """Points at some percent; upstream cuts fractions off towards zero."""
+        shape = [(at, points * TENTH) for at, points in self.shape]
+        if percent <= shape[0][0]:
+            return shape[0][1]
+        for (left, low), (right, high) in pairwise(shape):
+            if percent <= right:
+                rise = (high - low) * (percent - left)
+                step = abs(rise) // (right - left)
+                return low + (step if rise >= 0 else -step)
+        return shape[-1][1]
+
+
+def _percent(requested: int, capacity: int) -> int:
+    return FULL if capacity == 0 or requested > capacity else requested * FULL // capacity
+
+
+def _choices(
+    problem: Problem, claims: Mapping[str, Claim]
+) -> list[tuple[int, list[tuple[int, Volume]]]]:
+    """For nodes that have some, the volumes that claims would get there, with what they ask."""
+    selects = _cache_selection(problem)
+    volumes = {volume.name: volume for claim in claims.values() for volume in claim.volumes}
+    found = []
+    for n, node in enumerate(problem.snapshot.nodes):
+        holders = assign_volumes(claims, dict.fromkeys(claims, (node.name,)), selects)
+        if not holders.short and holders.claim_by_volume:
+            chosen = [
+                (claims[key].size_bytes, volumes[v]) for v, key in holders.claim_by_volume.items()
+            ]
+            found.append((n, chosen))
+    return found
+
+
+def _cache_selection(problem: Problem) -> Selects:
+    number = {node.name: n for n, node in enumerate(problem.snapshot.nodes)}
+    known: dict[NodeSelector, Bool] = {}
+
+    def selects(selector: NodeSelector, name: str) -> bool:
+        if selector not in known:
+            known[selector] = problem.columns.selects(selector)
+        return bool(known[selector][number[name]])
+
+    return selects

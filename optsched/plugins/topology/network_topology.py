@@ -15,10 +15,20 @@ import numpy as np
 from optsched.cluster.decisions import Sense
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.topology import sub_group_of
+from optsched.plugins.declaration import (
+    Argument,
+    Kind,
+    LevelKind,
+    Plugin,
+    read_resource_weights,
+    read_whole,
+    switch_argument,
+    weight_argument,
+)
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
 from optsched.plugins.wording import count_noun
-from optsched.problem.domain_choices import Choices, candidates, widest
+from optsched.problem.formulation import Choices, candidates, widest
 from optsched.problem.linear import Expression
 from optsched.problem.subgroups import NO_PART
 from optsched.problem.topology import CLUSTER
@@ -31,13 +41,13 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Gang
     from optsched.cluster.task import Task
     from optsched.cluster.topology import TopologyRequest
+    from optsched.plugins.declaration import Value
     from optsched.plugins.extension_points import AnyLevel, NodeModel, Room
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.outcome import Outcome
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import F64, I64, Bool
-    from optsched.problem.domain_choices import Choice
-    from optsched.problem.formulation import Formulation
+    from optsched.problem.formulation import Choice, Formulation
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
     from optsched.problem.topology import Bound, Forest
@@ -464,3 +474,53 @@ def _least_tier(problem: Problem, bound: Bound) -> int:
     if len(domains):
         return int(forest.tier[domains].min())
     return int(forest.tier[bound.held]) if bound.held >= 0 else 0
+
+
+def _topology(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
+    prefix = "hypernode.binpack"
+    return (
+        NetworkTopology(
+            weight=read_whole(arguments, "weight", 1),
+            resources=read_resource_weights(arguments, prefix),
+            packs_others=bool(arguments.get(f"{prefix}.normal-pod.enable", True)),
+            fading=float(arguments.get(f"{prefix}.normal-pod.fading", 0.8)),
+            most_cleared=read_whole(arguments, "hypernode.gradient.evict.max-hypernodes", 8),
+        ),
+    )
+
+
+PLUGIN = Plugin(
+    "network-topology-aware",
+    "gangs stay together in the network",
+    (
+        weight_argument("weight", 1, "weight of all its scores"),
+        weight_argument("hypernode.binpack.cpu", 1, "weight of CPU in scores of HyperNodes"),
+        weight_argument("hypernode.binpack.memory", 1, "weight of memory in them"),
+        Argument("hypernode.binpack.resources", Kind.NAMES, "", "further resources in them"),
+        weight_argument("hypernode.binpack.resources.*", 1, "weight of one of those"),
+        switch_argument(
+            "hypernode.binpack.normal-pod.enable", "HyperNodes in use first for all pods"
+        ),
+        Argument(
+            "hypernode.binpack.normal-pod.fading",
+            Kind.NUMBER,
+            0.8,
+            "times so much with every tier upwards",
+        ),
+        weight_argument(
+            "hypernode.gradient.evict.max-hypernodes",
+            8,
+            "HyperNodes in which room is made for a gang, the largest first",
+        ),
+    ),
+    _topology,
+    levels=(
+        LevelKind(
+            "topology",
+            "tiers of the network that gangs cross which ask to stay together",
+            70,
+            ("network-topology",),
+        ),
+    ),
+    aliases=("networktopologyaware",),
+)

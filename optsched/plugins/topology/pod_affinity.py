@@ -189,12 +189,11 @@ class _Live(Greedy):
         self._carries = [_terms_of(problem, c) for c in classes]
         self._selecting = problem.classes.relations
 
-    def live_mask(self, task_class: int) -> Bool | None:
+    def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
+        if later:
+            return self._mask(task_class, self._selected_leave, self._carried_leave)
         none_leave = np.zeros((len(self._selected), 1), np.int64)
         return self._mask(task_class, none_leave, none_leave)
-
-    def later_mask(self, task_class: int) -> Bool | None:
-        return self._mask(task_class, self._selected_leave, self._carried_leave)
 
     def _mask(self, task_class: int, selected_leave: I64, carried_leave: I64) -> Bool | None:
         """Return (N,) the mask after some residents, (M, N) or (M, 1) by term, have left."""

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.task import SpreadTerm, TaskStatus
-from optsched.plugins.nodes.node_affinity import NodeAffinity
-from optsched.plugins.nodes.taints import Taints
+from optsched.plugins.nodes.node_filters import NodeAffinity, Taints
 from optsched.problem.relations import TermKind, TermMatcher, term_of
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ import numpy as np
 from optsched.cluster.task import SpreadTerm, TaskStatus
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
-from optsched.plugins.nodes.node_affinity import NodeAffinity
-from optsched.plugins.nodes.taints import Taints, refusing
+from optsched.plugins.nodes.node_filters import NodeAffinity, Taints, refusing
 from optsched.problem.relations import TermKind
 from optsched.problem.running import selected_tasks, stakes_in
 
@@ -170,7 +169,7 @@ class _Live(Greedy):
         ]
         self._placed: dict[int, I64] = {}
 
-    def live_mask(self, task_class: int) -> Bool | None:
+    def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
         allowed: Bool | None = None
         for m, domains in self._domains[task_class].items():
             is_counted = m in self._counted[task_class]

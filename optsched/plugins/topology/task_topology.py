@@ -18,6 +18,7 @@ from optsched.api.wellknown import (
     TASK_TOPOLOGY_ANTI_AFFINITY,
     TASK_TOPOLOGY_ORDER,
 )
+from optsched.plugins.declaration import Plugin, read_whole, weight_argument
 from optsched.plugins.extension_points import Greedy, Rule
 from optsched.plugins.gangs.next_request import first_task
 from optsched.units import CPU, MEMORY, PODS, FieldError
@@ -434,3 +435,11 @@ class _Buckets(Greedy):
         for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
             for _ in range(abs(count)):
                 plan.move(entry, node, 1 if count > 0 else -1)
+
+
+PLUGIN = Plugin(
+    "task-topology",
+    "affinity between the roles of a job",
+    (weight_argument("task-topology.weight", 1, "weight of the score"),),
+    lambda a: (TaskTopology(read_whole(a, "task-topology.weight", 1)),),
+)

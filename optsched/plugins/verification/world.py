@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from optsched.cluster.amounts import amounts
 from optsched.cluster.decisions import Allocate, Evict, Nominate
 from optsched.cluster.dra_devices import is_class_quota
-from optsched.cluster.eviction import with_terminating
-from optsched.cluster.relocation import relocate, successor_of
+from optsched.cluster.relocation import relocate, successor_of, with_terminating
 from optsched.cluster.snapshot import NO_POD_LIMIT, ROOT_QUEUE, QueueState, derived_of
 from optsched.cluster.task import TaskStatus
 from optsched.units import PODS
@@ -42,10 +41,17 @@ class World:
 
     Actions that name unknown tasks, gangs or nodes are left out here; `well_formed` reports them.
     What a plan places is judged in the world `after` its evictions, where victims are leaving.
+
+    Attributes
+    ----------
+    unsettled
+        The world in which what is leaving has not left yet; None unless this is `once_settled`.
+
     """
 
     snapshot: Snapshot
     actions: Sequence[Action]
+    unsettled: World | None = None
 
     @cached_property
     def placements(self) -> tuple[Placement, ...]:
@@ -103,7 +109,7 @@ class World:
         come = [
             Allocate(a.task, a.node, a.gang) if isinstance(a, Nominate) else a for a in self.actions
         ]
-        return World(replace(self.snapshot, nodes=nodes, devices=devices), come)
+        return World(replace(self.snapshot, nodes=nodes, devices=devices), come, self)
 
     @cached_property
     def promises(self) -> tuple[Placement, ...]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from optsched.cluster.decisions import Evict, LevelResult, LevelStatus, Sense
 from optsched.cluster.relocation import is_successor, nominated, relocate, successor_of
-from optsched.plugins.eviction.consolidation import CONSOLIDATE
+from optsched.plugins.eviction.moves import CONSOLIDATE
 from optsched.plugins.objectives.levels import build_levels
 from optsched.plugins.outcome import Outcome
 from optsched.problem.arrays import UNPLACED
@@ -166,9 +166,7 @@ def _find_blocked_gangs(
     outcome = Outcome(problem, decisions)
     out = (problem.shape_of >= 0) & (outcome.num_seated == 0)
     out[out] = ~problem.shapes.is_started[problem.shape_of[out]]
-    for excluded in (rule.excludes(problem) for rule in rules.hard):
-        if excluded is not None:
-            out &= ~excluded
+    out &= ~rules.find_excluded_gangs(problem)
     out &= ~find_tied_gangs(problem, rules)[0]
     room = (problem.allocatable - problem.used + problem.releasing).clip(0).sum(axis=0)
     for g in np.flatnonzero(out).tolist():

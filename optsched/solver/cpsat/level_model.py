@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from optsched.cluster.search_progress import relative_gap
+from optsched.cluster.decisions import relative_gap
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
     from optsched.cluster.decisions import LevelStatus, Sense
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.linear import Expression, Rows
@@ -201,3 +203,15 @@ class Step:
 
     at_s: float
     update: LevelUpdate
+
+
+DONE = "all levels done"
+
+
+def forward_messages(answers: Generator[Any, None, str], take: Callable[[Any], None]) -> str:
+    """Pass on every message of a search; returns its result."""
+    while True:
+        try:
+            take(next(answers))
+        except StopIteration as end:
+            return str(end.value)

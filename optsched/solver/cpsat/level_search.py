@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.cluster.decisions import LevelStatus, Sense
-from optsched.cluster.search_progress import relative_gap
+from optsched.cluster.decisions import LevelStatus, Sense, relative_gap
 from optsched.problem.arrays import UNLIMITED
 from optsched.problem.linear import Expression, Rows
 from optsched.solver.cpsat.integer_program import Answer, Effort, NumbersTooLarge, Task, maximize

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Protocol
 
-from optsched.solver.cpsat.level_model import Step
+from optsched.solver.cpsat.level_model import DONE, Step, forward_messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     OnStep: TypeAlias = Callable[[Step], None] | None
 
-DONE = "all levels done"
 STOPPED = "interrupted"
 OVER_TIME = "solver killed: it ran over its time"
 DIED = "solver process died"
@@ -201,15 +200,6 @@ class WorkerProcess:
             self._process.kill()
             self._process.wait()
         self._connection = self._process = None
-
-
-def forward_messages(answers: Generator[Any, None, str], take: Callable[[Any], None]) -> str:
-    """Hand over every answer; the word at the end."""
-    while True:
-        try:
-            take(next(answers))
-        except StopIteration as end:
-            return str(end.value)
 
 
 def _sort_message(

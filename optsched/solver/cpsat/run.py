@@ -6,9 +6,9 @@ import time
 from typing import TYPE_CHECKING
 
 from optsched.solver.cpsat.integer_program import NumbersTooLarge
+from optsched.solver.cpsat.level_model import DONE, forward_messages
 from optsched.solver.cpsat.level_search import solve_levels
 from optsched.solver.cpsat.pricing import TOO_MANY_CAPACITIES, TooManyCapacities
-from optsched.solver.cpsat.process import DONE, forward_messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,7 @@ import time
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
-from optsched.solver.cpsat.process import DONE
+from optsched.solver.cpsat.level_model import DONE
 from optsched.solver.cpsat.run import run_levels
 
 if TYPE_CHECKING:

@@ -201,6 +201,10 @@ class NodeTable:
         """Whether rules tie a class to what else stands on nodes."""
         return self._fixed.is_tied(task_class)
 
+    def allowed(self, task_class: int) -> Bool | None:
+        """(N,) nodes that a class may use; None for all. Read only."""
+        return self._view(task_class).allowed
+
     def may_fit(self, task_class: int) -> bool:
         """Whether the request of a class is within the largest idle amount of each resource.
 

@@ -347,10 +347,9 @@ class _Pipeline:
         return GangPreemption(self._evicting, self._domains, self._rules)
 
     def _find_waiting(self) -> list[int]:
-        has_more = self._placing.has_untried_tasks
-        short = filter(has_more, self._candidates())
+        short = self._placing.with_untried_tasks(self._candidates())
         if self._fifo.is_empty:
-            return list(short)
+            return short
         return [g for g in short if not self._waits_for_earlier_gang(g)]
 
     @cached_property
@@ -374,8 +373,7 @@ class _Pipeline:
             self._can_be_placed,
             lambda what: proposer.object(what, faults),
         )
-        has_more = self._placing.has_untried_tasks
-        gangs = list(self.iterate_gangs(g for g in self._candidates() if has_more(g)))
+        gangs = list(self.iterate_gangs(self._placing.with_untried_tasks(self._candidates())))
         proposals = proposer.ask(proposing.view(gangs), faults)
         proposing.carry_out(proposer.name, gangs, proposals)
 
@@ -396,8 +394,7 @@ class _Pipeline:
         requested = problem.classes.request[:, but_pods].sum(axis=1)
         requesting = np.unique(problem.gang_of[requested[problem.task_class] > 0])
         empty = np.setdiff1d(self._candidates(), requesting).tolist()
-        left = filter(self._placing.has_untried_tasks, empty)
-        self._serve(left, lambda _: False)
+        self._serve(self._placing.with_untried_tasks(empty), lambda _: False)
 
     def decisions(self) -> Decisions:
         """What has been decided."""

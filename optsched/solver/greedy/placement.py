@@ -14,7 +14,7 @@ from optsched.solver.greedy.nodes import ALL_NODES, NOWHERE, NodeTable
 from optsched.solver.greedy.plugins import GreedyPlugins
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64, Bool
@@ -140,10 +140,10 @@ class PlacementState:
             )
         return self._cursors[gang]
 
-    def has_untried_tasks(self, gang: int) -> bool:
-        """Whether a gang has unplaced tasks whose entry has not failed."""
-        cursor = self._cursors.get(gang)
-        return cursor is None or cursor.has_untried_tasks
+    def with_untried_tasks(self, gangs: Iterable[int]) -> list[int]:
+        """Return the gangs that have untried tasks, in the given order."""
+        done = {gang for gang, cursor in self._cursors.items() if not cursor.has_untried_tasks}
+        return [gang for gang in gangs if gang not in done]
 
     def has_failed_entry(self, gang: int) -> bool:
         """Whether an entry of a gang has failed to find a node since the last undo."""
@@ -267,7 +267,7 @@ class PlacementState:
         return bool(self._place_on_node(gang, (entry, node, 1), (self.future, self.nominated)))
 
     def _mask(self, gang: int, task_class: int, book: NodeTable) -> Bool | None:
-        return self.faces.open_nodes(gang, task_class, later=book is self.later)
+        return self.faces.fits(gang, task_class, later=book is self.later)
 
     def _is_allowed(self, gang: int, task_class: int, node: int, book: NodeTable) -> bool:
         allowed = self._mask(gang, task_class, book)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -29,8 +30,8 @@ _SWITCH = {
     "may_start": Face.JOB_READY,
     "holds": Face.JOB_READY,
     "enqueue_vote": Face.JOB_ENQUEUED,
-    "live_mask": Face.PREDICATE,
-    "open_nodes": Face.PREDICATE,
+    "fits": Face.PREDICATE,
+    "most_reclaimed": Face.ALLOCATABLE,
     "may_reclaim": Face.PREEMPTIVE,
     "movable": Face.VICTIM,
     "live_scorer": Face.NODE_ORDER,
@@ -58,6 +59,91 @@ _VOTES = {
     "gang_reclaimable": (Face.RECLAIMABLE, "reclaimable"),
 }
 """By vote: the extension point that switches it on, and the method that stands in for it."""
+
+
+class QueueGate(Protocol):
+    """A plugin that stops allocation to whole queues (Volcano `Overused`)."""
+
+    def is_overused(self, queue: int) -> bool:
+        """Whether a queue gets nothing more in this session."""
+
+
+class GangGate(Protocol):
+    """A plugin that knows gangs that are not worth trying."""
+
+    def may_start(self, gang: int) -> bool:
+        """Whether it is worth trying to start a gang."""
+
+
+class Starvation(Protocol):
+    """A plugin that votes on which gangs may claim victims (Volcano `JobStarving`)."""
+
+    def is_starving(self, gang: int) -> bool:
+        """Whether tasks may be evicted for a gang."""
+
+
+class Reclaiming(Protocol):
+    """A plugin that directs reclaim between queues (Volcano `Preemptive`)."""
+
+    def may_reclaim(self, queue: int, task_class: int) -> bool:
+        """Whether a queue may reclaim capacity for a task."""
+
+    def most_reclaimed(self, queue: int, task_class: int) -> int:
+        """Return the most tasks of a class that a queue may get, whatever other queues lose."""
+
+    def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
+        """Return the key that orders queues to reclaim from, before the reverse of their order."""
+
+
+class VictimReach(Protocol):
+    """A plugin that knows which victims it may name, so that the pipeline tries no others."""
+
+    def preempt_reach(self, gang: int) -> Bool | None:
+        """(V,) running tasks that `preemptable` may name for a gang now, or more; None for all."""
+
+    def reclaim_reach(self, gang: int) -> Bool | None:
+        """(V,) the same for `reclaimable`."""
+
+
+class GangPreemption(Protocol):
+    """A plugin that names other victims where the pipeline preempts for a whole gang."""
+
+    def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
+        """Return the same as `preemptable` for a whole gang."""
+
+    def gang_reclaimable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
+        """Return the same as `reclaimable` for a whole gang."""
+
+
+class TaskOrder(Protocol):
+    """A plugin that orders the tasks of a gang."""
+
+    def task_runs(self, gang: int) -> Sequence[tuple[int, int]] | None:
+        """Return the order as (entry, number), like `GangShape.sequence`; None abstains.
+
+        The numbers of an entry sum to its count.
+        """
+
+
+class LiveScoring(Protocol):
+    """A plugin whose scores depend on what has been placed."""
+
+    def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
+        """Return a function that adds scores to those of `Rule.scorer`; None without.
+
+        It gets the nodes (N,) that fit a task and returns (N,). Entries with such scores are placed
+        one task at a time.
+        """
+
+
+class PlacementRecord(Protocol):
+    """A plugin that tracks more than tasks by class."""
+
+    def record_tasks(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
+        """Record the same as `record_placement` by entry of the gang."""
+
+    def record_nomination(self, task_class: int, nodes: I64, counts: I64) -> None:
+        """Record that tasks placed before are nominated only: they do not stand there yet."""
 
 
 class GreedyPlugins:
@@ -88,17 +174,13 @@ class GreedyPlugins:
         )
         self.reads_labels = any(greedy.reads_labels for _, greedy in self._open)
 
-    def _find_methods(self, method: str, switched_by: str = "") -> list[Any]:
-        """Return the bound methods of plugins that override one and have it switched on.
-
-        Whether it is overridden and switched on is that of `switched_by`, if given.
-        """
-        name = switched_by or method
-        switch = _SWITCH.get(name)
+    def _find_methods(self, method: str) -> list[Any]:
+        """Return the bound methods of plugins that define one and have it switched on."""
+        switch = _SWITCH.get(method)
         return [
             getattr(greedy, method)
             for active, greedy in self._open
-            if _overrides(greedy, name) and (switch is None or switch in active.faces)
+            if _overrides(greedy, method) and (switch is None or switch in active.faces)
         ]
 
     def _find_votes(self, method: str) -> list[list[Any]]:
@@ -115,24 +197,22 @@ class GreedyPlugins:
     def _add_later_methods(self, problem: Problem, ledger: Ledger) -> None:
         """Add masks that hold once terminating pods have left.
 
-        A custom plugin without `later_mask` is opened again on the problem without them.
+        A custom plugin without `fits_later` is opened again on the problem without them.
         """
         later: dict[Greedy, Greedy] = {}
         for active, greedy in self._open:
-            has_mask = _overrides(greedy, "live_mask") or _overrides(greedy, "open_nodes")
-            if active.origin and has_mask and not _overrides(greedy, "later_mask"):
+            if active.origin and _overrides(greedy, "fits") and not greedy.fits_later:
                 after = without_residents(problem, ())
                 opened = None if after is problem else active.rule.open(after, ledger)
                 if opened is not None:
                     later[greedy] = opened
-        self._methods["later_mask"] = [
-            later[mask.__self__].live_mask if mask.__self__ in later else mask
-            for mask in self._find_methods("later_mask", "live_mask")
+        self._methods["fits_later"] = [
+            partial(later[fits.__self__].fits, later=False)
+            if fits.__self__ in later
+            else partial(fits, later=True)
+            for fits in self._methods["fits"]
         ]
-        self._methods["later_open_nodes"] = [
-            later[mask.__self__].open_nodes if mask.__self__ in later else mask
-            for mask in self._methods["open_nodes"]
-        ]
+        self._methods["fits"] = [partial(fits, later=False) for fits in self._methods["fits"]]
         for name in ("record_placement", "record_tasks"):
             copies = (greedy for greedy in later.values() if _overrides(greedy, name))
             self._methods[name] += [getattr(greedy, name) for greedy in copies]
@@ -152,6 +232,11 @@ class GreedyPlugins:
     def may_reclaim(self, queue: int, task_class: int) -> bool:
         """Whether every plugin lets a queue reclaim capacity for a task."""
         return all(method(queue, task_class) for method in self._methods["may_reclaim"])
+
+    def most_reclaimed(self, queue: int, task_class: int) -> int:
+        """Return a bound on `max_tasks` that holds whatever victims other queues lose."""
+        bounds = (bound(queue, task_class) for bound in self._methods["most_reclaimed"])
+        return min(bounds, default=int(UNLIMITED))
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
         """Return the running tasks that a gang of higher priority in their queue may preempt."""
@@ -228,22 +313,13 @@ class GreedyPlugins:
         """Whether every rule holds with the placements of a gang."""
         return all(method(gang) for method in self._methods["holds"])
 
-    def live_mask(self, task_class: int) -> Bool | None:
-        """(N,) nodes that a class may use now; None if no node is excluded."""
-        return _intersect_masks(mask(task_class) for mask in self._methods["live_mask"])
+    def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
+        """(N,) nodes that one more task of a gang fits now, or once all victims have left.
 
-    def later_mask(self, task_class: int) -> Bool | None:
-        """(N,) nodes that a class may use once terminating pods have left; None for all nodes."""
-        return _intersect_masks(mask(task_class) for mask in self._methods["later_mask"])
-
-    def open_nodes(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
-        """(N,) nodes open to one more task of a gang now, or once all victims have left."""
-        allowed = self.later_mask(task_class) if later else self.live_mask(task_class)
-        for mask in self._methods["later_open_nodes" if later else "open_nodes"]:
-            nodes = mask(gang, task_class)
-            if nodes is not None:
-                allowed = nodes if allowed is None else allowed & nodes
-        return allowed
+        None if no node is excluded. Gang -1 asks for nodes that it fits whatever its gang.
+        """
+        methods = self._methods["fits_later" if later else "fits"]
+        return _intersect_masks(method(gang, task_class) for method in methods)
 
     def record_eviction(self, victim: int, sign: int) -> None:
         """Record the eviction of a running task; with sign -1 its rollback."""

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.decisions import Evict
-from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM
-from optsched.plugins.eviction.guaranteed_reclaim import Floors
+from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM, Floors
 from optsched.plugins.eviction.victims import covers
 from optsched.plugins.faces import Face
 from optsched.plugins.nodes.shards import preferred_nodes
@@ -317,7 +316,8 @@ class GreedyPreemption:
         if number in self._refused:
             return False
         seated = False
-        for entry in self.entries(gang):
+        is_vain = self._lacks_victims(gang, action, who)
+        for entry in [] if is_vain else self.entries(gang):
             while self._has_unplaced_task(gang, entry) and self.faces.is_starving(gang):
                 takes_idle = action == PREEMPT
                 if not self._evict_for_task(
@@ -332,6 +332,46 @@ class GreedyPreemption:
             return False
         self._refused.clear()
         return self.commit(gang, action) and seated
+
+    def _lacks_victims(self, gang: int, action: str, who: Callable[[int], Bool]) -> bool:
+        """Return whether a gang stays short of its minimum even if all candidates leave.
+
+        A bound on the tasks that nodes and shares can take. While room is made for the gang,
+        candidates only become fewer, unless waived protection depends on what it still needs.
+        """
+        cursor, queue = self.placing.cursor(gang), int(self._problem.queue_of[gang])
+        is_bounded = self._whole and self._gang_classes.is_known and not cursor.has_minimum
+        if not is_bounded or self._floors.waivable.any():
+            return False
+        left = dict.fromkeys(self.entries(gang), 0)
+        for entry, number in cursor.runs:
+            if entry in left:
+                left[entry] += number
+        if action == RECLAIM:
+            for entry, number in left.items():
+                most = self.faces.most_reclaimed(queue, self.placing.class_of(gang, entry))
+                left[entry] = min(number, most)
+        if sum(left.values()) < cursor.need:
+            return True
+        candidates = np.flatnonzero(who(gang) & self._reach(gang, action))
+        if len(candidates) > self._problem.num_nodes:
+            return False  # many candidates mostly suffice, and the bound costs more than it saves
+        node_of, gain = self.running.node_of[candidates], self.running.request[candidates]
+        nodes, at = np.unique(node_of, return_inverse=True)
+        idle = self.placing.future.idle[nodes]
+        np.add.at(idle, at, gain)
+        possible = 0
+        for entry, number in left.items():
+            task_class = self.placing.class_of(gang, entry)
+            request = self._problem.classes.request[task_class]
+            asked = np.flatnonzero(request)
+            fits = np.maximum((idle[:, asked] // request[asked]).min(axis=1, initial=number), 0)
+            most = int(fits.sum())
+            if action == PREEMPT:
+                without = self.placing.future.fits(task_class)
+                most += int(without.sum()) - int(without[nodes].sum())
+            possible += min(number, most)
+        return possible < cursor.need
 
     def _failure_class(self, gang: int) -> int:
         """The class of a gang that holds nothing; ALONE for a gang whose own tasks count."""
@@ -532,13 +572,20 @@ class GreedyPreemption:
                 fits &= later.idle[:, r] + gain >= request[r]
         if not fits.any():
             return
-        score = later.preference_scores(task_class)
-        order = np.argsort(-score, kind="stable") if action == PREEMPT else np.arange(len(score))
+        if action == PREEMPT or not self._gang_classes.is_known:
+            score = later.preference_scores(task_class)
+            fits = fits & (score > NOWHERE)
+        elif (allowed := later.allowed(task_class)) is not None:
+            fits = fits & allowed
+        order = np.flatnonzero(fits)
+        if action == PREEMPT:
+            order = order[np.argsort(-score[order], kind="stable")]
         first = preferred_nodes(problem)
         if first is not None:
             order = order[np.argsort(~first[order], kind="stable")]
-        order = order[np.argsort(~has_room[order], kind="stable")]
-        yield from order[fits[order] & (score[order] > NOWHERE)].tolist()
+        if takes_idle:
+            order = order[np.argsort(~has_room[order], kind="stable")]
+        yield from order.tolist()
 
     def victim_order(
         self, gang: int, claimer: int, keys: _Keys | None = None
@@ -602,7 +649,8 @@ class GreedyPreemption:
         """Whether a running task that stays keeps tasks of an entry off a node."""
         task_class = self.placing.class_of(*entry_of_gang)
         if task_class not in self._blockers:
-            rules, problem = self._rules.predicates, self._problem
+            rules = [r for r in self._rules.blocking if r.hard_face is Face.PREDICATE]
+            problem = self._problem
             self._blockers[task_class] = [b for r in rules for b in r.blockers(problem, task_class)]
         for blocker in self._blockers[task_class]:
             domain = blocker.domain_of[node]

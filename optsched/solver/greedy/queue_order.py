@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from optsched.plugins.extension_points import KeyReach
@@ -42,6 +43,18 @@ class GangQueue:
                 return self._rest.pop()
         return heapq.heappop(self._again)[2]
 
+    def pop_hopeful(self, is_hopeless: Callable[[int], bool]) -> int | None:
+        """Take out gangs until one is not hopeless and return it; None if the line runs out."""
+        while self._again:
+            if not is_hopeless(gang := self.pop()):
+                return gang
+        self._head = None
+        rest = self._rest
+        while rest:
+            if not is_hopeless(gang := rest.pop()):
+                return gang
+        return None
+
     def rejoin(self, gang: int) -> None:
         """Let a gang line up again."""
         heapq.heappush(self._again, self._order.entry(gang))
@@ -51,9 +64,9 @@ def group_by_queue(
     order: GangOrder, queue_of: Sequence[int], gangs: Sequence[int]
 ) -> dict[int, GangQueue]:
     """Return a line for each queue of some gangs, by queue number."""
-    by_queue: dict[int, list[int]] = {}
+    by_queue: defaultdict[int, list[int]] = defaultdict(list)
     for gang in order.sorted(gangs):
-        by_queue.setdefault(queue_of[gang], []).append(gang)
+        by_queue[queue_of[gang]].append(gang)
     return {queue: GangQueue(order, mine) for queue, mine in by_queue.items()}
 
 
@@ -101,12 +114,8 @@ class QueueOrder:
             line = self._line[queue]
             if is_closed(queue):
                 continue
-            gang = line.pop()
-            while is_hopeless is not None and is_hopeless(gang):
-                if not line:
-                    break
-                gang = line.pop()
-            else:
+            gang = line.pop() if is_hopeless is None else line.pop_hopeful(is_hopeless)
+            if gang is not None:
                 yield gang
             if line:
                 heapq.heappush(self._queues, self._entry(queue))

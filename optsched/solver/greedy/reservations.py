@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.cluster.reservation import CapacityReservation, estimate_ms
+from optsched.cluster.reservation import estimate_ms
+from optsched.cluster.snapshot import CapacityReservation
 from optsched.plugins.devices.gpu_shares import shares_devices
 from optsched.plugins.ordering.reservation import NEVER, expected_ends
 from optsched.plugins.topology.preferences import find_preferences

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.plugins.faces import Face
-from optsched.plugins.gangs.sub_groups import SubGroups
+from optsched.plugins.gangs.gang import SubGroups
 from optsched.plugins.topology.network_topology import NetworkTopology
 from optsched.problem.arrays import UNPLACED
-from optsched.problem.domain_choices import candidates
+from optsched.problem.formulation import candidates
 from optsched.problem.subgroups import NO_PART
 from optsched.problem.topology import NOWHERE
 from optsched.problem.topology_units import entry_tasks, residents

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
     from optsched.problem.arrays import I64
     from optsched.problem.decisions import Decisions
-    from optsched.problem.domain_choices import Choice, Demand
-    from optsched.problem.formulation import Formulation
+    from optsched.problem.formulation import Choice, Demand, Formulation
     from optsched.problem.topology import Forest
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from optsched.problem.tiers import Tiers
     from optsched.solver.cpsat.level_model import LevelUpdate
     from optsched.solver.model.domain_copies import DomainCopies
+    from optsched.solver.model.neighbourhoods import Neighbourhood
 
 MOST_START = 64
 """Configurations of the incumbent that column generation starts from: the most frequent ones."""
@@ -108,14 +109,27 @@ class Direct:
         return assign_tasks(self.form, update.solution, slots, base)
 
 
-def encode_direct(problem: Problem, rules: RuleSet, goal: Goal, incumbent: Decisions) -> Direct:
-    """x[c, n] tasks of class c on node n, every hard rule written out."""
+def encode_direct(
+    problem: Problem,
+    rules: RuleSet,
+    goal: Goal,
+    incumbent: Decisions,
+    neighbourhood: Neighbourhood | None = None,
+) -> Direct:
+    """x[c, n] tasks of class c on node n, every hard rule written out.
+
+    With a neighbourhood the model has fewer plans, and its bounds hold among those alone; None for
+    all nodes.
+    """
     form = _aggregated(problem, rules, goal)
     on_node = np.zeros((len(problem.classes.shapes), problem.num_nodes), np.int64)
     tasks = np.flatnonzero(incumbent.node_of >= 0)
     np.add.at(on_node, (problem.task_class[tasks], incumbent.node_of[tasks]), 1)
-    most = np.minimum(count_fitting_tasks(problem, rules), problem.classes.num_pending[:, None])
+    fitting = count_fitting_tasks(problem, rules) if neighbourhood is None else neighbourhood.most
+    most = np.minimum(fitting, problem.classes.num_pending[:, None])
     final = _forbid_near_nominations(problem, rules, incumbent)
+    if neighbourhood is not None:
+        final = final | ~neighbourhood.nodes
     most[final] = np.minimum(most[final], on_node[final])
     task_class, node = np.nonzero(most > 0)
     supplied = np.full(most.shape, -1, np.int64)
@@ -130,9 +144,9 @@ def encode_direct(problem: Problem, rules: RuleSet, goal: Goal, incumbent: Decis
         np.concatenate([form.placed_factor, -np.ones_like(variables)]),
         lower=np.zeros(len(problem.classes.shapes), np.int64),
     )
-    nodes = NodeModel.of(form, supplied)
+    node_model = NodeModel.of(form, supplied)
     for rule in rules.hard:
-        rule.constrain_nodes(nodes)
+        rule.constrain_nodes(node_model)
     choices, split = form.choices, form.gang_nodes
     if split is not None:
         split.add_supply_rows()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.wellknown import CRATER_USER, USER
 from optsched.cluster.amounts import amount_of
+from optsched.cluster.gpu_accounting import milli_on
 from optsched.cluster.task import TaskStatus
 from optsched.study.simulation.record import (
     Bind,
@@ -27,7 +28,6 @@ from optsched.study.simulation.record import (
     Stop,
     Submit,
 )
-from optsched.study.simulation.simulated_devices import milli_on
 from optsched.units import CPU
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from optsched.study.comparison.common_jobs import CommonJobs, JobColumns
 from optsched.study.comparison.compared_metrics import FIGURES
 from optsched.study.comparison.comparison_text import verdict
 from optsched.study.comparison.statistics import CONFIDENCE, least_pairs, paired_differences
+from optsched.study.comparison.unfinished_reasons import merge_reasons
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from optsched.study.comparison.compared_metrics import Figure
     from optsched.study.comparison.grid import Cell
     from optsched.study.comparison.statistics import Difference
+    from optsched.study.comparison.unfinished_reasons import UnfinishedReason
 
 _TIMES: Final = {"jct_s", "queueing_s", "ftf_mean", "ftf_worst", "ftf_unfair"}
 _FINISHED: Final = ("finished",)
@@ -131,6 +133,10 @@ class Comparison:
             and row.jobs is not None
             and (missing := finished_elsewhere[row.replay] - row.jobs.finished)
         }
+
+    def reasons(self, model: str) -> list[UnfinishedReason]:
+        """Return why gangs did not finish under a model, the most frequent reason first."""
+        return merge_reasons(row.result for row in self.rows if row.model == model)
 
     def has_equal_jobs(self, model: str) -> bool:
         """Return whether a model and the first one finished equal jobs in every replay."""

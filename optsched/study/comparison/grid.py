@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from optsched import __version__
 from optsched.session.solve_settings import solver_of
 from optsched.study.comparison.common_jobs import columns_of
+from optsched.study.comparison.unfinished_reasons import reasons_of
 from optsched.study.simulation.replay_trace import (
     SYNTHETIC,
     as_result,
@@ -77,9 +78,11 @@ class Cell:
             played = play(given, policy, options, warm_up_ms=warm_up_ms, solver=solver, clock=clock)
         result = as_result(given, policy, options, warm_up_ms, played)
         result["jobs"] = columns_of(played.jobs)
-        return (
-            result if played.timeline is None else {**result, "series": series_of(played.timeline)}
-        )
+        if played.timeline is not None:
+            counted = (job.name for job in played.jobs)
+            result["unfinished_reasons"] = reasons_of(played.timeline, counted)
+            result["series"] = series_of(played.timeline)
+        return result
 
 
 def cells_of(

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from optsched.cluster.amounts import amount_of
-from optsched.cluster.decisions import Allocate, Evict, Nominate
-from optsched.cluster.search_progress import relative_gap
+from optsched.cluster.decisions import Allocate, Evict, Nominate, relative_gap
+from optsched.cluster.gpu_accounting import WHOLE, GpuBook, gpus_of, vgpu_milli
 from optsched.cluster.trace import Arrival, Trace
 from optsched.study.simulation.record import Place
-from optsched.study.simulation.simulated_devices import WHOLE, GpuBook, gpus_of, vgpu_milli
 from optsched.study.simulation.simulation_metrics import Fragmentation, Nearness, jain_index
 from optsched.units import CPU
 

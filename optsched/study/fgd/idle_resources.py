@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from optsched.cluster.gpu_accounting import WHOLE
 from optsched.study.fgd.node_states import States, fits_one_more
-from optsched.study.gpu_packing.node_pool import WHOLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.study.gpu_packing.node_pool import WHOLE
+from optsched.cluster.gpu_accounting import WHOLE
 
 if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool

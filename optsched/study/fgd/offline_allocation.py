@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from optsched.cluster.gpu_accounting import WHOLE
 from optsched.study.fgd.plan_check import Placed
-from optsched.study.gpu_packing.node_pool import WHOLE, Layout, Nodes, Pool, empty_layout
+from optsched.study.gpu_packing.node_pool import Layout, Nodes, Pool, empty_layout
 
 if TYPE_CHECKING:
     from collections import Counter

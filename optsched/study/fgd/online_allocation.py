@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from optsched.cluster.gpu_accounting import WHOLE
 from optsched.study.fgd.idle_resources import IdleResources
 from optsched.study.fgd.offline_allocation import plan_of, pool_of
 from optsched.study.fgd.plan_check import Placed, milli_of_plan
 from optsched.study.fgd.scoring_policies import POLICIES
-from optsched.study.gpu_packing.node_pool import WHOLE
 from optsched.study.gpu_packing.rounding import rounded
 
 if TYPE_CHECKING:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
+from optsched.cluster.gpu_accounting import WHOLE
 from optsched.problem.arrays import row_groups
 from optsched.study.fgd.fragments import Fragments
 from optsched.study.fgd.node_states import fits_one_more, sort_of, tightest, with_pods
-from optsched.study.gpu_packing.node_pool import WHOLE, Requests
+from optsched.study.gpu_packing.node_pool import Requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from optsched.cluster.amounts import amount_of
+from optsched.cluster.gpu_accounting import WHOLE
 from optsched.formats.files.diagnostics import InstanceError
-from optsched.formats.traces.openb_cluster import GPU, NODE_LIST, read_openb_rows
+from optsched.formats.traces.openb_cluster import NODE_LIST, read_openb_rows
 from optsched.study.fgd.gorandom import GoRandom
-from optsched.study.gpu_packing.node_pool import WHOLE, Requests
-from optsched.units import CPU, MEMORY
+from optsched.study.gpu_packing.node_pool import Requests
+from optsched.units import CPU, GPU, MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

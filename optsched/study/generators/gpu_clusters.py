@@ -9,12 +9,11 @@ import numpy as np
 
 from optsched.cluster.snapshot import Gang, GangPhase, Node, Queue, Snapshot
 from optsched.cluster.task import Task, TaskShape, TaskStatus
-from optsched.units import CPU, MEMORY, PODS
+from optsched.units import CPU, GPU, MEMORY, PODS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-GPU = "nvidia.com/gpu"
 GIB = 2**30
 _GPUS = (1, 2, 4, 8)
 _CPU_PER_GPU = (4, 6, 8, 10, 12)

@@ -7,11 +7,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.cluster.selectors import NodeSelector, NodeTerm, Operator, Requirement
+from optsched.cluster.selectors import (
+    NodeSelector,
+    NodeTerm,
+    Operator,
+    Requirement,
+    Taint,
+    TaintEffect,
+    Toleration,
+)
 from optsched.cluster.snapshot import Gang, GangPhase, Node, Queue, Snapshot
-from optsched.cluster.task import Taint, TaintEffect, Task, TaskShape, TaskStatus, Toleration
-from optsched.study.generators.gpu_clusters import GIB, GPU
-from optsched.units import CPU, MEMORY, PODS
+from optsched.cluster.task import Task, TaskShape, TaskStatus
+from optsched.study.generators.gpu_clusters import GIB
+from optsched.units import CPU, GPU, MEMORY, PODS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,12 +11,11 @@ from optsched.api.wellknown import HOSTNAME
 from optsched.cluster.snapshot import Node, Queue, uniform_gang
 from optsched.cluster.task import TaskShape
 from optsched.cluster.trace import Arrival, Trace
-from optsched.units import CPU, MEMORY, PODS
+from optsched.units import CPU, GPU, MEMORY, PODS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-GPU: Final = "nvidia.com/gpu"
 
 _GIB: Final = 2**30
 _MINUTE_MS: Final = 60_000

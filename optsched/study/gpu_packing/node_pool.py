@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from optsched.cluster.gpu_accounting import WHOLE
 from optsched.problem.arrays import row_groups
 
 if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
 
-WHOLE: Final = 1000
 """Thousandths of a GPU in one."""
 
 

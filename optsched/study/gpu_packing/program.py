@@ -16,7 +16,8 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 from scipy.sparse import csr_array, eye_array, hstack, vstack
 
-from optsched.study.gpu_packing.node_pool import WHOLE, node_kinds
+from optsched.cluster.gpu_accounting import WHOLE
+from optsched.study.gpu_packing.node_pool import node_kinds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from ortools.sat.python import cp_model
 
-from optsched.study.gpu_packing.node_pool import WHOLE, Layout
+from optsched.cluster.gpu_accounting import WHOLE
+from optsched.study.gpu_packing.node_pool import Layout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,7 +16,6 @@ from optsched.study.instances.gang_instances import (
     share,
 )
 from optsched.study.instances.short_manifests import (
-    GPU,
     Order,
     Role,
     amounts,
@@ -26,6 +25,7 @@ from optsched.study.instances.short_manifests import (
     queue,
     stranger,
 )
+from optsched.units import GPU
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

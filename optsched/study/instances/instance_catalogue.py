@@ -9,15 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.api.fields import Fields
-from optsched.api.schema import boolean, count, listing, mapping, record, text
-from optsched.cluster.decisions import LevelStatus, Sense
-from optsched.cluster.search_progress import relative_gap
+from optsched.api.fields import Fields, boolean, count, listing, mapping, record, text
+from optsched.cluster.decisions import LevelStatus, Sense, relative_gap
 from optsched.formats.codec.snapshot_annotations import API_VERSION
 from optsched.formats.files.diagnostics import InstanceError
-from optsched.formats.files.single_document import read_document, unknown_paths
-from optsched.formats.files.yaml_text import line_of
-from optsched.formats.plan import LEVEL, encode_level, parse_level
+from optsched.formats.files.yaml_text import line_of, read_document, unknown_paths
+from optsched.formats.plan import KIND as PLAN
+from optsched.formats.plan import encode_level, parse_level, published_schema
 from optsched.solver.preemption.sequential.model import ENDED, VICTIMS
 from optsched.study.instances.instance_families import LICENCE, Recipe, RecipeError
 from optsched.units.plaintext import write_json
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from optsched.api.schema import Schema
+    from optsched.api.fields import Schema
     from optsched.cluster.decisions import LevelResult
     from optsched.units import FieldError
 
@@ -35,6 +33,9 @@ FILE: Final = "catalogue.yaml"
 LARGEST_GAP: Final = 0.01
 
 _TEXTS: Final = {"type": "string"}
+
+_CERTIFICATE: Final = published_schema(PLAN)["properties"]["certificate"]
+_LEVEL: Final[Schema] = _CERTIFICATE["properties"]["levels"]["items"]
 
 SCHEMA: Final[Schema] = record(
     "Instances with what is known of them.",
@@ -64,7 +65,7 @@ SCHEMA: Final[Schema] = record(
                     plan=text("The file of the plan, beside the instance."),
                     engine=text("The engine whose plan it is."),
                     found=mapping("How it was found: versions, limits.", _TEXTS),
-                    levels=listing("In order of importance.", LEVEL),
+                    levels=listing("In order of importance.", _LEVEL),
                 ),
             ),
         ),

@@ -12,7 +12,8 @@ from optsched.study.instances.gang_instances import (
     priority_classes,
     share,
 )
-from optsched.study.instances.short_manifests import GPU, Order, Role, gang, queue
+from optsched.study.instances.short_manifests import Order, Role, gang, queue
+from optsched.units import GPU
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

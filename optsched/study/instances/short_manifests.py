@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from optsched.api.wellknown import HOSTNAME, TASK_SPEC
+from optsched.units import GPU
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
 Manifest = dict[str, Any]
 Amounts = dict[str, str]
 
-GPU: Final = "nvidia.com/gpu"
 NAMESPACE: Final = "jobs"
 
 _GROUP: Final = "scheduling.k8s.io/group-name"

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from optsched.formats.files.diagnostics import InstanceError
-from optsched.formats.files.number_lists import Numbers, text_of
+from optsched.study.number_lists import Numbers, text_of
 from optsched.study.packing.packing_problem import ItemKind, VectorPacking
 from optsched.units.read_errors import why_unreadable
 

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
     from optsched.cluster.decisions import Certificate, Plan
     from optsched.cluster.reasons import Reason
-    from optsched.cluster.reservation import CapacityReservation
-    from optsched.cluster.snapshot import Gang, Snapshot
+    from optsched.cluster.snapshot import CapacityReservation, Gang, Snapshot
     from optsched.formats.files.diagnostics import ObjectProblem
     from optsched.formats.snapshots.assembly import Assembled
     from optsched.study.prediction.object_keys import Means
@@ -240,25 +239,60 @@ class _Study:
             yield replace(answer, expected=booking if is_known else None)
 
     def _check_empty_cluster(self, answer: Answer) -> Answer:
-        """The answer, or that it does not start either once all others are gone, and why not."""
+        """Return the answer, or `NEVER` if the gang does not start on the empty cluster either.
+
+        Pods of other schedulers stay at first. If the gang starts only without them it waits, and
+        the reason says so. Pods of DaemonSets and static pods stay always: nodes run them again.
+        """
         if answer.start is not Start.LATER or answer.expected is not None:
             return answer
-        read, plan = self._decided(self._alone(answer.gang))
-        [gang] = [gang for gang in read.snapshot.gangs if gang.key == answer.gang]
-        alone = self._answer(gang, plan, read.snapshot, {})
+        cluster = self._without_other_gangs(answer.gang)
+        gang, alone = self._answer_in(cluster, answer.gang)
         if alone.start in (Start.NOW, Start.SOON):
             return answer
+        tasks = {task.key for task in gang.tasks}
+        foreign = sorted(key_of(obj) for obj in cluster if _is_foreign(obj, tasks))
+        if foreign:
+            rest = [obj for obj in cluster if not is_pod_of(obj, frozenset(foreign))]
+            if self._answer_in(rest, answer.gang)[1].start in (Start.NOW, Start.SOON):
+                return replace(answer, reason=_blame_foreign(alone.reason, foreign))
         return replace(answer, start=Start.NEVER, reason=alone.reason)
 
-    def _alone(self, key: str) -> Iterator[Manifest]:
-        """The cluster with one gang of ours."""
+    def _answer_in(self, objects: Sequence[Manifest], key: str) -> tuple[Gang, Answer]:
+        """Return a gang of a cluster, and what would become of it there."""
+        read, plan = self._decided(objects)
+        [gang] = [gang for gang in read.snapshot.gangs if gang.key == key]
+        return gang, self._answer(gang, plan, read.snapshot, {})
+
+    def _without_other_gangs(self, key: str) -> list[Manifest]:
+        """Return the cluster with one gang of ours."""
         whole = list(self._with_pods())
         gangs = assemble(whole, self._means.options, self._now_ms).snapshot.gangs
         others = {task.key for gang in gangs if gang.key != key for task in gang.tasks}
-        for obj in whole:
-            is_other_group = obj.get("kind") == POD_GROUP.kind and key_of(obj) != key
-            if not is_other_group and not is_pod_of(obj, others):
-                yield obj
+        return [
+            obj
+            for obj in whole
+            if not (obj.get("kind") == POD_GROUP.kind and key_of(obj) != key)
+            and not is_pod_of(obj, others)
+        ]
+
+
+def _is_foreign(obj: Manifest, tasks: Collection[str]) -> bool:
+    """Whether an object is a pod of another scheduler that may leave its node for good."""
+    if obj.get("kind") != POD.kind or key_of(obj) in tasks:
+        return False
+    owners = (obj.get("metadata") or {}).get("ownerReferences") or ()
+    return not any(owner.get("kind") in ("DaemonSet", "Node") for owner in owners)
+
+
+def _blame_foreign(reason: Reason | None, foreign: Sequence[str]) -> Reason | None:
+    """Return a reason that names the pods of other schedulers without which a gang would start."""
+    if reason is None:
+        return None
+    pods = "1 pod" if len(foreign) == 1 else f"{len(foreign)} pods"
+    message = f"{reason.message}; it would start without {pods} of other schedulers, {foreign[0]}"
+    more = " and others" if len(foreign) > 1 else ""
+    return replace(reason, message=message + more)
 
 
 def _dated(obj: Manifest, now_ms: int) -> Manifest:

@@ -14,7 +14,7 @@ from optsched.study.prediction.object_keys import is_pod_of, key_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from optsched.cluster.reservation import CapacityReservation
+    from optsched.cluster.snapshot import CapacityReservation
     from optsched.study.prediction.object_keys import Means
 
     Manifest = Mapping[str, Any]

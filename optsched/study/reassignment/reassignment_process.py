@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.solver.cpsat.process import forward_messages
+from optsched.solver.cpsat.level_model import forward_messages
 from optsched.study.reassignment.reassignment_problem import cost_of, wrong_with
 from optsched.study.reassignment.solve_reassignment import (
     BOUND_MET,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from optsched.formats.files.diagnostics import InstanceError
-from optsched.formats.files.number_lists import Numbers, text_of
+from optsched.study.number_lists import Numbers, text_of
 from optsched.study.reassignment.reassignment_problem import (
     Balance,
     Machine,

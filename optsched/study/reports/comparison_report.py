@@ -13,7 +13,7 @@ from optsched.study.comparison.statistics import CONFIDENCE
 from optsched.study.reports import svg
 from optsched.study.reports.curves_view import Curve, cdf_chart
 from optsched.study.reports.models_view import definition_table, difference_table
-from optsched.study.reports.number_text import count_text, fitted, percent, plain
+from optsched.study.reports.number_text import count_text, fitted, percent, plain, span
 from optsched.study.reports.page import Cell, Chart, Key, Page, Section, Table
 from optsched.study.reports.timeline_arrays import BELOW, LABEL, LEFT, RIGHT, time_axis, time_x
 from optsched.study.reports.waiting_view import quantile_chart
@@ -56,7 +56,9 @@ def comparison_page(found: Comparison) -> Page:
 
 
 def _sections(found: Comparison) -> Iterable[Section]:
-    yield Section("finished", "What did not finish", [_unfinished(found)])
+    reasons = _unfinished_reasons(found)
+    parts = [_unfinished(found), *([reasons] if reasons.rows else [])]
+    yield Section("finished", "What did not finish", parts)
     yield Section("means", "Means", [_means_table(found)])
     if len(found.models) > 1:
         yield Section("differences", "Differences", _differences(found), _notes(found))
@@ -80,9 +82,31 @@ def _unfinished(found: Comparison) -> Table:
         cells = [Cell(plain(n), n) for n in (len(metrics), gangs, done, gangs - done)]
         rows.append((Cell(model), *cells, Cell(percent(part), part)))
     columns = ("replays", "gangs", "finished", "not finished", "part")
-    note = "The report of a replay says why each gang waits."
     caption = "Gangs by model"
-    return Table(caption, ("model", *columns), rows, frozenset(columns), note)
+    return Table(caption, ("model", *columns), rows, frozenset(columns))
+
+
+def _unfinished_reasons(found: Comparison) -> Table:
+    """Why gangs of all replays of a model did not finish, with an example of each reason."""
+    rows = [
+        (
+            Cell(model),
+            Cell(each.code),
+            Cell(plain(each.num_gangs), each.num_gangs),
+            Cell(each.example),
+            Cell(span(each.waited_ms), each.waited_ms),
+            Cell(each.message),
+        )
+        for model in found.models
+        for each in found.reasons(model)
+    ]
+    columns = ("model", "reason", "gangs", "example", "waited", "in words")
+    note = (
+        "Reasons are those of the last session of each replay. The example is the gang that waited "
+        "longest; the report of a replay lists every gang."
+    )
+    numbers = frozenset(("gangs", "waited"))
+    return Table("Why gangs did not finish", columns, rows, numbers, note)
 
 
 def _columns(found: Comparison) -> list[Figure]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from optsched.cluster.amounts import amount_of
+from optsched.cluster.gpu_accounting import WHOLE, GpuBook, gpu_milli
 from optsched.study.reports.gang_cells import (
     FREE,
     MOST_CELLS,
@@ -27,7 +28,6 @@ from optsched.study.reports.number_text import count_text, plain
 from optsched.study.reports.occupancy_view import grid_note, span_of, tile_changes
 from optsched.study.reports.page import Chart, Film, Key
 from optsched.study.reports.timeline_arrays import COLOURS
-from optsched.study.simulation.simulated_devices import WHOLE, GpuBook, gpu_milli
 from optsched.study.simulation.timeline import CPU_UNIT, lanes_of
 from optsched.units import CPU
 

@@ -6,8 +6,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.cluster.decisions import PPM, Sense
-from optsched.cluster.search_progress import relative_gap
+from optsched.cluster.decisions import PPM, Sense, relative_gap
 from optsched.study.reports import svg
 from optsched.study.reports.gaps_view import GapLine, TimeAxis, gap_chart
 from optsched.study.reports.models_view import model_section
@@ -20,9 +19,8 @@ if TYPE_CHECKING:
 
     from markupsafe import Markup
 
-    from optsched.cluster.decisions import LevelResult
+    from optsched.cluster.decisions import LevelResult, Progress
     from optsched.cluster.reasons import Reason
-    from optsched.cluster.search_progress import Progress
     from optsched.cluster.snapshot import Snapshot
     from optsched.formats.plan import Eviction, PlanDocument
     from optsched.formats.solve_result import SolveResult

@@ -14,8 +14,7 @@ from optsched import __version__
 from optsched.cluster.trace import sound_trace
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.snapshots.instance_files import read_instance
-from optsched.formats.traces.read import read_published_trace
-from optsched.formats.traces.trace_file import is_trace_file, read_trace_file
+from optsched.formats.traces.trace_file import is_trace_file, read_published_trace, read_trace_file
 from optsched.policy.policy import describe
 from optsched.study.accounting.chargeback import Charging
 from optsched.study.comparison.model_definitions import definition
@@ -79,6 +78,14 @@ def read_given(source: str, trace_format: str | None = None, nodes: Path | None 
         There is no such trace, or nothing of it can be played.
 
     """
+    given = _read_given(source, trace_format, nodes)
+    if not given.trace.arrivals:
+        told = [*map(str, given.problems), f"{source}: there is no job in it to play"]
+        raise InstanceError("\n".join(told))
+    return given
+
+
+def _read_given(source: str, trace_format: str | None, nodes: Path | None) -> Given:
     if nodes is not None and trace_format is None:
         raise InstanceError(
             f"{nodes}: only a published trace is played on other nodes: name its format, or give "

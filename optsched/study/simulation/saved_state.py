@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import astuple
 from typing import TYPE_CHECKING, Any, Final
 
+from optsched.cluster.amounts import Usage
 from optsched.cluster.dra_devices import DeviceGrant, DeviceId
 from optsched.cluster.gpu_shares import GpuShare
-from optsched.cluster.numa import NumaPart
+from optsched.cluster.node_parts import NumaPart
 from optsched.cluster.snapshot import GangPhase
-from optsched.cluster.usage import Usage
 from optsched.study.simulation.simulated_cluster import Held, Placement
 
 if TYPE_CHECKING:

@@ -1,27 +1,28 @@
 """The cluster of a simulation: arrived gangs, places of their tasks, ready nodes.
 
-Snapshots share every part that did not change with the one before.
+Its snapshots come from the builder that the live scheduler uses as well.
 """
 
 from __future__ import annotations
 
 import operator
-from bisect import bisect_left, insort
+from bisect import insort
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from optsched.cluster.gpu_accounting import GpuBook, gpu_milli
 from optsched.cluster.snapshot import GangPhase, Snapshot
+from optsched.cluster.snapshot_builder import SnapshotBuilder
 from optsched.cluster.task import TaskStatus
 from optsched.study.simulation.claims import ClaimBook
 from optsched.study.simulation.record import Place
-from optsched.study.simulation.simulated_devices import GpuBook, gpu_milli
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from optsched.cluster.dra_devices import DeviceGrant
     from optsched.cluster.gpu_shares import GpuShare
-    from optsched.cluster.numa import NumaPart
+    from optsched.cluster.node_parts import NumaPart
     from optsched.cluster.snapshot import Gang, Node
     from optsched.cluster.task import Task
     from optsched.cluster.trace import Arrival, Trace
@@ -130,61 +131,49 @@ class SimulatedCluster:
         self.jobs: dict[str, Job] = {}
         self.waiting: set[str] = set()
         self._trace = trace
-        self._rest = trace.rest or Snapshot(0)
-        self._number = {node.name: i for i, node in enumerate(trace.nodes)}
-        self._nodes = list(trace.nodes)
-        self._residents: list[dict[str, Task]] = [
-            {t.key: t for t in node.residents} for node in trace.nodes
-        ]
-        self._gpus = [_gpu_book(node) for node in trace.nodes]
-        self._claims = _claims_of(trace, self._rest)
-        self._stale: set[int] = set()
+        self._trace_nodes = {node.name: node for node in trace.nodes}
+        self._builder = SnapshotBuilder()
+        for node in trace.nodes:
+            self._builder.store_node(node)
+            for task in node.residents:
+                self._builder.add_resident(task, node.name)
+        self._gpus = {node.name: _gpu_book(node) for node in trace.nodes}
+        self._claims = _claims_of(trace, trace.rest or Snapshot(0))
+        self._others = replace(
+            trace.rest or Snapshot(0),
+            queues=trace.queues,
+            topology=trace.topology,
+            nodes=(),
+            gangs=(),
+            bookings=(),
+            entitlements=(),
+            last_shuffle_ms={},
+            usage={},
+        )
         self._owner: dict[str, Job] = {}
         self._terminating: list[TerminatingPod] = []
-        self._keys: list[str] = []
-        self._shown_gangs: tuple[Gang, ...] | None = None
-        self._shown_nodes: tuple[Node, ...] | None = None
 
     # --- what others see -------------------------------------------------------------------------
 
     def snapshot(self, at_ms: int) -> Snapshot:
         """Return the snapshot at an instant of the trace."""
-        for i in self._stale:
-            held = self._residents[i]
-            residents = tuple(held[key] for key in sorted(held))
-            self._nodes[i] = replace(self._nodes[i], residents=residents)
-        if self._stale or self._shown_nodes is None:
-            self._shown_nodes = tuple(self._nodes)
-        self._stale.clear()
-        if self._shown_gangs is None:
-            self._shown_gangs = tuple(self.jobs[key].gang for key in self._keys)
-        rest = self._rest
-        return Snapshot(
-            taken_ms=self._trace.start_ms + at_ms,
-            nodes=self._shown_nodes,
-            gangs=self._shown_gangs,
-            queues=self._trace.queues,
-            claims=rest.claims,
-            namespaces=rest.namespaces,
-            budgets=rest.budgets,
-            topology=self._trace.topology,
-            quotas=rest.quotas,
-            sharding=rest.sharding,
-            answers=rest.answers,
-            devices=self._claims.devices,
-            priority_classes=rest.priority_classes,
-        )
+        if self._others.devices is not self._claims.devices:
+            self._others = replace(self._others, devices=self._claims.devices)
+        return self._builder.build(self._trace.start_ms + at_ms, self._others)
 
     def has_node(self, node: str) -> bool:
         """Return whether a node is ready."""
-        number = self._number[node]
-        return self._nodes[number].ready or not self._trace.nodes[number].ready
+        return self._is_node_ready(node) or not self._trace_nodes[node].ready
 
     @property
     def failed_nodes(self) -> list[str]:
         """Return the names of failed nodes."""
-        pairs = zip(self._trace.nodes, self._nodes, strict=True)
-        return [node.name for node, now in pairs if node.ready and not now.ready]
+        ready = (node.name for node in self._trace.nodes if node.ready)
+        return [name for name in ready if not self._is_node_ready(name)]
+
+    def _is_node_ready(self, name: str) -> bool:
+        node = self._builder.find_node(name)
+        return node is not None and node.ready
 
     def arrival(self, number: int) -> Arrival:
         """Return an arrival of the trace."""
@@ -203,8 +192,7 @@ class SimulatedCluster:
         job = Job(number, arrival, gang, {t.key: t for t in gang.tasks})
         self.jobs[gang.key] = job
         self.waiting.add(gang.key)
-        insort(self._keys, gang.key)
-        self._shown_gangs = None
+        self._builder.gangs.store(gang.key, gang)
         for task in arrival.gang.tasks:
             if task.node and not self.has_node(task.node):
                 self._claims.release_claims(task)
@@ -215,8 +203,7 @@ class SimulatedCluster:
         self._vacate(job, list(job.places))
         del self.jobs[job.gang.key]
         self.waiting.discard(job.gang.key)
-        del self._keys[bisect_left(self._keys, job.gang.key)]
-        self._shown_gangs = None
+        self._builder.gangs.remove(job.gang.key)
 
     def place_tasks(
         self, job: Job, placements: Mapping[str, Placement], at_ms: int
@@ -237,7 +224,7 @@ class SimulatedCluster:
                 coming.setdefault(node, []).append(task)
         found: dict[str, tuple[int, ...]] = {}
         for node, tasks in coming.items():
-            dealt = self._gpus[self._number[node]].allocate_jointly([t.shape for t in tasks])
+            dealt = self._gpus[node].allocate_jointly([t.shape for t in tasks])
             found |= {t.key: gpus for t, gpus in zip(tasks, dealt, strict=True)}
         return found
 
@@ -306,11 +293,10 @@ class SimulatedCluster:
 
     def add_terminating_pod(self, terminating: TerminatingPod) -> None:
         """Let a terminating pod occupy its former resources."""
-        number, task = self._number[terminating.place.node], terminating.resident
-        task = self._claims.bind_claims(task, terminating.place.node, terminating.devices)
-        self._gpus[number].occupy(task.shape, terminating.place.gpus, task.shared_gpus)
-        self._residents[number][task.key] = task
-        self._stale.add(number)
+        node, task = terminating.place.node, terminating.resident
+        task = self._claims.bind_claims(task, node, terminating.devices)
+        self._gpus[node].occupy(task.shape, terminating.place.gpus, task.shared_gpus)
+        self._builder.add_resident(task, node)
         insort(self._terminating, terminating, key=lambda g: (g.leaves_ms, g.resident.key))
 
     def remove_expired_pods(self, at_ms: int) -> bool:
@@ -318,11 +304,10 @@ class SimulatedCluster:
         gone = 0
         while self._terminating and self._terminating[0].leaves_ms <= at_ms:
             terminating = self._terminating.pop(0)
-            number, task = self._number[terminating.place.node], terminating.resident
-            del self._residents[number][task.key]
+            node, task = terminating.place.node, terminating.resident
+            self._builder.remove_resident(task.key, node)
             self._claims.release_claims(task)
-            self._gpus[number].release(task.shape, terminating.place.gpus, task.shared_gpus)
-            self._stale.add(number)
+            self._gpus[node].release(task.shape, terminating.place.gpus, task.shared_gpus)
             gone += 1
         return gone > 0
 
@@ -331,7 +316,7 @@ class SimulatedCluster:
         since_ms = job.gang.waiting_since_ms if since_ms is None else since_ms
         if (job.gang.phase, job.gang.waiting_since_ms) != (phase, since_ms):
             job.gang = replace(job.gang, phase=phase, waiting_since_ms=since_ms)
-            self._shown_gangs = None
+            self._builder.gangs.store(job.gang.key, job.gang)
 
     def nominate(self, job: Job, nodes: Mapping[str, str]) -> bool:
         """Set the nominated nodes of pending tasks; return whether one changed."""
@@ -350,22 +335,21 @@ class SimulatedCluster:
         there = (t for t in job.gang.tasks if t.key in job.places)
         changed = {t.key: replace(t, saved_ms=saved_ms) for t in there}
         for key, task in changed.items():
-            number = self._number[job.places[key].node]
-            self._residents[number][key] = task
-            self._stale.add(number)
+            self._builder.add_resident(task, job.places[key].node)
         self._swap(job, changed)
 
     # --- nodes -----------------------------------------------------------------------------------
 
     def set_node_ready(self, name: str, *, ready: bool) -> dict[str, list[str]]:
         """Mark a node as ready or failed; return the tasks on it by gang."""
-        number = self._number[name]
-        ready = ready and self._trace.nodes[number].ready
-        self._nodes[number] = replace(self._nodes[number], ready=ready)
-        self._shown_nodes = None
+        node = self._builder.find_node(name)
+        if node is not None:
+            ready = ready and self._trace_nodes[name].ready
+            self._builder.store_node(replace(node, ready=ready))
         hit: dict[str, list[str]] = {}
-        for key in sorted(self._residents[number]):
-            gang = self._residents[number][key].gang
+        residents = self._builder.residents(name)
+        for key in sorted(residents):
+            gang = residents[key].gang
             if gang in self.jobs:
                 hit.setdefault(gang, []).append(key)
         return hit
@@ -375,8 +359,7 @@ class SimulatedCluster:
     def _sit(
         self, job: Job, task: Task, seat: Placement, at_ms: int, held: Held | None = None
     ) -> Task:
-        number = self._number[seat.node]
-        book = self._gpus[number]
+        book = self._gpus[seat.node]
         gpus = seat.gpus if held is None else held.gpus or ()
         if gpus or (held is not None and held.gpus is not None):
             book.occupy(task.shape, gpus, seat.shared_gpus)
@@ -394,8 +377,7 @@ class SimulatedCluster:
             numa=seat.numa,
         )
         bound = self._claims.bind_claims(bound, seat.node, seat.devices)
-        self._residents[number][task.key] = bound
-        self._stale.add(number)
+        self._builder.add_resident(bound, seat.node)
         job.places[task.key] = Place(task.key, seat.node, gpus)
         self._owner[task.key] = job
         return bound
@@ -404,15 +386,13 @@ class SimulatedCluster:
         for key in keys:
             place = job.places.pop(key)
             del self._owner[key]
-            number = self._number[place.node]
-            task = self._residents[number].pop(key)
+            task = self._builder.remove_resident(key, place.node)
             self._claims.release_claims(task)
-            self._gpus[number].release(task.shape, place.gpus, task.shared_gpus)
-            self._stale.add(number)
+            self._gpus[place.node].release(task.shape, place.gpus, task.shared_gpus)
 
     def _swap(self, job: Job, tasks: Mapping[str, Task]) -> None:
         job.gang = replace(job.gang, tasks=tuple(tasks.get(t.key, t) for t in job.gang.tasks))
-        self._shown_gangs = None
+        self._builder.gangs.store(job.gang.key, job.gang)
         (self.waiting.add if job.waits else self.waiting.discard)(job.gang.key)
 
     def _as_waiting(self, gang: Gang) -> Gang:

@@ -13,8 +13,9 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Final
 
 from optsched.cluster.amounts import amount_of
+from optsched.cluster.gpu_accounting import WHOLE, GpuBook, gpu_milli, gpus_of, milli_on
 from optsched.plugins.devices.fragmentation import Kind, typical
-from optsched.plugins.ordering.sla import own_waiting_ms
+from optsched.plugins.ordering.gang_order import own_waiting_ms
 from optsched.study.simulation.record import (
     Bind,
     Finish,
@@ -26,7 +27,6 @@ from optsched.study.simulation.record import (
     Stop,
     Submit,
 )
-from optsched.study.simulation.simulated_devices import WHOLE, GpuBook, gpu_milli, gpus_of, milli_on
 from optsched.units import CPU
 
 if TYPE_CHECKING:

@@ -91,9 +91,6 @@ class Simulation:
     faults
         What went wrong in rules of plugins, and which plans broke a rule and were not used; how
         often.
-    last_plan
-        What the last session decided; None before the first.
-
     """
 
     def __init__(
@@ -111,10 +108,15 @@ class Simulation:
         self.num_sessions = 0
         self.session_seconds: list[float] = []
         self.faults: dict[str, int] = {}
-        self.last_plan: Plan | None = None
+        self._last_plan: Plan | None = None
+        self._unexplained: tuple[Snapshot, Problem | None] | None = None
         self.cluster = SimulatedCluster(trace)
         self._clock = clock
-        self._around = SessionContext(solver=solver, limits=_limits(policy, self.options.seed))
+        self._around = SessionContext(
+            solver=solver,
+            limits=_limits(policy, self.options.seed),
+            explains=not _can_defer_explanations(policy, solver),
+        )
         self._period_ms = self.options.period_ms or policy.budgets.period_ms
         self._half_life_ms = half_life_of(policy.rules)
         self._usage = UsageKeeper()
@@ -129,6 +131,16 @@ class Simulation:
         self._is_changed = False
         self._nominated: set[str] = set()
         self._out: list[Event] = []
+
+    @property
+    def last_plan(self) -> Plan | None:
+        """What the last session decided; None before the first. It is explained when it is read."""
+        if self._unexplained is not None:
+            snapshot, previous = self._unexplained
+            explaining = replace(self._around, explains=True)
+            self._last_plan = run_session(snapshot, self.policy, explaining, previous).plan
+            self._unexplained = None
+        return self._last_plan
 
     # --- standing still ---------------------------------------------------------------------------
 
@@ -367,10 +379,12 @@ class Simulation:
 
     def _hold_session(self, at_ms: int) -> None:
         began_s = self._clock.monotonic() if self._clock is not None else 0.0
-        report = run_session(self._snapshot(), self.policy, self._around, self._previous)
+        snapshot, previous = self._snapshot(), self._previous
+        report = run_session(snapshot, self.policy, self._around, previous)
         if self._clock is not None:
             self.session_seconds.append(self._clock.monotonic() - began_s)
-        self._previous, self.last_plan = report.problem, report.plan
+        self._previous, self._last_plan = report.problem, report.plan
+        self._unexplained = None if self._around.explains else (snapshot, previous)
         self.num_sessions += 1
         self._held_ms = at_ms
         self._count_faults(report)
@@ -490,6 +504,12 @@ def _limits(policy: Policy, seed: int) -> Limits:
     """Return reproducible limits: no clock, one worker."""
     work = policy.budgets.deterministic_s
     return Limits(budget_ms=None, deterministic=work, num_workers=1, seed=seed)
+
+
+def _can_defer_explanations(policy: Policy, solver: Solver | None) -> bool:
+    """Whether the last session can be decided again for its reasons: fast, and without effects."""
+    has_custom_parts = any(active.origin for active in policy.rules.active) or policy.proposers
+    return solver is None and not has_custom_parts
 
 
 def _interval_ms(gang: Gang) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from optsched.cluster.amounts import amount_of
+from optsched.cluster.gpu_accounting import WHOLE, GpuBook, gpu_milli, gpus_of, milli_on
 from optsched.study.simulation.record import (
     Bind,
     Finish,
@@ -23,7 +24,6 @@ from optsched.study.simulation.record import (
     Stop,
     Submit,
 )
-from optsched.study.simulation.simulated_devices import WHOLE, GpuBook, gpu_milli, gpus_of, milli_on
 from optsched.units import CPU
 
 if TYPE_CHECKING:

@@ -9,9 +9,13 @@ import pytest
 
 from optsched.cluster.gpu_shares import Chip, GpuShare, GpuShareRequest, Template
 from optsched.formats.codec.ascend_npus import KNOWN_CHIPS
-from optsched.formats.codec.gpu_shares import gpu_bind_annotations, gpu_share_annotations
+from optsched.formats.codec.gpu_shares import (
+    DeviceTable,
+    gpu_bind_annotations,
+    gpu_share_annotations,
+    parse_device_table,
+)
 from optsched.formats.codec.nodes import parse_node
-from optsched.formats.codec.partition_tables import DeviceTable, parse_device_table
 from optsched.formats.snapshots.assembly import assemble
 from optsched.formats.snapshots.writer import encode
 from tests.formats.codec.test_gpu_shares import config_map, node, pod, read

@@ -18,7 +18,7 @@ from optsched.cluster.topology import (
 )
 from optsched.formats.codec.hypernodes import TopologyIndex
 from optsched.formats.codec.pod_groups import gang_of_group
-from optsched.formats.codec.priority_classes import Priorities
+from optsched.formats.codec.pod_limits import Priorities
 from optsched.formats.snapshots.assembly import assemble
 from tests.formats.objects import group, node, thing
 

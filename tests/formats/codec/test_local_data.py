@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from optsched.cluster.local_data import NO_LOCAL_DATA, NO_REQUIRED_DATA, RequiredData, Store
-from optsched.formats.codec.local_data import full_name
-from optsched.formats.codec.nodes import parse_node
+from optsched.cluster.node_parts import NO_LOCAL_DATA, NO_REQUIRED_DATA, RequiredData, Store
+from optsched.formats.codec.nodes import full_name, parse_node
 from optsched.formats.codec.pods.reader import PodDecoder
 from tests.formats.objects import node, pod
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from optsched.cluster.selectors import Taint, TaintEffect
 from optsched.cluster.snapshot import Load, Node
-from optsched.cluster.task import Taint, TaintEffect
 from optsched.formats.codec.nodes import parse_node
 from tests.formats.objects import node
 

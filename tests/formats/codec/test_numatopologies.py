@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from optsched.cluster.numa import Alignment, Numa, NumaCell, NumaHold, NumaNeed, NumaPart
-from optsched.formats.codec.numatopologies import parse_numa
-from optsched.formats.codec.pods.numa_requests import decision_marks, numa_parts
+from optsched.cluster.node_parts import Alignment, Numa, NumaCell, NumaHold, NumaNeed, NumaPart
+from optsched.formats.codec.numatopologies import decision_marks, numa_parts, parse_numa
 from optsched.formats.codec.pods.reader import DecodeOptions, PodDecoder
 from optsched.formats.snapshots.assembly import assemble
 from optsched.formats.snapshots.writer import encode

@@ -16,7 +16,7 @@ from optsched.formats.codec.pod_groups import (
     gang_without_group,
     implicit_gang,
 )
-from optsched.formats.codec.priority_classes import Priorities, priorities
+from optsched.formats.codec.pod_limits import Priorities, priorities
 from optsched.formats.codec.queues import queue_of, with_builtin_queues
 from tests.formats.objects import group, queue, thing
 

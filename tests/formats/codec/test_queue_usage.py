@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optsched.cluster.amounts import Usage
 from optsched.cluster.snapshot import Queue, Snapshot
-from optsched.cluster.usage import Usage
 from optsched.formats.codec.queues import USAGE, read_usage, usage_text
 from optsched.formats.snapshots.assembly import assemble
 from optsched.formats.snapshots.writer import encode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from optsched.formats.codec.shuffle_times import last_shuffle_ms, shuffle_annotation
+from optsched.formats.codec.pod_groups import last_shuffle_ms, shuffle_annotation
 from optsched.formats.snapshots.assembly import assemble
 
 KEY = "optsched.io/shuffled-by-"

@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.traces.gavel import THROUGHPUTS
-from optsched.formats.traces.jobs import GPU, equal_nodes
-from optsched.formats.traces.read import read_published_trace
-from optsched.formats.traces.trace_file import read_trace_file
+from optsched.formats.traces.jobs import equal_nodes
+from optsched.formats.traces.trace_file import read_published_trace, read_trace_file
 from optsched.policy.load import load_policy
 from optsched.study.packing.vbp import parse_vbp
 from optsched.study.reassignment.roadef import parse_reassignment
 from optsched.study.simulation.simulator import Options, Simulation
-from optsched.units import CPU, MEMORY
+from optsched.units import CPU, GPU, MEMORY
 from tests.formats.test_roadef import MODEL, START
 
 if TYPE_CHECKING:
@@ -280,7 +279,7 @@ def test_whatever_is_wrong_is_told_by_file_and_row(name: str, data: st.DataObjec
     [
         ("7,12537496,3", "scheduled_time: '3' is before its creation_time"),
         ("0,2,5", "deletion_time: '2' is before its scheduled_time"),
-        ("0,9", "scheduled_time: None is missing: the row ends before this column"),
+        ("0,9", "scheduled_time is missing: the row ends before this column"),
         ("0,9,", "scheduled_time: '' is empty: it never ran"),
         ("1e400,9,1", "creation_time: '1e400' is no number of seconds"),
     ],

@@ -9,7 +9,8 @@ import pytest
 
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.traces.gavel import read_gavel, read_throughputs
-from optsched.formats.traces.jobs import GPU, equal_nodes
+from optsched.formats.traces.jobs import equal_nodes
+from optsched.units import GPU
 from tests.support.shared import shared
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def test_jobs_are_gangs_that_run_for_their_steps(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("bad", "told"),
     [
-        ("LM\tpython3", "total_steps: None is missing: the row ends before this column"),
+        ("LM\tpython3", "total_steps is missing: the row ends before this column"),
         (row(7, -5), "total_steps: '-5' is not a whole number of zero or more"),
         (row(7, 5, 0), "scale_factor: '0' is nothing to run: write 1 or more GPUs"),
         (row(7, 5, 1.5), "scale_factor: '1.5' is not a whole number of zero or more"),

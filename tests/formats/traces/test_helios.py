@@ -8,8 +8,8 @@ import pytest
 
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.traces.helios import read_acme, read_helios
-from optsched.formats.traces.jobs import GPU, equal_nodes
-from optsched.units import CPU, MEMORY
+from optsched.formats.traces.jobs import equal_nodes
+from optsched.units import CPU, GPU, MEMORY
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +59,7 @@ def test_nodes_with_cpus_are_asked_for_cpus(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("bad", "told"),
     [
-        ("3,u,vcA,1,4", "node_num: None is missing: the row ends before this column"),
+        ("3,u,vcA,1,4", "node_num is missing: the row ends before this column"),
         (JOBS[0].replace(",36848,", ",-3,"), "duration: '-3' is no number of seconds"),
         (
             JOBS[0].replace("2020-06-09 18:41:01", "yesterday"),

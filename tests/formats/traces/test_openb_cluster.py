@@ -12,7 +12,8 @@ from optsched.cluster.snapshot import Gang
 from optsched.cluster.task import DeviceRequest, Task, TaskShape, TaskStatus
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.snapshots.instance_files import read_instance
-from optsched.formats.traces.openb_cluster import GPU, read_openb
+from optsched.formats.traces.openb_cluster import read_openb
+from optsched.units import GPU
 from tests.support.shared import shared
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def test_the_node_list_may_be_elsewhere(tmp_path: Path):
     ("pods", "nodes", "message"),
     [
         ("name,cpu\n", NODES, "no openb pod list: it has no column cpu_milli, memory_mib, num_gpu"),
-        (HEAD, NODES, "openb_pod_list_mine.csv: no row of this table can be read"),
+        (HEAD, NODES, "openb_pod_list_mine.csv: there is no row in this table that can be read"),
         (f"{HEAD}p,1,1,0,0,,LS,Running,5\n", "sn\n", "no openb node list: it has no column cpu"),
         ("", NODES, "no openb pod list"),
     ],

@@ -8,11 +8,11 @@ import pytest
 
 from optsched.cluster.task import DeviceRequest
 from optsched.formats.files.diagnostics import InstanceError
-from optsched.formats.traces.jobs import GPU, equal_nodes
-from optsched.formats.traces.openb import read_openb_trace
+from optsched.formats.traces.jobs import equal_nodes
+from optsched.formats.traces.openb_cluster import read_openb_trace
 from optsched.formats.traces.pai import read_pai
-from optsched.formats.traces.read import TRACE_FORMATS, read_published_trace
-from optsched.units import CPU, MEMORY
+from optsched.formats.traces.trace_file import TRACE_FORMATS, read_published_trace
+from optsched.units import CPU, GPU, MEMORY
 from tests.support.shared import shared
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def test_roles_of_a_job_start_together(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("bad", "told"),
     [
-        ("j1,more,1.0", "gpu_type: None is missing: the row ends before this column"),
+        ("j1,more,1.0", "gpu_type is missing: the row ends before this column"),
         ("j1,more,1.0,Terminated,1.0,2.0,100,1,150,V100", "plan_gpu: '150' is neither a part"),
         ("j1,more,1.0,Terminated,9.0,2.0,100,1,50,V100", "end_time: '2.0' is before its start"),
         ("j1,more,-1,Terminated,1.0,2.0,100,1,50,V100", "inst_num: '-1' is not a whole number"),

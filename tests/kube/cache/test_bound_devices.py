@@ -8,7 +8,7 @@ import pytest
 
 from optsched.api import kinds
 from optsched.cluster.gpu_shares import GpuShare
-from optsched.cluster.numa import NumaPart
+from optsched.cluster.node_parts import NumaPart
 from optsched.formats.codec.pods.reader import DecodeOptions
 from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.reflector.reflector import Changed, Deleted

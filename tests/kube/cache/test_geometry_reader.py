@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from optsched.formats.codec.ascend_npus import KNOWN_CHIPS
 from optsched.kube.cache.cluster_cache import ClusterCache
-from optsched.kube.cache.geometry_reader import GeometryReader
+from optsched.kube.cache.follower import GeometryReader
 from optsched.kube.client.errors import Forbidden, Unreachable
 from tests.formats.codec.test_ascend_npus import OURS, VNPUS
 from tests.formats.codec.test_gpu_shares import CUT, GEOMETRIES, config_map, node
@@ -16,7 +16,7 @@ from tests.kube.fakes import FakeApi, FakeClock, waiting
 if TYPE_CHECKING:
     import pytest
 
-    from optsched.kube.cache.geometry_reader import Where
+    from optsched.kube.cache.follower import Where
 
 WHERE = ("kube-system", "c")
 

@@ -7,7 +7,7 @@ import pytest
 
 from optsched.api.kinds import HYPER_NODE, QUEUE
 from optsched.formats.snapshots.assembly import assemble
-from optsched.formats.snapshots.object_index import READ_KINDS
+from optsched.formats.snapshots.cluster_objects import READ_KINDS
 from optsched.kube.client import selection
 from optsched.kube.client.capture import capture
 from optsched.kube.client.errors import Expired, Forbidden, NotFound
@@ -53,6 +53,18 @@ def test_it_is_the_snapshot_that_the_objects_make() -> None:
     assert found.problems == ()
     assert found.snapshot == assemble(there, taken_ms=NOW_MS).snapshot
     assert found.snapshot.taken_ms == NOW_MS
+
+
+def test_annotations_that_only_a_dump_may_have_are_left_out() -> None:
+    theirs = {
+        "optsched.io/waiting-since": "2001-01-01T00:00:00Z",
+        "optsched.io/problem": "Gated: no",
+        "optsched.io/owner": "Job/other",
+        "kept": "x",
+    }
+    found = captured(FakeApi(pod("p", annotations=theirs), group("g", annotations=theirs)))
+    assert only(found, "Pod")["metadata"]["annotations"] == {"kept": "x"}
+    assert only(found, "PodGroup")["metadata"]["annotations"] == {"kept": "x"}
 
 
 def test_lists_come_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from asyncio.sslproto import SSLProtocol
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from optsched.api.kinds import NODE, POD, POD_GROUP, QUEUE
-from optsched.kube.client.client import ConfigError, connect, parse_warnings
+from optsched.kube.client.client import TLS_BUFFER, ConfigError, connect, parse_warnings
 from optsched.kube.client.errors import Conflict, Forbidden, Garbled, NotFound, TooMany, Unreachable
 from optsched.kube.client.interfaces import Ref
 from optsched.kube.client.selection import Selection
@@ -262,6 +263,12 @@ def server_port(folder: Path) -> str:
     """That of the server that a kubeconfig names."""
     config = json.loads((folder / "kubeconfig").read_text())
     return str(config["clusters"][0]["cluster"]["server"]).rpartition(":")[2]
+
+
+@pytest.mark.asyncio
+async def test_tls_connections_have_small_buffers(tmp_path: Path) -> None:
+    async with connect(kubeconfig(tmp_path, 1)):
+        assert SSLProtocol.max_size == TLS_BUFFER == 65_536
 
 
 @pytest.mark.asyncio

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from optsched.api.events import EventType
 from optsched.api.kinds import EVENT, POD, QUEUE
+from optsched.api.meta import EventType
 from optsched.kube.client.errors import Forbidden, NotFound, Unreachable
 from optsched.kube.client.interfaces import Ref
 from optsched.kube.runtime.events import MOST_WAITING, EventRecorder, Note

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.api.events import EventType
+from optsched.api.meta import EventType
 from optsched.api.podgroup import parse_podgroup
 from optsched.api.wellknown import OVERUSE_TOLERANCE
 from optsched.cluster.decisions import Evict
@@ -112,6 +112,16 @@ def test_only_news_are_told_again() -> None:
     assert board.tell(before, g=Reason(ReasonCode.PREDICATES, "taints")) == ALL
     grown = replace(GANG, tasks=GANG.tasks[:1])
     assert board.tell(snapshot(grown), g=Reason(ReasonCode.PREDICATES, "taints")) == ALL[:2]
+
+
+def test_reasons_that_alternate_are_told_once_a_minute() -> None:
+    board, fragmented = Board(), Reason(ReasonCode.FRAGMENTED, "no node has 4 cpu idle")
+    board.tell(snapshot(GANG), g=NO_ROOM)
+    for second in range(1, 60):
+        reason = fragmented if second % 2 else NO_ROOM
+        assert board.tell(snapshot(GANG, second=second), g=reason) == []
+    assert board.tell(snapshot(GANG, second=60), g=fragmented) == ALL
+    assert {note.code for note in board.notes} == {"ResourcesFragmented"}
 
 
 def test_after_a_minute_the_recorder_is_asked_whether_it_is_time() -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from optsched.api.kinds import EVENT, POD, POD_GROUP, QUEUE
+from optsched.cluster.decisions import Plan
+from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.formats.codec.queues import read_usage
 from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.client.errors import Forbidden
@@ -29,20 +33,24 @@ from optsched.kube.scheduler.solver_process import SolverSupervisor
 from optsched.kube.scheduler.status_writer import make_writer
 from optsched.policy.catalogue import Shelf
 from optsched.policy.reload import PolicyWatch
-from optsched.session.session import run_session
+from optsched.session.session import SessionContext, run_session
 from optsched.session.snapshot_equivalence import limits_for
+from optsched.session.warm_start import FIRST_SEED, WarmStart
 from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.cpsat.process import InProcess
 from tests.formats.objects import group, node, pod, queue
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
 
+    from optsched.cluster.snapshot import Snapshot
     from optsched.kube.client.errors import KubeError
     from optsched.kube.scheduler.binder import Bind, Failure
     from optsched.kube.scheduler.evictor import Victim
+    from optsched.policy.policy import Policy
     from optsched.session.session import Report
+    from optsched.solver.cpsat.process import Solver
 
 PERIOD_S = 0.005
 
@@ -114,6 +122,18 @@ class Plant:
     def follow(self, reading: Reading) -> None:
         """Have the cluster read by somebody who says when it is known."""
         self.scheduler = Scheduler(replace(self._parts, follower=reading))
+
+    def use_solver(self, solver: Any, period_s: float) -> None:
+        """Have the policy use a solver, and a period that leaves time between sessions."""
+        text = f"{self.policy}solver: cpsat\n"
+        shelf = Shelf(Path("none"), lambda _: ())
+        policies = PolicyFile(
+            PolicyWatch("policy.conf", lambda _: text, shelf),
+            self.clock,
+            lambda _: None,
+            period_s=period_s,
+        )
+        self.scheduler = Scheduler(replace(self._parts, solver=solver, policies=policies))
 
     def bound(self, bind: Bind, seconds: float) -> None:
         """See `BindListener`."""
@@ -280,6 +300,105 @@ async def test_what_is_asked_again_may_be_searched_for_longer(
         plant.tell(node("n2"))
         await plant.sessions(before + 2)
     assert given[before:] == [limits_for(400, 1), Limits(budget_ms=400)]
+
+
+class ReadySolver:
+    """A supervisor of a solver that is there at once, or never."""
+
+    def __init__(self, solver: Solver | None) -> None:
+        self.available = solver
+
+
+class LateFinder:
+    """Sessions that find nothing, with a search between them that does.
+
+    `sessions` are contexts of sessions, `searches` those of the searches between them.
+    """
+
+    def __init__(self) -> None:
+        self.sessions: list[SessionContext] = []
+        self.searches: list[SessionContext] = []
+        self.found: list[dict[str, str]] = []
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def __call__(
+        self, snapshot: Snapshot, policy: Policy, context: SessionContext, *rest: Any
+    ) -> Report:
+        assert context.limits is not None
+        is_between = context.limits.seed >= FIRST_SEED
+        (self.searches if is_between else self.sessions).append(context)
+        report = run_session(snapshot, policy, replace(context, solver=None), *rest)
+        if is_between:
+            self.found.append(report.plan.binds)
+            self.meanwhile()
+        elif context.warm_start is None or not context.warm_start.gangs:
+            waits = Reason(ReasonCode.RESOURCES, "nothing found")
+            pending = {gang.key: waits for gang in snapshot.gangs}
+            unproved = replace(report.plan.certificate, levels=())
+            return replace(report, plan=Plan((), unproved, pending))
+        return report
+
+
+async def search_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[Plant], object]
+) -> tuple[Plant, LateFinder]:
+    """Have a search between sessions place a gang, whatever happens meanwhile; then go on."""
+    finder = LateFinder()
+    monkeypatch.setattr(module, "run_session", finder)
+    plant = Plant(tmp_path, node(), group("g", {"minMember": 2}), *members("a", "b"))
+    plant.use_solver(ReadySolver(InProcess()), period_s=1.0)
+    loop = asyncio.get_running_loop()
+    finder.meanwhile = partial(loop.call_soon_threadsafe, meanwhile, plant)
+    async with plant.at_work():
+        await until(lambda: len(finder.sessions) >= 2)
+        await until(lambda: plant.count("optsched_sessions_total") >= 2)
+    return plant, finder
+
+
+@pytest.mark.asyncio
+async def test_a_plan_found_between_sessions_is_carried_out_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes_before: list[str] = []
+    plant, finder = await search_between(
+        tmp_path, monkeypatch, lambda p: nodes_before.append(p.node_of("a"))
+    )
+    assert finder.found == [{"ns/a": "n1", "ns/b": "n1"}]
+    assert nodes_before == [""]
+    first, second = finder.sessions[:2]
+    assert first.warm_start is None
+    assert second.warm_start == WarmStart({"ns/g": {"ns/a": "n1", "ns/b": "n1"}})
+    assert plant.node_of("a") == plant.node_of("b") == "n1"
+    (search,) = finder.searches
+    assert search.limits is not None
+    assert search.limits.budget_ms is not None
+    assert search.limits.budget_ms < 1000
+
+
+@pytest.mark.asyncio
+async def test_a_plan_found_between_sessions_is_dropped_if_it_does_not_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node is cordoned before the next session begins."""
+    cordoned = node(unschedulable=True)
+    plant, finder = await search_between(tmp_path, monkeypatch, lambda p: p.tell(cordoned))
+    assert finder.found[0] == {"ns/a": "n1", "ns/b": "n1"}
+    assert finder.sessions[1].warm_start == WarmStart({"ns/g": finder.found[0]})
+    assert plant.node_of("a") == plant.node_of("b") == ""
+
+
+@pytest.mark.asyncio
+async def test_nothing_is_searched_between_sessions_without_a_solver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finder = LateFinder()
+    monkeypatch.setattr(module, "run_session", finder)
+    plant = Plant(tmp_path, node(), group("g", {"minMember": 2}), *members("a", "b"))
+    plant.use_solver(ReadySolver(None), period_s=1.0)
+    async with plant.at_work():
+        await until(lambda: plant.count("optsched_sessions_total") >= 1)
+        await asyncio.sleep(0.05)
+    assert finder.searches == []
 
 
 @pytest.mark.asyncio

@@ -9,10 +9,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import Queue
+from optsched.kube.scheduler.loop import _log_session as log_session
 from optsched.kube.scheduler.metrics import Metrics, QueueFigures
 from optsched.plugins.extension_points import Violation
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
+from optsched.session.repair import Repair
 from optsched.session.session import SessionContext, run_session
 from tests.kube.fakes import FakeClock
 from tests.support.small import cluster, gang, node, running, shape
@@ -59,6 +61,33 @@ def test_a_session_is_counted_and_timed() -> None:
     assert found[name, ("allocate",)] == 2
     phases = {labels[0] for name, labels in found if name == "optsched_session_seconds_count"}
     assert phases == {"reserve", "compile", "greedy", "solve", "verify", "lend", "explain"}
+
+
+def test_each_repair_is_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    report = decide(SMALL)
+    assert after(report)["optsched_repairs_total", ()] == 0
+    broken = Violation("gang", "gang ns/large", "1 task would run, minMember is 2")
+    repairs = (Repair(("ns/large", "ns/other"), broken), Repair(("ns/third",), broken))
+    report = replace(report, trace=replace(report.trace, repairs=repairs))
+    assert after(report)["optsched_repairs_total", ()] == 3
+    with caplog.at_level("WARNING"):
+        log_session(7, report)
+    assert [record.getMessage() for record in caplog.records] == [
+        "session 7: dropped ns/large, ns/other from a plan that broke a rule: "
+        "gang: gang ns/large: 1 task would run, minMember is 2",
+        "session 7: dropped ns/third from a plan that broke a rule: "
+        "gang: gang ns/large: 1 task would run, minMember is 2",
+    ]
+
+
+def test_searches_for_devices_that_limits_ended_are_counted() -> None:
+    report = decide(SMALL)
+    assert not [name for name, _ in after(report) if "searches_cut" in name]
+    cut = {"search": 2, "selectors": 1}
+    report = replace(report, trace=replace(report.trace, num_cut_searches=cut))
+    found = after(report, report)
+    assert found["optsched_device_searches_cut_total", ("search",)] == 4
+    assert found["optsched_device_searches_cut_total", ("selectors",)] == 2
 
 
 def test_queues_are_as_volcano_tells_them() -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from optsched.api.events import EventType
 from optsched.api.kinds import (
     KINDS,
     NODE_SHARD,
@@ -16,11 +15,12 @@ from optsched.api.kinds import (
     RESOURCE_CLAIMS,
     SCHEDULING_POD_GROUPS,
 )
+from optsched.api.meta import EventType
+from optsched.cluster.amounts import Usage
 from optsched.cluster.dra_devices import DeviceGrant, DeviceId
-from optsched.cluster.usage import Usage
 from optsched.formats.files.yaml_text import Document, read_yaml
-from optsched.formats.snapshots.object_index import READ_KINDS
-from optsched.kube.cache.geometry_reader import GeometryReader
+from optsched.formats.snapshots.cluster_objects import READ_KINDS
+from optsched.kube.cache.follower import GeometryReader
 from optsched.kube.client.errors import Unreachable
 from optsched.kube.client.interfaces import Api, Ref
 from optsched.kube.runtime.events import EventRecorder, Note

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from optsched.api.nodeshard import parse_nodeshard
-from optsched.cluster.node_shards import Shard, Sharding, ShardMode
+from optsched.api.hypernode import parse_nodeshard
+from optsched.cluster.node_parts import Shard, Sharding, ShardMode
 from optsched.kube.scheduler.shards import shard_patch
 from tests.formats.objects import thing
 

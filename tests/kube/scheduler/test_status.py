@@ -14,13 +14,16 @@ from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.client.interfaces import Ref
 from optsched.kube.scheduler.status import (
     AGAIN_MS,
+    CONFLICT_MS,
     CORRECTED_EVERY_MS,
     COUNTS_EVERY_MS,
+    MAX_CONFLICTS,
     MESSAGE_EVERY_MS,
     NEWS_EVERY_MS,
     QUEUE_EVERY_MS,
     READY,
     SETTLE_MS,
+    STEADY_MS,
     Outcome,
     StatusTracker,
 )
@@ -318,6 +321,59 @@ def test_what_was_refused_is_written_again_after_a_while() -> None:
     assert world.ask() == []
     world.now_ms += 1
     assert {patch.ref for patch in world.ask()} == {GROUP, Ref(QUEUE, "", "default")}
+
+
+def test_a_conflict_is_tried_again_soon_and_a_limited_number_of_times() -> None:
+    world = World(member("a"), member("b"))
+    (refused,) = [patch for patch in world.ask(g=NO_ROOM) if patch.ref == GROUP]
+    for _ in range(MAX_CONFLICTS):
+        world.book.record_refusal(GROUP, world.now_ms, is_conflict=True)
+        assert world.book.due_ms == world.now_ms + CONFLICT_MS
+        world.put(group("g", {"minMember": 2, "queue": "default"}))
+        world.now_ms += CONFLICT_MS
+        assert GROUP in [patch.ref for patch in world.ask(g=NO_ROOM)]
+    world.book.record_refusal(GROUP, world.now_ms, is_conflict=True)
+    world.now_ms += AGAIN_MS - 1
+    assert GROUP not in [patch.ref for patch in world.ask(g=NO_ROOM)]
+    world.now_ms += 1
+    world.write(world.ask(g=NO_ROOM))
+    assert world.condition["message"] == refused.body["status"]["conditions"][0]["message"]
+
+
+def test_reasons_that_alternate_are_written_once_one_of_them_stays() -> None:
+    world = World(member("a"), member("b"))
+    fragmented = Reason(ReasonCode.FRAGMENTED, "no node has 4 cpu idle")
+    world.tell(g=NO_ROOM)
+    written: list[int] = []
+    for second in range(1, 29):
+        world.now_ms = START_MS + 1000 * second
+        reason = fragmented if second % 2 else NO_ROOM
+        written += [second] * any(patch.ref == GROUP for patch in world.tell(g=reason))
+    assert written == []
+    while not any(patch.ref == GROUP for patch in world.tell(g=fragmented)):
+        world.now_ms += 1000
+        assert world.now_ms <= START_MS + 29_000 + STEADY_MS
+    assert world.condition["reason"] == "ResourcesFragmented"
+
+
+def test_a_reason_that_stays_replaces_another_one_within_five_seconds() -> None:
+    world = World(member("a"), member("b"))
+    world.tell(g=NO_ROOM)
+    fragmented = Reason(ReasonCode.FRAGMENTED, "no node has 4 cpu idle")
+    world.now_ms += 1000
+    assert GROUP not in [patch.ref for patch in world.tell(g=fragmented)]
+    assert world.book.due_ms == world.now_ms + STEADY_MS
+    world.now_ms += STEADY_MS
+    assert GROUP in [patch.ref for patch in world.tell(g=fragmented)]
+    assert (world.condition["reason"], STEADY_MS) == ("ResourcesFragmented", 3000)
+
+
+def test_another_reason_is_not_held_back() -> None:
+    world = World(member("a"), member("b"))
+    world.tell(g=NO_ROOM)
+    world.now_ms += NEWS_EVERY_MS
+    world.tell(g=Reason(ReasonCode.PREDICATES, "taints"))
+    assert world.condition["reason"] == "NoNodeMatches"
 
 
 def test_pods_without_a_podgroup_have_nobody_to_tell() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.snapshot import Gang, GangPhase, Queue, Snapshot
+from optsched.plugins.gangs.enqueueing import Overcommit
 from optsched.plugins.gangs.gang import Gang as GangRule
-from optsched.plugins.gangs.overcommit import Overcommit
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.shares.capability import Capability
 from optsched.plugins.shares.proportion import Proportion

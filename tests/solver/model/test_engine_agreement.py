@@ -11,13 +11,11 @@ import pytest
 from optsched.api.wellknown import HIERARCHY, HIERARCHY_WEIGHTS
 from optsched.cluster.decisions import LevelStatus, Sense
 from optsched.plugins.gangs.gang import Gang
-from optsched.plugins.nodes.host_ports import HostPorts
-from optsched.plugins.nodes.node_affinity import NodeAffinity
-from optsched.plugins.nodes.taints import Taints
+from optsched.plugins.nodes.node_filters import HostPorts, NodeAffinity, Taints
 from optsched.plugins.objectives.levels import build_levels
-from optsched.plugins.ordering.priority import Priority
+from optsched.plugins.ordering.gang_order import Priority
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.scores.binpack import Binpack
+from optsched.plugins.scores.packing import Binpack
 from optsched.plugins.shares.capability import Capability
 from optsched.plugins.shares.capacity import Capacity
 from optsched.plugins.shares.drf import Drf

@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 
 from optsched.cluster.decisions import LevelStatus
-from optsched.plugins.gangs.gang import Gang
-from optsched.plugins.gangs.sub_groups import SubGroups
-from optsched.plugins.nodes.node_affinity import NodeAffinity
-from optsched.plugins.nodes.taints import Taints
-from optsched.plugins.ordering.priority import Priority
+from optsched.plugins.gangs.gang import Gang, SubGroups
+from optsched.plugins.nodes.node_filters import NodeAffinity, Taints
+from optsched.plugins.ordering.gang_order import Priority
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.shares.capability import Capability
 from optsched.plugins.topology.network_topology import NetworkTopology

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from optsched.api.wellknown import CRATER_USER, USER
+from optsched.cluster.gpu_accounting import milli_on
 from optsched.cluster.gpu_shares import GpuShareRequest, SharedGpu
 from optsched.cluster.snapshot import Gang, Queue, Snapshot
 from optsched.cluster.task import DeviceRequest, TaskStatus
@@ -36,7 +37,6 @@ from optsched.study.simulation.record import (
     Stop,
     Submit,
 )
-from optsched.study.simulation.simulated_devices import milli_on
 from optsched.study.simulation.simulation_metrics import measure
 from optsched.study.simulation.simulator import Options, Simulation
 from tests.support.small import gang, node, shape

@@ -181,3 +181,52 @@ def test_pods_of_a_job_come_when_its_gang_is_let_in() -> None:
 def test_the_answer_is_the_same_every_time() -> None:
     objects = [*NODES, *gang("busy", 1, 8, "n1")]
     assert asked(objects, gang("new", 2, 4)) == asked(objects, gang("new", 2, 4))
+
+
+def other(name: str, cpu: int, on: str, **meta: Any) -> dict[str, Any]:
+    """A pod of another scheduler that runs."""
+    resources = {"requests": {"cpu": str(cpu)}}
+    spec = {"nodeName": on, "schedulerName": "default-scheduler"}
+    containers = [{"name": "c", "resources": resources}]
+    return pod(name, {**spec, "containers": containers}, {"phase": "Running"}, **meta)
+
+
+@pytest.mark.parametrize("solver", [False, True])
+def test_pods_of_other_schedulers_may_leave(solver: bool) -> None:
+    objects = [node("n1"), queue("team", weight=1), other("web", 6, "n1")]
+    [answer] = asked(objects, gang("new", 1, 4, queue="team"), solver=solver).added
+    assert answer.start is Start.LATER
+    assert answer.reason is not None
+    assert "it would start without 1 pod of other schedulers, ns/web" in answer.reason.message
+
+
+def test_pods_of_other_schedulers_may_hold_the_share_of_a_queue() -> None:
+    objects = [
+        *(node("n1"), node("n2"), queue("team", weight=1), queue("rest", weight=1)),
+        *(other("web-a", 6, "n1"), other("web-b", 6, "n2")),
+        *gang("busy", 1, 1, "n1", queue="rest"),
+    ]
+    [answer] = asked(objects, gang("new", 2, 2, queue="team")).added
+    assert answer.start is Start.LATER
+    assert answer.reason is not None
+    assert answer.reason.message.startswith("queue team deserves 3 cpu")
+    assert "other schedulers" not in answer.reason.message
+    [answer] = asked(objects, gang("new", 2, 4, queue="team")).added
+    assert answer.start is Start.LATER
+    assert answer.reason is not None
+    assert "2 pods of other schedulers, ns/web-a and others" in answer.reason.message
+
+
+@pytest.mark.parametrize("kind", ["DaemonSet", "Node"])
+def test_pods_that_every_node_runs_do_not_leave(kind: str) -> None:
+    owner = {"apiVersion": "v1", "kind": kind, "name": "x", "uid": "u", "controller": True}
+    objects = [node("n1"), other("agent", 6, "n1", ownerReferences=[owner])]
+    [answer] = asked(objects, gang("new", 1, 4)).added
+    assert answer.start is Start.NEVER
+    assert answer.reason is not None
+    assert "other schedulers" not in answer.reason.message
+
+
+def test_a_gang_that_no_empty_node_holds_never_starts_with_or_without_them() -> None:
+    [answer] = asked([node("n1"), other("web", 6, "n1")], gang("new", 1, 9)).added
+    assert answer.start is Start.NEVER

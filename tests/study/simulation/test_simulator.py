@@ -16,7 +16,7 @@ from optsched.cluster.task import Task, TaskStatus
 from optsched.cluster.trace import Arrival, NodeChange, NodeEvent, Trace
 from optsched.policy.load import load_policy
 from optsched.policy.policy import Policy, without_solver
-from optsched.session.session import SessionContext, run_session
+from optsched.session.session import UNEXPLAINED, SessionContext, run_session
 from optsched.solver.cpsat.process import InProcess
 from optsched.study.accounting.chargeback import chargeback
 from optsched.study.generators.synthetic_traces import GavelTrace
@@ -332,3 +332,36 @@ def only_standing(snapshot: Snapshot) -> Snapshot:
 def test_events_come_back_from_their_lines() -> None:
     events = played(1)
     assert [event_of(line_of(e)) for e in events] == events
+
+
+@pytest.mark.parametrize("name", ["volcano-compatible", "crater"])
+def test_sessions_without_explanations_decide_alike(name: str) -> None:
+    given = GavelTrace(num_jobs=20, num_nodes=1, load=2.0).trace()
+    model = without_solver(policy(name))
+    simulation, waited = Simulation(given, model), 0
+    while simulation.num_sessions < 20:
+        events = simulation.step()
+        if events is None:
+            break
+        if not any(isinstance(event, Held) for event in events):
+            continue
+        unread, plan = simulation._last_plan, simulation.last_plan
+        assert unread is not None
+        assert plan is not None
+        assert unread.actions == plan.actions
+        assert list(unread.pending) == list(plan.pending)
+        assert unread.certificate.levels == plan.certificate.levels
+        assert all(reason is not UNEXPLAINED for reason in plan.pending.values())
+        waited += len(plan.pending)
+        assert simulation.last_plan is plan
+    assert waited
+
+
+def test_reading_plans_along_the_way_changes_no_record() -> None:
+    given = GavelTrace(num_jobs=20, num_nodes=1, load=2.0).trace()
+    read, unread = (Simulation(given, without_solver(policy())) for _ in range(2))
+    record: list[Event] = []
+    while (events := read.step()) is not None:
+        record += events
+        assert read.num_sessions == 0 or read.last_plan is not None
+    assert record == unread.run()

@@ -7,15 +7,17 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from optsched.api import wellknown
+from optsched.api.fields import MAX_INT32
 from optsched.api.meta import ObjectMeta, parse_meta
 from optsched.api.podgroup import group_name_of
-from optsched.api.schema import MAX_INT32
 from optsched.cluster.amounts import amounts, total
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.task import QueueGate, Task, TaskStatus
 from optsched.formats.bounded_cache import Interned, RecentCache
 from optsched.formats.codec.gpu_shares import check_gpu_shares, read_gpu_shares
-from optsched.formats.codec.local_data import read_required_data
+from optsched.formats.codec.nodes import read_required_data
+from optsched.formats.codec.numatopologies import check_numa_parts, numa_parts
+from optsched.formats.codec.pod_limits import Priorities
 from optsched.formats.codec.pods.eviction_annotations import (
     cooldown_ms,
     estimate_ms,
@@ -25,10 +27,13 @@ from optsched.formats.codec.pods.eviction_annotations import (
     saved_ms,
     started_ms,
 )
-from optsched.formats.codec.pods.numa_requests import check_numa_parts, numa_parts
-from optsched.formats.codec.pods.shape_key import shape_key
-from optsched.formats.codec.pods.task_shape import MOST_TERMS, label_keys, task_shape, within_limits
-from optsched.formats.codec.priority_classes import Priorities
+from optsched.formats.codec.pods.task_shape import (
+    MOST_TERMS,
+    label_keys,
+    shape_key,
+    task_shape,
+    within_limits,
+)
 from optsched.formats.codec.resource_claims import ClaimBook, claim_keys
 from optsched.formats.codec.scheduling_groups import gang_name
 from optsched.formats.codec.snapshot_annotations import PROBLEM, read_device_request, read_reason
@@ -39,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from optsched.cluster.dra_devices import DeviceClaimRequest
-    from optsched.cluster.node_shards import Sharding
+    from optsched.cluster.node_parts import Sharding
     from optsched.cluster.task import TaskShape
 
 DEFAULT_NAMESPACE: Final = "default"
@@ -281,6 +286,13 @@ def has_left_cluster(pod: Mapping[str, Any]) -> bool:
     if meta.get("deletionTimestamp") is None:
         return False
     return not spec.get("nodeName") or _finished(status) is not None
+
+
+def awaits_node(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod has no node, has not ended and is not terminating."""
+    meta, spec, status = (_mapping(pod, name) for name in ("metadata", "spec", "status"))
+    is_terminating = meta.get("deletionTimestamp") is not None
+    return not spec.get("nodeName") and not is_terminating and _finished(status) is None
 
 
 def is_standing(pod: Mapping[str, Any]) -> bool:

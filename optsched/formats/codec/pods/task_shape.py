@@ -1,26 +1,23 @@
-"""The scheduling-relevant part of a pod as a `TaskShape`."""
+"""The scheduling-relevant part of a pod as a `TaskShape`, and the key of equal parts."""
 
 from __future__ import annotations
 
+import marshal
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.fields import Fields
 from optsched.cluster.amounts import amounts
-from optsched.cluster.selectors import Operator
-from optsched.cluster.task import (
-    HostPort,
-    PodTerm,
-    SpreadTerm,
-    TaintEffect,
-    TaskShape,
-    Toleration,
-)
+from optsched.cluster.selectors import Operator, TaintEffect, Toleration
+from optsched.cluster.task import HostPort, PodTerm, SpreadTerm, TaskShape
 from optsched.formats.codec.ascend_npus import is_npu_amount
 from optsched.formats.codec.core_schemas import POD
-from optsched.formats.codec.gpu_shares import VGPU_PERCENT, read_gpu_share_requests
-from optsched.formats.codec.pods.numa_requests import numa_needs
-from optsched.formats.codec.pods.plugin_annotations import read_plugin_annotations
+from optsched.formats.codec.gpu_shares import CARDS, VGPU_PERCENT, read_gpu_share_requests
+from optsched.formats.codec.numatopologies import NEEDS, numa_needs
+from optsched.formats.codec.pods.eviction_annotations import (
+    plugin_annotations_key,
+    read_plugin_annotations,
+)
 from optsched.formats.codec.pods.resource_requests import is_sidecar, pod_burst, pod_request
 from optsched.formats.codec.selectors import (
     label_selector,
@@ -28,6 +25,7 @@ from optsched.formats.codec.selectors import (
     node_term,
     with_label_keys,
 )
+from optsched.formats.codec.snapshot_annotations import DEVICE
 from optsched.units import MAX_ON_NODE, FieldError
 
 if TYPE_CHECKING:
@@ -236,3 +234,83 @@ def label_keys(pod: object) -> tuple[str, ...]:
     for spread in spec.records("topologySpreadConstraints"):
         keys.update(spread.texts("matchLabelKeys"))
     return tuple(sorted(keys))
+
+
+# --- shape key ------------------------------------------------------------------------------------
+
+_FORMAT: Final = 2
+_OTHER_CONDITIONS: Final = frozenset(
+    {"Initialized", "Ready", "ContainersReady", "PodScheduled", "PodReadyToStartContainers"}
+)
+"""Conditions of every pod, none of which says anything about a resize."""
+
+
+def shape_key(pod: Any, meta: ObjectMeta) -> bytes | None:  # noqa: ANN401  anything may come
+    """A key of everything in a shape but the pod's labels; None where the pod is ill-formed."""
+    parts: Any
+    try:
+        spec, status = pod.get("spec"), pod.get("status")
+        spec, status = {} if spec is None else spec, {} if status is None else status
+        own = map(meta.annotations.get, (DEVICE, CARDS, NEEDS))
+        marks = (*own, *plugin_annotations_key(meta.annotations, meta.namespace))
+        parts = (*_spec_key(spec), _relations_key(spec, meta), _status_key(status), marks)
+        return marshal.dumps(parts, _FORMAT)
+    except (AttributeError, TypeError, ValueError):
+        return None
+
+
+def _spec_key(spec: dict[str, Any]) -> tuple[object, ...]:
+    get = spec.get
+    containers, starters = get("containers"), get("initContainers")
+    return (
+        # What is empty stands for itself: an empty list is fine where false is an error.
+        containers and [_container_key(c) for c in containers],
+        starters and [(*_container_key(c), c.get("restartPolicy")) for c in starters],
+        get("overhead"),
+        get("resources"),
+        get("nodeSelector"),
+        get("tolerations"),
+        get("hostNetwork"),
+        get("preemptionPolicy"),
+    )
+
+
+def _container_key(container: dict[str, Any]) -> tuple[object, ...]:
+    return container.get("name"), container.get("resources"), container.get("ports")
+
+
+def _relations_key(spec: dict[str, Any], meta: ObjectMeta) -> tuple[object, ...]:
+    """The parts that mean something else in another namespace or for another pod."""
+    affinity, spread = spec.get("affinity"), spec.get("topologySpreadConstraints")
+    volumes = spec.get("volumes")
+    claims = volumes and [v for v in volumes if _shape_key_claims(v)]
+    if not affinity and not spread and not claims:
+        return affinity, spread, claims
+    name = meta.name if claims and any("ephemeral" in v for v in claims) else None
+    return affinity, spread, claims, meta.namespace, name
+
+
+def _shape_key_claims(volume: dict[str, Any]) -> bool:
+    get = volume.get
+    return get("persistentVolumeClaim") is not None or get("ephemeral") is not None
+
+
+def _status_key(status: dict[str, Any]) -> tuple[object, ...]:
+    """What a kubelet has given to containers, and what it says about changing that."""
+    running, starting = status.get("containerStatuses"), status.get("initContainerStatuses")
+    if not running and not starting:
+        return running, starting
+    conditions = status.get("conditions")
+    return (
+        running and [_container_status_key(s) for s in running],
+        starting and [_container_status_key(s) for s in starting],
+        conditions and [_resize(c) for c in conditions if c.get("type") not in _OTHER_CONDITIONS],
+    )
+
+
+def _container_status_key(status: dict[str, Any]) -> tuple[object, ...]:
+    return status.get("name"), status.get("allocatedResources"), status.get("resources")
+
+
+def _resize(condition: dict[str, Any]) -> tuple[object, ...]:
+    return condition.get("type"), condition.get("reason")

@@ -10,15 +10,17 @@ from optsched.cluster.dra_devices import is_class_quota
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.task import QueueGate, TaskStatus
 from optsched.formats.codec.gpu_shares import CARDS, gpu_share_annotations, request_text
-from optsched.formats.codec.local_data import required_data_annotations
-from optsched.formats.codec.pods.eviction_annotations import is_preemptable
-from optsched.formats.codec.pods.numa_requests import (
+from optsched.formats.codec.nodes import required_data_annotations
+from optsched.formats.codec.numatopologies import (
     NEEDS,
     decision_marks,
     implied_needs,
     needs_text,
 )
-from optsched.formats.codec.pods.plugin_annotations import encode_plugin_annotations
+from optsched.formats.codec.pods.eviction_annotations import (
+    encode_plugin_annotations,
+    is_preemptable,
+)
 from optsched.formats.codec.pods.reader import OTHER_SCHEDULER, task_index
 from optsched.formats.codec.scheduling_groups import group_name, is_upstream
 from optsched.formats.codec.selectors import (
@@ -38,15 +40,9 @@ from optsched.formats.codec.snapshot_annotations import (
 from optsched.units import format_resource_list
 
 if TYPE_CHECKING:
+    from optsched.cluster.selectors import Toleration
     from optsched.cluster.snapshot import Gang
-    from optsched.cluster.task import (
-        HostPort,
-        PodTerm,
-        SpreadTerm,
-        Task,
-        TaskShape,
-        Toleration,
-    )
+    from optsched.cluster.task import HostPort, PodTerm, SpreadTerm, Task, TaskShape
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"

@@ -37,7 +37,7 @@ def add_entitlement_rows(
     evict: I64,
     who: Sequence[Bool],
     able: EntitledClasses | None = None,
-) -> tuple[I64, list[ReclaimPair]] | None:
+) -> tuple[I64, list[ReclaimPair]]:
     """Let only victims leave that an admitted gang is entitled to.
 
     Parameters
@@ -56,10 +56,9 @@ def add_entitlement_rows(
 
     Returns
     -------
-    tuple | None
+    tuple
         (K,) the variable of those that are reclaimed, -1 where none may be, and the pairs of a
-        kind of reclaimer and a lender. None where an exact model would have more than
-        `MOST_EXACT_PAIRS` of them.
+        kind of reclaimer and a lender.
 
     """
     preempted, exchanged, reclaimed = who
@@ -85,11 +84,22 @@ def add_entitlement_rows(
         return reclaim, []
     reclaims = everybody if able is None else able.reclaim
     rows_of = _Reclaiming(form, facts, groups, (evict, reclaim), reclaims)
-    is_exact = able is not None
-    due_to = rows_of.find_due_kinds()
-    if is_exact and sum(len(kinds) for kinds in due_to.values()) > MOST_EXACT_PAIRS:
-        return None
-    return reclaim, rows_of.add_rows(due_to, is_exact=is_exact)
+    return reclaim, rows_of.add_rows(rows_of.find_due_kinds(), is_exact=able is not None)
+
+
+def has_too_many_pairs(
+    form: Formulation, facts: SessionFacts, groups: Groups, reclaimed: Bool, reclaims: Bool
+) -> bool:
+    """Return whether an exact model would have more than `MOST_EXACT_PAIRS` pairs.
+
+    `reclaimed` (K,) are groups of victims that may be reclaimed, `reclaims` (H,) gang classes that
+    may reclaim.
+    """
+    if facts.due is None or not reclaimed.any():
+        return False
+    columns = np.where(reclaimed, 0, -1)
+    rows_of = _Reclaiming(form, facts, groups, (columns, columns), reclaims)
+    return rows_of.count_due_pairs() > MOST_EXACT_PAIRS
 
 
 def _add_preempt_rows(
@@ -174,6 +184,7 @@ class _Reclaiming:
         self._form, self._facts, self._groups = form, facts, groups
         self._due, self._kept = facts.due, facts.kept
         self._evict, self._reclaim = columns
+        self._reclaimed = self._reclaim >= 0
         self._reclaims = reclaims
         self._within: dict[tuple[int, int], int] = {}
         self._ancestors_of: dict[int, I64] = {}
@@ -181,11 +192,37 @@ class _Reclaiming:
     def find_due_kinds(self) -> dict[int, list[ReclaimerClass]]:
         """Lenders, and the kinds of reclaimers that something of each lender may be due to."""
         kinds = self._kinds()
-        due_ancestors = self._list_due_ancestors(kinds)
-        lenders = np.unique(self._groups.queue[self._reclaim >= 0]).tolist()
+        lenders, is_due = self._find_due_pairs(kinds)
         return {
-            lender: self._find_entitled_classes(kinds, due_ancestors, lender) for lender in lenders
+            lender: [kinds[i] for i in np.flatnonzero(due).tolist()]
+            for lender, due in zip(lenders.tolist(), is_due, strict=True)
         }
+
+    def count_due_pairs(self) -> int:
+        """Return the number of pairs in `find_due_kinds`, without listing them."""
+        return int(self._find_due_pairs(self._kinds())[1].sum())
+
+    def _find_due_pairs(self, kinds: Sequence[ReclaimerClass]) -> tuple[I64, Bool]:
+        """Return lenders (L,), and (L, I) which kinds something of each may be due to.
+
+        A kind must be due something that it requests, below the first common ancestor of it and of
+        the lender.
+        """
+        above, due = self._facts.above, self._due
+        lenders = np.unique(self._groups.queue[self._reclaimed])
+        if not kinds:
+            return lenders, np.zeros((len(lenders), 0), np.bool_)
+        queue_of = np.array([kind.queue for kind in kinds], np.int64)
+        sometimes = np.array([kind.sometimes for kind in kinds])
+        number, ancestor = np.nonzero(above[queue_of])
+        is_owed: Bool = np.any((due[ancestor] > 0) & sometimes[number], axis=1)
+        number, ancestor = number[is_owed], ancestor[is_owed]
+        first = np.searchsorted(number, np.arange(len(kinds)))
+        apart = np.pad(~above[lenders[:, None], ancestor], ((0, 0), (0, 1)))
+        is_due: Bool = np.logical_or.reduceat(apart, first, axis=1)
+        is_due[:, np.bincount(number, minlength=len(kinds)) == 0] = False
+        is_due &= lenders[:, None] != queue_of
+        return lenders, is_due
 
     def add_rows(
         self, due_to: Mapping[int, list[ReclaimerClass]], *, is_exact: bool
@@ -254,25 +291,6 @@ class _Reclaiming:
         if queue not in self._ancestors_of:
             self._ancestors_of[queue] = np.flatnonzero(self._facts.above[queue])
         return self._ancestors_of[queue]
-
-    def _list_due_ancestors(self, kinds: Sequence[ReclaimerClass]) -> tuple[I64, I64]:
-        """Kinds, and queues above each that are due something that the kind asks for."""
-        pairs = [
-            (i, a)
-            for i, kind in enumerate(kinds)
-            for a in self._ancestors(kind.queue).tolist()
-            if (self._due[a, kind.sometimes] > 0).any()
-        ]
-        number, queue = np.array(pairs, np.int64).reshape(-1, 2).T
-        return number, queue
-
-    def _find_entitled_classes(
-        self, kinds: Sequence[ReclaimerClass], due_ancestors: tuple[I64, I64], lender: int
-    ) -> list[ReclaimerClass]:
-        """Kinds that are due something below the first queue above both them and a lender."""
-        number, queue = due_ancestors
-        found = np.unique(number[~self._facts.above[lender, queue]])
-        return [kinds[i] for i in found.tolist() if kinds[i].queue != lender]
 
     def _add_claim_rows(self, pair: ReclaimPair, *, is_exact: bool) -> None:
         """The claiming side ends within its due of everything that it asks for."""

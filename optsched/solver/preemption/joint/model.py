@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.plugins.custom.isolation import IsolatedRule
-from optsched.plugins.eviction.consolidation import CONSOLIDATE
-from optsched.plugins.gangs.gang import Gang
-from optsched.plugins.gangs.sub_groups import SubGroups
-from optsched.plugins.nodes.node_affinity import NodeAffinity
+from optsched.plugins.eviction.moves import CONSOLIDATE
+from optsched.plugins.gangs.gang import Gang, SubGroups
+from optsched.plugins.nodes.node_filters import NodeAffinity, Taints
 from optsched.plugins.nodes.shards import Shards
-from optsched.plugins.nodes.taints import Taints
 from optsched.plugins.shares.capability import Capability
 from optsched.plugins.shares.guarantee import Guarantee
 from optsched.plugins.shares.leaf_queues import LeafQueues
@@ -30,7 +28,11 @@ from optsched.problem.future_problem import without_gangs
 from optsched.problem.linear import Expression
 from optsched.solver.model.node_masks import static_mask
 from optsched.solver.preemption.joint.candidates import find_candidates
-from optsched.solver.preemption.joint.entitlement import EntitledClasses, add_entitlement_rows
+from optsched.solver.preemption.joint.entitlement import (
+    EntitledClasses,
+    add_entitlement_rows,
+    has_too_many_pairs,
+)
 from optsched.solver.preemption.sequential.eviction_problem import EvictionState
 from optsched.solver.preemption.sequential.limits import Limits
 from optsched.solver.preemption.sequential.model import add_whole_rows
@@ -51,6 +53,15 @@ MOST_VARIABLES = 40_000
 
 MOST_SINGLE = 20_000
 """Pairs of task class and node up to which every node is seen by itself."""
+
+MOST_MERGED = 4_000
+"""Pairs of task class and set of nodes beyond which sets are merged further."""
+
+MERGED_SETS = 6
+"""Sets that are left then."""
+
+MOST_STEPS = 10
+"""Amounts of a resource in whose multiples merged nodes are counted: the most frequent requests."""
 
 _ENCODED = (Gang, SubGroups, LeafQueues, Capability, Guarantee)
 """Rules whose rows hold in every plan with evictions once `Formulation.victims` is set."""
@@ -148,6 +159,14 @@ def encode_joint(
     if len(groups) + len(most) * size > MOST_VARIABLES or (is_exact and is_merged):
         return None
     form = _formulation(problem, rules, tiers, full, waiting_gangs)
+    at = groups.tasks[np.unique(groups.of_task, return_index=True)[1]]
+    who = [mask[at] for mask in candidates]
+    able = None
+    if waiting_gangs is not None:
+        able = find_entitled_classes(form, rules, waiting_gangs)
+        # Rows are written only for a model that can be used.
+        if has_too_many_pairs(form, facts, groups, who[2], able.reclaim):
+            return None
     evict = form.model.add_variables(0, groups.count)
     form.victims = Victims(evict, groups.count, groups.queue, groups.request)
     for rule in rules.hard:
@@ -161,16 +180,9 @@ def encode_joint(
     add_whole_rows(form.model, (groups, wholes), evict, whole)
     for limit in Limits(facts).budgets(groups, state):
         form.model.add_rows(0, evict[limit.groups], limit.weights, upper=limit.most)
-    at = groups.tasks[np.unique(groups.of_task, return_index=True)[1]]
-    able = None
-    if waiting_gangs is not None:
-        able = find_entitled_classes(form, rules, waiting_gangs)
+    if able is not None:
         _add_victim_gang_rows(form, groups, gang_of[at], evict)
-    who = [mask[at] for mask in candidates]
-    entitled = add_entitlement_rows(form, facts, groups, evict, who, able)
-    if entitled is None:
-        return None
-    reclaim, pairs = entitled
+    reclaim, pairs = add_entitlement_rows(form, facts, groups, evict, who, able)
     if able is not None:
         _add_presence_rows(form, _VictimVariables(groups, evict, None), supplied, node_set, able)
     return JointModel(form, facts, groups, evict, whole, node_set, supplied, reclaim, pairs, able)
@@ -297,6 +309,7 @@ def _initial_state(problem: Problem, facts: SessionFacts) -> EvictionState:
     return EvictionState(
         room=_future_idle(problem),
         used=problem.queues.allocated.copy(),
+        firm=problem.queues.allocated.copy(),
         evicted=np.zeros(len(facts.running), np.bool_),
         spent=np.zeros(len(problem.snapshot.budgets), np.int64),
     )
@@ -336,13 +349,22 @@ def _max_tasks_per_node(problem: Problem, rules: RuleSet, full: I64, *, is_exact
 
 
 def _group_nodes(most: I64) -> I64:
-    """(N,) the set of each node: its own, or that of all nodes which the same classes may use."""
+    """(N,) the set of each node, -1 for nodes of no use.
+
+    Its own, that of all nodes which the same classes may use, or a coarser one where such sets are
+    too many.
+    """
     useful = most.any(axis=0)
     found = np.full(most.shape[1], -1, np.int64)
     if int((most > 0).sum()) <= MOST_SINGLE:
         found[useful] = np.arange(int(useful.sum()))
     elif useful.any():
-        found[useful] = row_groups(list(np.packbits(most[:, useful] > 0, axis=0)))[0]
+        fits = most[:, useful] > 0
+        found[useful] = row_groups(list(np.packbits(fits, axis=0)))[0]
+        if len(most) * (int(found.max()) + 1) > MOST_MERGED:
+            # Any partition gives a bound; nodes for the same rare classes are near to each other.
+            order = np.lexsort(fits[np.argsort(fits.sum(axis=1), kind="stable")[::-1]])
+            found[np.flatnonzero(useful)[order]] = np.arange(len(order)) * MERGED_SETS // len(order)
     return found
 
 
@@ -413,6 +435,28 @@ def _add_capacity_rows(
             np.concatenate(factors),
             upper=room[:, r],
         )
+        if moves is None and not len(groups) and len(room) < int(useful.sum()):
+            _add_rounded_rows(form, (placed, at, request[:, r]), (node_set, base[:, r]), r)
+
+
+def _add_rounded_rows(
+    form: Formulation, supply: tuple[I64, I64, I64], capacity: tuple[I64, I64], resource: int
+) -> None:
+    """Σ ⌊request / step⌋·x ≤ Σ ⌊capacity / step⌋ over the nodes of each set, for some steps.
+
+    Chvátal-Gomory rounding of the row of each node, summed: what a node has left beyond a multiple
+    of a step is of no use to requests of that size. `supply` are variables, their sets and requests
+    of the resource, `capacity` the set and the capacity of each node.
+    """
+    placed, at, request = supply
+    node_set, base = capacity
+    useful = node_set >= 0
+    steps, number = np.unique(form.problem.classes.request[:, resource], return_counts=True)
+    frequent = np.argsort(-number[steps > 0], kind="stable")[:MOST_STEPS]
+    for step in np.sort(steps[steps > 0][frequent]).tolist():
+        room = np.zeros(int(node_set.max()) + 1, np.int64)
+        np.add.at(room, node_set[useful], np.maximum(base[useful], 0) // step)
+        form.model.add_rows(at, placed, request // step, upper=room)
 
 
 def count_whole_gangs(joint: JointModel) -> Expression:

@@ -9,8 +9,8 @@ import numpy as np
 
 from optsched.cluster.decisions import Evict, Sense
 from optsched.cluster.snapshot import Entitlement
-from optsched.plugins.eviction.consolidation import CONSOLIDATE
 from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM
+from optsched.plugins.eviction.moves import CONSOLIDATE
 from optsched.plugins.extension_points import is_node_level
 from optsched.plugins.objectives.admission import Placed, Started
 from optsched.plugins.shares.shortfall import Shortfall

@@ -38,6 +38,7 @@ class Blockers:
     def __init__(self, facts: SessionFacts) -> None:
         self._facts = facts
         self._rules = facts.rules
+        self._relevance = facts.rules.judging_victims
         self.alone = without_gangs(facts.problem)
         self._tied: dict[int, bool] = {}
         self._stakes: dict[int, list[I64]] = {}
@@ -49,7 +50,7 @@ class Blockers:
         """Return candidates that block a class; excludes nodes in `allowed` that others block."""
         found = []
         for c in np.unique(task_class).tolist():
-            for rule in self._rules.masking:
+            for rule in self._rules.blocking:
                 for bar in rule.blockers(self._facts.problem, c):
                     may_go = candidates[bar.tasks]
                     stays = bar.tasks[~may_go & ~state.evicted[bar.tasks]]
@@ -92,9 +93,9 @@ class Blockers:
         return self._tied[task_class]
 
     def stakes(self, task_class: int) -> list[I64]:
-        """(V,) each, what running tasks have that matters to a class; see `Rule.relevant_tasks`."""
+        """(V,) each, what running tasks have that matters to a class; see `VictimRelevance`."""
         if task_class not in self._stakes:
-            found = (r.relevant_tasks(self._facts.problem, task_class) for r in self._rules.hard)
+            found = (r.relevant_tasks(self._facts.problem, task_class) for r in self._relevance)
             self._stakes[task_class] = [stakes for stakes in found if stakes is not None]
         return self._stakes[task_class]
 
@@ -132,7 +133,7 @@ class Blockers:
         """Whether placed tasks of a class may depend on any of some running tasks (V,)."""
         problem = self._facts.problem
         found = (
-            r.relevant_tasks(problem, task_class) for r in self._rules.hard if r.eviction_can_break
+            r.relevant_tasks(problem, task_class) for r in self._relevance if r.eviction_can_break
         )
         return any(bool((s[tasks] >= 0).any()) for s in found if s is not None)
 

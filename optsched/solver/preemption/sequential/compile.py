@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from optsched.plugins.nodes.shards import preferred_nodes
+from optsched.plugins.ordering.reservation import find_usable_nodes
 from optsched.solver.model.node_masks import static_mask
 from optsched.solver.preemption.sequential.blockers import Blockers
 from optsched.solver.preemption.sequential.eviction_problem import (
@@ -61,6 +62,7 @@ class EvictionCompiler:
         self.rules = self._rules = rules
         self._reach = reach
         self._preempts_for_growth = rules.preempts_for_growth
+        self._usable = find_usable_nodes(problem)
         first = preferred_nodes(problem)
         self._second = np.zeros(problem.num_nodes, np.bool_) if first is None else ~first
 
@@ -236,6 +238,8 @@ class EvictionCompiler:
             mask = static_mask(self.blockers.alone, self._rules.masking, c)
             if mask is not None:
                 allowed[e] &= mask
+            if self._usable is not None:
+                allowed[e] &= self._usable[c]
         return allowed
 
     def _find_helpful_tasks(
@@ -296,16 +300,17 @@ class EvictionCompiler:
         if "reclaim" in self._reach and self.facts.due is not None:
             asked = np.flatnonzero(self.facts.request_of(gang).any(axis=0))
             # Which tasks come is open: what entitles them is what all of them ask for.
-            always = np.flatnonzero((self.facts.request_of(gang) > 0).all(axis=0))
+            always = np.flatnonzero((self.facts.request_of(gang) > 0).all(axis=0)).tolist()
             least = self._minimum_request(gang, grows=grows)
             gone = running.request[found].sum(axis=0)
             lent = (free | others & self._waived(gang, least, state)) & ~own
             if self.facts.returns_by_use:
-                shared = always[always != problem.index(PODS)]
+                shared = [r for r in always if r != problem.index(PODS)]
                 lent &= (running.request[:, shared] > 0).any(axis=1)
+            claim = self._find_claim(queue, state, asked)
             for lender in np.unique(running.queue_of[lent]).tolist():
-                rows = self._claim(queue, lender, state, asked)
-                is_due = bool(self._claim(queue, lender, state, always))
+                rows = self._limit_claim(claim, lender)
+                is_due = any(r in always for _, r, _ in rows)
                 # What is preempted in the gang's own queue makes room for its claim, too.
                 if (
                     self.facts.reclaimable[lender]
@@ -352,8 +357,9 @@ class EvictionCompiler:
             return
         least = self._minimum_request(gang, grows=not self.has_minimum(gang))
         asked, queue = np.flatnonzero(least), int(self.problem.queue_of[gang])
+        claim = self._find_claim(queue, state, asked)
         for other in np.flatnonzero(~self.facts.reclaimable & ~self.facts.above[queue]).tolist():
-            rows = self._claim(queue, other, state, asked)
+            rows = self._limit_claim(claim, other)
             if rows and self._fits_claims(rows, least):
                 for r in {r for _, r, _ in rows}:
                     held, due = int(state.used[other, r]), int(self.facts.due[other, r])
@@ -371,21 +377,27 @@ class EvictionCompiler:
         smallest: I64 = request.min(axis=0) * (1 if grows else max(shape.need, 1))
         return smallest
 
-    def _claim(
-        self, queue: int, lender: int, state: EvictionState, asked: I64
+    def _find_claim(
+        self, queue: int, state: EvictionState, asked: I64
     ) -> list[tuple[int, int, int]]:
-        """What the claimer and those above it may gain, up to where the two queues meet.
+        """Return what a queue and its ancestors may gain of what they are due.
 
         (queue, resource, amount); empty where nothing that is asked for is due.
         """
         assert self.facts.due is not None  # noqa: S101  the caller has looked
-        apart = self.facts.above[queue] & ~self.facts.above[lender]
         return [
-            (a, r, int(self.facts.due[a, r]) - self.facts.sum_used(a, r, state))
-            for a in np.flatnonzero(apart).tolist()
+            (a, r, int(self.facts.due[a, r]) - self.facts.sum_held(a, r, state.used))
+            for a in np.flatnonzero(self.facts.above[queue]).tolist()
             for r in asked.tolist()
             if self.facts.due[a, r] > 0
         ]
+
+    def _limit_claim(
+        self, claim: list[tuple[int, int, int]], lender: int
+    ) -> list[tuple[int, int, int]]:
+        """Return the part of a claim that counts against a lender: up to a common ancestor."""
+        above = self.facts.above[lender]
+        return [each for each in claim if not above[each[0]]]
 
     @staticmethod
     def _fits_claims(rows: Sequence[tuple[int, int, int]], least: I64) -> bool:

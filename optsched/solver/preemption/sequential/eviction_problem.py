@@ -29,6 +29,9 @@ class EvictionState:
         (N, R) future idle of nodes.
     used
         (Q, R) what each queue's own gangs hold, nominations included.
+    firm
+        (Q, R) the part of `used` that is certain: what runs on, and what gangs get for which tasks
+        are evicted. All other tasks are placed again afterwards, perhaps fewer of them.
     evicted
         (V,) tasks that are evicted.
     spent
@@ -44,6 +47,7 @@ class EvictionState:
 
     room: I64
     used: I64
+    firm: I64
     evicted: Bool
     spent: I64
     came: list[tuple[I64, I64, I64]] = field(default_factory=list)
@@ -150,8 +154,8 @@ class Limit:
     ----------
     resource
         -1 where what the gang takes does not count.
-    is_claim
-        Whether it binds only where something is reclaimed.
+    claimed
+        Groups of which one has to be reclaimed before it binds; None where it always does.
 
     """
 
@@ -159,7 +163,7 @@ class Limit:
     weights: I64
     most: int
     resource: int = -1
-    is_claim: bool = False
+    claimed: I64 | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -244,13 +244,12 @@ class _Heuristic:
 
     def _keeps_limits(self) -> bool:
         """Whether the gang's gain stays below ceilings, and within what is due where it claims."""
-        groups = self._eviction.groups
-        reclaims = bool(self._evicted[groups.reclaimed].any())
         return all(
             int(limit.weights @ self._evicted[limit.groups]) + int(self._gain[limit.resource])
             <= limit.most
             for limit in self._eviction.constraints.limits
-            if limit.resource >= 0 and (reclaims or not limit.is_claim)
+            if limit.resource >= 0
+            and (limit.claimed is None or bool(self._evicted[limit.claimed].any()))
         )
 
 

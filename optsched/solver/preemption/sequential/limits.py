@@ -37,12 +37,12 @@ class Limits:
         lines = np.flatnonzero(self._facts.above[queue]).tolist()
         requested: Bool = np.logical_or.reduce(self._facts.request_of(gang))
         found = [
-            (a, r, int(ceiling[a, r]) - self._facts.sum_used(a, r, state))
+            (a, r, int(ceiling[a, r]) - self._facts.sum_held(a, r, state.used))
             for a in (lines if self._binds(Capability.name) else ())
             for r in np.flatnonzero(ceiling[a] < UNLIMITED).tolist()
         ]
         found += [
-            (a, r, most - self._facts.sum_used(a, r, state))
+            (a, r, most - self._facts.sum_held(a, r, state.used))
             for (a, r), most in sorted(state.entitled.items())
             if self._facts.above[queue][a]
         ]
@@ -50,7 +50,7 @@ class Limits:
         if shares is not None and shares.binds and self._facts.due is not None:
             due = self._facts.due[queue]
             found += [
-                (queue, r, int(due[r]) - self._facts.sum_used(queue, r, state))
+                (queue, r, int(due[r]) - self._facts.sum_held(queue, r, state.used))
                 for r in np.flatnonzero(due > 0).tolist()
             ]
         return [(a, r, most) for a, r, most in found if requested[r]]
@@ -63,12 +63,17 @@ class Limits:
     def gain_limits(
         self, groups: Groups, rows: Sequence[tuple[int, int, int]], *, is_claim: bool = False
     ) -> list[Limit]:
-        """What queues and those below may hold once the gang has come, as rows over groups."""
+        """What queues and those below may hold once the gang has come, as rows over groups.
+
+        A claim binds where something is reclaimed from outside its queue.
+        """
         subtree = self._problem.queues.subtree
         found = []
         for a, r, most in rows:
-            below = np.flatnonzero(subtree[a][groups.queue])
-            found.append(Limit(below, -groups.request[below, r], most, r, is_claim))
+            is_below = subtree[a][groups.queue]
+            below = np.flatnonzero(is_below)
+            claimed = np.flatnonzero(groups.reclaimed & ~is_below) if is_claim else None
+            found.append(Limit(below, -groups.request[below, r], most, r, claimed))
         return found
 
     def floors(self, gang: int, groups: Groups, state: EvictionState) -> list[Limit]:
@@ -81,7 +86,7 @@ class Limits:
         for a in np.flatnonzero(apart).tolist():
             below = np.flatnonzero(queues.subtree[a][groups.queue])
             for r in np.flatnonzero(queues.guarantee[a]).tolist():
-                most = self._facts.sum_used(a, r, state) - int(queues.guarantee[a, r])
+                most = self._facts.sum_held(a, r, state.firm) - int(queues.guarantee[a, r])
                 found.append(Limit(below, groups.request[below, r], max(most, 0)))
         return found
 
@@ -138,7 +143,7 @@ class Limits:
         keeps = self._facts.kept[queue]
         below = np.flatnonzero(self._problem.queues.subtree[queue][groups.queue])
         options = tuple(
-            (r, size, below, self._facts.sum_used(queue, r, state) - int(keeps[r]) - 1 + size)
+            (r, size, below, self._facts.sum_held(queue, r, state.firm) - int(keeps[r]) - 1 + size)
             for r in named.tolist()
             for size in np.unique(groups.request[kept, r]).tolist()
             if size > 0

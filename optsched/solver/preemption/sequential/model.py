@@ -157,8 +157,9 @@ def _use_rows(
     of pods near the gang may need an eviction elsewhere: then nothing is demanded.
     """
     groups, (evict, whole), (node, place) = eviction.groups, leaving, places
-    claimed = [limit.groups for limit in eviction.constraints.limits if limit.is_claim]
-    counted = np.unique(np.concatenate([*claimed, np.zeros(0, np.int64)]))
+    limits = eviction.constraints.limits
+    within_claims = [limit.groups for limit in limits if limit.claimed is not None]
+    counted = np.unique(np.concatenate([*within_claims, np.zeros(0, np.int64)]))
     own = counted[~groups.reclaimed[counted]]
     if not len(own) or eviction.constraints.blocked or eviction.constraints.others is not None:
         return
@@ -244,14 +245,10 @@ def _sub_group_rows(model: LinearModel, gang: Whole, evict: list[I64], whole: in
 def _limit_rows(
     model: LinearModel, eviction: EvictionProblem, start: int, evict: I64, places: tuple[I64, I64]
 ) -> None:
-    """Σ weight·evicted + Σ request·x ≤ most, once the gang starts, or once it reclaims anything."""
+    """Σ weight·evicted + Σ request·x ≤ most, once the gang starts, or once it claims anything."""
     entry, place = places
     groups = eviction.groups
-    reclaimed = np.flatnonzero(groups.reclaimed)
-    (reclaims,) = model.add_variables(0, 1)
-    total = int(groups.count[reclaimed].sum())
-    ones = np.ones(len(reclaimed), np.int64)
-    model.add_rows(0, np.append(evict[reclaimed], reclaims), np.append(ones, -total), upper=0)
+    switches: dict[bytes, int] = {}
     for limit in eviction.constraints.limits:
         variables, factors = evict[limit.groups], limit.weights
         largest = int(np.maximum(limit.weights, 0) @ groups.count[limit.groups])
@@ -261,13 +258,26 @@ def _limit_rows(
             largest += int(eviction.request[:, limit.resource] @ eviction.most)
         slack = max(largest - limit.most, 0)
         # Where nothing has to hold yet, the switch lets everything pass.
-        switch = int(reclaims) if limit.is_claim else start
-        if limit.is_claim or limit.most < 0:
+        switch = start
+        if limit.claimed is not None:
+            key = limit.claimed.tobytes()
+            if key not in switches:
+                switches[key] = _claim_switch(model, groups, evict, limit.claimed)
+            switch = switches[key]
+        if limit.claimed is not None or limit.most < 0:
             variables, factors = np.append(variables, switch), np.append(factors, slack)
             most = limit.most + slack
         else:
             most = limit.most
         model.add_rows(0, variables, factors, upper=most)
+
+
+def _claim_switch(model: LinearModel, groups: Groups, evict: I64, claimed: I64) -> int:
+    """A variable that is 1 where any of some groups is evicted."""
+    (switch,) = model.add_variables(0, 1)
+    factors = np.append(np.ones(len(claimed), np.int64), -int(groups.count[claimed].sum()))
+    model.add_rows(0, np.append(evict[claimed], switch), factors, upper=0)
+    return int(switch)
 
 
 def _reserve_rows(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.plugins.eviction.guaranteed_reclaim import Floors
+from optsched.plugins.eviction.entitled import Floors
 from optsched.plugins.eviction.victims import covers
 from optsched.plugins.shares.tolerances import kept_amounts, returns_first
 from optsched.problem.running import running_tasks
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
     from optsched.problem.running import Running
-    from optsched.solver.preemption.sequential.eviction_problem import EvictionState
 
 _MS = 1000
 
@@ -92,10 +91,10 @@ class SessionFacts:
         request: I64 = self.problem.classes.request[self.classes_of(gang)]
         return request
 
-    def sum_used(self, queue: int, resource: int, state: EvictionState) -> int:
-        """What a queue and those below it hold of a resource."""
+    def sum_held(self, queue: int, resource: int, held: I64) -> int:
+        """Return what a queue and those below it hold of a resource when queues hold (Q, R)."""
         below = self.problem.queues.subtree[queue]
-        return int(state.used[below, resource].sum())
+        return int(held[below, resource].sum())
 
 
 def sizes(problem: Problem) -> I64:

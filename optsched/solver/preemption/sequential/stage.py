@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 
 from optsched.cluster.decisions import Allocate, Evict, LevelResult, LevelStatus, Nominate, Sense
-from optsched.cluster.eviction import with_terminating
+from optsched.cluster.relocation import with_terminating
 from optsched.cluster.snapshot import Entitlement
 from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM
 from optsched.plugins.eviction.victims import ended_gangs
@@ -154,9 +154,7 @@ def find_victims(
     waiting = (outcome.num_pending > 0) & (problem.shape_of >= 0)
     waiting[problem.gang_of[decisions.nominated >= 0]] = False
     waiting[list(means.excluded_gangs)] = False
-    for excluded in (rule.excludes(problem) for rule in rules.hard):
-        if excluded is not None:
-            waiting &= ~excluded
+    waiting &= ~rules.find_excluded_gangs(problem)
     gangs = np.flatnonzero(waiting)
     order = gangs[np.lexsort((gangs, problem.created_ms[gangs], tiers.of[gangs]))]
     nobody_runs = not len(running_tasks(problem)) and not has_custom_rules(rules)
@@ -201,6 +199,7 @@ class _Stage:
         self._state = EvictionState(
             room=problem.allocatable - problem.used + problem.releasing,
             used=problem.queues.allocated.copy(),
+            firm=problem.queues.allocated.copy(),
             evicted=np.zeros(len(compiler.running), np.bool_),
             spent=np.zeros(len(problem.snapshot.budgets), np.int64),
         )
@@ -526,7 +525,8 @@ class _Stage:
         state.preemptors.add(gang)
         state.spent += self._compiler.facts.covered(chosen)
         np.add.at(state.room, running.node_of[chosen], running.request[chosen])
-        np.subtract.at(state.used, running.queue_of[chosen], running.request[chosen])
+        for held in (state.used, state.firm):
+            np.subtract.at(held, running.queue_of[chosen], running.request[chosen])
         own = running.queue_of[chosen] == problem.queue_of[gang]
         state.entitled |= self._compiler.entitled(gang, running.queue_of[chosen[~own]])
         for v, is_own in zip(chosen.tolist(), own.tolist(), strict=True):
@@ -540,7 +540,8 @@ class _Stage:
         state.came.append(came)
         taken = came[2][:, None] * request
         np.subtract.at(state.room, came[1], taken)
-        state.used[self._problem.queue_of[gang]] += taken.sum(axis=0)
+        for held in (state.used, state.firm):
+            held[self._problem.queue_of[gang]] += taken.sum(axis=0)
         self._served.add(gang)
 
     def _results(self) -> tuple[LevelResult, ...]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from optsched.formats.codec.disruption_budgets import parse_budget
+from optsched.formats.codec.pod_limits import parse_budget
 from optsched.formats.codec.pods.reader import PodDecoder
 from tests.formats.objects import pod
 

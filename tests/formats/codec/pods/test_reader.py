@@ -8,19 +8,26 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from optsched.cluster.reasons import ReasonCode
-from optsched.cluster.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
+from optsched.cluster.selectors import (
+    LabelSelector,
+    NodeSelector,
+    NodeTerm,
+    Operator,
+    Requirement,
+    TaintEffect,
+    Toleration,
+)
 from optsched.cluster.task import (
     DeviceRequest,
     HostPort,
     PodTerm,
     QueueGate,
     SpreadTerm,
-    TaintEffect,
     Task,
     TaskShape,
     TaskStatus,
-    Toleration,
 )
+from optsched.formats.codec.pod_limits import Priorities
 from optsched.formats.codec.pods.reader import (
     BarePodRules,
     DecodeOptions,
@@ -28,7 +35,6 @@ from optsched.formats.codec.pods.reader import (
     has_left_cluster,
     scheduler_of,
 )
-from optsched.formats.codec.priority_classes import Priorities
 from tests.formats.objects import pod
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

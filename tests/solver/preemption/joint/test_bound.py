@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 
 from optsched.cluster.decisions import Sense
+from optsched.cluster.snapshot import Gang, GangPhase, Node, Queue, Snapshot
+from optsched.cluster.task import Task, TaskShape, TaskStatus
+from optsched.plugins.outcome import Outcome
 from optsched.policy.load import load_policy
+from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.cpsat.process import InProcess
+from optsched.solver.preemption.joint import model as joint_model
+from optsched.solver.preemption.joint.bound import bound_with_evictions
+from tests.support.engines import Bench
 from tests.support.evictions import bounds_of, every_plan, full_cluster, levels_of
 
 if TYPE_CHECKING:
@@ -25,6 +33,51 @@ VICTIMS = "victims"
 @pytest.mark.parametrize("seed", [2, 3, 9, 11])
 def test_no_plan_beats_the_bounds(model: str, seed: int) -> None:
     check_bounds(model, seed)
+
+
+@pytest.mark.parametrize("sets", [1, 2])
+@pytest.mark.parametrize("seed", [2, 3, 9, 11])
+def test_no_plan_beats_the_bounds_of_merged_nodes(
+    seed: int, sets: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merge_nodes(monkeypatch, sets)
+    check_bounds("volcano-default", seed)
+
+
+def merge_nodes(monkeypatch: pytest.MonkeyPatch, sets: int) -> None:
+    """Have nodes merged into so many sets, however small the problem is."""
+    monkeypatch.setattr(joint_model, "MOST_SINGLE", 0)
+    monkeypatch.setattr(joint_model, "MOST_MERGED", 0)
+    monkeypatch.setattr(joint_model, "MERGED_SETS", sets)
+
+
+def test_merged_nodes_are_counted_in_multiples_of_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Four nodes with 3 CPUs: no plan has more than four pods of 2, which is less than 12 / 2."""
+    offered = (("cpu", 3000), ("pods", 10))
+    nodes = tuple(Node(f"n{i}", offered) for i in range(4))
+    two = TaskShape((("cpu", 2000),))
+    keys = [f"ml/g{i}" for i in range(6)]
+    tasks = {key: (Task(f"{key}-0", two, TaskStatus.PENDING, gang=key),) for key in keys}
+    phase = GangPhase.INQUEUE
+    gangs = tuple(Gang(key, min_member=1, tasks=tasks[key], phase=phase) for key in keys)
+    snapshot = Snapshot(0, nodes, gangs, (Queue("default"), Queue("root")))
+    merge_nodes(monkeypatch, 1)
+    rules = load_policy("volcano-default", Path.read_text).rules
+    bench = Bench.of(snapshot, rules, ("admission",))
+    values = [level.value(Outcome(bench.problem, bench.greedy())) for level in bench.levels]
+    bounds = bound_with_evictions(
+        bench.problem,
+        bench.rules,
+        (bench.tiers, bench.levels),
+        values,
+        frozenset(),
+        (InProcess(), Limits(None, num_workers=1), lambda: None),
+    )
+    assert bounds is not None
+    assert list(bounds.levels) == values
+    assert values[0] < bench.levels[0].ideal(bench.problem)
 
 
 def check_bounds(model: str, seed: int) -> tuple[int, int]:

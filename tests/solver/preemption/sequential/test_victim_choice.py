@@ -21,7 +21,7 @@ from optsched.cluster.dra_devices import (
     PooledDevice,
 )
 from optsched.cluster.gpu_shares import Geometry, GpuShareRequest, Instance, SharedGpu
-from optsched.cluster.numa import Alignment, Numa, NumaCell, NumaHold, NumaNeed, NumaPart
+from optsched.cluster.node_parts import Alignment, Numa, NumaCell, NumaHold, NumaNeed, NumaPart
 from optsched.cluster.selectors import LabelSelector, Operator, Requirement
 from optsched.cluster.snapshot import Claim, GangPhase, NodeGroups, Queue, Snapshot
 from optsched.cluster.task import DeviceRequest, HostPort, PodTerm, SpreadTerm, TaskShape
@@ -31,12 +31,12 @@ from optsched.plugins.devices.deviceshare import DeviceShare
 from optsched.plugins.devices.gpu_shares import packs
 from optsched.plugins.devices.numa_aware import NumaAware, NumaPolicies
 from optsched.plugins.devices.numa_cells import Free, assign, layout_of, options
-from optsched.plugins.eviction.conformance import Conformance
 from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM, Entitled
+from optsched.plugins.eviction.victims import Conformance
 from optsched.plugins.gangs.gang import Gang as GangRule
-from optsched.plugins.nodes.host_ports import HostPorts
+from optsched.plugins.nodes.node_filters import HostPorts
 from optsched.plugins.nodes.nodegroup import GROUP, NodeGroup
-from optsched.plugins.ordering.priority import Priority
+from optsched.plugins.ordering.gang_order import Priority
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.shares.capability import Capability
 from optsched.plugins.shares.capacity import Capacity

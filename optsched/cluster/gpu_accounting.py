@@ -1,0 +1,166 @@
+"""What tasks request and hold of GPUs, in thousandths, and which GPUs of a node they get."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from optsched.cluster.amounts import amount_of
+from optsched.units import GPU, is_gpu
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from optsched.cluster.amounts import Amounts
+    from optsched.cluster.gpu_shares import GpuShare, GpuShareRequest
+    from optsched.cluster.snapshot import Node
+    from optsched.cluster.task import TaskShape
+
+WHOLE: Final = 1000
+"""Thousandths of a GPU."""
+
+
+def num_gpus(given: Amounts) -> int:
+    """Return the number of GPUs in an amount of device plugin resources (nvidia.com/gpu)."""
+    return sum(amount for resource, amount in given if is_gpu(resource))
+
+
+def share_milli(shape: TaskShape) -> int:
+    """Return the thousandths of one GPU that a task requests; 0 without a GPU share."""
+    return shape.device.milli if shape.device is not None and shape.device.is_share else 0
+
+
+def gpu_milli(shape: TaskShape) -> int:
+    """Return the thousandths of GPUs that a task requests."""
+    return num_gpus(shape.request) * WHOLE + share_milli(shape)
+
+
+def gpus_of(node: Node) -> int:
+    """Return the number of a node's GPUs, including those shared as vGPUs."""
+    return max(num_gpus(node.allocatable), sum(not card.npu for card in node.shared_gpus))
+
+
+def milli_on(shape: TaskShape, node: Node | None) -> int:
+    """Return the thousandths of GPUs that a task occupies on a node.
+
+    Whole GPUs, a part of one, or vGPUs. Slices of MIG that are resources of their own and devices
+    of claims are not counted.
+    """
+    return gpu_milli(shape) + vgpu_milli(shape, node)
+
+
+def vgpu_milli(shape: TaskShape, node: Node | None) -> int:
+    """Return the GPU thousandths of a task's vGPUs: the larger of core and memory fractions."""
+    if not shape.shared_gpus:
+        return 0
+    whole = max((card.memory for card in node.shared_gpus), default=0) if node is not None else 0
+    return sum(_vgpu_milli(asked, whole) for asked in shape.shared_gpus if not asked.npu)
+
+
+def _vgpu_milli(asked: GpuShareRequest, whole: int) -> int:
+    memory = asked.memory * WHOLE // whole if whole else 0
+    return asked.number * min(max(10 * asked.cores, 10 * asked.percent, memory), WHOLE)
+
+
+class GpuBook:
+    """The free thousandths of each GPU of a node.
+
+    Rules count devices and find out whether parts fit; which ones they are, a device plugin
+    decides. Here a part goes to the fullest device that has room, a whole GPU to the lowest one.
+
+    is_plain: whether all of them are those that rules deal parts of.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._cards = {card.key: i for i, card in enumerate(node.shared_gpus)}
+        self.free = [WHOLE] * num_gpus(node.allocatable)
+        self.is_plain = amount_of(node.allocatable, GPU) == len(self.free)
+
+    def allocate(self, shape: TaskShape, shared_gpus: Sequence[GpuShare] = ()) -> tuple[int, ...]:
+        """Allocate GPUs to a task; fewer than requested if that would need moves of GPU shares."""
+        if shared_gpus:
+            return tuple(sorted({self._cards[c.key] for c in shared_gpus if c.key in self._cards}))
+        number = num_gpus(shape.request)
+        if number:
+            dealt = [i for i, free in enumerate(self.free) if free == WHOLE][:number]
+            for i in dealt:
+                self.free[i] = 0
+            return tuple(dealt)
+        part = gpu_milli(shape)
+        fitting = [(free, i) for i, free in enumerate(self.free) if part and free >= part]
+        if not fitting:
+            return ()
+        _, best = min(fitting)
+        self.free[best] -= part
+        return (best,)
+
+    def allocate_jointly(self, shapes: Sequence[TaskShape]) -> list[tuple[int, ...]]:
+        """Return GPUs for several tasks: sequentially, else by any joint allocation that fits."""
+        before = list(self.free)
+        found = [self.allocate(shape) for shape in shapes]
+        self.free[:] = before
+        if all(map(_is_served, shapes, found)):
+            return found
+        order = sorted(range(len(shapes)), key=lambda i: -_gpu_milli_each(shapes[i]))
+        some = _together([shapes[i] for i in order], before)
+        if some is None:
+            return found
+        at = dict(zip(order, some, strict=True))
+        return [at[i] for i in range(len(shapes))]
+
+    def occupy(
+        self, shape: TaskShape, gpus: Sequence[int], shared_gpus: Sequence[GpuShare]
+    ) -> None:
+        """Mark GPUs as allocated to a task."""
+        self._add_free(shape, gpus, shared_gpus, -1)
+
+    def release(
+        self, shape: TaskShape, gpus: Sequence[int], shared_gpus: Sequence[GpuShare]
+    ) -> None:
+        """Release the GPUs of a task."""
+        self._add_free(shape, gpus, shared_gpus, 1)
+
+    def _add_free(
+        self, shape: TaskShape, gpus: Sequence[int], shared_gpus: Sequence[GpuShare], sign: int
+    ) -> None:
+        if shared_gpus:
+            return
+        each = WHOLE if num_gpus(shape.request) else gpu_milli(shape)
+        for i in gpus:
+            self.free[i] += sign * each
+
+
+def _gpu_milli_each(shape: TaskShape) -> int:
+    """Return the thousandths that a task occupies on each of its GPUs."""
+    return WHOLE if num_gpus(shape.request) else gpu_milli(shape)
+
+
+def _is_served(shape: TaskShape, gpus: Sequence[int]) -> bool:
+    return len(gpus) == (num_gpus(shape.request) or bool(gpu_milli(shape)))
+
+
+def _together(shapes: Sequence[TaskShape], free: Sequence[int]) -> list[tuple[int, ...]] | None:
+    """Return GPUs for each task, whole GPUs first; None if they do not all fit."""
+    if not shapes:
+        return []
+    shape, *rest = shapes
+    each, number = _gpu_milli_each(shape), num_gpus(shape.request) or 1
+    fitting = sorted((room, i) for i, room in enumerate(free) if room >= each)
+    if len(fitting) < number:
+        return None
+    # GPUs of which as much is free are alike; whole ones are taken where nothing has been taken.
+    for way in _gpu_subsets(fitting, number):
+        left = list(free)
+        for _, i in way:
+            left[i] -= each
+        found = _together(rest, left)
+        if found is not None:
+            return [tuple(sorted(i for _, i in way)), *found]
+    return None
+
+
+def _gpu_subsets(
+    fitting: Sequence[tuple[int, int]], number: int
+) -> list[Sequence[tuple[int, int]]]:
+    if number > 1 or fitting[0][0] == fitting[-1][0]:
+        return [fitting[:number]]
+    return [[f] for k, f in enumerate(fitting) if not k or fitting[k - 1][0] != f[0]]

@@ -1,0 +1,131 @@
+"""Snapshots of a cluster that changes bit by bit: parts that did not change are the same objects.
+
+The live cache, the reader of files and the simulator build their snapshots here.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from optsched.cluster.snapshot import Gang, Node, Snapshot
+    from optsched.cluster.task import Task
+
+V = TypeVar("V")
+
+_NO_TASKS: Final[Mapping[str, Task]] = {}
+
+
+class SortedMap(Generic[V]):
+    """Values by name, in the order of the names; an equal value does not replace the old object."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, V] = {}
+        self._names: list[str] = []
+        self._values: tuple[V, ...] | None = ()
+
+    def lookup(self, name: str) -> V | None:
+        """Return the value of a name; None if there is none."""
+        return self._by_name.get(name)
+
+    def store(self, name: str, value: V) -> None:
+        """Store a value under its name."""
+        known = self._by_name.get(name)
+        if known is None:
+            insort(self._names, name)
+        elif known == value:
+            return
+        self._by_name[name] = value
+        self._values = None
+
+    def remove(self, name: str) -> None:
+        """Remove a name, if it is there."""
+        if self._by_name.pop(name, None) is None:
+            return
+        del self._names[bisect_left(self._names, name)]
+        self._values = None
+
+    @property
+    def values(self) -> tuple[V, ...]:
+        """All values; the very same tuple until one changes."""
+        if self._values is None:
+            self._values = tuple(map(self._by_name.__getitem__, self._names))
+        return self._values
+
+
+class SnapshotBuilder:
+    """Nodes, the tasks that hold resources on them, and gangs; `build` returns them as a snapshot.
+
+    Tasks may come before their node.
+
+    Attributes
+    ----------
+    gangs
+        By key.
+
+    """
+
+    def __init__(self) -> None:
+        self.gangs: SortedMap[Gang] = SortedMap()
+        self._bare_nodes: dict[str, Node] = {}
+        self._residents: dict[str, dict[str, Task]] = {}
+        self._changed_nodes: set[str] = set()
+        self._nodes: SortedMap[Node] = SortedMap()
+
+    def find_node(self, name: str) -> Node | None:
+        """Return a node, whatever its residents; None where there is none."""
+        return self._bare_nodes.get(name)
+
+    def store_node(self, node: Node) -> None:
+        """Store a node; its residents are those that have been added here."""
+        self._bare_nodes[node.name] = node
+        self._changed_nodes.add(node.name)
+
+    def remove_node(self, name: str) -> None:
+        """Remove a node, if it is there; its residents wait for its return."""
+        self._bare_nodes.pop(name, None)
+        self._changed_nodes.add(name)
+
+    def add_resident(self, task: Task, node: str) -> None:
+        """Add a task to a node, or replace its former state there."""
+        residents = self._residents.get(node)
+        if residents is None:
+            residents = self._residents[node] = {}
+        residents[task.key] = task
+        self._changed_nodes.add(node)
+
+    def remove_resident(self, key: str, node: str) -> Task:
+        """Remove a task from a node; returns the task."""
+        residents = self._residents[node]
+        task = residents.pop(key)
+        if not residents:
+            del self._residents[node]
+        self._changed_nodes.add(node)
+        return task
+
+    def residents(self, node: str) -> Mapping[str, Task]:
+        """Return the tasks on a node by key."""
+        return self._residents.get(node, _NO_TASKS)
+
+    def tasks_without_node(self) -> list[Task]:
+        """Return the tasks on nodes that do not exist, in the order of their keys."""
+        unknown = sorted(self._residents.keys() - self._bare_nodes.keys())
+        tasks = (task for name in unknown for task in self._residents[name].values())
+        return sorted(tasks, key=lambda task: task.key)
+
+    def build(self, taken_ms: int, others: Snapshot) -> Snapshot:
+        """Return the nodes and gangs at an instant; all other parts are those of `others`."""
+        for name in self._changed_nodes:
+            node = self._bare_nodes.get(name)
+            if node is None:
+                self._nodes.remove(name)
+                continue
+            held = self.residents(name)
+            residents = tuple(map(held.__getitem__, sorted(held)))
+            self._nodes.store(name, replace(node, residents=residents))
+        self._changed_nodes.clear()
+        return replace(others, taken_ms=taken_ms, nodes=self._nodes.values, gangs=self.gangs.values)

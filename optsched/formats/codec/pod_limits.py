@@ -1,0 +1,95 @@
+"""PriorityClasses, ResourceQuotas and PodDisruptionBudgets: what a cluster allows to pods."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from optsched.api.fields import Fields
+from optsched.api.meta import parse_meta
+from optsched.cluster.amounts import amounts
+from optsched.cluster.snapshot import Budget, Quota
+from optsched.formats.codec.core_schemas import BUDGET, QUOTA
+from optsched.formats.codec.selectors import label_selector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from optsched.api.priorityclass import PriorityClass
+    from optsched.units import FieldError
+
+SYSTEM: Final[Mapping[str, int]] = {
+    "system-cluster-critical": 2_000_000_000,
+    "system-node-critical": 2_000_001_000,
+}
+"""Classes that every cluster has (k8s.io/kubernetes, pkg/apis/scheduling)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Priorities:
+    """What the names of priority classes stand for.
+
+    Attributes
+    ----------
+    values
+        By name.
+    default
+        Where no class is named: the value of the global default class, else 0.
+
+    """
+
+    values: Mapping[str, int] = field(default_factory=lambda: SYSTEM)
+    default: int = 0
+
+    def value_of(self, name: str) -> int | None:
+        """The value of a class, of the default for an empty name; None for a missing class."""
+        return self.values.get(name) if name else self.default
+
+
+def priorities(classes: Iterable[PriorityClass]) -> Priorities:
+    """The table of some classes.
+
+    Of several global defaults the smallest counts (upstream: `getDefaultPriorityClass`).
+    """
+    known = list(classes)
+    defaults = [each.value for each in known if each.global_default]
+    return Priorities(
+        values={**SYSTEM, **{each.name: each.value for each in known}},
+        default=min(defaults, default=0),
+    )
+
+
+def parse_quota(obj: object) -> tuple[Quota | None, tuple[FieldError, ...]]:
+    """The quota, and every field that has no reading; None without a name or with scopes.
+
+    Scopes pick pods by fields that do not exist before the pods do, so that nothing can be said
+    about them beforehand. Limits are those that the API server has taken over already.
+    """
+    errors: list[FieldError] = []
+    meta = parse_meta(obj, errors)
+    if meta is None:
+        return None, tuple(errors)
+    whole = Fields(obj, QUOTA, "", errors)
+    spec, status = whole.record("spec"), whole.record("status")
+    wanted, hard, used = spec.amounts("hard"), status.amounts("hard"), status.amounts("used")
+    if spec.raw("scopes") or spec.raw("scopeSelector"):
+        return None, tuple(errors)
+    return Quota(meta.key, amounts(hard or wanted), amounts(used)), tuple(errors)
+
+
+# --- disruption budgets ---------------------------------------------------------------------------
+
+
+def parse_budget(obj: object) -> tuple[Budget | None, tuple[FieldError, ...]]:
+    """The budget, and every field that cannot be read; None only for an object without a name.
+
+    A budget without a status allows no disruption, as in the eviction API.
+    """
+    errors: list[FieldError] = []
+    meta = parse_meta(obj, errors)
+    if meta is None:
+        return None, tuple(errors)
+    whole = Fields(obj, BUDGET, "", errors)
+    selector = label_selector(whole.record("spec").optional_record("selector"))
+    allowed = whole.record("status").integer("disruptionsAllowed")
+    return Budget(meta.key, selector, allowed), tuple(errors)

@@ -1,0 +1,519 @@
+"""The pods of a cluster as tasks, indexed by gang and by node.
+
+A user with the role `edit` may change annotations of pods where no webhook guards them. The devices
+of a pod are therefore fixed when it is bound: by the binder of this process, or as the pod is first
+seen on its node. A pod that is created with a node was bound by no scheduler and holds no device;
+neither does a pod of a scheduler that is not known to allocate devices.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from optsched.api import kinds, wellknown
+from optsched.api.fields import MAX_INT32
+from optsched.cluster.reasons import Flaw, FlawCode
+from optsched.cluster.task import QueueGate, Task, TaskStatus
+from optsched.formats.codec.gpu_shares import NOT_BOUND as CARDS_NOT_BOUND
+from optsched.formats.codec.numatopologies import NOT_BOUND as CELLS_NOT_BOUND
+from optsched.formats.codec.pod_groups import AT_THEIR_END
+from optsched.formats.codec.pods.reader import (
+    IMPLICIT_PREFIX,
+    PodDecoder,
+    claims_of,
+    has_left_cluster,
+    scheduler_of,
+)
+from optsched.formats.codec.snapshot_annotations import without_annotations
+from optsched.formats.snapshots.object_stores import store_or_drop
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from optsched.api.kinds import Kind
+    from optsched.cluster.dra_devices import DeviceClaim
+    from optsched.cluster.gpu_shares import GpuShare
+    from optsched.cluster.node_parts import NumaPart
+    from optsched.cluster.snapshot_builder import SnapshotBuilder
+    from optsched.formats.codec.pod_limits import Priorities
+    from optsched.formats.codec.pods.reader import DecodeOptions
+    from optsched.formats.snapshots.object_stores import Problems, Raw
+
+_NONE: Final[Mapping[str, Task]] = {}
+_NOTHING: Final[Mapping[str, Any]] = {}
+_CAME_WITH_NODE: Final = "it came with its node, so that no scheduler has bound it"
+_NOT_BOUND: Final = (CARDS_NOT_BOUND, CELLS_NOT_BOUND)
+_NO_DEVICE: Final = "no device"
+_SHOWN: Final = 200
+_QUEUES: Final = (wellknown.QUEUE_NAME, wellknown.ADMITTED_QUEUE)
+
+
+@dataclass(frozen=True, slots=True)
+class BoundDevices:
+    """The devices of one pod on its node.
+
+    distrust: why its annotations do not count; empty if a scheduler may have bound it.
+    """
+
+    uid: str
+    node: str
+    shared_gpus: tuple[GpuShare, ...] = ()
+    numa: tuple[NumaPart, ...] = ()
+    distrust: str = ""
+
+    def agrees_with(self, task: Task) -> bool:
+        """Whether the annotations of a task name the same devices, in any order."""
+        return _count_gpus(self.shared_gpus) == _count_gpus(task.shared_gpus) and _count_numa(
+            self.numa
+        ) == _count_numa(task.numa)
+
+
+class BoundDeviceStore:
+    """The devices of pods by key; no I/O."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, BoundDevices] = {}
+
+    def record_bind(self, key: str, holding: BoundDevices) -> None:
+        """Record the devices with which a pod is being bound."""
+        self._records[key] = holding
+
+    def forget(self, key: str) -> None:
+        """Forget a pod, or a bind that has failed."""
+        self._records.pop(key, None)
+
+    def is_distrusted(self, key: str) -> bool:
+        """Whether no scheduler that is known to allocate devices has bound a pod."""
+        held = self._records.get(key)
+        return held is not None and bool(held.distrust)
+
+    def reconcile(self, task: Task, distrust: str = "") -> tuple[Task, str]:
+        """Return the task with its devices, and a message about annotations that do not count.
+
+        Parameters
+        ----------
+        task
+            With the devices that its annotations name.
+        distrust
+            Why the annotations do not count; empty if a binder may have written them.
+
+        """
+        if not task.node:
+            return task, ""
+        held = self._records.get(task.key)
+        if held is None or held.uid != task.uid or held.node != task.node:
+            held = BoundDevices(task.uid, task.node, task.shared_gpus, task.numa)
+            if distrust:
+                held = BoundDevices(task.uid, task.node, distrust=distrust)
+            self._records[task.key] = held
+        if (held.shared_gpus, held.numa) == (task.shared_gpus, task.numa) or held.agrees_with(task):
+            return task, ""
+        claimed = f"annotations say that the pod holds {_describe(task.shared_gpus, task.numa)}"
+        counts = f"it was bound with {_describe(held.shared_gpus, held.numa)}, which counts"
+        message = f"{claimed}, but {held.distrust or counts}"
+        return replace(task, shared_gpus=held.shared_gpus, numa=held.numa), message
+
+
+def _count_gpus(uses: tuple[GpuShare, ...]) -> Counter[tuple[str, int, int, str, str]]:
+    # Annotations hold only the index of a whole GPU: its memory comes from the pod's request.
+    memory = {use.key: 0 if use.key.isdecimal() else use.memory for use in uses}
+    return Counter((use.key, memory[use.key], use.cores, use.instance, use.npu) for use in uses)
+
+
+def _count_numa(parts: Iterable[NumaPart]) -> Counter[tuple[int, int, int]]:
+    return Counter((part.cell, part.cpus, part.gpus) for part in parts if part.cpus or part.gpus)
+
+
+def _describe(shared_gpus: Iterable[GpuShare], numa: Iterable[NumaPart]) -> str:
+    named = [use.key for use in shared_gpus]
+    named += [f"{p.cpus} CPUs and {p.gpus} GPUs of NUMA node {p.cell}" for p in numa]
+    return ", ".join(sorted(named))[:_SHOWN] or _NO_DEVICE
+
+
+@dataclass(frozen=True, slots=True)
+class AssumedBind:
+    """A pending task is about to be bound to a node, with these GPU shares and NUMA cells."""
+
+    node: str
+    shared_gpus: tuple[GpuShare, ...] = ()
+    numa: tuple[NumaPart, ...] = ()
+
+    def apply_to(self, reported: Task) -> Task:
+        """Return the task as it counts under this assumption."""
+        shape = reported.shape
+        if reported.device_claims:
+            shape = replace(shape, device_claims=(), devices=())
+        bound = replace(reported, shape=shape, status=TaskStatus.BOUND, node=self.node)
+        return replace(bound, shared_gpus=self.shared_gpus, numa=self.numa, gate=QueueGate.NONE)
+
+    def is_unconfirmed(self, reported: Task) -> bool:
+        """Whether the server has neither confirmed nor contradicted the assumption."""
+        return reported.status is TaskStatus.PENDING
+
+
+@dataclass(frozen=True, slots=True)
+class AssumedEviction:
+    """A task that runs, or is about to be bound, is about to be evicted.
+
+    Attributes
+    ----------
+    bound
+        The bind that was not confirmed when the eviction was planned; None for none.
+
+    """
+
+    bound: AssumedBind | None = None
+
+    def apply_to(self, reported: Task) -> Task:
+        """See `AssumedBind`."""
+        if self.bound is not None and self.bound.is_unconfirmed(reported):
+            reported = self.bound.apply_to(reported)
+        return replace(reported, status=TaskStatus.RELEASING)
+
+    def is_unconfirmed(self, reported: Task) -> bool:
+        """See `AssumedBind`."""
+        awaits_bind = self.bound is not None and self.bound.is_unconfirmed(reported)
+        return awaits_bind or reported.status.is_standing
+
+
+@dataclass(frozen=True, slots=True)
+class AssumedNomination:
+    """A pending task is about to be nominated to a node; an empty name takes that back."""
+
+    node: str
+
+    def apply_to(self, reported: Task) -> Task:
+        """See `AssumedBind`."""
+        return replace(reported, nominated_node=self.node)
+
+    def is_unconfirmed(self, reported: Task) -> bool:
+        """See `AssumedBind`."""
+        return reported.status is TaskStatus.PENDING
+
+
+Assumption: TypeAlias = AssumedBind | AssumedEviction | AssumedNomination
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One pod.
+
+    Attributes
+    ----------
+    reported
+        The task as the server has it.
+    task
+        The task as it counts: with the assumption applied, else the very same object.
+    assumed
+        The change that is under way; None for none.
+    annotations
+        Those that its gang reads.
+    spec
+        The fields that its priority is read from.
+    raw
+        The whole pod if its priority depends on priority classes, else None.
+
+    """
+
+    reported: Task
+    task: Task
+    annotations: Mapping[str, str]
+    spec: Mapping[str, Any]
+    raw: Raw | None
+    assumed: Assumption | None = None
+
+    def has_same_gang_inputs(self, other: Pod) -> bool:
+        """Whether the gang would be the same with the other state of the pod."""
+        return (
+            self.task is other.task
+            and self.annotations == other.annotations
+            and self.spec == other.spec
+        )
+
+    def outline(self) -> Raw:
+        """Return the kept fields as a Pod object."""
+        named = {"name": self.reported.name, "namespace": self.reported.namespace}
+        spec = {**self.spec, "nodeName": self.reported.node}
+        return {"metadata": {**named, "annotations": self.annotations}, "spec": spec}
+
+
+class PodStore:
+    """Pods by key, and their tasks by gang and node.
+
+    Attributes
+    ----------
+    touched_gangs
+        Gangs whose tasks have changed; their reader clears them.
+    flaws
+        What objects claim that does not count, by kind and key.
+
+    """
+
+    def __init__(
+        self, options: DecodeOptions, builder: SnapshotBuilder, problems: Problems
+    ) -> None:
+        self.touched_gangs: set[str] = set()
+        self.flaws: dict[tuple[Kind, str], Flaw] = {}
+        self._options = options
+        self._builder = builder
+        self._problems = problems
+        self._decoder = PodDecoder(options)
+        self._pods: dict[str, Pod] = {}
+        self._claiming: dict[str, Raw] = {}
+        self._bound_devices = BoundDeviceStore()
+        self._unsettled: set[str] = set()
+        self._foreign_group_by_pod: dict[str, str] = {}
+        self._foreign_pods: dict[str, set[str]] = {}
+        self._by_gang: dict[str, dict[str, Task]] = {}
+
+    def find_pod(self, key: str) -> Pod | None:
+        """Return a pod; None if the scheduler has no such pod."""
+        return self._pods.get(key)
+
+    def __getitem__(self, key: str) -> Pod:
+        return self._pods[key]
+
+    def gang_tasks(self, key: str) -> Iterable[Task]:
+        """Return the tasks of a gang."""
+        return self._by_gang.get(key, _NONE).values()
+
+    def has_only_foreign_pods(self, gang: str) -> bool:
+        """Whether a PodGroup has pods, all of them of other schedulers."""
+        return gang in self._foreign_pods and gang not in self._by_gang
+
+    @property
+    def gangs(self) -> Iterable[str]:
+        """Keys of the gangs that have pods."""
+        return self._by_gang.keys()
+
+    def apply_pod(self, raw: Raw, *, is_created: bool = False) -> None:
+        """Apply a state of a pod; is_created: whether it is known to be its first."""
+        is_over = has_left_cluster(raw)
+        others = self._record_claims(raw, is_over=is_over)
+        self._decode(raw, is_over=is_over, is_created=is_created)
+        for key in others:
+            self._decode(self._claiming[key], is_over=False)
+
+    def _decode(self, raw: Raw, *, is_over: bool, is_created: bool = False) -> None:
+        reported = self._decode_with_devices(raw, is_created=is_created)
+        self._record_foreign(reported.key, "" if is_over else self._decoder.group_elsewhere(raw))
+        if is_over or not (reported.gang or reported.status.holds_resources):
+            self._problems.pop((kinds.POD, reported.key), None)
+            self._remove(reported.key)
+            return
+        before = self._pods.get(reported.key)
+        assumed = None
+        if before is not None:
+            reported, assumed = _reconcile(before, reported)
+        if before is not None and before.reported is reported:
+            task = before.task
+        else:
+            task = reported if assumed is None else assumed.apply_to(reported)
+        self._index(before, self._pod(reported, task, raw, assumed))
+
+    def _decode_with_devices(self, raw: Raw, *, is_created: bool) -> Task:
+        """Return the task with its allocated devices; others in its annotations are a flaw."""
+        task, problems = self._decoder.read(raw)
+        store_or_drop(self._problems, (kinds.POD, task.key), problems or None)
+        distrust = _CAME_WITH_NODE if is_created else ""
+        known = self._options.device_schedulers
+        if known is not None and (scheduler := scheduler_of(raw)) not in (
+            *known,
+            *self._options.scheduler_names,
+        ):
+            distrust = (
+                f"scheduler {scheduler} is not known to give devices: start optsched's with "
+                f"--device-scheduler={scheduler} if it does"
+            )
+        task, message = self._bound_devices.reconcile(task, distrust)
+        about = (kinds.POD, task.key)
+        for problem in problems:
+            if not message and problem.message in _NOT_BOUND:
+                message = str(problem)
+        self.flaws.pop(about, None)
+        if message and task.status.is_standing:
+            self.flaws[about] = Flaw(*about, FlawCode.DEVICES, message)
+        return task
+
+    def delete_pod(self, key: str) -> None:
+        """Remove a pod that was deleted."""
+        self._bound_devices.forget(key)
+        self.flaws.pop((kinds.POD, key), None)
+        self._problems.pop((kinds.POD, key), None)
+        self._record_foreign(key, "")
+        self._remove(key)
+        if self._claiming.pop(key, None) is not None:
+            for other in sorted(self._decoder.book.note(key, "", ()) & self._claiming.keys()):
+                self._decode(self._claiming[other], is_over=False)
+
+    def apply_claim(self, key: str, claim: DeviceClaim | None) -> None:
+        """Apply a state of a ResourceClaim; None for a deleted one."""
+        book = self._decoder.book
+        if claim is None:
+            book.claims.pop(key, None)
+        else:
+            book.claims[key] = claim
+        for pod in sorted(book.users(key) & self._claiming.keys()):
+            self._decode(self._claiming[pod], is_over=False)
+
+    def _record_claims(self, raw: Raw, *, is_over: bool) -> list[str]:
+        """Record the claims of a pod; returns other pods that have to be decoded again."""
+        meta = _mapping_at(raw, "metadata")
+        key = f"{meta.get('namespace')}/{meta.get('name')}"
+        claims = () if is_over else claims_of(raw)
+        if not claims and key not in self._claiming:
+            return []
+        self._claiming.pop(key, None)
+        if claims:
+            self._claiming[key] = raw
+        changed = self._decoder.book.note(key, str(meta.get("uid") or ""), claims)
+        return sorted(changed & self._claiming.keys())
+
+    def _remove(self, key: str) -> None:
+        before = self._pods.pop(key, None)
+        if before is None:
+            return
+        self._unsettled.discard(key)
+        self._unindex(before.task)
+
+    def assume(self, key: str, assumption: Assumption) -> str:
+        """Count a task as what it is about to be; returns its UID."""
+        pod = self._pods[key]
+        if isinstance(assumption, AssumedBind):
+            held = BoundDevices(
+                pod.reported.uid, assumption.node, assumption.shared_gpus, assumption.numa
+            )
+            self._bound_devices.record_bind(key, held)
+        self._index(pod, replace(pod, task=assumption.apply_to(pod.reported), assumed=assumption))
+        return pod.reported.uid
+
+    def forget(self, key: str) -> None:
+        """Count a task as the server has it."""
+        pod = self._pods.get(key)
+        if pod is not None and pod.assumed is not None:
+            if isinstance(pod.assumed, AssumedBind):
+                self._bound_devices.forget(key)
+            self._index(pod, replace(pod, task=pod.reported, assumed=None))
+
+    def assume_evicted(self, key: str) -> str:
+        """Count a task as terminating; returns its UID."""
+        assumed = self._pods[key].assumed
+        return self.assume(
+            key, AssumedEviction(assumed if isinstance(assumed, AssumedBind) else None)
+        )
+
+    def forget_eviction(self, key: str) -> None:
+        """Drop the assumption that a task is terminating."""
+        pod = self._pods.get(key)
+        if pod is None or not isinstance(pod.assumed, AssumedEviction):
+            return
+        bound = pod.assumed.bound
+        if bound is not None and bound.is_unconfirmed(pod.reported):
+            self.assume(key, bound)
+        else:
+            self.forget(key)
+
+    def awaits_bind(self, key: str) -> bool:
+        """Whether a task is to be evicted before the server has confirmed its bind."""
+        pod = self._pods.get(key)
+        is_leaving = pod is not None and isinstance(pod.assumed, AssumedEviction)
+        return is_leaving and self._pods[key].reported.status is TaskStatus.PENDING
+
+    def set_priorities(self, table: Priorities) -> None:
+        """Set the priority classes; decodes pods again whose priority depends on them."""
+        self._decoder.priorities = table
+        for key in tuple(self._unsettled):
+            raw = self._pods[key].raw
+            if raw is not None:
+                self.apply_pod(raw)
+
+    def queue_of(self, pod: Pod, namespace: Mapping[str, str]) -> str:
+        """Return the queue that a pod names; namespace: the annotations of its namespace."""
+        return self._decoder.queue(pod.outline(), namespace)
+
+    def priority_of(self, pod: Pod) -> int:
+        """Return the priority of a pod among all pods."""
+        number = pod.spec.get("priority")
+        if type(number) is int and abs(number) <= MAX_INT32:
+            return number
+        return self._decoder.gang_priority(pod.outline())
+
+    def least_priority(self, tasks: Iterable[Task]) -> int | None:
+        """Return the lowest priority of pods that have not ended; None if there are none.
+
+        `volcano.sh/task-priority` counts only among the pods of one gang.
+        """
+        standing = (self._pods[task.key] for task in tasks if task.status not in AT_THEIR_END)
+        return min(map(self.priority_of, standing), default=None)
+
+    def _record_foreign(self, key: str, gang: str) -> None:
+        """Record the PodGroup that a pod of another scheduler names; empty for none."""
+        before = self._foreign_group_by_pod.get(key, "")
+        if gang == before:
+            return
+        if before:
+            del self._foreign_group_by_pod[key]
+            self._foreign_pods[before].discard(key)
+            if not self._foreign_pods[before]:
+                del self._foreign_pods[before]
+        if gang:
+            self._foreign_group_by_pod[key] = gang
+            self._foreign_pods.setdefault(gang, set()).add(key)
+        self.touched_gangs.update({before, gang} - {""})
+
+    def _pod(self, reported: Task, task: Task, raw: Raw, assumed: Assumption | None) -> Pod:
+        annotations = _mapping_at(_mapping_at(raw, "metadata"), "annotations")
+        if not reported.gang.partition("/")[2].startswith(IMPLICIT_PREFIX):
+            annotations = {key: annotations[key] for key in _QUEUES if key in annotations}
+        if self._bound_devices.is_distrusted(reported.key):
+            annotations = without_annotations(annotations, (wellknown.ADMITTED_QUEUE,))
+        spec = _mapping_at(raw, "spec")
+        priority = spec.get("priority")
+        if type(priority) is int:
+            self._unsettled.discard(reported.key)
+            return Pod(reported, task, annotations, {"priority": priority}, None, assumed)
+        self._unsettled.add(reported.key)
+        return Pod(reported, task, annotations, spec, raw, assumed)
+
+    def _index(self, before: Pod | None, pod: Pod) -> None:
+        task = pod.task
+        self._pods[task.key] = pod
+        if before is not None:
+            if before.has_same_gang_inputs(pod):
+                return
+            self._unindex(before.task)
+        if task.gang:
+            self._by_gang.setdefault(task.gang, {})[task.key] = task
+            self.touched_gangs.add(task.gang)
+        if task.status.holds_resources:
+            self._builder.add_resident(task, task.node)
+
+    def _unindex(self, task: Task) -> None:
+        if task.gang:
+            tasks = self._by_gang[task.gang]
+            del tasks[task.key]
+            if not tasks:
+                del self._by_gang[task.gang]
+            self.touched_gangs.add(task.gang)
+        if task.status.holds_resources:
+            self._builder.remove_resident(task.key, task.node)
+
+
+def _reconcile(before: Pod, reported: Task) -> tuple[Task, Assumption | None]:
+    """Return the reported task and the assumption that still holds; equal tasks stay the same."""
+    if reported == before.reported:
+        return before.reported, before.assumed
+    if before.assumed is None:
+        return reported, None
+    if reported == before.task:
+        return before.task, None
+    # Only the end of the pod, or another pod of that name, contradicts an assumption.
+    is_same = reported.uid == before.reported.uid
+    return reported, before.assumed if is_same and before.assumed.is_unconfirmed(reported) else None
+
+
+def _mapping_at(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    part = raw.get(name)
+    return part if isinstance(part, dict) else _NOTHING

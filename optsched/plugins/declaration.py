@@ -1,0 +1,172 @@
+"""How a plugin is declared: its name, its arguments, and the rules that it brings.
+
+A plugin may bring several rules: `predicates` is one per kind of predicate, `proportion` and
+`capacity` come with ceilings and floors of queues.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, TypeAlias
+
+from optsched.units import CPU, MEMORY, parse_duration_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from optsched.plugins.extension_points import Rule
+
+Value: TypeAlias = bool | int | float | str
+
+
+class Kind(Enum):
+    """What an argument's value may be."""
+
+    SWITCH = "true or false"
+    WHOLE = "a whole number"
+    DURATION = "a duration such as 90s or 1h30m"
+    HOURS = "hours of the day such as 8:30-18:00"
+    NUMBER = "a number"
+    QUANTITY = "a quantity such as 250m or 200Mi"
+    NAMES = "resource names with commas between them"
+    TEXT = "a text"
+    URL = "an address that begins with http:// or https://"
+    CHOICE = "one of some words"
+    MAPPING = "a mapping of further arguments"
+    LIST = "a list of such mappings"
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of a plugin; a name that ends in `*` stands for all that begin so.
+
+    Attributes
+    ----------
+    least
+        The smallest number that is accepted; None without one.
+    fields
+        Of a mapping. What it holds is told by dotted names: `sra.enable`. Of a list, those of each
+        entry: `strategies.0.name`.
+    choices
+        The words of which one may be chosen.
+
+    """
+
+    name: str
+    kind: Kind
+    default: Value
+    meaning: str
+    least: float | None = 0
+    fields: tuple[Argument, ...] = ()
+    choices: tuple[str, ...] = ()
+
+    def accepts(self, name: str) -> bool:
+        """Whether an argument of this name is meant."""
+        if self.name.endswith("*"):
+            return name.startswith(self.name[:-1]) and len(name) >= len(self.name)
+        return name == self.name
+
+
+@dataclass(frozen=True, slots=True)
+class LevelKind:
+    """A level that models may list.
+
+    Attributes
+    ----------
+    rank
+        Its place in models that do not list levels; smaller ranks are more important.
+    rules
+        Names of the rules whose levels it stands for, in the order of the policy.
+
+    """
+
+    name: str
+    meaning: str
+    rank: int
+    rules: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """A plugin that a configuration may name.
+
+    Attributes
+    ----------
+    name
+        What configurations call it: lower-case words with hyphens between them.
+    meaning
+        What it is for, in a few words; `optsched` shows it beside the name.
+    arguments
+        What a configuration may tell it; everything else is refused there with its line.
+    build
+        Makes its rules from checked arguments, among them whether `enableHierarchy` and
+        `enableReclaimable` are on.
+    origin
+        The file or package that it comes from; empty for built-in plugins.
+    aliases
+        Other names that configurations may use.
+    levels
+        The levels that a model may list because of it, besides the score of nodes.
+
+    """
+
+    name: str
+    meaning: str
+    arguments: tuple[Argument, ...]
+    build: Callable[[Mapping[str, Value]], tuple[Rule, ...]]
+    origin: str = ""
+    aliases: tuple[str, ...] = ()
+    levels: tuple[LevelKind, ...] = ()
+
+
+def weight_argument(name: str, default: int, meaning: str) -> Argument:
+    """Return the declaration of a whole number of at least 0."""
+    return Argument(name, Kind.WHOLE, default, meaning)
+
+
+def switch_argument(name: str, meaning: str, *, default: bool = True) -> Argument:
+    """Return the declaration of true or false."""
+    return Argument(name, Kind.SWITCH, default, meaning)
+
+
+def duration_argument(name: str, default: str, meaning: str) -> Argument:
+    """Return the declaration of a duration."""
+    return Argument(name, Kind.DURATION, default, meaning)
+
+
+def mapping_argument(name: str, meaning: str, *fields: Argument) -> Argument:
+    """Return the declaration of a mapping of further arguments."""
+    return Argument(name, Kind.MAPPING, "", meaning, fields=fields)
+
+
+def choice_argument(name: str, default: str, meaning: str, choices: tuple[str, ...]) -> Argument:
+    """Return the declaration of one of some words."""
+    return Argument(name, Kind.CHOICE, default, meaning, choices=choices)
+
+
+def read_whole(arguments: Mapping[str, Value], name: str, default: int) -> int:
+    """Return an integer argument."""
+    return int(arguments.get(name, default))
+
+
+def read_duration_ms(arguments: Mapping[str, Value], name: str) -> int | None:
+    """Return a duration in milliseconds; None if it is not set."""
+    return parse_duration_ms(str(arguments[name])) if name in arguments else None
+
+
+def read_names(arguments: Mapping[str, Value], name: str) -> list[str]:
+    """Return the names in a comma-separated argument."""
+    listed = str(arguments.get(name, "")).split(",")
+    return [part.strip() for part in listed if part.strip()]
+
+
+def read_resource_weights(arguments: Mapping[str, Value], prefix: str) -> dict[str, int]:
+    """Return the weights of CPU, memory and the resources that are named, 1 unless set."""
+    weights = {
+        CPU: read_whole(arguments, f"{prefix}.cpu", 1),
+        MEMORY: read_whole(arguments, f"{prefix}.memory", 1),
+    }
+    for name in read_names(arguments, f"{prefix}.resources"):
+        weights[name] = read_whole(arguments, f"{prefix}.resources.{name}", 1)
+    return weights

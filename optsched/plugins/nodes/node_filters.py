@@ -1,0 +1,209 @@
+"""Filters of nodes by what they are: node affinity, taints and host ports.
+
+Mathematics: models/formulation/node_affinity.md, models/formulation/taints.md and
+models/formulation/host_ports.md.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.selectors import Operator, Requirement, TaintEffect
+from optsched.plugins.extension_points import Blocker, Greedy, Rule, Violation
+from optsched.plugins.faces import Face
+from optsched.problem.running import running_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from optsched.cluster.selectors import Taint
+    from optsched.cluster.task import HostPort, TaskShape
+    from optsched.plugins.extension_points import NodeModel
+    from optsched.plugins.ledger import Ledger
+    from optsched.plugins.verification.world import World
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.problem import Problem
+
+
+class NodeAffinity(Rule):
+    """A task runs only on nodes that its `nodeSelector` and required node affinity select."""
+
+    name = "node-affinity"
+    hard_face = Face.PREDICATE
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`."""
+        for task, _, node in world.placements:
+            shape = task.shape
+            for key, value in shape.node_selector:
+                if node.labels.get(key) != value:
+                    detail = f"nodeSelector {key}={value} does not select node {node.name}"
+                    yield Violation(self.name, f"task {task.key}", detail)
+            wanted = shape.node_affinity
+            if wanted is not None and not wanted.matches(node.name, node.labels):
+                detail = f"node affinity ({wanted}) does not select node {node.name}"
+                yield Violation(self.name, f"task {task.key}", detail)
+
+    def mask(self, problem: Problem, task_class: int) -> Bool | None:
+        """See `Rule`."""
+        shape = problem.classes.shapes[task_class]
+        if not shape.node_selector and shape.node_affinity is None:
+            return None
+        chosen = np.ones(problem.num_nodes, np.bool_)
+        for key, value in shape.node_selector:
+            chosen &= problem.columns.accepts(Requirement(key, Operator.IN, (value,)))
+        if shape.node_affinity is not None:
+            chosen &= problem.columns.selects(shape.node_affinity)
+        return chosen
+
+    def refusal(self, problem: Problem, task_class: int) -> str:
+        """What the mask asks for, in words."""
+        return f"did not match {_describe_selector(problem.classes.shapes[task_class])}"
+
+
+def _describe_selector(shape: TaskShape) -> str:
+    selector = ",".join(f"{k}={v}" for k, v in shape.node_selector)
+    parts = [f"nodeSelector {selector}"] if selector else []
+    if shape.node_affinity is not None:
+        parts.append(f"node affinity ({shape.node_affinity})")
+    return " and ".join(parts)
+
+
+class Taints(Rule):
+    """A task does not come to a node with a NoSchedule or NoExecute taint it does not tolerate."""
+
+    name = "taints"
+    hard_face = Face.PREDICATE
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`."""
+        for task, _, node in world.placements:
+            for taint in node.marks:
+                if taint.effect is TaintEffect.PREFER_NO_SCHEDULE:
+                    continue
+                if not any(t.tolerates(taint) for t in task.shape.tolerations):
+                    detail = f"does not tolerate {taint} of node {node.name}"
+                    yield Violation(self.name, f"task {task.key}", detail)
+
+    def mask(self, problem: Problem, task_class: int) -> Bool | None:
+        """See `Rule`."""
+        codes, taints = problem.columns.taints()
+        shape = problem.classes.shapes[task_class]
+        open_to = [not refusing(shape, t) for t in taints]
+        return None if all(open_to) else np.array(open_to, np.bool_)[codes]
+
+    def refusal(self, problem: Problem, task_class: int) -> str:
+        """The taints that keep the class away, in words."""
+        _, taints = problem.columns.taints()
+        shape = problem.classes.shapes[task_class]
+        marks = sorted({str(t) for marked in taints for t in refusing(shape, marked)})
+        return f"had untolerated taints {', '.join(marks)}"
+
+
+def refusing(shape: TaskShape, taints: Sequence[Taint]) -> list[Taint]:
+    """The taints that keep tasks of a shape away."""
+    if not taints:
+        return []
+    return [
+        taint
+        for taint in taints
+        if taint.effect is not TaintEffect.PREFER_NO_SCHEDULE
+        and not any(t.tolerates(taint) for t in shape.tolerations)
+    ]
+
+
+class HostPorts(Rule):
+    """No two tasks of a node bind colliding host ports."""
+
+    name = "host-ports"
+    hard_face = Face.PREDICATE
+    mask_sees_pods = True
+    ties_by_relations = True
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`."""
+        for name, placed in world.placed_on.items():
+            binding = [task for task in placed if task.shape.host_ports]
+            if not binding:
+                continue
+            residents = world.snapshot.node_by_name[name].residents
+            for i, task in enumerate(binding):
+                for other in (*residents, *binding[:i]):
+                    if _collide(task.shape.host_ports, other.shape.host_ports):
+                        detail = f"binds a host port of {other.key} on node {name}"
+                        yield Violation(self.name, f"task {task.key}", detail)
+
+    def mask(self, problem: Problem, task_class: int) -> Bool | None:
+        """See `Rule`: ports that residents hold."""
+        ports = problem.relations.ports_of(problem.classes.shapes[task_class])
+        if not ports:
+            return None
+        taken: Bool = np.logical_or.reduce(problem.relations.port_taken[list(ports)])
+        return ~taken
+
+    def blockers(self, problem: Problem, task_class: int) -> Sequence[Blocker]:
+        """See `Rule`: running tasks with a colliding port."""
+        mine = problem.classes.shapes[task_class].host_ports
+        running = running_tasks(problem).tasks if mine else ()
+        rivals = [v for v, task in enumerate(running) if _collide(mine, task.shape.host_ports)]
+        return [Blocker(np.array(rivals), np.arange(problem.num_nodes))] if rivals else []
+
+    def refusal(self, problem: Problem, task_class: int) -> str:
+        """See `Rule`."""
+        ports = ", ".join(map(str, problem.classes.shapes[task_class].host_ports))
+        return f"did not have free host ports ({ports})"
+
+    def ties_nodes(self, problem: Problem, task_class: int) -> bool:
+        """See `Rule`."""
+        return bool(problem.classes.shapes[task_class].host_ports)
+
+    def constrain_nodes(self, nodes: NodeModel) -> None:
+        """Σ supplied[c, n] ≤ 1 over the classes of each port and of each colliding pair."""
+        problem, model, supplied = nodes.gang_alone, nodes.model, nodes.supplied
+        of_class = [set(problem.relations.ports_of(s)) for s in problem.classes.shapes]
+        for ports in _colliding(problem):
+            classes = [c for c, mine in enumerate(of_class) if mine & ports]
+            task_class, node = np.nonzero(supplied[classes] >= 0)
+            variables = supplied[classes][task_class, node]
+            ones = np.ones(problem.num_nodes, np.int64)
+            if len(variables):
+                model.add_rows(node, variables, 1, upper=ones)
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`."""
+        return _Ports(problem) if problem.relations.ports else None
+
+
+def _collide(mine: tuple[HostPort, ...], theirs: tuple[HostPort, ...]) -> bool:
+    return any(a.collides(b) for a in mine for b in theirs)
+
+
+def _colliding(problem: Problem) -> list[set[int]]:
+    ports = list(enumerate(problem.relations.ports))
+    pairs = [{p, q} for (p, a), (q, b) in combinations(ports, 2) if a.collides(b)]
+    return [{p} for p, _ in ports] + pairs
+
+
+class _Ports(Greedy):
+    """Ports bound in this session."""
+
+    def __init__(self, problem: Problem) -> None:
+        ports = problem.relations.ports
+        self._of_class = [problem.relations.ports_of(s) for s in problem.classes.shapes]
+        self._collides = np.array([[a.collides(b) for b in ports] for a in ports], np.bool_)
+        self._bound = np.zeros((len(ports), problem.num_nodes), np.int64)
+
+    def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
+        ports = self._of_class[task_class]
+        if not ports:
+            return None
+        rivals = self._collides[list(ports)].any(axis=0)
+        bound: Bool = np.logical_or.reduce(self._bound[rivals] > 0)
+        return ~bound
+
+    def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+        for p in self._of_class[task_class]:
+            np.add.at(self._bound[p], nodes, counts)

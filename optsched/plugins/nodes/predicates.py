@@ -1,0 +1,91 @@
+"""The plugin `predicates`: one rule for each filter of kube-scheduler that it brings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from optsched.plugins.declaration import (
+    Argument,
+    Kind,
+    Plugin,
+    read_whole,
+    switch_argument,
+    weight_argument,
+)
+from optsched.plugins.devices.device_claims import DeviceClaims
+from optsched.plugins.nodes.node_filters import HostPorts, NodeAffinity, Taints
+from optsched.plugins.storage.volume_limits import VolumeLimits
+from optsched.plugins.storage.volumes import VolumeFill, Volumes, VolumeZone
+from optsched.plugins.topology.pod_affinity import PodAffinity
+from optsched.plugins.topology.spread import Spread
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from optsched.plugins.declaration import Value
+    from optsched.plugins.extension_points import Rule
+
+
+_ENABLE = "predicate.{}Enable"
+
+_PREDICATES: tuple[tuple[str, type[Rule]], ...] = (
+    ("NodeAffinity", NodeAffinity),
+    ("TaintToleration", Taints),
+    ("NodePorts", HostPorts),
+    ("VolumeBinding", Volumes),
+    ("VolumeZone", VolumeZone),
+    ("NodeVolumeLimits", VolumeLimits),
+    ("PodAffinity", PodAffinity),
+    ("PodTopologySpread", Spread),
+    ("DynamicResourceAllocation", DeviceClaims),
+)
+
+_BINDING = "volumebinding."
+
+
+def _predicates(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
+    chosen = [rule for name, rule in _PREDICATES if arguments.get(_ENABLE.format(name), True)]
+    patience_s = read_whole(arguments, f"{_BINDING}bindTimeoutSeconds", 600)
+    rules = (Volumes(patience_s) if rule is Volumes else rule() for rule in chosen)
+    fill, weight = _fill(arguments), read_whole(arguments, f"{_BINDING}weight", 1)
+    scores = Volumes in chosen and fill and weight
+    return (*rules, VolumeFill(fill, weight)) if scores else tuple(rules)
+
+
+def _fill(arguments: Mapping[str, Value]) -> tuple[tuple[int, int], ...]:
+    """(how full, points) as listed, by how full."""
+    prefix = f"{_BINDING}shape."
+    entries: dict[int, dict[str, int]] = {}
+    for name, value in arguments.items():
+        if name.startswith(prefix):
+            number, _, part = name.removeprefix(prefix).partition(".")
+            entries.setdefault(int(number), {})[part.lower()] = int(value)
+    points = ((e.get("utilization", 0), e.get("score", 0)) for e in entries.values())
+    return tuple(sorted(points))
+
+
+PLUGIN = Plugin(
+    "predicates",
+    "what kube-scheduler filters nodes by",
+    (
+        *(switch_argument(_ENABLE.format(n), f"the rule {r.name}") for n, r in _PREDICATES),
+        switch_argument(
+            "predicate.CacheEnable", "has no effect: masks are always kept", default=False
+        ),
+        switch_argument("predicateErrorCacheEnable", "has no effect: failures are kept by class"),
+        weight_argument("volumebinding.weight", 1, "weight of the score that the shape gives"),
+        weight_argument("volumebinding.bindTimeoutSeconds", 600, "longest wait for volumes"),
+        Argument(
+            "volumebinding.shape",
+            Kind.LIST,
+            "",
+            "points by how full the chosen volumes get; no score without",
+            fields=(
+                weight_argument("utilization", 0, "how full, in percent"),
+                weight_argument("score", 0, "points of ten"),
+            ),
+        ),
+        weight_argument("dynamicresources.filterTimeoutSeconds", 10, "has no effect"),
+    ),
+    _predicates,
+)

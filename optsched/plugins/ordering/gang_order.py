@@ -1,0 +1,322 @@
+"""Orders of gangs: by priority, waiting time, and how long they run.
+
+Mathematics: models/formulation/priority.md, models/formulation/sla.md,
+models/formulation/shortest_remaining.md and models/formulation/finish_time_fair.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from optsched.cluster.reservation import gang_end_ms
+from optsched.plugins.declaration import LevelKind, Plugin, duration_argument, read_duration_ms
+from optsched.plugins.extension_points import Greedy, Rule
+from optsched.plugins.objectives.admission import Started
+from optsched.problem.running import running_tasks
+from optsched.units import PODS, DurationError, parse_duration_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from optsched.cluster.snapshot import Gang
+    from optsched.plugins.ledger import Ledger
+    from optsched.problem.arrays import F64, I64, Bool
+    from optsched.problem.problem import Problem
+    from optsched.problem.tiers import Tiers
+
+
+class Priority(Rule):
+    """Gangs in order of the value of their PriorityClass."""
+
+    name = "priority"
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy:
+        """See `Rule`."""
+        several = len(set(problem.priority.tolist())) > 1
+        return _Order(problem, ledger) if several else _Standing(problem, ledger)
+
+
+class _Standing(Greedy):
+    """Who may be evicted for whom, by the values of priority classes."""
+
+    def __init__(self, problem: Problem, ledger: Ledger) -> None:
+        self._problem = problem
+        self._ledger = ledger
+        self._num_pending: list[int] = np.diff(problem.task_start).tolist()
+
+    def is_starving(self, gang: int) -> bool:
+        return self._ledger.gang_placed[gang] < self._num_pending[gang]
+
+    def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
+        """Tasks of less important gangs, and less important tasks of the same gang."""
+        problem, running = self._problem, running_tasks(self._problem)
+        start, end = problem.task_start[gang], problem.task_start[gang + 1]
+        mine = [t.priority for t in problem.tasks[start:end]]
+        alike = problem.task_class[start:end] == task_class
+        own = max((p for p, is_one in zip(mine, alike.tolist(), strict=True) if is_one), default=0)
+        return np.array(
+            [
+                v
+                for v in victims.tolist()
+                if (
+                    running.tasks[v].priority < own
+                    if running.gang_of[v] == gang
+                    else problem.priority[running.gang_of[v]] < problem.priority[gang]
+                )
+            ],
+            np.int64,
+        )
+
+    def preempt_reach(self, gang: int) -> Bool:
+        """See `Greedy`: tasks of less important gangs, and all of the same gang."""
+        problem, gang_of = self._problem, running_tasks(self._problem).gang_of
+        reach: Bool = problem.priority[gang_of] < problem.priority[gang]
+        reach |= gang_of == gang
+        return reach
+
+    def gang_reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
+        """Everybody: between queues priorities do not count."""
+        return victims
+
+
+class _Order(_Standing):
+    orders_by_class = True
+
+    def __init__(self, problem: Problem, ledger: Ledger) -> None:
+        super().__init__(problem, ledger)
+        self._priority: list[int] = problem.priority.tolist()
+
+    def gang_key(self, gang: int) -> tuple[float, ...]:
+        return (-float(self._priority[gang]),)
+
+
+PRIORITY = Plugin("priority", "more important gangs first", (), lambda _: (Priority(),))
+
+
+KEPT_BITS = 4
+"""Leading binary digits that values keep: gangs of nearly the same value keep equal keys."""
+
+
+def lengths_ms(problem: Problem) -> I64:
+    """(G,) estimated runtime of each gang; 0 for gangs without an estimate and finished gangs."""
+    found = np.zeros(problem.num_gangs, np.int64)
+    for gang in problem.open_gangs.tolist():
+        found[gang] = gang_end_ms(problem.snapshot.gangs[gang], 0) or 0
+    return found
+
+
+def rounded(values: I64) -> I64:
+    """Values cut to their leading `KEPT_BITS` binary digits; they lose less than an eighth."""
+    _, exponent = np.frexp(np.maximum(values, 1).astype(np.float64))
+    cut = np.maximum(exponent.astype(np.int64) - KEPT_BITS, 0)
+    kept: I64 = (values >> cut) << cut
+    return kept
+
+
+def starts_by_value(
+    name: str, unit: str, problem: Problem, tiers: Tiers, value: I64
+) -> Sequence[Started]:
+    """Gangs that start, one level a tier, each counted by its value (G,)."""
+    gangs = problem.open_gangs
+    starting = gangs[~problem.shapes.is_started[problem.shape_of[gangs]]]
+    counted = np.zeros_like(value)
+    counted[starting] = value[starting]
+    return [
+        Started(f"{name}, {tiers.names[t]}", unit, t, tiers.of, counted)
+        for t in np.unique(tiers.of[starting]).tolist()
+    ]
+
+
+WAITING_TIME = ("volcano.sh/sla-waiting-time", "sla-waiting-time")
+"""Annotations of a PodGroup, the first that is there counts."""
+
+
+@dataclass(frozen=True)
+class Sla(Rule):
+    """Gangs in order of when their waiting time is over; permits those that have waited it out.
+
+    Attributes
+    ----------
+    waiting_ms
+        Of gangs that do not say it themselves; None: they may wait for ever.
+
+    """
+
+    name = "sla"
+
+    waiting_ms: int | None = None
+
+    def due_ms(self, gang: Gang) -> int | None:
+        """When the waiting time of a gang is over; None where it has none."""
+        waiting = own_waiting_ms(gang)
+        waiting = self.waiting_ms if waiting is None else waiting
+        return None if waiting is None else gang.created_ms + waiting
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`: only where a gang has a waiting time."""
+        due = [self.due_ms(gang) for gang in problem.snapshot.gangs]
+        if all(d is None for d in due):
+            return None
+        return _Due(due, problem.snapshot.taken_ms)
+
+
+def own_waiting_ms(gang: Gang) -> int | None:
+    """The waiting time in a gang's annotations; None without one that has a reading."""
+    text = next((gang.annotations[k] for k in WAITING_TIME if gang.annotations.get(k)), None)
+    if text is None:
+        return None
+    try:
+        waiting = parse_duration_ms(text)
+    except DurationError:
+        return None
+    return waiting if waiting > 0 else None
+
+
+class _Due(Greedy):
+    def __init__(self, due: list[int | None], now_ms: int) -> None:
+        self._due = due
+        self._now_ms = now_ms
+
+    def gang_key(self, gang: int) -> tuple[float, ...]:
+        due = self._due[gang]
+        return (1.0, 0.0) if due is None else (0.0, float(due))
+
+    def enqueue_vote(self, gang: int) -> int:
+        due = self._due[gang]
+        return 1 if due is not None and due <= self._now_ms else 0
+
+
+SLA = Plugin(
+    "sla",
+    "longest waiting times",
+    (duration_argument("sla-waiting-time", "", "of gangs that do not say it themselves"),),
+    lambda a: (Sla(read_duration_ms(a, "sla-waiting-time")),),
+)
+
+
+YEAR_MS: Final = 365 * 24 * 3_600_000
+
+
+class ShortestRemaining(Rule):
+    """Gangs in order of how long they will run; those that do not say come last."""
+
+    name = "shortest-remaining"
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`: only where a gang says how long it runs."""
+        lengths = problem.derived(lengths_ms)
+        return _Shortest(lengths) if lengths.any() else None
+
+    def distinguish_gangs(self, problem: Problem) -> I64 | None:
+        """See `Rule`: gangs that count differently."""
+        lengths = problem.derived(lengths_ms)
+        return runs_a_year(lengths) if lengths.any() else None
+
+    def levels(self, problem: Problem, tiers: Tiers) -> Sequence[Started]:
+        """See `Rule`."""
+        value = runs_a_year(problem.derived(lengths_ms))
+        return starts_by_value("shortest", "runs a year", problem, tiers, value)
+
+
+def runs_a_year(lengths: I64) -> I64:
+    """(G,) how often a gang could run in a year, rounded; 1 where nobody says how long it runs."""
+    often = np.where(lengths > 0, YEAR_MS // np.maximum(lengths, 1), 1)
+    return rounded(np.maximum(often, 1))
+
+
+class _Shortest(Greedy):
+    def __init__(self, lengths: I64) -> None:
+        self._keys = [(0.0, float(n)) if n else (1.0, 0.0) for n in lengths.tolist()]
+
+    def gang_key(self, gang: int) -> tuple[float, ...]:
+        return self._keys[gang]
+
+
+SHORTEST_REMAINING = Plugin(
+    "shortest-remaining",
+    "gangs first that say they end soon",
+    (),
+    lambda _: (ShortestRemaining(),),
+    levels=(
+        LevelKind(
+            "shortest",
+            "gangs that start, each counted by how often it could run in a year",
+            30,
+            ("shortest-remaining",),
+        ),
+    ),
+)
+
+
+WHOLE: Final = 1000
+"""Ratios are counted in thousandths."""
+
+_MOST: Final = 10**9
+
+
+class FinishTimeFair(Rule):
+    """Gangs in order of their finish-time ratio, the largest first; without estimate it is one."""
+
+    name = "finish-time-fair"
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`: only where a gang says how long it runs."""
+        return _Latest(problem.derived(ratios)) if problem.derived(lengths_ms).any() else None
+
+    def distinguish_gangs(self, problem: Problem) -> I64 | None:
+        """See `Rule`: gangs that count differently."""
+        return rounded(problem.derived(ratios)) if problem.derived(lengths_ms).any() else None
+
+    def levels(self, problem: Problem, tiers: Tiers) -> Sequence[Started]:
+        """See `Rule`."""
+        value = rounded(problem.derived(ratios))
+        return starts_by_value("finish time", "thousandths", problem, tiers, value)
+
+
+def ratios(problem: Problem) -> I64:
+    """(G,) finish-time ratio of each gang if it started now, in thousandths; at least 1."""
+    length = problem.derived(lengths_ms)
+    waited = np.maximum(problem.snapshot.taken_ms - problem.created_ms, 0)
+    alone = np.maximum(length * np.maximum(_slowdown(problem), 1.0), 1.0)
+    ratio = np.where(length > 0, WHOLE * (waited + length) / alone, WHOLE)
+    return np.clip(np.floor(ratio), 1, _MOST).astype(np.int64)
+
+
+def _slowdown(problem: Problem) -> F64:
+    """(G,) how many equal parts of the cluster a gang fills, one part for each that is there."""
+    shapes = problem.shapes
+    counted = [i for i, r in enumerate(problem.resources) if r != PODS and problem.total[i]]
+    request = np.zeros((len(shapes.shapes) + 1, len(counted)), np.int64)
+    asked = shapes.count[:, None] * problem.classes.request[shapes.class_of][:, counted]
+    np.add.at(request, shapes.shape_of_entry, asked)
+    share = (request / problem.total[counted]).max(axis=1, initial=0.0)
+    contending = sum(1 for gang in problem.snapshot.gangs if gang.tasks)
+    slowdown: F64 = contending * share[problem.shape_of]
+    return slowdown
+
+
+class _Latest(Greedy):
+    def __init__(self, ratio: I64) -> None:
+        self._keys = [(-float(r),) for r in ratio.tolist()]
+
+    def gang_key(self, gang: int) -> tuple[float, ...]:
+        return self._keys[gang]
+
+
+FINISH_TIME_FAIR = Plugin(
+    "finish-time-fair",
+    "gangs first that will end the latest against a fair part of their own",
+    (),
+    lambda _: (FinishTimeFair(),),
+    levels=(
+        LevelKind(
+            "finish-time",
+            "gangs that start, each counted by its finish-time ratio",
+            20,
+            ("finish-time-fair",),
+        ),
+    ),
+)

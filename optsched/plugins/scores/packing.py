@@ -1,0 +1,343 @@
+"""Scores by what nodes have in use: `binpack` and `resource-strategy-fit`.
+
+Mathematics: models/formulation/binpack.md and models/formulation/strategy_fit.md.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.plugins.declaration import (
+    Argument,
+    Kind,
+    Plugin,
+    choice_argument,
+    mapping_argument,
+    read_names,
+    read_resource_weights,
+    read_whole,
+    switch_argument,
+    weight_argument,
+)
+from optsched.plugins.devices.proportions import KeptPerDevice, Proportions
+from optsched.plugins.extension_points import Rule
+from optsched.plugins.nodes.fits import Offers
+from optsched.units import CPU, MEMORY
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from optsched.cluster.task import TaskShape
+    from optsched.plugins.declaration import Value
+    from optsched.plugins.extension_points import Scorer
+    from optsched.problem.arrays import F64, I64
+    from optsched.problem.problem import Problem
+
+
+TOP = 100.0
+
+
+@dataclass(frozen=True)
+class Binpack(Rule):
+    """score = 100 · weight · Σ_r w[r]·(used + request)[r]/allocatable[r] / Σ_r w[r].
+
+    A node that any of these resources does not fit scores 0.
+
+    Attributes
+    ----------
+    weight
+        Weight of the whole score.
+    resources
+        Weight by resource; only these count, and only where the task asks for them.
+
+    """
+
+    name = "binpack"
+
+    weight: int = 1
+    resources: Mapping[str, int] = field(default_factory=lambda: {CPU: 1, MEMORY: 1})
+
+    def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
+        """See `Rule`."""
+        request = problem.classes.request[task_class]
+        named = sorted(
+            (r, weight)
+            for name, weight in self.resources.items()
+            if weight and (r := problem.index(name)) >= 0
+        )
+        counted = [(r, int(request[r]), weight) for r, weight in named if request[r]]
+        if not counted or not self.weight:
+            return None
+        top = TOP * self.weight / sum(weight for _, _, weight in counted)
+        scaled = [(r, asked, top * weight) for r, asked, weight in counted]
+
+        def score(used: I64, offered: I64) -> F64:
+            total = np.zeros(len(used))
+            fits = np.ones(len(used), np.bool_)
+            for r, asked, factor in scaled:
+                busy = used[:, r] + asked
+                fits &= busy <= offered[:, r]
+                total += busy * factor / np.maximum(offered[:, r], 1)
+            return np.where(fits, total, 0.0)
+
+        return score
+
+    def block_scores(
+        self, problem: Problem, task_class: I64, used: I64, offered: I64
+    ) -> F64 | None:
+        """Return exactly what `scorer` gives, for classes and nodes (..., R) that broadcast."""
+        request, weights = problem.classes.request, self.resources
+        weighed = [(r, w) for r, name in enumerate(problem.resources) if (w := weights.get(name))]
+        counted = np.zeros(len(request), np.int64)
+        for r, weight in weighed:
+            counted += weight * (request[:, r] > 0)
+        top = TOP * self.weight / np.maximum(counted, 1)
+        total = np.zeros(np.broadcast_shapes(task_class.shape, used.shape[:-1]))
+        fits = np.ones(total.shape, np.bool_)
+        for r, weight in weighed:
+            asked = request[task_class, r]
+            busy = used[..., r] + asked
+            fits &= (busy <= offered[..., r]) | (asked == 0)
+            factor = np.where(asked > 0, top[task_class] * weight, 0.0)
+            total += busy * factor / np.maximum(offered[..., r], 1)
+        return np.where(fits, total, 0.0)
+
+
+def _binpack(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
+    weights = read_resource_weights(arguments, "binpack")
+    return (Binpack(read_whole(arguments, "binpack.weight", 1), weights),)
+
+
+BINPACK = Plugin(
+    "binpack",
+    "fills nodes that are in use",
+    (
+        weight_argument("binpack.weight", 1, "weight of the whole score"),
+        weight_argument("binpack.cpu", 1, "weight of CPU"),
+        weight_argument("binpack.memory", 1, "weight of memory"),
+        Argument("binpack.resources", Kind.NAMES, "", "further resources that count"),
+        weight_argument("binpack.resources.*", 1, "weight of one of them"),
+    ),
+    _binpack,
+)
+
+
+SCORING_TYPE = "volcano.sh/resource-strategy-scoring-type"
+SCORING_WEIGHT = "volcano.sh/resource-strategy-weight"
+
+
+class Strategy(StrEnum):
+    """What makes a node good: much of a resource in use, or little."""
+
+    MOST = "MostAllocated"
+    LEAST = "LeastAllocated"
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How one resource counts."""
+
+    strategy: Strategy = Strategy.LEAST
+    weight: int = 1
+
+
+DEFAULT = ((CPU, Share()), (MEMORY, Share()))
+
+
+@dataclass(frozen=True)
+class StrategyFit(Rule):
+    """Scores from 0 to 100, times their weights.
+
+    Attributes
+    ----------
+    weight
+        Weight of how resources are used; 0 switches that off.
+    shares
+        By resource; a name that ends in `*` stands for all that begin so, the longest counts.
+    scarce
+        Resources with weights; nodes that have them are left to tasks that ask for them.
+    scarce_weight
+        Weight of that; 0 switches it off.
+
+    """
+
+    name = "strategy-fit"
+
+    weight: int = 10
+    shares: tuple[tuple[str, Share], ...] = DEFAULT
+    scarce: tuple[tuple[str, int], ...] = ()
+    scarce_weight: int = 0
+
+    def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
+        """See `Rule`."""
+        request = problem.classes.request[task_class].tolist()
+        shares = requested_shares(self.shares, problem.classes.shapes[task_class])
+        counted = [
+            (r, request[r], shares[name])
+            for r, name in enumerate(problem.resources)
+            if request[r] and name in shares
+        ]
+        if not counted or not self.weight:
+            return None
+        top = TOP * self.weight / sum(share.weight for _, _, share in counted)
+
+        def score(used: I64, offered: I64) -> F64:
+            total = np.zeros(len(used))
+            fits = np.ones(len(used), np.bool_)
+            for r, requested, share in counted:
+                has = offered[:, r] > 0
+                busy = used[:, r] + requested
+                part = busy / np.maximum(offered[:, r], 1)
+                part = part if share.strategy is Strategy.MOST else 1 - part
+                total += np.where(has, part * share.weight * top, 0.0)
+                fits &= ~has | (busy <= offered[:, r])
+            return np.where(fits, total, 0.0)
+
+        return score
+
+    def class_score(self, problem: Problem, task_class: int) -> F64 | None:
+        """See `Rule`: nodes that lack scarce resources, and nothing that the task asks for."""
+        all_of_it = sum(weight for _, weight in self.scarce)
+        if not self.scarce_weight or not all_of_it:
+            return None
+        offers = problem.derived(Offers)
+        there = np.zeros(problem.num_nodes)
+        for name, weight in self.scarce:
+            there += weight * (offers.offered(name) > 0)
+        requested = problem.classes.request[task_class] > 0
+        meets = (problem.allocatable[:, requested] > 0).all(axis=1)
+        score = TOP * self.scarce_weight * (all_of_it - there) / all_of_it
+        return np.where(meets, score, 0.0)
+
+
+def requested_shares(
+    shares: tuple[tuple[str, Share], ...], shape: TaskShape
+) -> Mapping[str, Share]:
+    """How each resource that a task asks for counts; those that do not count are missing.
+
+    The annotations of a pod come before the policy: one gives the strategy of all resources, the
+    other names those that count, with weights. What has no reading is passed over, as in Volcano.
+    """
+    notes = dict(shape.notes)
+    found = {name: share for name, _ in shape.request if (share := _share(shares, name))}
+    weights = _own_weights(notes.get(SCORING_WEIGHT, ""))
+    if weights:
+        requested = {name for name, _ in shape.request}
+        found = {
+            name: replace(found.get(name, Share()), weight=weight)
+            for name, weight in weights.items()
+            if name in requested
+        }
+    strategy = notes.get(SCORING_TYPE)
+    if strategy in tuple(Strategy):
+        return {name: replace(s, strategy=Strategy(strategy)) for name, s in found.items()}
+    return found
+
+
+def _share(shares: tuple[tuple[str, Share], ...], resource: str) -> Share | None:
+    by_name = dict(shares)
+    if resource in by_name:
+        return by_name[resource]
+    begins = [p for p in by_name if p.endswith("*") and resource.startswith(p[:-1])]
+    return by_name[max(begins, key=len)] if begins else None
+
+
+def _own_weights(text: str) -> dict[str, int]:
+    try:
+        tree = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(tree, dict):
+        return {}
+    return {name: w for name, w in tree.items() if type(w) is int and w > 0}
+
+
+GIGABYTE = 10**9
+
+
+def _strategy_fit(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
+    sra, weights = bool(arguments.get("sra.enable", False)), "sra.resourceWeight."
+    fit = StrategyFit(
+        weight=read_whole(arguments, "resourceStrategyFitWeight", 10),
+        shares=_shares(arguments),
+        scarce=tuple(
+            (name, read_whole(arguments, f"{weights}{name}", 1))
+            for name in read_names(arguments, "sra.resources")
+        ),
+        scarce_weight=read_whole(arguments, "sra.weight", 1) if sra else 0,
+    )
+    if not arguments.get("proportional.enable", False):
+        return (fit,)
+    kept = (_kept_per_device(arguments, n) for n in read_names(arguments, "proportional.resources"))
+    return (fit, Proportions(tuple(kept)))
+
+
+def _shares(arguments: Mapping[str, Value]) -> tuple[tuple[str, Share], ...]:
+    prefix = "resources."
+    own = [name.removeprefix(prefix) for name in arguments if name.startswith(prefix)]
+    names = dict.fromkeys(name.rpartition(".")[0] for name in own)
+    return (
+        tuple(
+            (
+                name,
+                Share(
+                    Strategy(str(arguments.get(f"{prefix}{name}.type", Strategy.LEAST))),
+                    read_whole(arguments, f"{prefix}{name}.weight", 1),
+                ),
+            )
+            for name in names
+        )
+        or DEFAULT
+    )
+
+
+def _kept_per_device(arguments: Mapping[str, Value], device: str) -> KeptPerDevice:
+    prefix = f"proportional.resourceProportion.{device}"
+    cpus, gigabytes = (float(arguments.get(f"{prefix}.{r}", 1)) for r in (CPU, MEMORY))
+    return KeptPerDevice(device, round(cpus * 1000), round(gigabytes * GIGABYTE))
+
+
+STRATEGY_FIT = Plugin(
+    "resource-strategy-fit",
+    "fills nodes in some resources and spreads in others",
+    (
+        weight_argument("resourceStrategyFitWeight", 10, "weight of the strategies"),
+        mapping_argument(
+            "resources",
+            "how resources count, without it CPU and memory; * ends a name that stands for all",
+            mapping_argument(
+                "*",
+                "a resource",
+                choice_argument("type", Strategy.LEAST, "what makes a node good", tuple(Strategy)),
+                Argument("weight", Kind.WHOLE, 1, "weight of the resource", least=1),
+            ),
+        ),
+        mapping_argument(
+            "sra",
+            "leaves nodes with scarce resources to those who need them",
+            switch_argument("enable", "whether it does", default=False),
+            Argument("resources", Kind.NAMES, "", "the scarce resources"),
+            weight_argument("weight", 1, "weight of the whole"),
+            mapping_argument(
+                "resourceWeight", "by resource", weight_argument("*", 1, "weight of a resource")
+            ),
+        ),
+        mapping_argument(
+            "proportional",
+            "keeps CPU and memory for idle devices",
+            switch_argument("enable", "whether it does", default=False),
+            Argument("resources", Kind.NAMES, "", "the devices"),
+            mapping_argument(
+                "resourceProportion",
+                "what goes with one device",
+                Argument("*", Kind.NUMBER, 1, "DEVICE.cpu in CPUs, DEVICE.memory in GB"),
+            ),
+        ),
+    ),
+    _strategy_fit,
+)

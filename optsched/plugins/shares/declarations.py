@@ -1,0 +1,115 @@
+"""The plugins that share capacity: `drf`, `proportion` and `capacity`, with their rules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from optsched.plugins.declaration import (
+    LevelKind,
+    Plugin,
+    duration_argument,
+    read_duration_ms,
+    read_whole,
+    switch_argument,
+    weight_argument,
+)
+from optsched.plugins.faces import Face
+from optsched.plugins.shares.capability import Capability
+from optsched.plugins.shares.capacity import Capacity
+from optsched.plugins.shares.drf import Drf
+from optsched.plugins.shares.guarantee import Guarantee
+from optsched.plugins.shares.hdrf import HierarchicalDrf
+from optsched.plugins.shares.leaf_queues import LeafQueues
+from optsched.plugins.shares.lending import LEND_IDLE
+from optsched.plugins.shares.over_time import OverTime
+from optsched.plugins.shares.proportion import Proportion
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from optsched.plugins.declaration import Value
+    from optsched.plugins.extension_points import Rule
+
+
+HALF_LIFE = "usage.halfLife"
+
+_LENDING = "idle capacity is lent to gangs whose queues are reclaimable, beyond what these deserve"
+
+
+def _over_time(arguments: Mapping[str, Value], *, keeps_deserved: bool = False) -> tuple[Rule, ...]:
+    half_life_ms = read_duration_ms(arguments, HALF_LIFE)
+    if half_life_ms is None:
+        return ()
+    return (OverTime(half_life_ms, keeps_deserved=keeps_deserved),)
+
+
+def _drf(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
+    if not arguments.get(Face.HIERARCHY.value, False):
+        return (*_over_time(arguments), Drf())
+    return (
+        HierarchicalDrf(
+            reclaims=bool(arguments.get(Face.RECLAIMABLE.value, True)),
+            half_life_ms=read_duration_ms(arguments, HALF_LIFE) or 0,
+        ),
+    )
+
+
+def _capacity(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
+    rules = (
+        *_over_time(arguments, keeps_deserved=True),
+        Capacity(read_whole(arguments, "ancestorReclaimLevel", 0)),
+        Capability(),
+        Guarantee(),
+    )
+    return (*rules, LeafQueues()) if arguments.get(Face.HIERARCHY.value, False) else rules
+
+
+_HALF_LIFE = duration_argument(
+    HALF_LIFE, "", "what queues have used counts, half as much after so long"
+)
+
+
+FAIR_SHARE = LevelKind(
+    "fair-share",
+    "what queues and gangs miss of their fair shares",
+    50,
+    ("proportion", "capacity", "drf"),
+)
+_GUARANTEE = LevelKind(
+    "guarantee", "what queues are guaranteed, ask for and miss", 10, ("guarantee",)
+)
+
+DRF = Plugin(
+    "drf", "gangs with a small dominant share first", (_HALF_LIFE,), _drf, levels=(FAIR_SHARE,)
+)
+
+PROPORTION = Plugin(
+    "proportion",
+    "queues share the cluster by weight",
+    (_HALF_LIFE, switch_argument(LEND_IDLE, _LENDING, default=False)),
+    lambda a: (
+        *_over_time(a),
+        Proportion(lends=bool(a.get(LEND_IDLE, False))),
+        Capability(),
+        Guarantee(),
+    ),
+    levels=(_GUARANTEE, FAIR_SHARE),
+)
+
+CAPACITY = Plugin(
+    "capacity",
+    "queues deserve fixed parts and may borrow beyond them",
+    (
+        _HALF_LIFE,
+        weight_argument("ancestorReclaimLevel", 0, "levels of ancestors that reclaim looks at"),
+        switch_argument(
+            "capacity.DynamicResourceAllocationEnable",
+            "has no effect: devices of claims always count where a queue names their class",
+        ),
+        switch_argument(
+            "capacity.DRAConsumableCapacityEnable", "has no effect, for the same reason"
+        ),
+    ),
+    _capacity,
+    levels=(_GUARANTEE, FAIR_SHARE),
+)

@@ -1,0 +1,143 @@
+"""Acceptance: the best candidate that the verifier accepts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from optsched.cluster.decisions import Plan
+from optsched.problem.decisions import Decisions
+from optsched.session.candidates import Candidate, rank_candidates
+from optsched.session.certification import certify, first_stage
+from optsched.session.lending import lend_idle
+from optsched.session.pipeline_candidates import propose_greedily
+from optsched.session.repair import (
+    Repair,
+    blame_custom_rules,
+    name_users_as_preemptors,
+    repair_candidate,
+    trim_candidate,
+)
+from optsched.solver.portfolio import Answer, SolveRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from optsched.cluster.reasons import Reason
+    from optsched.plugins.extension_points import Violation
+    from optsched.session.attempt import Attempt
+    from optsched.session.bounds import EvictionScope
+    from optsched.session.eviction_rounds import Rounds
+
+NOTHING = "none"
+"""The engine of a plan that does nothing because no other kept every rule."""
+
+
+@dataclass(frozen=True, eq=False)
+class Accepted:
+    """The candidate that the verifier accepts, and what it refused before.
+
+    Attributes
+    ----------
+    candidate
+        With its actions and loans; a plan that does nothing where every candidate was refused.
+    violations
+        The rules that refused candidates broke.
+    blocked
+        Gangs by key that rules of custom plugins refuse, and why.
+    repairs
+        Refused candidates that competed again without the gangs at fault.
+    kept_at
+        Where the last refused plan and its snapshot were put.
+
+    """
+
+    candidate: Candidate
+    violations: tuple[Violation, ...] = ()
+    blocked: Mapping[str, Reason] = field(default_factory=dict)
+    repairs: tuple[Repair, ...] = ()
+    kept_at: str = ""
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether every candidate was refused."""
+        return self.candidate.answer.engine == NOTHING
+
+
+def accept_candidate(
+    attempt: Attempt, rounds: Rounds, candidates: Sequence[Candidate], *, is_last: bool
+) -> Accepted:
+    """Return the best candidate that keeps every hard rule; nothing at all if none does.
+
+    A refused candidate is repaired and competes again. One that rules of a custom plugin refuse is
+    not: the next attempt leaves its gangs out, unless this is the last one.
+    """
+    session, first = attempt.session, rounds.first
+    found: list[Violation] = []
+    repairs: list[Repair] = []
+    blocked: dict[str, Reason] = {}
+    kept_at = ""
+    waiting = rank_candidates(candidates)
+    while waiting:
+        best = waiting.pop(0)
+        if best.actions is None:
+            best = replace(best, actions=attempt.list_actions(best.round, best.answer))
+        lent, violations = _lend_and_verify(attempt, rounds.scope, best)
+        if not violations:
+            return Accepted(lent, tuple(found), blocked, tuple(repairs), kept_at)
+        trimmed = trim_candidate(attempt, best)
+        if trimmed is not None:
+            waiting = rank_candidates([trimmed, *waiting])
+            continue
+        is_first_refusal = not found
+        found += violations
+        actions = best.actions or ()
+        blamed = blame_custom_rules(attempt.before, session.rules, actions, violations)
+        blocked |= blamed
+        if session.context.incidents is not None and not blamed:
+            plan = Plan(actions, certify(attempt, rounds.scope, best)[0])
+            answers = session.extenders.entries
+            recorded = replace(attempt.before, answers=answers) if answers else attempt.before
+            kept_at = session.context.incidents.violated(recorded, plan, violations)
+        if blamed and not is_last:
+            continue
+        repaired = repair_candidate(attempt, best, violations)
+        if repaired is not None:
+            repairs.append(Repair(repaired.dropped, violations[0]))
+            waiting = rank_candidates([repaired, *waiting])
+        # Plans of the pipeline that are worse than the refused one have not been proposed yet.
+        if waiting and is_first_refusal and rounds.can_evict:
+            greedy = propose_greedily(attempt, first, waiting[0])
+            waiting = rank_candidates([*waiting, *greedy])
+    answer = Answer(Decisions.nothing(first.problem), (), NOTHING, "no plan kept every rule")
+    nothing = Candidate(first, answer, actions=())
+    return Accepted(nothing, tuple(found), blocked, tuple(repairs), kept_at)
+
+
+def _lend_and_verify(
+    attempt: Attempt, scope: EvictionScope, chosen: Candidate
+) -> tuple[Candidate, list[Violation]]:
+    """Return the candidate with its loans, and the hard rules that it breaks.
+
+    The verifier checks both together. If it refuses them, it checks the candidate alone.
+    """
+    session, each = attempt.session, chosen.round
+    lent = chosen
+    with session.clock.measure("lend"):
+        solver = session.context.solver
+        limits = None if solver is None else session.clock.lending_limits
+        request = None if solver is None or limits is None else SolveRequest(solver, limits)
+        lending = lend_idle(first_stage(session, scope, chosen), request)
+        if lending is not None:
+            answer = replace(chosen.answer, decisions=lending.decisions)
+            lent = replace(chosen, actions=attempt.list_actions(each, answer), lending=lending)
+    with session.clock.measure("verify"):
+        actions = lent.actions or ()
+        violations = attempt.verify(each, actions)
+        if violations:
+            renamed = name_users_as_preemptors(attempt.before, actions)
+            if renamed != actions and not attempt.verify(each, renamed):
+                return replace(lent, actions=renamed), []
+        if not violations or actions == chosen.actions:
+            return lent, violations
+        return chosen, attempt.verify(each, chosen.actions or ())

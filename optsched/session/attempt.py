@@ -1,0 +1,128 @@
+"""One attempt of a session: its input with reservations, and the value of actions on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from optsched.cluster.decisions import Enqueue, Evict
+from optsched.cluster.relocation import is_successor, with_terminating
+from optsched.plugins.eviction.moves import SHUFFLE
+from optsched.plugins.objectives.levels import build_levels
+from optsched.plugins.verification.verify import verify_actions
+from optsched.problem.compile import compile_problem
+from optsched.session.backfill_reservations import Reserved, reserve
+from optsched.session.candidates import Candidate, Round
+from optsched.session.decompile import actions_of, decisions_of
+from optsched.session.device_allocations import with_cards
+from optsched.session.session_input import find_tiers
+from optsched.solver.portfolio import evaluate_greedy
+from optsched.solver.preemption.sequential.stage import EvictionPlan, count_victims
+from optsched.solver.shuffle import apply_moves, shuffle
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from optsched.cluster.decisions import Action
+    from optsched.cluster.snapshot import Snapshot
+    from optsched.plugins.extension_points import Violation
+    from optsched.problem.decisions import Decisions
+    from optsched.problem.problem import Problem
+    from optsched.problem.tiers import Tiers
+    from optsched.session.session_input import SessionInput
+    from optsched.solver.portfolio import Answer
+
+
+@dataclass(frozen=True, eq=False)
+class Attempt:
+    """The input of a session with its reservations.
+
+    Attributes
+    ----------
+    before
+        The snapshot that actions are verified on: with reservations, before any pod is evicted.
+    reserved
+        The reservations; its snapshot is the one that rounds start from.
+    shuffled
+        Evictions of pods that plugins want elsewhere; they terminate in the reserved snapshot.
+
+    """
+
+    session: SessionInput
+    before: Snapshot
+    reserved: Reserved
+    shuffled: tuple[Evict, ...] = ()
+
+    def find_tiers(self, problem: Problem) -> Tiers:
+        """Return the tiers of gangs, those whose turn has come first."""
+        return find_tiers(problem, self.session.policy, self.reserved.heads(problem))
+
+    def list_actions(self, each: Round, answer: Answer) -> tuple[Action, ...]:
+        """Return all actions of a solution, with the devices that its pods get."""
+        placed = actions_of(each.problem, answer.decisions, each.tiers)
+        evictions = each.clearing.evictions
+        known = {eviction.task for eviction in (*self.shuffled, *evictions)}
+        real = (
+            a
+            for a in placed
+            if isinstance(a, Enqueue)
+            # Evictions of moved pods say where these start again; there is nothing to bind yet.
+            or (a.task not in known if isinstance(a, Evict) else not is_successor(a.task))
+        )
+        return self.with_devices((*evictions, *real))
+
+    def with_devices(self, actions: Sequence[Action]) -> tuple[Action, ...]:
+        """Return the evictions of shuffled pods, then some actions with the devices of pods."""
+        return with_cards(self.before, (*self.shuffled, *actions), self.session.rules)
+
+    def verify(self, each: Round, actions: tuple[Action, ...]) -> list[Violation]:
+        """Return the hard rules that actions break."""
+        before = replace(self.before, bookings=each.problem.snapshot.bookings)
+        return verify_actions(before, actions, self.session.rules)
+
+    def evaluate(
+        self,
+        actions: tuple[Action, ...],
+        previous: Problem | None,
+        base: Decisions | None = None,
+        stopped: str = "",
+    ) -> Candidate:
+        """Return actions as a candidate, with their value on every level.
+
+        Parameters
+        ----------
+        previous
+            Makes compiling cheaper and changes nothing else.
+        base
+            Decisions that say which gangs are enqueued or refused; None where the actions say it.
+        stopped
+            Why the search for the actions has ended.
+
+        """
+        policy, start = self.session.policy, self.reserved.snapshot
+        evictions = tuple(a for a in actions if isinstance(a, Evict) and a not in self.shuffled)
+        problem = compile_problem(with_terminating(start, {e.task for e in evictions}), previous)
+        tiers = self.find_tiers(problem)
+        levels = build_levels(problem, policy.rules, tiers, policy.levels)
+        decisions = decisions_of(problem, actions)
+        if base is not None:
+            decisions = replace(decisions, enqueued=base.enqueued, refused=base.refused)
+        answer = evaluate_greedy(problem, decisions, levels, stopped)
+        clearing = EvictionPlan(evictions, results=count_victims(start, evictions))
+        return Candidate(Round(problem, tiers, levels, (answer,), clearing), answer, actions)
+
+
+def begin_attempt(session: SessionInput, previous: Problem | None) -> Attempt:
+    """Shuffle pods where the policy does, then reserve capacity for gangs that wait too long."""
+    policy, start = session.policy, session.snapshot
+    shuffled: tuple[Evict, ...] = ()
+    if SHUFFLE in policy.actions:
+        with session.clock.measure("shuffle"):
+            shuffled = shuffle(compile_problem(start, previous), policy.rules)
+            start = apply_moves(start, shuffled)
+    with session.clock.measure("reserve"):
+        reserved = reserve(start, policy, previous, is_ordered=session.is_optimised)
+    before = reserved.snapshot
+    if shuffled:
+        before = replace(session.snapshot, bookings=before.bookings)
+    return Attempt(session, before, reserved, shuffled)

@@ -1,0 +1,201 @@
+"""Certificates: what a chosen plan is worth, what is proved of it, and why gangs wait."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from optsched.cluster.decisions import Certificate, Evict, LevelStatus, Plan
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.plugins.devices.device_claims import count_cut_searches
+from optsched.plugins.outcome import Outcome
+from optsched.plugins.shares.fairness import queue_shares
+from optsched.session.budgets import Protection, with_budgets
+from optsched.session.decompile import pending_keys, pending_of
+from optsched.session.lending import LENT_LAST, Decided, find_withheld
+from optsched.session.object_diagnostics import budget_flaws, find_flaws
+from optsched.session.queue_gates import opened
+from optsched.solver.portfolio import UNBOUNDED
+from optsched.solver.preemption.joint.bound import bound_with_evictions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from optsched.cluster.reasons import Flaw
+    from optsched.session.attempt import Attempt
+    from optsched.session.bounds import EvictionScope
+    from optsched.session.candidates import Candidate
+    from optsched.session.eviction_rounds import Rounds
+    from optsched.session.session_input import SessionInput
+
+UNEXPLAINED = Reason(ReasonCode.WAITING, "the session explains nothing")
+"""The reason of every gang that waits in a session that explains nothing."""
+
+_SHORT_OF_ROOM = frozenset(
+    {ReasonCode.RESOURCES, ReasonCode.FRAGMENTED, ReasonCode.OUTRANKED, ReasonCode.WAITING}
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Certified:
+    """A plan with its certificate.
+
+    Attributes
+    ----------
+    opened
+        Keys of the tasks without a node whose gates their queues open.
+    flaws
+        Contradictions between objects of the cluster.
+    num_cut_searches
+        Searches for devices without a result, by the limit that ended them.
+
+    """
+
+    plan: Plan
+    opened: tuple[str, ...] = ()
+    flaws: tuple[Flaw, ...] = ()
+    num_cut_searches: Mapping[str, int] = field(default_factory=dict)
+
+
+def certify_plan(
+    attempt: Attempt, rounds: Rounds, chosen: Candidate, *, has_refusals: bool
+) -> Certified:
+    """Return the plan of the chosen candidate: its actions, what is proved, why gangs wait."""
+    session, each, decisions = attempt.session, chosen.round, chosen.decisions
+    rules, explains = session.policy.rules, session.context.explains
+    withheld, opened_tasks = None, tuple[str, ...]()
+    if not explains:
+        pending = dict.fromkeys(pending_keys(each.problem, decisions), UNEXPLAINED)
+    else:
+        with session.clock.measure("explain"):
+            pending = pending_of(each.problem, decisions, rules)
+            pending |= _explain_hopeless(rounds, pending)
+            pending |= attempt.reserved.add_expectations(pending)
+            decided = replace(first_stage(session, rounds.scope, chosen), decisions=decisions)
+            withheld = find_withheld(decided, pending)
+            if withheld is not None:
+                pending = {key: withheld.explain(key, why) for key, why in pending.items()}
+            opened_tasks = opened(Outcome(each.problem, decisions), rules, each.tiers, pending)
+    moving = {e.task for e in each.clearing.evictions if e.to}
+    for gang in each.problem.snapshot.gangs if moving else ():
+        for task in gang.tasks:
+            if task.key in moving:
+                pending.pop(task.gang, None)  # its pods run, or have yet to come
+    scope = _bound_over_all_plans(attempt, rounds.scope, chosen)
+    certificate, num_cut_searches = certify(attempt, scope, chosen, pending)
+    if has_refusals:
+        limitations = (*certificate.limitations, "the verifier refused a plan")
+        certificate = replace(certificate, limitations=limitations)
+    if withheld is not None:
+        certificate = replace(certificate, kept_idle=(withheld.sentence,))
+    flaws: tuple[Flaw, ...] = ()
+    if explains:
+        with session.clock.measure("explain"):
+            reads_topology = rules.find("network-topology") is not None
+            flaws = find_flaws(session.given, session.unheld, reads_topology=reads_topology)
+            protection = Protection(rounds.first.problem, session.rules, session.reach)
+            keeping = protection.keeping(pending)
+        pending |= {key: with_budgets(pending[key], kept) for key, kept in keeping.items()}
+        if keeping:
+            flaws = (*flaws, *budget_flaws(key for kept in keeping.values() for key in kept))
+    plan = Plan(chosen.actions or (), certificate, pending)
+    return Certified(plan, opened_tasks, flaws, num_cut_searches)
+
+
+def first_stage(session: SessionInput, scope: EvictionScope, chosen: Candidate) -> Decided:
+    """Return a chosen candidate as the first stage of lending."""
+    over_gangs = scope.certify(chosen)[0]
+    return Decided(
+        problem=chosen.round.problem,
+        rules=session.policy.rules,
+        tiers=chosen.round.tiers,
+        decisions=chosen.answer.decisions,
+        actions=chosen.actions or (),
+        counts_all={"admission", "tasks"} <= set(session.policy.levels),
+        is_proved=all(r.status is LevelStatus.OPTIMAL for r in over_gangs),
+    )
+
+
+def certify(
+    attempt: Attempt,
+    scope: EvictionScope,
+    chosen: Candidate,
+    pending: Mapping[str, Reason] | None = None,
+) -> tuple[Certificate, Mapping[str, int]]:
+    """Return the certificate of a candidate, and its cut searches for devices by their limit."""
+    session = attempt.session
+    rules, answer = session.policy.rules, chosen.answer
+    actions = chosen.actions or ()
+    if not session.is_optimised and any(
+        isinstance(a, Evict) and a not in attempt.shuffled for a in actions
+    ):
+        # The pipeline evicts while it places, so its plan is judged with the victims terminating.
+        previous = chosen.round.problem
+        chosen = attempt.evaluate(actions, previous, answer.decisions, answer.stopped)
+        answer = chosen.answer
+    problem = chosen.round.problem
+    over_gangs, over_victims, over_nodes = scope.certify(chosen)
+    limitations = list(scope.limitations((*over_gangs, *over_victims)))
+    lent = () if chosen.lending is None else chosen.lending.results
+    if any(r.status is not LevelStatus.OPTIMAL for r in lent):
+        limitations.append(LENT_LAST)
+    left_out = sorted({*chosen.dropped, *session.left_out})
+    if left_out:
+        limitations.append(f"gangs left out: {', '.join(left_out)}")
+    num_cut_searches = count_cut_searches(problem)
+    if num_cut_searches:
+        parts = (f"{number} by {limit}" for limit, number in sorted(num_cut_searches.items()))
+        limitations.append(f"searches for devices cut by limits: {', '.join(parts)}")
+    if rules.unmodelled:
+        limitations.append(f"rules that no model has: {', '.join(rules.unmodelled)}")
+    levels = (*over_gangs, *over_victims, *lent, *over_nodes)
+    is_optimal = all(r.status is LevelStatus.OPTIMAL for r in levels)
+    explains, outcome = session.context.explains, Outcome(problem, chosen.decisions)
+    certificate = Certificate(
+        levels=levels,
+        engine=answer.engine,
+        seconds=sum(session.clock.seconds.values()),
+        stopped=answer.stopped,
+        relaxed=() if is_optimal else answer.relaxed,
+        shares=queue_shares(outcome, rules, pending) if explains else (),
+        limitations=tuple(limitations),
+    )
+    return certificate, num_cut_searches
+
+
+def _explain_hopeless(rounds: Rounds, pending: Mapping[str, Reason]) -> dict[str, Reason]:
+    """Return reasons of gangs that no eviction helps, if they say more than that room is short."""
+    gangs = rounds.first.problem.snapshot.gangs
+    found = ((gangs[g].key, reason) for g, reason in rounds.hopeless.items())
+    return {
+        key: reason
+        for key, reason in found
+        if reason is not None and key in pending and pending[key].code in _SHORT_OF_ROOM
+    }
+
+
+def _bound_over_all_plans(
+    attempt: Attempt, scope: EvictionScope, chosen: Candidate
+) -> EvictionScope:
+    """Return the scope with bounds of open levels over every plan that the policy allows."""
+    session, first = attempt.session, scope.first
+    solver, clock = session.context.solver, session.clock
+    if not session.is_optimised or solver is None or clock.is_late:
+        return scope
+    if not scope.is_open and first.answers[0].stopped not in UNBOUNDED:
+        return scope
+    values = scope.values_of(chosen)
+    over_gangs, over_victims, _ = scope.certify(chosen)
+    is_proved = all(r.status is LevelStatus.OPTIMAL for r in (*over_gangs, *over_victims))
+    if values is None or is_proved or clock.left_ms() == 0:
+        return scope
+    with clock.measure("bound"):
+        bounds = bound_with_evictions(
+            first.problem,
+            session.rules,
+            (first.tiers, first.levels),
+            values,
+            session.reach_with_moves,
+            (solver, clock.limits, clock.left_ms),
+        )
+    return replace(scope, bounds=bounds)

@@ -1,0 +1,232 @@
+"""Make room for gangs that no idle capacity is enough for: evict pods for them, or move pods."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from optsched.cluster.decisions import Evict, Sense
+from optsched.plugins.eviction.moves import CONSOLIDATE
+from optsched.plugins.extension_points import is_node_level
+from optsched.plugins.objectives.admission import Started
+from optsched.problem.compile import compile_problem
+from optsched.session.bounds import EvictionScope, can_evict
+from optsched.session.repair import drop_needless_victims
+from optsched.session.rounds import place_pods
+from optsched.session.session_input import EVICTING
+from optsched.solver.consolidation.stage import Means as MovingMeans
+from optsched.solver.consolidation.stage import consolidate
+from optsched.solver.preemption.joint.solution import find_victims_jointly
+from optsched.solver.preemption.sequential.stage import (
+    EvictionPlan,
+    Means,
+    count_victims,
+    find_victims,
+)
+from optsched.solver.preemption.sequential.trial import has_custom_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from optsched.cluster.reasons import Reason
+    from optsched.session.attempt import Attempt
+    from optsched.session.candidates import Round
+
+_MAX_TRIES = 3
+"""How often victims are searched again when a gang can not sit where room was made for it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rounds:
+    """The rounds of an attempt.
+
+    Attributes
+    ----------
+    first
+        Without evictions.
+    cleared
+        With pods evicted or moved for gangs that the first one leaves waiting; None where no such
+        gang is helped by that.
+    joint
+        With victims chosen for all gangs together; None where that is no improvement.
+    hopeless
+        Gangs of the first round for which no eviction helps, with the reason where there is one.
+    can_evict
+        Whether the policy lets some pod be evicted or moved for some waiting gang.
+
+    """
+
+    first: Round
+    cleared: Round | None = None
+    joint: Round | None = None
+    hopeless: Mapping[int, Reason | None] = field(default_factory=dict)
+    can_evict: bool = False
+
+    @property
+    def scope(self) -> EvictionScope:
+        """What bounds of certificates have to cover."""
+        return EvictionScope(self.first, self.can_evict)
+
+
+def decide_evictions(attempt: Attempt, first: Round) -> Rounds:
+    """Search for pods to evict or move for the gangs that the first round leaves waiting.
+
+    Evicting or moving, the policy names first what is tried first. The other one is only tried if
+    the first one helps no gang.
+    """
+    session = attempt.session
+    if not session.is_optimised:
+        return Rounds(first)
+    cleared: Round | None = None
+    hopeless: Mapping[int, Reason | None] = {}
+    for is_moving in _list_ways(session.policy.actions):
+        if cleared is None and is_moving:
+            cleared = _move_pods(attempt, first)
+        elif cleared is None:
+            cleared, hopeless = _evict_pods(attempt, first)
+    joint = None
+    if not session.clock.is_late:
+        joint = _evict_jointly(attempt, first, cleared or first)
+    is_open = can_evict(first.problem, session.rules, session.reach_with_moves)
+    return Rounds(first, cleared, joint, hopeless, is_open)
+
+
+def _list_ways(actions: tuple[str, ...]) -> list[bool]:
+    """Return in which order pods are evicted (False) and moved (True)."""
+    if CONSOLIDATE not in actions:
+        return [False]
+    evicting = [i for i, action in enumerate(actions) if action in EVICTING]
+    moves_first = actions.index(CONSOLIDATE) < min(evicting, default=len(actions))
+    return [moves_first, not moves_first]
+
+
+def _evict_pods(attempt: Attempt, first: Round) -> tuple[Round | None, Mapping[int, Reason | None]]:
+    """Return the round with victims found gang by gang, and the gangs that no eviction helps.
+
+    Victims of a gang depend on those of more important gangs. If a gang can not sit where room was
+    made for it, the search for all of them is repeated without that gang.
+    """
+    session, start = attempt.session, attempt.reserved.snapshot
+    clock, decisions = session.clock, first.answers[0].decisions
+    means = Means(session.context.solver, clock.left_for_victims_ms, clock.limits)
+    found = EvictionPlan()
+    for _ in range(_MAX_TRIES):
+        with clock.measure("victims"):
+            found = find_victims(
+                first.problem, session.rules, first.tiers, decisions, session.reach, means
+            )
+        if not found.evictions:
+            break
+        again = place_pods(attempt, found.apply_to(start), found, first.problem)
+        misplaced = found.find_misplaced(again.problem, again.answers[0].decisions)
+        if not misplaced:
+            return _without_needless_victims(attempt, found, again), found.hopeless
+        # Where models do not know why, verifiers may, before a gang is given up.
+        fresh = misplaced - means.by_trial if has_custom_rules(session.rules) else frozenset()
+        means = replace(
+            means,
+            by_trial=means.by_trial | fresh,
+            excluded_gangs=means.excluded_gangs | (misplaced - fresh),
+        )
+    return None, found.hopeless
+
+
+def _without_needless_victims(attempt: Attempt, found: EvictionPlan, placed: Round) -> Round:
+    """Return the round with victims that preemptors still need once all gangs are placed again.
+
+    A preemptor may need fewer victims than it was given, where fewer other gangs count against its
+    queue than before. Nodes on which victims stay are not free for others: all are placed again.
+    """
+    start = attempt.reserved.snapshot
+    with attempt.session.clock.measure("victims"):
+        actions = attempt.list_actions(placed, placed.answers[0])
+        kept = drop_needless_victims(attempt, actions)
+    if kept == actions:
+        return placed
+    needed = {action.task for action in kept if isinstance(action, Evict)}
+    evictions = tuple(e for e in found.evictions if e.task in needed)
+    fewer = replace(found, evictions=evictions, results=count_victims(start, evictions))
+    again = place_pods(attempt, fewer.apply_to(start), fewer, placed.problem)
+    is_misplaced = fewer.find_misplaced(again.problem, again.answers[0].decisions)
+    return placed if is_misplaced else again
+
+
+def _move_pods(attempt: Attempt, first: Round) -> Round | None:
+    """Return the round in which running pods move, if that helps any gang."""
+    session, start = attempt.session, attempt.reserved.snapshot
+    clock, solver = session.clock, session.context.solver
+    if solver is None:
+        return None
+    arguments = dict(dict(session.policy.action_arguments).get(CONSOLIDATE, ()))
+    means = MovingMeans(
+        solver=solver,
+        levels=session.policy.levels,
+        tiers_of=attempt.find_tiers,
+        left_ms=clock.left_ms,
+        limits=clock.limits,
+        most_moves=int(arguments.get("maxMoves", 0)),
+    )
+    decisions = first.answers[0].decisions
+    with clock.measure("consolidation"):
+        bare = compile_problem(replace(start, bookings=()), first.problem)
+    for _ in range(_MAX_TRIES):
+        with clock.measure("consolidation"):
+            found = consolidate(bare, session.rules, decisions, means)
+        if not found.evictions:
+            return None
+        # Gangs that start need no reservation any more; those of other gangs hold.
+        bookings = tuple(b for b in start.bookings if b.gang not in found.gains)
+        snapshot = found.apply_to(replace(start, bookings=bookings))
+        clearing = EvictionPlan(found.evictions, results=found.results)
+        again = place_pods(attempt, snapshot, clearing, first.problem)
+        requesting, moving = found.find_misplaced(again.problem, again.answers[0].decisions)
+        if not requesting and not moving:
+            return again
+        means = replace(
+            means,
+            excluded_gangs=means.excluded_gangs | requesting,
+            unmovable_gangs=means.unmovable_gangs | moving,
+        )
+    return None
+
+
+def _evict_jointly(attempt: Attempt, first: Round, known: Round) -> Round | None:
+    """Return the round with victims chosen for all gangs together, if it is an improvement.
+
+    It has to start more important gangs than the best round known, or to be worse on no level over
+    gangs: victims that only trade shares of queues for others are left to the search gang by gang.
+    """
+    session, decisions = attempt.session, first.answers[0].decisions
+    clock, rules, reach = session.clock, session.rules, session.reach
+    is_waiting = ((decisions.node_of < 0) & (decisions.nominated < 0)).any()
+    if not is_waiting or not can_evict(first.problem, rules, reach):
+        return None
+    means = Means(session.context.solver, clock.left_ms, clock.limits)
+    goal = (first.tiers, first.levels)
+    with clock.measure("victims"):
+        found = find_victims_jointly(first.problem, rules, goal, decisions, reach, means)
+    victims = {eviction.task for eviction in known.clearing.evictions}
+    if found is None or {eviction.task for eviction in found.evictions} == victims:
+        return None
+    again = place_pods(attempt, found.apply_to(attempt.reserved.snapshot), found, first.problem)
+    misplaced = found.find_misplaced(again.problem, again.answers[0].decisions)
+    return again if not misplaced and _improves(again, known) else None
+
+
+def _improves(again: Round, known: Round) -> bool:
+    """Whether a round starts more important gangs than another, or is worse on no level."""
+    mine, theirs = _signed_values(again), _signed_values(known)
+    for level in again.levels:
+        if isinstance(level, Started) and mine[level.name] != theirs.get(level.name, 0):
+            return mine[level.name] > theirs.get(level.name, 0)
+    return all(value >= theirs.get(name, 0) for name, value in mine.items())
+
+
+def _signed_values(each: Round) -> dict[str, int]:
+    """Return the values of a round on its levels over gangs, larger is better."""
+    pairs = zip(each.levels, each.answers[0].results, strict=True)
+    return {
+        level.name: result.value if level.sense is Sense.MAX else -result.value
+        for level, result in pairs
+        if not is_node_level(level)
+    }

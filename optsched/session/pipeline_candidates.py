@@ -1,0 +1,143 @@
+"""Candidate plans of an attempt: those of its rounds, and those of the greedy pipeline."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from optsched.cluster.decisions import LevelStatus
+from optsched.cluster.snapshot import GangPhase
+from optsched.plugins.extension_points import is_node_level
+from optsched.problem.compile import compile_problem
+from optsched.problem.running import running_tasks
+from optsched.session.backfill_reservations import reserve
+from optsched.session.candidates import Candidate, rank_candidates
+from optsched.session.decompile import actions_of
+from optsched.session.repair import repair_candidate
+from optsched.session.rounds import greedy_options
+from optsched.solver.greedy.pipeline import run_greedy
+from optsched.solver.portfolio import NO_SOLVER, evaluate_greedy
+from optsched.solver.preemption.sequential.stage import EvictionPlan, nominate_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from optsched.problem.arrays import I64
+    from optsched.problem.problem import Problem
+    from optsched.session.attempt import Attempt
+    from optsched.session.candidates import Round
+    from optsched.session.eviction_rounds import Rounds
+
+
+def list_candidates(attempt: Attempt, rounds: Rounds) -> list[Candidate]:
+    """Return the plans that the solver and the pipeline propose, with and without evictions."""
+    first, session = rounds.first, attempt.session
+    if not session.is_optimised:
+        return [Candidate(first, first.answers[0])]
+    candidates: list[Candidate] = []
+    for each in (rounds.cleared, first, rounds.joint):
+        if each is None:
+            continue
+        # Where the solver has kept the pipeline's decisions they compete once.
+        distinct = {id(answer.decisions): answer for answer in reversed(each.answers)}
+        candidates += [Candidate(each, answer) for answer in reversed(distinct.values())]
+    if rounds.cleared is not None:
+        kept = _keep_placements(attempt, first, rounds.cleared)
+        candidates += [] if kept is None else [kept]
+    best = rounds.cleared or first
+    # Where pods may be evicted the pipeline proposes a plan, however little time is left.
+    if not _is_best(best, can_evict=rounds.can_evict) and (
+        rounds.can_evict or session.clock.has_time
+    ):
+        candidates += propose_greedily(attempt, first, Candidate(best, best.answers[0]))
+    return candidates
+
+
+def _keep_placements(attempt: Attempt, first: Round, cleared: Round) -> Candidate | None:
+    """Return the placements without evictions and the gangs that need evictions, if better.
+
+    A round with evictions places every gang again, and may find less for the other gangs.
+    """
+    clearing, decisions = cleared.clearing, first.answers[0].decisions
+    if not clearing.seats:
+        return None
+    problem = first.problem
+    placed = problem.gang_of[(decisions.node_of >= 0) | (decisions.nominated >= 0)]
+    victims = {eviction.task for eviction in clearing.evictions}
+    losing = {
+        g
+        for g, gang in enumerate(problem.snapshot.gangs)
+        if any(t.key in victims for t in gang.tasks)
+    }
+    if (losing | clearing.seats.keys()) & set(placed.tolist()):
+        return None
+    actions = [*clearing.evictions, *actions_of(problem, decisions, first.tiers)]
+    for gang, seats in clearing.seats.items():
+        actions += nominate_tasks(problem, gang, seats)
+    best = Candidate(cleared, cleared.answers[0])
+    every = attempt.with_devices(actions)
+    found = attempt.evaluate(every, problem, decisions, best.answer.stopped)
+    is_better = rank_candidates([best, found])[0] is found
+    return found if is_better and not attempt.verify(found.round, every) else None
+
+
+def _is_best(found: Round, *, can_evict: bool) -> bool:
+    """Whether no other candidate can be better on a level over gangs.
+
+    The bounds of a round know nothing of evictions beyond its own: where the policy allows some,
+    only ideals count.
+    """
+    answer = found.answers[0]
+    if can_evict:
+        if found.clearing.evictions:
+            return False
+        answer = evaluate_greedy(found.problem, answer.decisions, found.levels, "")
+    pairs = zip(found.levels, answer.results, strict=False)
+    return all(
+        result.status is LevelStatus.OPTIMAL for level, result in pairs if not is_node_level(level)
+    )
+
+
+def propose_greedily(attempt: Attempt, first: Round, best: Candidate) -> Iterator[Candidate]:
+    """Yield plans of the pipeline with Volcano's choice of victims, where they beat the best one.
+
+    The first one orders gangs by the tiers of the levels, the second by the plugins. The third
+    keeps other gangs off reserved capacity, as a session without a solver does. Gangs whose victims
+    no gang of this policy is entitled to are dropped. The pipeline follows other rules, so this is
+    no defect and counts as no repair.
+    """
+    session = attempt.session
+    before = first.answers[-1].decisions
+    is_late = session.clock.deadline()
+    for number, (problem, tier_of) in enumerate(_list_problems(attempt, first)):
+        if number and not session.clock.has_time:
+            return
+        with session.clock.measure("greedy"):
+            options = greedy_options(attempt, problem, first.tiers, EvictionPlan())
+            options = replace(options, gated=True, is_late=is_late, tier_of=tier_of)
+            decisions = run_greedy(problem, session.policy.rules, options)
+            if decisions.equals(before):
+                continue
+            before = decisions
+            actions = attempt.with_devices(actions_of(problem, decisions, first.tiers))
+            found = attempt.evaluate(actions, first.problem, decisions, NO_SOLVER)
+        if rank_candidates([best, found])[0] is best:
+            continue
+        violations = attempt.verify(found.round, actions)
+        kept = repair_candidate(attempt, found, violations) if violations else found
+        if kept is not None:
+            yield replace(kept, dropped=())
+
+
+def _list_problems(attempt: Attempt, first: Round) -> Iterator[tuple[Problem, I64 | None]]:
+    """Yield problems for the pipeline with evictions, each with its ranks of gangs."""
+    session, problem = attempt.session, first.problem
+    is_gated = any(gang.phase is GangPhase.PENDING for gang in problem.snapshot.gangs)
+    # Without victims the order of tiers gives the plan of the first round.
+    if is_gated or len(running_tasks(problem)):
+        yield problem, first.tiers.of
+    yield problem, None
+    if attempt.reserved.bookings and session.clock.has_time:
+        start = attempt.reserved.snapshot
+        kept = reserve(start, session.policy, problem, is_ordered=False).snapshot
+        yield compile_problem(kept, problem), None

@@ -1,0 +1,249 @@
+"""Repair of refused plans: without the gangs at fault, one after another.
+
+The verifier names the rules that a plan breaks. What is left without the gangs at fault competes
+with the other candidates. Gangs that rules of custom plugins refuse wait instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from optsched.cluster.decisions import Allocate, Evict, Nominate
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.plugins.eviction.entitled import PREEMPT, Entitled
+from optsched.plugins.verification.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from optsched.cluster.decisions import Action
+    from optsched.cluster.snapshot import Snapshot
+    from optsched.plugins.extension_points import Violation
+    from optsched.plugins.ruleset import RuleSet
+    from optsched.session.attempt import Attempt
+    from optsched.session.candidates import Candidate
+
+MOST_SINGLE_DROPS = 8
+"""Gangs that repair drops one by one while there is time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """A refused plan that lost some gangs: their keys and the first rule that it broke."""
+
+    dropped: tuple[str, ...]
+    violation: Violation
+
+    def __str__(self) -> str:
+        return f"dropped {', '.join(self.dropped)} from a plan that broke a rule: {self.violation}"
+
+
+def repair_candidate(
+    attempt: Attempt, refused: Candidate, violations: Sequence[Violation]
+) -> Candidate | None:
+    """Return the candidate without the gangs at fault; None where no gang is left.
+
+    Plans that move pods are not repaired: gangs share the capacity that a move releases.
+    """
+    each, actions, clock = refused.round, refused.actions or (), attempt.session.clock
+    if any(e.to for e in each.clearing.evictions):
+        return None
+    gangs = each.problem.snapshot.gangs
+    order = np.lexsort((np.arange(len(gangs)), each.problem.created_ms, each.tiers.of))
+    rank_of = {gangs[g].key: i for i, g in enumerate(order.tolist())}
+    drops = DropOrder(rank_of, most_single=0 if clock.is_late else MOST_SINGLE_DROPS)
+    with clock.measure("verify"):
+        found = repair_actions(
+            attempt.before, actions, violations, drops, lambda a: attempt.verify(each, a)
+        )
+    if found is None:
+        return None
+    kept = _evaluate_rest(attempt, refused, found[0])
+    return replace(kept, dropped=(*refused.dropped, *found[1]))
+
+
+def trim_candidate(attempt: Attempt, refused: Candidate) -> Candidate | None:
+    """Return the candidate without needless victims; None if it still breaks a rule."""
+    session, actions = attempt.session, refused.actions or ()
+    if not session.is_optimised or any(isinstance(a, Evict) and a.to for a in actions):
+        return None
+    with session.clock.measure("verify"):
+        kept = drop_needless_victims(attempt, actions)
+        if kept == actions or attempt.verify(refused.round, kept):
+            return None
+    return _evaluate_rest(attempt, refused, kept)
+
+
+def _evaluate_rest(attempt: Attempt, refused: Candidate, actions: tuple[Action, ...]) -> Candidate:
+    """Return a refused candidate with some of its actions only, found by the same engine."""
+    answer = refused.answer
+    rest = attempt.evaluate(actions, refused.round.problem, answer.decisions, answer.stopped)
+    rest = replace(rest, answer=replace(rest.answer, engine=answer.engine))
+    return replace(rest, dropped=refused.dropped)
+
+
+class DropOrder(NamedTuple):
+    """Which gangs repair drops first.
+
+    Attributes
+    ----------
+    rank_of
+        Position of each gang by key in order of importance; the last one at fault goes first.
+    most_single
+        How many gangs are dropped one by one; after that every gang that a violation names goes.
+
+    """
+
+    rank_of: Mapping[str, int]
+    most_single: int = MOST_SINGLE_DROPS
+
+
+def repair_actions(
+    snapshot: Snapshot,
+    actions: tuple[Action, ...],
+    violations: Sequence[Violation],
+    order: DropOrder,
+    verify: Callable[[tuple[Action, ...]], Sequence[Violation]],
+) -> tuple[tuple[Action, ...], tuple[str, ...]] | None:
+    """Drop gangs at fault until the verifier accepts the rest.
+
+    Parameters
+    ----------
+    order
+        Which gang at fault is dropped first.
+    verify
+        Returns the violations of some actions.
+
+    Returns
+    -------
+    The actions that are left and the keys of the dropped gangs; None where no gang is left.
+
+    """
+    dropped: list[str] = []
+    while violations:
+        blamed = _find_blamed(snapshot, actions, violations)
+        if not blamed:
+            return None
+        if len(dropped) < order.most_single:
+            blamed = {max(blamed, key=lambda key: (order.rank_of.get(key, -1), key))}
+        dropped += sorted(blamed)
+        actions = drop_gangs(actions, blamed)
+        violations = verify(actions)
+    return (actions, tuple(dropped)) if _served_gangs(actions) else None
+
+
+def name_users_as_preemptors(snapshot: Snapshot, actions: tuple[Action, ...]) -> tuple[Action, ...]:
+    """Return the actions with preemptors that take the nodes of their victims.
+
+    Gangs preempt one after the other. What one evicts to get below the ceiling of its queue may
+    serve the next one, and then the verifier accepts that one alone as its preemptor. Victims stay
+    as they are if no gang on their node may preempt them.
+    """
+    gang_of = snapshot.gang_by_key
+    task_gangs = {t.key: gang for gang in snapshot.gangs for t in gang.tasks}
+    users: dict[str, list[str]] = {}
+    for action in actions:
+        if isinstance(action, Nominate):
+            users.setdefault(action.node, []).append(action.gang)
+
+    def rename(action: Action) -> Action:
+        if not isinstance(action, Evict) or action.action != PREEMPT or action.to:
+            return action
+        here, victim = users.get(action.node, []), task_gangs.get(action.task)
+        if victim is None or action.preemptor in here:
+            return action
+        entitled = (
+            key
+            for key in here
+            if gang_of[key].queue == victim.queue and gang_of[key].priority > victim.priority
+        )
+        return replace(action, preemptor=next(entitled, action.preemptor))
+
+    return tuple(map(rename, actions))
+
+
+def drop_needless_victims(attempt: Attempt, actions: tuple[Action, ...]) -> tuple[Action, ...]:
+    """Return the actions without victims whose resources their preemptor does not use.
+
+    Victims are chosen before all other gangs are placed again. Where fewer of those are placed
+    than before, a preemptor may need fewer victims.
+    """
+    entitled = Entitled(attempt.session.rules)
+    while True:
+        found = entitled.find_needless_victims(World(attempt.before, actions))
+        needless = {task for victims, _ in found for task in victims}
+        if not needless:
+            return actions
+        actions = tuple(a for a in actions if not (isinstance(a, Evict) and a.task in needless))
+
+
+def drop_gangs(actions: Iterable[Action], gangs: set[str]) -> tuple[Action, ...]:
+    """Return the actions without what some gangs get and without evictions for them."""
+
+    def serves(action: Action) -> bool:
+        if isinstance(action, Evict):
+            return action.preemptor in gangs
+        return isinstance(action, Allocate | Nominate) and action.gang in gangs
+
+    return tuple(action for action in actions if not serves(action))
+
+
+def _find_blamed(
+    snapshot: Snapshot, actions: Sequence[Action], violations: Sequence[Violation]
+) -> set[str]:
+    """Gangs that get something of what the violations name; all served gangs if none is named."""
+    served = _served_gangs(actions)
+    blamed = {v.gang for v in violations if v.gang in served}
+    if blamed:
+        return blamed
+    for violation in violations:
+        blamed |= named_gangs(snapshot, actions, violation.where)
+    return blamed & served or served
+
+
+def _served_gangs(actions: Iterable[Action]) -> set[str]:
+    placed = {a.gang for a in actions if isinstance(a, Allocate | Nominate)}
+    return placed | {a.preemptor for a in actions if isinstance(a, Evict) and a.preemptor}
+
+
+def named_gangs(snapshot: Snapshot, actions: Sequence[Action], where: str) -> set[str]:
+    """Gangs that get something of the object that a violation is about, or evict pods of it."""
+    kind, _, name = where.partition(" ")
+    queue_of = {g.key: g.queue for g in snapshot.gangs} if kind == "queue" else {}
+    gang = snapshot.gang_by_key.get(name) if kind == "gang" else None
+    members = set() if gang is None else {task.key for task in gang.tasks}
+    found: set[str] = set()
+    for action in actions:
+        if isinstance(action, Evict):
+            served = action.preemptor
+        elif isinstance(action, Allocate | Nominate):
+            served = action.gang
+        else:
+            continue
+        of = {"gang": served, "task": action.task, "node": action.node}
+        if name in (of.get(kind), queue_of.get(served)) or action.task in members:
+            found.add(served)
+    return found - {""}
+
+
+def blame_custom_rules(
+    snapshot: Snapshot, rules: RuleSet, actions: Sequence[Action], found: Sequence[Violation]
+) -> dict[str, Reason]:
+    """Return the gangs that custom rules refuse, by key, with the reason why they have to wait.
+
+    Empty where a built-in rule is broken: that is a defect of optsched, not of a gang.
+    """
+    plugin_of = {a.rule.name: a.plugin for a in rules.active if a.origin}
+    if any(v.rule not in plugin_of for v in found):
+        return {}
+    placed = [a for a in actions if isinstance(a, Allocate | Nominate)]
+    blocked: dict[str, Reason] = {}
+    for violation in found:
+        message = f"plugin {plugin_of[violation.rule]}: {violation.detail}"
+        named = named_gangs(snapshot, placed, violation.where) or {a.gang for a in placed}
+        for gang in named:
+            blocked.setdefault(gang, Reason(ReasonCode.PLUGIN, message))
+    return blocked

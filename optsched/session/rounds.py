@@ -1,0 +1,122 @@
+"""Rounds: pods placed on a snapshot by the greedy pipeline, then by the solver."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from optsched.plugins.custom.isolation import PluginFailure
+from optsched.plugins.objectives.levels import build_levels
+from optsched.problem.compile import compile_problem
+from optsched.problem.nominations import nominated_seats
+from optsched.session.candidates import Round
+from optsched.session.search_history import PROVED_BEFORE, resume_incumbent
+from optsched.session.warm_start import start_from
+from optsched.solver.greedy.gang_preemption import GangPreemptionOptions
+from optsched.solver.greedy.pipeline import GreedyOptions, run_greedy
+from optsched.solver.portfolio import (
+    IDEAL,
+    NO_SOLVER,
+    SolveRequest,
+    evaluate_greedy,
+    improve,
+    is_ideal,
+)
+
+if TYPE_CHECKING:
+    from optsched.cluster.snapshot import Snapshot
+    from optsched.problem.problem import Problem
+    from optsched.problem.tiers import Tiers
+    from optsched.session.attempt import Attempt
+    from optsched.solver.portfolio import Answer
+    from optsched.solver.preemption.sequential.stage import EvictionPlan
+
+
+def place_pods(
+    attempt: Attempt, snapshot: Snapshot, clearing: EvictionPlan, previous: Problem | None
+) -> Round:
+    """Place pods on a snapshot in which the victims of `clearing` are terminating.
+
+    `previous` is a problem that makes compiling cheaper and changes nothing else.
+    """
+    session = attempt.session
+    policy, measure = session.policy, session.clock.measure
+    with measure("compile"):
+        problem = compile_problem(snapshot, previous)
+        tiers = attempt.find_tiers(problem)
+        levels = build_levels(problem, policy.rules, tiers, policy.levels)
+    with measure("greedy"):
+        options = greedy_options(attempt, problem, tiers, clearing)
+        decisions = run_greedy(problem, policy.rules, options)
+        greedy = evaluate_greedy(problem, decisions, levels, NO_SOLVER)
+        greedy = replace(greedy, final=tuple(options.seats))
+    greedy_round = Round(problem, tiers, levels, (greedy,), clearing)
+    with measure("solve"):
+        best = _solve(attempt, greedy_round, _find_start(attempt, greedy_round))
+        session.history.end(problem, best)
+    return replace(greedy_round, answers=(best, greedy))
+
+
+def greedy_options(
+    attempt: Attempt, problem: Problem, tiers: Tiers, clearing: EvictionPlan
+) -> GreedyOptions:
+    """Return the options of the greedy pipeline in a round."""
+    session = attempt.session
+    policy = session.policy
+    arguments = {name: dict(values) for name, values in policy.action_arguments}
+    plain = GangPreemptionOptions()
+    by_gang = {
+        name: GangPreemptionOptions(
+            int(values.get("maxDomains", plain.max_domains)),
+            bool(values.get("allowWholeBundle", plain.allow_whole)),
+        )
+        for name, values in arguments.items()
+    }
+    return GreedyOptions(
+        actions=policy.actions,
+        tier_of=tiers.of if session.is_optimised else None,
+        seats={**nominated_seats(problem), **clearing.seats},
+        by_gang=by_gang,
+        weighs_nodes=bool(arguments.get("preempt", {}).get("enableTopologyAwarePreemption", False)),
+        gated=not session.is_optimised,
+        late=attempt.reserved.late(problem),
+        proposers=policy.proposers,
+        faults=session.faults,
+    )
+
+
+def _find_start(attempt: Attempt, each: Round) -> Answer:
+    """Return where the search starts: an incumbent or warm start that keeps every rule, or greedy.
+
+    An incumbent of the same search of an earlier session comes first.
+    """
+    session, greedy = attempt.session, each.answers[0]
+    context, turn = session.context, session.history.turn + 1
+    for incumbent in context.start:
+        if incumbent.turn != turn:
+            continue
+        answer = resume_incumbent(each.problem, each.levels, incumbent, greedy)
+        if answer is not None and not attempt.verify(each, attempt.list_actions(each, answer)):
+            return answer
+    if session.is_optimised and context.warm_start is not None and not each.clearing.evictions:
+        goal = (each.tiers, each.levels)
+        answer = start_from(each.problem, session.policy.rules, goal, context.warm_start, greedy)
+        if answer is not None and not attempt.verify(each, attempt.list_actions(each, answer)):
+            return answer
+    return greedy
+
+
+def _solve(attempt: Attempt, each: Round, start: Answer) -> Answer:
+    """Return the solver's solution, or the start where there is no solver or nothing to gain."""
+    session, problem, levels = attempt.session, each.problem, each.levels
+    rules, solver = session.policy.rules, session.context.solver
+    progress_callback = session.history.begin(problem, levels, start)
+    if not session.is_optimised or solver is None:
+        return start
+    if is_ideal(problem, rules, levels, start):
+        return replace(start, stopped=PROVED_BEFORE if start.proved else IDEAL)
+    request = SolveRequest(solver, session.clock.placement_limits, progress_callback)
+    try:
+        return improve(problem, rules, (each.tiers, levels), start, request)
+    except PluginFailure as e:
+        return replace(start, stopped=f"plugin {e.fault.plugin} failed")

@@ -1,0 +1,135 @@
+"""The wall time of one session: seconds by phase, and what its searches have left."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from optsched.session.warm_start import SEARCHES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from optsched.session.ports import Clock
+    from optsched.solver.cpsat.level_model import Limits
+
+
+class SessionClock:
+    """Measures phases and limits searches; without a clock nothing is limited by time.
+
+    Parameters
+    ----------
+    clock
+        None where no clock may be read: every phase then takes 0 seconds.
+    limits
+        The limits of one search before the session begins.
+    period_ms
+        Wall time in which the session aims to end; None for no such aim.
+
+    """
+
+    def __init__(self, clock: Clock | None, limits: Limits, period_ms: int | None) -> None:
+        self.seconds: dict[str, float] = {}
+        self._clock = clock
+        self._given_limits = limits
+        self._period_ms = period_ms
+        self._begun_s = self._now_s()
+        self._phase = ""
+        self._phase_begun_s = 0.0
+
+    @contextmanager
+    def measure(self, phase: str) -> Iterator[None]:
+        """Add the time of the block to a phase."""
+        self._phase, self._phase_begun_s = phase, self._now_s()
+        try:
+            yield
+        finally:
+            took_s = self._now_s() - self._phase_begun_s
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + took_s
+            self._phase = ""
+
+    def _now_s(self) -> float:
+        return self._clock.monotonic() if self._clock is not None else 0.0
+
+    @property
+    def elapsed_s(self) -> Callable[[], float] | None:
+        """Returns the seconds since the session began; None without a clock."""
+        return None if self._clock is None else lambda: self._now_s() - self._begun_s
+
+    def _elapsed_ms(self) -> int | None:
+        return None if self._clock is None else int((self._now_s() - self._begun_s) * 1000)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the period has passed, so that nothing optional may begin."""
+        elapsed_ms, period_ms = self._elapsed_ms(), self._period_ms
+        return elapsed_ms is not None and period_ms is not None and elapsed_ms >= period_ms
+
+    def deadline(self) -> Callable[[], bool]:
+        """Return a check whether the period and a budget have passed, and a budget from now on."""
+        elapsed_ms, period_ms = self._elapsed_ms(), self._period_ms
+        budget_ms = self.limits.budget_ms
+        if elapsed_ms is None or period_ms is None or budget_ms is None:
+            return lambda: False
+        last_ms = max(period_ms, elapsed_ms) + budget_ms
+        return lambda: (self._elapsed_ms() or 0) >= last_ms
+
+    @cached_property
+    def limits(self) -> Limits:
+        """The limits of one search; fixed when they are first read.
+
+        Verifying and explaining a plan takes about as long as the phases before the first search,
+        and all searches together may take two budgets. Where the period is too short for that, each
+        search gets less, but at least half its budget: without searches no gang could preempt.
+        """
+        limits, elapsed_ms = self._given_limits, self._elapsed_ms()
+        if limits.budget_ms is None or elapsed_ms is None or self._period_ms is None:
+            return limits
+        fair_ms = max((self._period_ms - 2 * elapsed_ms) // 2, limits.budget_ms // 2)
+        return replace(limits, budget_ms=min(limits.budget_ms, fair_ms))
+
+    @property
+    def placement_limits(self) -> Limits:
+        """The limits of a search for placements: what is left, at least a quarter of its budget."""
+        limits, left_ms = self.limits, self.left_ms()
+        if left_ms is None or limits.budget_ms is None:
+            return limits
+        least_ms = max(limits.budget_ms // 4, 1)
+        return replace(limits, budget_ms=min(limits.budget_ms, max(left_ms, least_ms)))
+
+    @property
+    def lending_limits(self) -> Limits | None:
+        """The limits of a search for loans: a quarter of the budget; None where no time is left."""
+        budget_ms, left_ms = self.limits.budget_ms, self.left_ms()
+        if self.is_late:
+            return None
+        if budget_ms is not None:
+            budget_ms = budget_ms // 4 if left_ms is None else min(budget_ms // 4, left_ms)
+            if budget_ms <= 0:
+                return None
+        return replace(self.limits, budget_ms=budget_ms)
+
+    def left_ms(self) -> int | None:
+        """Return the wall time that searches have left: two budgets for all of a session."""
+        if self.limits.budget_ms is None or self._clock is None:
+            return None
+        spent_s = sum(self.seconds.get(phase, 0.0) for phase in SEARCHES)
+        running_s = self._now_s() - self._phase_begun_s if self._phase in SEARCHES else 0.0
+        return max(2 * self.limits.budget_ms - int((spent_s + running_s) * 1000), 0)
+
+    def left_for_victims_ms(self) -> int | None:
+        """Return what is left without the half budget of the search for all gangs together."""
+        left_ms = self.left_ms()
+        return None if left_ms is None else max(left_ms - (self.limits.budget_ms or 0) // 2, 0)
+
+    @property
+    def has_time(self) -> bool:
+        """Whether searches have left enough time for one more plan of the greedy pipeline."""
+        if self.is_late:
+            return False
+        if self.limits.budget_ms is None or self._clock is None:
+            return True
+        spent_s = self.seconds.get("solve", 0.0) + self.seconds.get("greedy", 0.0)
+        return int(spent_s * 1000) < 2 * self.limits.budget_ms

@@ -1,0 +1,183 @@
+"""The input of a session: the snapshot normalised, and the policy with its rules connected."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.relocation import kept_places
+from optsched.plugins.custom.isolation import Faults
+from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM, Entitled
+from optsched.plugins.eviction.moves import CONSOLIDATE, Consolidation
+from optsched.plugins.eviction.victims import SYSTEM_PRIORITY, system_first
+from optsched.plugins.external.extender import Recorder, Recording
+from optsched.plugins.faces import Face
+from optsched.policy.policy import Admission, SolverKind
+from optsched.problem.tiers import Tiers, priority_tiers, weighted_tier
+from optsched.session.device_selectors import with_verdicts
+from optsched.session.guarantees import hold_guarantees
+from optsched.session.image_locality import with_required_data
+from optsched.session.lending import without_lending
+from optsched.session.search_history import History
+from optsched.session.session_clock import SessionClock
+from optsched.session.vgpu_exclusivity import with_exclusive
+from optsched.solver.cpsat.level_model import Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from optsched.cluster.reasons import Reason
+    from optsched.cluster.snapshot import Snapshot
+    from optsched.plugins.ruleset import RuleSet
+    from optsched.policy.policy import Policy
+    from optsched.problem.problem import Problem
+    from optsched.session.context import SessionContext
+    from optsched.session.guarantees import Unheld
+
+EVICTING = {"preempt": PREEMPT, "gangpreempt": PREEMPT, "reclaim": RECLAIM, "gangreclaim": RECLAIM}
+"""By action of a policy that evicts pods, what it allows where victims are found by the solver."""
+
+
+@dataclass(frozen=True, eq=False)
+class SessionInput:
+    """What a session decides, and what it may use.
+
+    Attributes
+    ----------
+    given
+        The snapshot as it was handed in.
+    snapshot
+        The same, normalised: without guarantees that exceed the cluster, for example.
+    unheld
+        The guarantees that were dropped.
+    policy
+        Its rules call the extenders of this session, and their failures become faults.
+    rules
+        For the verifier and for victims: those of the policy, and what guards evictions.
+    left_out
+        Keys of gangs that get nothing, since custom plugins let no plan with them pass.
+    context, clock, history, faults, extenders
+        The dependencies, and what records times, progress, failures and replies.
+
+    """
+
+    given: Snapshot
+    snapshot: Snapshot
+    unheld: tuple[Unheld, ...]
+    policy: Policy
+    rules: RuleSet
+    context: SessionContext
+    clock: SessionClock
+    history: History
+    faults: Faults
+    extenders: Recorder
+    left_out: frozenset[str] = frozenset()
+
+    @property
+    def is_optimised(self) -> bool:
+        """Whether the policy asks for a solver; the greedy pipeline decides otherwise."""
+        return self.policy.solver is SolverKind.CPSAT
+
+    @property
+    def reach(self) -> frozenset[str]:
+        """Which of preempt and reclaim the policy allows."""
+        return eviction_reach(self.policy)
+
+    @property
+    def reach_with_moves(self) -> frozenset[str]:
+        """Which of preempt, reclaim and consolidation the policy allows."""
+        return self.reach | {CONSOLIDATE} & set(self.policy.actions)
+
+    def without_proposers(self, broken_rule: str) -> SessionInput:
+        """Return the input without custom actions, and record that they broke a rule."""
+        message = f"is left out, for no plan with it kept every rule: {broken_rule}"
+        for proposer in self.policy.proposers:
+            proposer.object(message, self.faults)
+        return replace(self, policy=replace(self.policy, proposers=()))
+
+    def without_gangs(self, blocked: Mapping[str, Reason]) -> SessionInput:
+        """Return the input in which some gangs get nothing, for the given reasons."""
+        gangs = tuple(
+            replace(g, problem=blocked[g.key]) if g.key in blocked and g.problem is None else g
+            for g in self.snapshot.gangs
+        )
+        snapshot = replace(self.snapshot, gangs=gangs)
+        return replace(self, snapshot=snapshot, left_out=self.left_out | blocked.keys())
+
+
+def normalise(given: Snapshot, policy: Policy, context: SessionContext) -> SessionInput:
+    """Return the input of a session: the snapshot as rules read it, and the rules connected."""
+    rules = policy.rules
+    snapshot, unheld = hold_guarantees(kept_places(given).snapshot)
+    if rules.find("conformance") is not None:
+        snapshot = system_first(snapshot)
+    snapshot = with_required_data(snapshot, rules.scoring)
+    snapshot = with_verdicts(with_exclusive(snapshot, rules.masking))
+    if not rules.has("gang", Face.JOB_READY):
+        snapshot = without_gangs(snapshot)
+    faults = Faults()
+    extenders = Recorder(context.outside or Recording(given.answers))
+    rules = rules.connected(extenders).contained(faults)
+    is_optimised = policy.solver is SolverKind.CPSAT
+    if not is_optimised or RECLAIM not in eviction_reach(policy):
+        rules = without_lending(rules)
+    limits = context.limits or Limits(budget_ms=policy.budgets.solve_ms)
+    clock = SessionClock(context.clock, limits, context.period_ms)
+    return SessionInput(
+        given=given,
+        snapshot=snapshot,
+        unheld=unheld,
+        policy=replace(policy, rules=rules),
+        rules=rules.guarded_by(Entitled(rules), Consolidation()) if is_optimised else rules,
+        context=context,
+        clock=clock,
+        history=History(context.watch, clock.elapsed_s),
+        faults=faults,
+        extenders=extenders,
+    )
+
+
+def eviction_reach(policy: Policy) -> frozenset[str]:
+    """Return which of preempt and reclaim a policy allows, by its actions and its plugins."""
+    reach = {EVICTING[action] for action in policy.actions if action in EVICTING}
+    if not policy.rules.has("priority", Face.PREEMPTABLE):
+        reach.discard(PREEMPT)
+    if not any(policy.rules.has(name, Face.RECLAIMABLE) for name in ("capacity", "proportion")):
+        reach.discard(RECLAIM)
+    return frozenset(reach)
+
+
+def without_gangs(snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot for a policy without the plugin `gang`: every task may start alone.
+
+    The minimum of a gang still counts where rules vote on enqueueing it.
+    """
+    gangs = tuple(replace(g, is_loose=True) for g in snapshot.gangs)
+    return replace(snapshot, gangs=gangs)
+
+
+def find_tiers(problem: Problem, policy: Policy, heads: Sequence[int] = ()) -> Tiers:
+    """Return tiers by the priorities of queues, then of gangs, as far as the policy knows them.
+
+    Gangs that keep the cluster alive come before both.
+
+    Parameters
+    ----------
+    heads
+        Gangs that have waited for too long and whose turn has come.
+
+    """
+    knows = policy.rules.find("priority") is not None
+    priority = problem.priority if knows else np.zeros_like(problem.priority)
+    spares = policy.rules.find("conformance") is not None
+    is_system = (problem.priority >= SYSTEM_PRIORITY) & spares
+    priority = np.where(is_system, problem.priority, priority)
+    if policy.admission is Admission.BY_WEIGHT:
+        return weighted_tier(problem, priority)
+    has_order = any(policy.rules.has(name, Face.QUEUE_ORDER) for name in ("capacity", "proportion"))
+    of_queue = np.append(problem.queues.priority, 0)[problem.queue_of] if has_order else None
+    if of_queue is not None:
+        of_queue = np.where(is_system, SYSTEM_PRIORITY, of_queue)
+    return priority_tiers(problem, priority, policy.budgets.starvation_after_ms, of_queue, heads)

@@ -1,0 +1,166 @@
+"""Warm starts: placements that an earlier search has found for pods that still wait.
+
+A warm start is a value. The same snapshot, policy, limits and warm start give the same plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.decisions import Allocate
+from optsched.plugins.eviction.moves import CONSOLIDATE, SHUFFLE
+from optsched.problem.arrays import UNPLACED
+from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.model.node_masks import allowed_nodes
+from optsched.solver.portfolio import (
+    NO_SOLVER,
+    evaluate_greedy,
+    fill_idle_capacity,
+    find_nominated_gangs,
+    find_tied_gangs,
+    is_no_worse,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from optsched.cluster.decisions import Plan
+    from optsched.plugins.extension_points import AnyLevel
+    from optsched.plugins.ruleset import RuleSet
+    from optsched.policy.policy import Policy
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.problem import Problem
+    from optsched.problem.tiers import Tiers
+    from optsched.solver.portfolio import Answer
+
+EARLIER = "an earlier search"
+"""The engine of decisions that a warm start led to."""
+
+LEAST_MS = 100
+"""Budget below which nothing is searched between sessions."""
+
+KEPT_MS = 50
+"""Of the time between sessions, what is not searched, so that the next one begins in time."""
+
+MOST_ACTIONS = 20
+"""Actions of a plan beyond which carrying it out comes before searching on."""
+
+FIRST_SEED = 1000
+"""Seed of the first search between sessions, which no session has."""
+
+SEARCHES = ("solve", "victims", "consolidation", "bound")
+"""Phases of a session that search."""
+
+_EVICTING = frozenset({"preempt", "gangpreempt", "reclaim", "gangreclaim", CONSOLIDATE, SHUFFLE})
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """Placements to begin a session with: node by key of the task, by key of the gang."""
+
+    gangs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, plan: Plan) -> WarmStart:
+        """Return the placements of a plan; what is bound by the next session is dropped there."""
+        gangs: dict[str, dict[str, str]] = {}
+        for action in plan.actions:
+            if isinstance(action, Allocate):
+                gangs.setdefault(action.gang, {})[action.task] = action.node
+        return cls(gangs)
+
+
+def without_evictions(policy: Policy) -> Policy:
+    """Return the policy for a search between sessions, which only looks for placements."""
+    return replace(policy, actions=tuple(a for a in policy.actions if a not in _EVICTING))
+
+
+def limits_between_sessions(
+    plan: Plan, seconds: Mapping[str, float], left_ms: int, repeats: int
+) -> Limits | None:
+    """Return what a search between sessions may spend; None where it is of no use or too short.
+
+    It is of use where gangs wait, the plan is not proved and binds so little that the scheduler has
+    time. The session around the search takes as long as the last one did without its searches.
+
+    Parameters
+    ----------
+    plan, seconds
+        Of the last session, by phase.
+    left_ms
+        Wall time until the next session may begin.
+    repeats
+        How often in a row the same input changed nothing; the search begins elsewhere each time.
+
+    """
+    if plan.certificate.is_proved or not plan.pending or len(plan.actions) > MOST_ACTIONS:
+        return None
+    others_s = sum(s for phase, s in seconds.items() if phase not in SEARCHES)
+    budget_ms = left_ms - int(others_s * 1000) - KEPT_MS
+    return Limits(budget_ms=budget_ms, seed=FIRST_SEED + repeats) if budget_ms >= LEAST_MS else None
+
+
+def start_from(
+    problem: Problem,
+    rules: RuleSet,
+    goal: tuple[Tiers, Sequence[AnyLevel]],
+    warm_start: WarmStart,
+    greedy: Answer,
+) -> Answer | None:
+    """Return what still holds of a warm start, filled up greedily, if it beats the greedy answer.
+
+    A gang is dropped if one of its tasks or nodes is gone, does not wait any more, or lacks idle
+    capacity now; so is one of which the greedy answer is final. Nothing says yet that the answer
+    keeps every rule.
+
+    Returns
+    -------
+    Answer | None
+        None where nothing holds, or where the greedy answer is as good.
+
+    """
+    tiers, levels = goal
+    base = greedy.decisions
+    final = find_nominated_gangs(problem, base)
+    final[list(greedy.final)] = True
+    node_of = _place_gangs(problem, rules, tiers, warm_start, final)
+    if not (node_of >= 0).any():
+        return None
+    node_of = np.where(final[problem.gang_of], base.node_of, node_of)
+    start = evaluate_greedy(problem, replace(base, node_of=node_of), levels, NO_SOLVER)
+    start = replace(start, engine=EARLIER, final=greedy.final)
+    start = fill_idle_capacity(problem, rules, goal, start, find_tied_gangs(problem, rules)[0])
+    values, known = ([r.value for r in a.results] for a in (start, greedy))
+    return start if values != known and is_no_worse(levels, values, known) else None
+
+
+def _place_gangs(
+    problem: Problem, rules: RuleSet, tiers: Tiers, warm_start: WarmStart, final: Bool
+) -> I64:
+    """(T,) node of each task of the gangs that still fit, the most important gangs first."""
+    node_of = np.full(len(problem.tasks), UNPLACED, np.int64)
+    index_of = {node.name: n for n, node in enumerate(problem.snapshot.nodes)}
+    is_open = (problem.shape_of >= 0) & ~final
+    gangs = [
+        g
+        for g, gang in enumerate(problem.snapshot.gangs)
+        if is_open[g] and gang.key in warm_start.gangs
+    ]
+    idle, allowed = problem.idle.copy(), None
+    for g in sorted(gangs, key=lambda g: (int(tiers.of[g]), g)):
+        binds = warm_start.gangs[problem.snapshot.gangs[g].key]
+        first, end = problem.task_start[g : g + 2].tolist()
+        task_of = {problem.tasks[t].key: t for t in range(first, end)}
+        if not (binds.keys() <= task_of.keys() and set(binds.values()) <= index_of.keys()):
+            continue
+        tasks = np.array([task_of[key] for key in binds], np.int64)
+        nodes = np.array([index_of[name] for name in binds.values()], np.int64)
+        allowed = allowed_nodes(problem, rules) if allowed is None else allowed
+        left = idle.copy()
+        np.subtract.at(left, nodes, problem.classes.request[problem.task_class[tasks]])
+        if allowed[problem.task_class[tasks], nodes].all() and (left[nodes] >= 0).all():
+            idle, node_of[tasks] = left, nodes
+    return node_of
