@@ -14,6 +14,7 @@ from optsched.session.bounds import EvictionScope, can_evict
 from optsched.session.repair import drop_needless_victims
 from optsched.session.rounds import place_pods
 from optsched.session.session_input import EVICTING
+from optsched.session.warm_start import WarmStart
 from optsched.solver.consolidation.stage import Means as MovingMeans
 from optsched.solver.consolidation.stage import consolidate
 from optsched.solver.preemption.joint.solution import find_victims_jointly
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from optsched.cluster.reasons import Reason
+    from optsched.cluster.snapshot import Snapshot
     from optsched.session.attempt import Attempt
     from optsched.session.candidates import Round
 
@@ -117,7 +119,7 @@ def _evict_pods(attempt: Attempt, first: Round) -> tuple[Round | None, Mapping[i
             )
         if not found.evictions:
             break
-        again = place_pods(attempt, found.apply_to(start), found, first.problem)
+        again = _place_again(attempt, found.apply_to(start), found, first)
         misplaced = found.find_misplaced(again.problem, again.answers[0].decisions)
         if not misplaced:
             return _without_needless_victims(attempt, found, again), found.hopeless
@@ -129,6 +131,17 @@ def _evict_pods(attempt: Attempt, first: Round) -> tuple[Round | None, Mapping[i
             excluded_gangs=means.excluded_gangs | (misplaced - fresh),
         )
     return None, found.hopeless
+
+
+def _place_again(
+    attempt: Attempt, snapshot: Snapshot, clearing: EvictionPlan, known: Round
+) -> Round:
+    """Return the round with these victims; its search begins with what still fits of a known one.
+
+    More capacity is idle than before: what the search began with would otherwise be worse.
+    """
+    placed = WarmStart.from_decisions(known.problem, known.answers[0].decisions)
+    return place_pods(attempt, snapshot, clearing, known.problem, placed)
 
 
 def _without_needless_victims(attempt: Attempt, found: EvictionPlan, placed: Round) -> Round:
@@ -146,7 +159,7 @@ def _without_needless_victims(attempt: Attempt, found: EvictionPlan, placed: Rou
     needed = {action.task for action in kept if isinstance(action, Evict)}
     evictions = tuple(e for e in found.evictions if e.task in needed)
     fewer = replace(found, evictions=evictions, results=count_victims(start, evictions))
-    again = place_pods(attempt, fewer.apply_to(start), fewer, placed.problem)
+    again = _place_again(attempt, fewer.apply_to(start), fewer, placed)
     is_misplaced = fewer.find_misplaced(again.problem, again.answers[0].decisions)
     return placed if is_misplaced else again
 
@@ -178,7 +191,7 @@ def _move_pods(attempt: Attempt, first: Round) -> Round | None:
         bookings = tuple(b for b in start.bookings if b.gang not in found.gains)
         snapshot = found.apply_to(replace(start, bookings=bookings))
         clearing = EvictionPlan(found.evictions, results=found.results)
-        again = place_pods(attempt, snapshot, clearing, first.problem)
+        again = _place_again(attempt, snapshot, clearing, first)
         requesting, moving = found.find_misplaced(again.problem, again.answers[0].decisions)
         if not requesting and not moving:
             return again
@@ -208,7 +221,7 @@ def _evict_jointly(attempt: Attempt, first: Round, known: Round) -> Round | None
     victims = {eviction.task for eviction in known.clearing.evictions}
     if found is None or {eviction.task for eviction in found.evictions} == victims:
         return None
-    again = place_pods(attempt, found.apply_to(attempt.reserved.snapshot), found, first.problem)
+    again = _place_again(attempt, found.apply_to(attempt.reserved.snapshot), found, first)
     misplaced = found.find_misplaced(again.problem, again.answers[0].decisions)
     return again if not misplaced and _improves(again, known) else None
 

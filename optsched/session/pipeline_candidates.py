@@ -17,7 +17,7 @@ from optsched.session.repair import repair_candidate
 from optsched.session.rounds import greedy_options
 from optsched.solver.greedy.pipeline import run_greedy
 from optsched.solver.portfolio import NO_SOLVER, evaluate_greedy
-from optsched.solver.preemption.sequential.stage import EvictionPlan, nominate_tasks
+from optsched.solver.preemption.sequential.stage import EvictionPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,9 +41,6 @@ def list_candidates(attempt: Attempt, rounds: Rounds) -> list[Candidate]:
         # Where the solver has kept the pipeline's decisions they compete once.
         distinct = {id(answer.decisions): answer for answer in reversed(each.answers)}
         candidates += [Candidate(each, answer) for answer in reversed(distinct.values())]
-    if rounds.cleared is not None:
-        kept = _keep_placements(attempt, first, rounds.cleared)
-        candidates += [] if kept is None else [kept]
     best = rounds.cleared or first
     # Where pods may be evicted the pipeline proposes a plan, however little time is left.
     if not _is_best(best, can_evict=rounds.can_evict) and (
@@ -51,34 +48,6 @@ def list_candidates(attempt: Attempt, rounds: Rounds) -> list[Candidate]:
     ):
         candidates += propose_greedily(attempt, first, Candidate(best, best.answers[0]))
     return candidates
-
-
-def _keep_placements(attempt: Attempt, first: Round, cleared: Round) -> Candidate | None:
-    """Return the placements without evictions and the gangs that need evictions, if better.
-
-    A round with evictions places every gang again, and may find less for the other gangs.
-    """
-    clearing, decisions = cleared.clearing, first.answers[0].decisions
-    if not clearing.seats:
-        return None
-    problem = first.problem
-    placed = problem.gang_of[(decisions.node_of >= 0) | (decisions.nominated >= 0)]
-    victims = {eviction.task for eviction in clearing.evictions}
-    losing = {
-        g
-        for g, gang in enumerate(problem.snapshot.gangs)
-        if any(t.key in victims for t in gang.tasks)
-    }
-    if (losing | clearing.seats.keys()) & set(placed.tolist()):
-        return None
-    actions = [*clearing.evictions, *actions_of(problem, decisions, first.tiers)]
-    for gang, seats in clearing.seats.items():
-        actions += nominate_tasks(problem, gang, seats)
-    best = Candidate(cleared, cleared.answers[0])
-    every = attempt.with_devices(actions)
-    found = attempt.evaluate(every, problem, decisions, best.answer.stopped)
-    is_better = rank_candidates([best, found])[0] is found
-    return found if is_better and not attempt.verify(found.round, every) else None
 
 
 def _is_best(found: Round, *, can_evict: bool) -> bool:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cmp_to_key, partial
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from optsched.plugins.custom.isolation import PluginFailure
 from optsched.plugins.objectives.levels import build_levels
+from optsched.problem.arrays import UNPLACED
 from optsched.problem.compile import compile_problem
 from optsched.problem.nominations import nominated_seats
 from optsched.session.candidates import Round
@@ -21,23 +25,33 @@ from optsched.solver.portfolio import (
     evaluate_greedy,
     improve,
     is_ideal,
+    is_no_worse,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from optsched.cluster.snapshot import Snapshot
+    from optsched.plugins.extension_points import AnyLevel
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
     from optsched.session.attempt import Attempt
+    from optsched.session.warm_start import WarmStart
     from optsched.solver.portfolio import Answer
     from optsched.solver.preemption.sequential.stage import EvictionPlan
 
 
 def place_pods(
-    attempt: Attempt, snapshot: Snapshot, clearing: EvictionPlan, previous: Problem | None
+    attempt: Attempt,
+    snapshot: Snapshot,
+    clearing: EvictionPlan,
+    previous: Problem | None,
+    warm_start: WarmStart | None,
 ) -> Round:
     """Place pods on a snapshot in which the victims of `clearing` are terminating.
 
-    `previous` is a problem that makes compiling cheaper and changes nothing else.
+    `previous` is a problem that makes compiling cheaper and changes nothing else. The search begins
+    with the placements of the warm start, if they are better than those of the pipeline.
     """
     session = attempt.session
     policy, measure = session.policy, session.clock.measure
@@ -52,7 +66,7 @@ def place_pods(
         greedy = replace(greedy, final=tuple(options.seats))
     greedy_round = Round(problem, tiers, levels, (greedy,), clearing)
     with measure("solve"):
-        best = _solve(attempt, greedy_round, _find_start(attempt, greedy_round))
+        best = _solve(attempt, greedy_round, _find_start(attempt, greedy_round, warm_start))
         session.history.end(problem, best)
     return replace(greedy_round, answers=(best, greedy))
 
@@ -85,7 +99,7 @@ def greedy_options(
     )
 
 
-def _find_start(attempt: Attempt, each: Round) -> Answer:
+def _find_start(attempt: Attempt, each: Round, warm_start: WarmStart | None) -> Answer:
     """Return where the search starts: an incumbent or warm start that keeps every rule, or greedy.
 
     An incumbent of the same search of an earlier session comes first.
@@ -98,12 +112,45 @@ def _find_start(attempt: Attempt, each: Round) -> Answer:
         answer = resume_incumbent(each.problem, each.levels, incumbent, greedy)
         if answer is not None and not attempt.verify(each, attempt.list_actions(each, answer)):
             return answer
-    if session.is_optimised and context.warm_start is not None and not each.clearing.evictions:
-        goal = (each.tiers, each.levels)
-        answer = start_from(each.problem, session.policy.rules, goal, context.warm_start, greedy)
-        if answer is not None and not attempt.verify(each, attempt.list_actions(each, answer)):
+    if not session.is_optimised or warm_start is None:
+        return greedy
+    goal = (each.tiers, each.levels)
+    found = (
+        start_from(each.problem, session.policy.rules, goal, warm_start, base)
+        for base in _list_bases(each)
+    )
+    starts = [answer for answer in found if answer is not None]
+    for answer in sorted(starts, key=cmp_to_key(partial(_compare, each.levels))):
+        if not attempt.verify(each, attempt.list_actions(each, answer)):
             return answer
     return greedy
+
+
+def _compare(levels: Sequence[AnyLevel], one: Answer, other: Answer) -> int:
+    """Negative where the first answer is better on the most important level that differs."""
+    values, others = ([result.value for result in answer.results] for answer in (one, other))
+    if values == others:
+        return 0
+    return -1 if is_no_worse(levels, values, others) else 1
+
+
+def _list_bases(each: Round) -> list[Answer]:
+    """Return the greedy answer, and the same with preemptors waiting for what victims release.
+
+    Preemptors that take idle capacity now may be in the way of what was placed before. Both are
+    worth the same.
+    """
+    greedy = each.answers[0]
+    decisions = greedy.decisions
+    is_preemptor = np.zeros(each.problem.num_gangs, np.bool_)
+    is_preemptor[list(each.clearing.seats)] = True
+    starts = is_preemptor[each.problem.gang_of] & (decisions.node_of >= 0)
+    if not starts.any():
+        return [greedy]
+    nominated = np.where(starts, decisions.node_of, decisions.nominated)
+    node_of = np.where(starts, UNPLACED, decisions.node_of)
+    waiting = replace(decisions, node_of=node_of, nominated=nominated)
+    return [greedy, replace(greedy, decisions=waiting)]
 
 
 def _solve(attempt: Attempt, each: Round, start: Answer) -> Answer:

@@ -120,7 +120,8 @@ def run_session(
     for left in reversed(range(_MAX_ATTEMPTS)):
         attempt = begin_attempt(session, previous)
         reserved = attempt.reserved
-        first = place_pods(attempt, reserved.snapshot, EvictionPlan(), reserved.problem)
+        nothing, warm_start = EvictionPlan(), context.warm_start
+        first = place_pods(attempt, reserved.snapshot, nothing, reserved.problem, warm_start)
         rounds = decide_evictions(attempt, first)
         candidates = list_candidates(attempt, rounds)
         accepted = accept_candidate(attempt, rounds, candidates, is_last=left == 0)

@@ -6,11 +6,11 @@ A warm start is a value. The same snapshot, policy, limits and warm start give t
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from optsched.cluster.decisions import Allocate
+from optsched.cluster.decisions import Allocate, Nominate
 from optsched.plugins.eviction.moves import CONSOLIDATE, SHUFFLE
 from optsched.problem.arrays import UNPLACED
 from optsched.solver.cpsat.level_model import Limits
@@ -21,6 +21,7 @@ from optsched.solver.portfolio import (
     fill_idle_capacity,
     find_nominated_gangs,
     find_tied_gangs,
+    fix_decisions,
     is_no_worse,
 )
 
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
     from optsched.plugins.extension_points import AnyLevel
     from optsched.plugins.ruleset import RuleSet
     from optsched.policy.policy import Policy
-    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.arrays import I64
+    from optsched.problem.decisions import Decisions
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
     from optsched.solver.portfolio import Answer
@@ -59,18 +61,40 @@ _EVICTING = frozenset({"preempt", "gangpreempt", "reclaim", "gangreclaim", CONSO
 
 @dataclass(frozen=True)
 class WarmStart:
-    """Placements to begin a session with: node by key of the task, by key of the gang."""
+    """What to begin a search with.
+
+    Attributes
+    ----------
+    gangs
+        Node by key of the task, by key of the gang.
+    nominated
+        Keys of gangs without a node that wait for terminating pods.
+
+    """
 
     gangs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    nominated: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, plan: Plan) -> WarmStart:
+    def of(cls, plan: Plan) -> Self:
         """Return the placements of a plan; what is bound by the next session is dropped there."""
         gangs: dict[str, dict[str, str]] = {}
         for action in plan.actions:
             if isinstance(action, Allocate):
                 gangs.setdefault(action.gang, {})[action.task] = action.node
-        return cls(gangs)
+        nominated = {a.gang for a in plan.actions if isinstance(a, Nominate)}
+        return cls(gangs, frozenset(nominated - gangs.keys()))
+
+    @classmethod
+    def from_decisions(cls, problem: Problem, decisions: Decisions) -> Self:
+        """Return the placements of decisions, for another search in the same session."""
+        gangs: dict[str, dict[str, str]] = {}
+        all_gangs, nodes = problem.snapshot.gangs, problem.snapshot.nodes
+        for t in np.flatnonzero(decisions.node_of >= 0).tolist():
+            binds = gangs.setdefault(all_gangs[problem.gang_of[t]].key, {})
+            binds[problem.tasks[t].key] = nodes[decisions.node_of[t]].name
+        waiting = np.unique(problem.gang_of[decisions.nominated >= 0]).tolist()
+        return cls(gangs, frozenset({all_gangs[g].key for g in waiting} - gangs.keys()))
 
 
 def without_evictions(policy: Policy) -> Policy:
@@ -124,26 +148,29 @@ def start_from(
     """
     tiers, levels = goal
     base = greedy.decisions
-    final = find_nominated_gangs(problem, base)
+    # Other nominations of the greedy answer may stand where the warm start places gangs now.
+    is_waiting = [gang.key in warm_start.nominated for gang in problem.snapshot.gangs]
+    final = find_nominated_gangs(problem, base) & np.array(is_waiting, np.bool_)
     final[list(greedy.final)] = True
-    node_of = _place_gangs(problem, rules, tiers, warm_start, final)
+    node_of = _place_gangs(fix_decisions(problem, base, final), rules, tiers, warm_start)
     if not (node_of >= 0).any():
         return None
-    node_of = np.where(final[problem.gang_of], base.node_of, node_of)
-    start = evaluate_greedy(problem, replace(base, node_of=node_of), levels, NO_SOLVER)
+    of_final = final[problem.gang_of]
+    nominated = np.where(of_final, base.nominated, UNPLACED)
+    node_of = np.where(of_final, base.node_of, node_of)
+    decisions = replace(base, node_of=node_of, nominated=nominated)
+    start = evaluate_greedy(problem, decisions, levels, NO_SOLVER)
     start = replace(start, engine=EARLIER, final=greedy.final)
     start = fill_idle_capacity(problem, rules, goal, start, find_tied_gangs(problem, rules)[0])
     values, known = ([r.value for r in a.results] for a in (start, greedy))
     return start if values != known and is_no_worse(levels, values, known) else None
 
 
-def _place_gangs(
-    problem: Problem, rules: RuleSet, tiers: Tiers, warm_start: WarmStart, final: Bool
-) -> I64:
-    """(T,) node of each task of the gangs that still fit, the most important gangs first."""
+def _place_gangs(problem: Problem, rules: RuleSet, tiers: Tiers, warm_start: WarmStart) -> I64:
+    """(T,) node of each task of the open gangs that still fit, the most important gangs first."""
     node_of = np.full(len(problem.tasks), UNPLACED, np.int64)
     index_of = {node.name: n for n, node in enumerate(problem.snapshot.nodes)}
-    is_open = (problem.shape_of >= 0) & ~final
+    is_open = problem.shape_of >= 0
     gangs = [
         g
         for g, gang in enumerate(problem.snapshot.gangs)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from optsched.cluster.decisions import Allocate, Sense
+from optsched.cluster.decisions import Allocate, Evict, Sense
 from optsched.cluster.snapshot import Gang, GangPhase, Node, Queue, Snapshot
 from optsched.cluster.task import Task, TaskShape, TaskStatus
 from optsched.policy.load import load_policy
@@ -198,6 +198,21 @@ def test_one_that_breaks_a_rule_is_dropped_and_counts_as_no_refusal(monkeypatch)
 def test_a_policy_without_solver_takes_no_warm_start():
     again = decide(tight(), LARGE_FIRST, without_solver(POLICY))
     assert engine(again) != EARLIER
+
+
+def test_a_search_with_evictions_begins_with_what_was_placed_without():
+    """It used to begin with the pipeline's placements, which were worse than those known by then.
+
+    More capacity is idle with evictions: no level over admitted gangs may be worse.
+    """
+    snapshot = MixedCluster(num_nodes=20, num_pods=80, num_shapes=20, fill=0.9, seed=15).snapshot()
+    found = decide(snapshot, solver=InProcess())
+    again = decide(snapshot, WarmStart.of(found.plan), WHOLE)
+    assert any(isinstance(action, Evict) for action in again.plan.actions)
+    assert again.trace.violations == ()
+    first, other = (report.plan.certificate.levels[0] for report in (again, found))
+    assert first.name == other.name
+    assert first.value > other.value
 
 
 def test_what_is_searched_between_sessions_evicts_nobody():
