@@ -7,6 +7,7 @@ the snapshot and who carries the plan out.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from optsched.cluster.decisions import Evict
@@ -30,7 +31,7 @@ from optsched.solver.portfolio import evaluate_greedy
 from optsched.solver.preemption.sequential.stage import EvictionPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from optsched.cluster.decisions import Action, Incumbent, LevelResult, Plan, Progress
     from optsched.cluster.reasons import Flaw, Reason
@@ -173,14 +174,14 @@ class Judgement:
         As in a certificate; their bounds are ideals, for nothing is solved.
     violations
         Rules that the actions break.
-    pending
-        Why gangs wait that have tasks left, by key.
+    explain_pending
+        Returns why gangs wait that have tasks left, by key.
 
     """
 
     levels: tuple[LevelResult, ...]
     violations: tuple[Violation, ...]
-    pending: Mapping[str, Reason]
+    explain_pending: Callable[[], Mapping[str, Reason]]
 
 
 def judge_actions(snapshot: Snapshot, policy: Policy, actions: Sequence[Action]) -> Judgement:
@@ -204,13 +205,13 @@ def judge_actions(snapshot: Snapshot, policy: Policy, actions: Sequence[Action])
     each = chosen.round
     scope = Rounds(each).scope
     first, lending = separate_loans(first_stage(session, scope, chosen), each.levels)
-    pending = pending_of(each.problem, chosen.decisions, session.policy.rules)
+    explain_pending = partial(pending_of, each.problem, chosen.decisions, session.policy.rules)
     lent = () if lending is None else lending.results
     if lending is not None:
         chosen = replace(chosen, answer=evaluate_greedy(each.problem, first, each.levels, ""))
     over_gangs, over_victims, over_nodes = chosen.sections
     levels = (*over_gangs, *over_victims, *lent, *over_nodes)
-    return Judgement(levels, tuple(attempt.verify(each, tuple(actions))), pending)
+    return Judgement(levels, tuple(attempt.verify(each, tuple(actions))), explain_pending)
 
 
 def waiting_lines(snapshot: Snapshot, policy: Policy) -> dict[str, tuple[str, ...]]:

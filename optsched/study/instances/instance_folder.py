@@ -173,8 +173,11 @@ def prove_plan(entry: Entry, model: str, source: str, folder: Path) -> Proof:
 
 def _wrong_with(entry: Entry, judged: Judgement) -> Iterator[str]:
     yield from map(str, judged.violations)
+    if not entry.pending:
+        return
+    reasons = judged.explain_pending()
     for key, code in entry.pending.items():
-        reason = judged.pending.get(key)
+        reason = reasons.get(key)
         if reason is None:
             yield f"{key} starts; it is to be told {code}"
         elif reason.code.value != code:
