@@ -63,8 +63,11 @@ def test_a_queue_with_work_is_closing_until_the_work_is_done(site: Site) -> None
 
     operate(site, queue, "CloseQueue")
     assert state(site, queue) == "Closing"
-    site.gang("late", 1, queue=queue)
+    # The scheduler may learn of pods before it learns of their queue.
+    site.group("late", 1, queue)
     site.await_waits("late", "QueueNotOpen")
+    site.members("late", range(1))
+    until(lambda: site.reasons("late-0")["QueueNotOpen"], "its pod is told")
     site.remove("late")
     site.complete("works")
     await_state(site, queue, "Closed")
@@ -73,8 +76,8 @@ def test_a_queue_with_work_is_closing_until_the_work_is_done(site: Site) -> None
     await_state(site, queue, "Open")
     site.gang("next", 1, queue=queue)
     site.await_bound("next", 1)
-    told = {e["reason"] for e in site.events(queue, namespace="default")}
-    assert {"OpenQueue", "CloseQueue"} <= told
+    for reason in ("OpenQueue", "CloseQueue"):
+        site.await_event(queue, reason=reason, namespace="default")
     until(
         lambda: site.api.get(f"{QUEUES}/{queue}")["status"].get("running") == 1,
         "the scheduler's counts are there beside the state",
@@ -101,8 +104,8 @@ def test_a_parent_closes_and_opens_those_below_it(site: Site) -> None:
     assert site.api.get(f"{QUEUES}/{child}")["metadata"]["annotations"][MARK] == "true"
     operate(site, child, "OpenQueue")
     assert state(site, child) == "Closed"
-    [event] = [e for e in site.events(child, "OpenQueue", "default") if e["type"] == "Warning"]
-    assert f"its parent {parent}" in event["message"]
+    event = site.await_event(child, f"its parent {parent}", reason="OpenQueue", namespace="default")
+    assert event["type"] == "Warning"
 
     operate(site, parent, "OpenQueue")
     await_state(site, parent, "Open")
@@ -117,7 +120,9 @@ def test_a_parent_closes_and_opens_those_below_it(site: Site) -> None:
 
 def test_an_unknown_state_is_put_right_and_the_root_stays_open(site: Site) -> None:
     queue = site.queue("q")
-    site.scheduler().stop()  # it makes the queues that are always there
+    scheduler = site.scheduler()
+    until(lambda: site.api.find(f"{QUEUES}/root"), "the queues that are always there")
+    scheduler.stop()
     controllers = site.controllers()
     await_state(site, queue, "Open")
     site.api.patch(f"{QUEUES}/{queue}/status", {"status": {"state": "Unknown"}})
@@ -135,6 +140,12 @@ def test_a_queue_at_rest_is_not_written(site: Site) -> None:
     controllers = site.controllers()
     await_state(site, queue, "Open")
     until(lambda: site.api.get(f"{QUEUES}/{queue}")["spec"].get("parent"), "it has its parent")
+    # What is written is counted once it is answered, so after it is seen; a Command comes after.
+    operate(site, queue, "SyncQueue")
+    until(
+        lambda: controllers.metric("optsched_controller_waiting") == 0,
+        "others on the plane are at rest",
+    )
     before = controllers.num_writes("queues")
     for value in "abc":
         site.api.patch(f"{QUEUES}/{queue}", {"metadata": {"labels": {"asked-again": value}}})

@@ -39,6 +39,7 @@ TIMES: Final = (
 RUN: Final = "optsched.io/run-seconds"
 NUM_GOOD, NUM_BAD, NUM_ALONE = 10, 4, 4
 NUM_ROUNDS: Final = 4
+PLUGINS: Final[dict[str, Any]] = {"plugins": {"svc": [], "env": []}}
 ALLOWED_S: Final = 120.0
 FOLLOWED: Final = (kinds.POD, kinds.POD_GROUP, kinds.JOB, kinds.SERVICE, kinds.CONFIG_MAP)
 
@@ -80,11 +81,14 @@ def pod_of(name: str, seconds: str) -> dict[str, Any]:
 
 def submit(site: Site) -> tuple[list[LiveJob], list[LiveJob]]:
     """Jobs that succeed, and jobs that fail as often as they may."""
-    spec: dict[str, Any] = {"plugins": {"svc": [], "env": []}}
-    good = [LiveJob(site, job(pod_of("a", "1"), name=f"good-{i}", **spec)) for i in range(NUM_GOOD)]
+    good = [
+        LiveJob(site, job(pod_of("a", "1"), name=f"good-{i}", **PLUGINS)) for i in range(NUM_GOOD)
+    ]
     retried = [policy("PodFailed", "RestartJob")]
     bad = [
-        LiveJob(site, job(pod_of("a", ""), name=f"bad-{i}", policies=retried, maxRetry=2, **spec))
+        LiveJob(
+            site, job(pod_of("a", ""), name=f"bad-{i}", policies=retried, maxRetry=2, **PLUGINS)
+        )
         for i in range(NUM_BAD)
     ]
     for i in range(NUM_ALONE):
@@ -189,9 +193,13 @@ def test_leaders_that_are_killed_again_and_again_lose_and_double_nothing(
         begin_flows(site)
         close(site, queue)
         for number in range(NUM_ROUNDS):
-            # At some moment of what goes on, whatever that is.
+            # At some moment of what goes on, whatever that is; a job more, so that something does.
+            until(lambda: is_asked(site), "the webhook is asked", ALLOWED_S)
+            good.append(LiveJob(site, job(pod_of("a", "1"), name=f"more-{number}", **PLUGINS)))
             seen = len(site.story.moments()) + chance.randrange(1, 12)
-            until(lambda n=seen: len(site.story.moments()) >= n, "something happens", ALLOWED_S)
+            site.story.until(
+                lambda s, n=seen: len(s.moments()) >= n, "something happens", ALLOWED_S
+            )
             order = [controllers, schedulers]
             chance.shuffle(order)
             for replicas in order[: 1 + number % 2]:
@@ -259,14 +267,14 @@ def await_the_end(site: Site, good: list[LiveJob], bad: list[LiveJob], queue: st
         ALLOWED_S,
     )
     path = object_path(kinds.QUEUE, None, queue)
-    until(lambda: site.api.get(path)["status"].get("state") == "Closed", "it is closed")
+    until(lambda: site.api.get(path)["status"].get("state") == "Closed", "it is closed", ALLOWED_S)
     until(lambda: not site.api.items(collection_path(kinds.COMMAND, site.name)), "it is done")
     site.story.until(
         lambda s: sum(p.phase == "Succeeded" for p in s.pods() if "alone" in p.name) == NUM_ALONE,
         "pods alone have ended",
         ALLOWED_S,
     )
-    until(lambda: not site.groups() or all_alone(site), "gangs of jobs are gone")
+    until(lambda: all_alone(site), "gangs of jobs are gone", ALLOWED_S)
 
 
 def all_alone(site: Site) -> bool:

@@ -126,8 +126,7 @@ def test_a_gang_that_may_not_be_bound_is_tried_again_until_it_may(
     scheduler = site.scheduler(kubeconfig=control_plane.kubeconfig_for(site.name))
 
     site.gang("gang", 4)
-    condition = site.await_waits("gang", "BindFailed")
-    assert "cannot create resource" in condition["message"]
+    site.await_waits("gang", "BindFailed", "cannot create resource")
     assert scheduler.metric("optsched_bind_failures_total", reason="Forbidden") >= 1
     assert site.story.num_bound("gang") == 0
     binds = {**reads, "resources": ["pods/binding"], "verbs": ["create"]}
@@ -145,8 +144,7 @@ def test_a_gang_of_which_a_policy_refuses_one_pod_is_completed_once_it_does_not(
     refuse_bindings(site, "!object.metadata.name.endsWith('-3')")
     scheduler = site.scheduler()
     site.gang("gang", 4)
-    condition = site.await_waits("gang", "BindFailed")
-    assert "not now" in condition["message"]
+    site.await_waits("gang", "BindFailed", "not now")
     site.await_bound("gang", 3)
     assert site.group_status("gang")["phase"] != "Running"
     site.api.delete(f"/apis/{ADMISSION}/validatingadmissionpolicybindings/{site.name}")
@@ -214,7 +212,7 @@ def test_an_expired_watch_is_begun_anew(site: Site) -> None:
     site.await_bound("later", 6)
     scheduler.await_metric(1, "optsched_watch_failures_total", kind="pods")
     assert f"pods: can not be followed: 410 Expired: {message}" in scheduler.log
-    assert "pods: followed again" in scheduler.log
+    scheduler.await_log("pods: followed again")
     site.story.assert_within(site.cpus)
 
 

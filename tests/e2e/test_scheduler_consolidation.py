@@ -77,12 +77,25 @@ def web(site: Site) -> Iterator[Replicas]:
 def begin(site: Site, web: Replicas) -> Scheduler:
     """A scheduler, once all replicas run and what forced them apart is gone."""
     scheduler = site.scheduler("--config", str(site.file("moving.yaml", MODEL)))
-    until(lambda: "solver ready" in scheduler.log, "the solver is ready")
+    scheduler.begun()
     site.story.until(web.run, "all replicas run")
     for pod in site.story.pods():
         if pod.name.startswith("filler-"):
             site.delete_pod(pod.name)
     return scheduler
+
+
+def moves_of(site: Site, group: str) -> str:
+    """The record of moves on a PodGroup; empty where there is none."""
+    (found,) = (each for each in site.groups() if each["metadata"]["name"] == group)
+    return str(found["metadata"].get("annotations", {}).get(MOVES, ""))
+
+
+def consolidations(site: Site, number: int) -> list[Any]:
+    """Events of moves, once there are so many."""
+    events = site.api.items(f"/api/v1/namespaces/{site.name}/events")
+    found = [event for event in events if event["reason"] == "Consolidation"]
+    return found if len(found) >= number else []
 
 
 def assert_nothing_moves(site: Site, scheduler: Scheduler) -> None:
@@ -105,13 +118,13 @@ def test_pods_move_and_all_run_in_the_end(site: Site, web: Replicas) -> None:
     stayed = first & {p.uid for p in web.pods(site.story)}
     assert len(first - stayed) == 4, "two nodes of two pods each"
     scheduler.await_metric(4, "optsched_evictions_total", action="consolidation")
-    told = [e for e in site.api.items(f"/api/v1/namespaces/{site.name}/events")]
-    told = [e for e in told if e["reason"] == "Consolidation"]
+    told = until(lambda: consolidations(site, 4), "four are told")
     assert len(told) == 4
     assert all(f"{site.name}/large; a place on {site.name}-" in e["message"] for e in told)
     assert_nothing_moves(site, scheduler)
     (group,) = site.groups()
-    assert MOVES not in group["metadata"].get("annotations", {})
+    name = group["metadata"]["name"]
+    until(lambda: not moves_of(site, name), "no record is left")
     site.story.assert_within(site.cpus)
     site.story.assert_bound_once()
 
@@ -123,7 +136,7 @@ def test_places_are_kept_over_a_restart(site: Site, web: Replicas) -> None:
         site.change_pod(pod.name, {"metadata": {"finalizers": ["optsched.io/test"]}})
     old = web.pods(site.story)
     site.gang("large", 2, cpus=4)
-    until(lambda: site.groups()[0]["metadata"].get("annotations", {}).get(MOVES), "a record")
+    until(lambda: moves_of(site, "large"), "a record")
     # What has come again already is not in the record any more; all of it is counted below.
     scheduler.kill()
     scheduler = site.scheduler("--config", str(site.file("moving.yaml", MODEL)))
@@ -132,6 +145,6 @@ def test_places_are_kept_over_a_restart(site: Site, web: Replicas) -> None:
     site.await_bound("large", 2)
     site.story.until(web.run, "all replicas run again")
     assert len({p.uid for p in old} - {p.uid for p in web.pods(site.story)}) == 4
-    until(lambda: "solver ready" in scheduler.log, "the solver is ready")
+    scheduler.begun()
     assert_nothing_moves(site, scheduler)
     site.story.assert_within(site.cpus)

@@ -93,8 +93,7 @@ def test_a_claim_without_devices_gets_them_before_its_pod_is_bound(site: Site) -
     assert len(got["reservedFor"]) == 1
     claim(site, "two-more", 2)
     site.pod("q", resourceClaims=names("two-more"))
-    events = until(lambda: site.events("q"), "the other is told why it waits")
-    assert any(f"too few devices free: 2 of class {driver(site)}" in e["message"] for e in events)
+    site.await_event("q", f"too few devices free: 2 of class {driver(site)}")
     assert not node_of(site, "q")
     assert bare
 
@@ -121,8 +120,7 @@ def test_a_selector_that_is_not_evaluated_here_is_named(site: Site) -> None:
     claim(site, "c")
     site.scheduler()
     site.pod("p", resourceClaims=names("c"))
-    events = until(lambda: site.events("p"), "it is told why it waits")
-    assert any("matches(), which is not evaluated here" in e["message"] for e in events)
+    site.await_event("p", "matches(), which is not evaluated here")
 
 
 def test_a_claim_gets_two_devices_of_one_kind_by_the_first_alternative_that_there_is(
@@ -169,8 +167,7 @@ def test_a_claim_gets_two_devices_of_one_kind_by_the_first_alternative_that_ther
         ("gpu/two", "gpu-2"),
     ]
     site.pod("q", resourceClaims=names("rest"))
-    events = until(lambda: site.events("q"), "not all are free any more")
-    assert any(f"all of class {driver(site)}" in e["message"] for e in events)
+    site.await_event("q", f"all of class {driver(site)}")
 
 
 def test_dear_claims_of_one_user_stop_no_session(site: Site) -> None:
@@ -213,11 +210,13 @@ def test_dear_claims_of_one_user_stop_no_session(site: Site) -> None:
         until(lambda name=name: node_of(site, name), "pods of others start")
     # Nothing serves these, whether or not all selectors have been evaluated by now.
     for name in ("tied-0", "dear-0"):
-        events = until(lambda name=name: site.events(name), "it is told why it waits")
-        assert any(
-            why in event["message"]
-            for event in events
-            for why in ("too few devices free", "evaluated in a later session")
+        until(
+            lambda name=name: any(
+                why in event["message"]
+                for event in site.events(name)
+                for why in ("too few devices free", "evaluated in a later session")
+            ),
+            "it is told why it waits",
         )
     assert scheduler.ask("/healthz")[0] == 200
     assert scheduler.num_broken() == 0

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.e2e
 
-WAIT_S = 30
+WAIT_S = 120
 
 
 @pytest.mark.parametrize(

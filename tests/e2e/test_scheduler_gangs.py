@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.api import until
+from tests.support.story import BINDS_S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,16 +17,13 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.e2e
 
-SETTLED_S = 5.0
-"""How long the binds of one small gang may take on a busy machine."""
-
 
 @pytest.mark.parametrize("solver", ["cpsat", "none"])
 def test_gangs_that_compete_start_as_a_whole_or_not_at_all(site: Site, solver: str) -> None:
     site.nodes(4)
     scheduler = site.scheduler("--solver", solver, "--config", "volcano-default")
     if solver == "cpsat":
-        until(lambda: "solver ready" in scheduler.log, "the solver is ready")
+        scheduler.begun()
     minimum = {site.gang(f"whole-{i}", 6): 6 for i in range(5)}
     minimum[site.gang("elastic", 6, min_member=3)] = 3
     story, waiting, num_rounds = site.story, set(minimum), 0
@@ -38,7 +36,7 @@ def test_gangs_that_compete_start_as_a_whole_or_not_at_all(site: Site, solver: s
         num_rounds += 1
     assert num_rounds > 1
     for gang, least in minimum.items():
-        assert story.partial_s(gang, least) < SETTLED_S
+        assert story.partial_s(gang, least) < BINDS_S
     story.assert_bound_once()
     story.assert_within(site.cpus)
     scheduler.await_metric(6 * len(minimum), "volcano_schedule_attempts_total", result="scheduled")

@@ -111,8 +111,7 @@ def test_npus_are_cut_by_templates_and_pods_know_which(site: Site) -> None:
     assert told[NPU] == '[{"UUID":"npu-0","temp":"vir04"}]'
     assert (told["hami.io/vgpu-node"], told["hami.io/bind-phase"]) == (good, "allocating")
     (waiting,) = (p for p in "ab" if not annotations(site, p))
-    events = until(lambda: site.events(waiting), "the other is told why it waits")
-    assert any("no Ascend310P with 7000 memory" in e["message"] for e in events)
+    site.await_event(waiting, "no Ascend310P with 7000 memory")
     flaw = until(
         lambda: site.events(bad, "InvalidDeviceReport", "default"), "the bad report is told of"
     )
@@ -134,8 +133,7 @@ def test_two_halves_share_a_gpu_and_know_it(site: Site) -> None:
     assert [a["volcano.sh/vgpu-ids-new"] for a in told] == ["GPU-a,NVIDIA,8000,0:"] * 2
     assert {a["volcano.sh/vgpu-node"] for a in told} == {node}
     (waiting,) = (p for p in "abc" if not annotations(site, p))
-    events = until(lambda: site.events(waiting), "the third is told why it waits")
-    assert any("vGPU with 8000 memory" in e["message"] for e in events)
+    site.await_event(waiting, "vGPU with 8000 memory")
     # What is written later makes no GPU free, and a pod that comes with its node holds none.
     freed, other = (p for p in "abc" if p != waiting)
     nothing = {"metadata": {"annotations": {"volcano.sh/vgpu-ids-new": None}}}

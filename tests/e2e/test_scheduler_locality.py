@@ -67,10 +67,7 @@ def test_jobs_start_where_their_data_sets_are_as_long_as_there_is_room(
     mark(site, all_of_it, annotations={DATASETS: "imagenet,laion"})
     begin(site, solver)
     for name, size in (("near", 4), ("next", 4), ("far", 2)):
-        site.group(name, size)
-        notes = {"metadata": {"annotations": {DATASETS: "imagenet, laion"}}}
-        groups = f"/apis/scheduling.volcano.sh/v1beta1/namespaces/{site.name}/podgroups"
-        site.api.patch(f"{groups}/{name}", notes)
+        site.group(name, size, annotations={DATASETS: "imagenet, laion"})
         site.members(name, range(size))
         site.await_bound(name, size)
     assert site.story.nodes_of("near") == {all_of_it: 4}

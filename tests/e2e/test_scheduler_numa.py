@@ -73,10 +73,8 @@ def test_pods_go_where_one_numa_node_has_room(site: Site, solver_name: str) -> N
     decided = json.loads(pod(site, "first")["metadata"]["annotations"][DECIDED])
     assert decided == {"numa": {"0": {"cpu": "3"}}}
     solver(site, "second")
-    events = until(lambda: site.events("second"), "the second is told why it waits")
-    said = " ".join(e["message"] for e in events)
-    assert "2 nodes had no NUMA node (single-numa-node) with 3 CPUs free" in said
-    assert "1 node had no Numatopology with policy single-numa-node" in said
+    site.await_event("second", "2 nodes had no NUMA node (single-numa-node) with 3 CPUs free")
+    site.await_event("second", "1 node had no Numatopology with policy single-numa-node")
     assert node_of(site, "second") == ""
     site.create(NUMATOPOLOGIES, numatopology(plain, "0-7"))
     until(lambda: node_of(site, "second") == plain, "it goes to the node that has come")

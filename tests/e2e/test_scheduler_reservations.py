@@ -49,7 +49,7 @@ def test_short_jobs_use_the_hole_and_long_ones_wait(site: Site, engine: str) -> 
     site.nodes(2)
     scheduler = site.scheduler("--config", str(site.file("m", MODEL.replace("ENGINE", engine))))
     if engine == "cpsat":
-        until(lambda: "solver ready" in scheduler.log, "the solver is ready")
+        scheduler.begun()
     site.gang("old", 1, cpus=3, activeDeadlineSeconds=120)
     site.await_bound("old", 1)
     site.gang("big", 2, cpus=4)
@@ -59,8 +59,8 @@ def test_short_jobs_use_the_hole_and_long_ones_wait(site: Site, engine: str) -> 
     site.gang("long", 1)
     site.gang("short", 1, activeDeadlineSeconds=15)
     site.await_bound("short", 1)
-    message = site.await_waits("long", "ReservedForOthers")["message"]
-    assert f"could delay the start of {site.name}/big" in message
+    told = f"could delay the start of {site.name}/big"
+    site.await_waits("long", "ReservedForOthers", told)
     assert site.story.num_bound("long") == 0
     assert told_start_ms(site, "big") == start_ms
 

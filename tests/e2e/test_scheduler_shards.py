@@ -44,7 +44,7 @@ def test_a_hard_shard_is_kept_and_passes_on_when_it_is_free(site: Site) -> None:
     until(lambda: status(site, mine) == {"nodesInUse": [a], "nodesToAdd": [b]}, "it is told")
     assert nodes_of(site, "first") == {a}
     site.gang("large", 5)
-    assert "2 nodes did not belong to shard" in site.await_waits("large", "Impossible")["message"]
+    site.await_waits("large", "Impossible", "2 nodes did not belong to shard")
 
     site.api.patch(f"{SHARDS}/{theirs}/status", {"status": {"nodesInUse": []}})
     site.await_bound("first", 8)
@@ -73,4 +73,4 @@ def test_without_its_shard_all_nodes_are_used_and_that_is_told(site: Site) -> No
     )
     site.gang("first", 8)
     site.await_bound("first", 8)
-    assert f"there is no NodeShard {site.name}-gone: all nodes are used" in scheduler.log
+    scheduler.await_log(f"there is no NodeShard {site.name}-gone: all nodes are used")

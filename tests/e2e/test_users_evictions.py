@@ -54,8 +54,7 @@ def test_importance_counts_within_a_queue_and_shares_between_queues(site: Site) 
     site.gang("first", 2, queue=mine, priorityClassName=urgent)
     reach(site, {"dev": 2, "plain": 0, "first": 2})
     site.gang("second", 1, queue=mine, priorityClassName=urgent)
-    waits = site.await_waits("second", "QueueDeservedExceeded")
-    assert mine in waits["message"]
+    site.await_waits("second", "QueueDeservedExceeded", mine)
     settle(site, scheduler, {"dev": 2, "plain": 0, "first": 2, "second": 0})
     for action in ("allocate", "preempt", "reclaim"):
         name = "volcano_action_scheduling_latency_milliseconds_count"

@@ -10,7 +10,7 @@ from optsched.api.kinds import POD_GROUP, collection_path
 from tests.support.api import until
 from tests.support.live import QUEUES
 from tests.support.shared import shared
-from tests.support.story import GPU
+from tests.support.story import BINDS_S, GPU
 from tests.support.users import begin, conf, reach, seed, settle
 
 if TYPE_CHECKING:
@@ -43,9 +43,7 @@ def test_a_capability_is_a_ceiling_that_a_waiting_job_is_told(site: Site) -> Non
     site.apply(seed("s001-L050"))
     scheduler = begin(site, conf("seed-full"))
     site.gang("nine", 9, queue="ml-training", gpus=1)
-    waits = site.await_waits("nine", "QueueCapabilityExceeded")
-    assert "ml-training" in waits["message"]
-    assert GPU in waits["message"]
+    site.await_waits("nine", "QueueCapabilityExceeded", "ml-training", GPU)
     site.gang("eight", 8, queue="ml-training", gpus=1)
     site.await_running("eight", 8)
     settle(site, scheduler, {"nine": 0, "eight": 8})
@@ -102,8 +100,7 @@ def test_a_guarantee_above_deserved_closes_the_queue_to_new_work(site: Site) -> 
     queue = site.queue("odd", **above)
     scheduler = begin(site, conf("crater"))
     site.gang("gang", 1, queue=queue)
-    waits = site.await_waits("gang", "InvalidQueue")
-    assert "guarantee" in waits["message"]
+    site.await_waits("gang", "InvalidQueue", "guarantee")
     settle(site, scheduler, {"gang": 0})
 
 
@@ -178,8 +175,12 @@ def test_only_an_open_queue_takes_new_work(site: Site) -> None:
         path = f"{QUEUES}/{queue}"
         site.api.patch(f"{path}/status", {"status": {"state": state}})
         until(lambda path=path, state=state: _state(site, path) == state, state)
-        site.gang(f"after-{state.lower()}", 1, queue=queue)
-        assert queue in site.await_waits(f"after-{state.lower()}", "QueueNotOpen")["message"]
+        after = f"after-{state.lower()}"
+        # The scheduler may learn of pods before it learns of their queue.
+        site.group(after, 1, queue)
+        site.await_waits(after, "QueueNotOpen", queue)
+        site.members(after, range(1))
+        until(lambda name=f"{after}-0": site.reasons(name)["QueueNotOpen"], "the pod is told")
     settle(site, scheduler, {f"before-{state.lower()}": 1 for state in states})
 
 
@@ -201,8 +202,7 @@ def test_the_queues_of_an_account_share_its_gpus(site: Site) -> None:
     site.gang("u8", 8, min_member=1, queue="q-a2-u8", gpus=1)
     settle(site, scheduler, {"u7": 5, "u8": 3})
     site.gang("more", 1, queue="q-a2-u7", gpus=1)
-    waits = site.await_waits("more", "QueueCapabilityExceeded")
-    assert "queue q-a2, an ancestor" in waits["message"]
+    site.await_waits("more", "QueueCapabilityExceeded", "queue q-a2, an ancestor")
 
 
 def test_departments_share_by_weight_and_then_their_teams(site: Site) -> None:
@@ -249,7 +249,7 @@ def test_gangs_of_three_queues_start_as_gangs(site: Site) -> None:
     for (gang, size), queue in zip(sizes.items(), (a, a, b, c), strict=True):
         site.gang(gang, size, queue=queue)
     settle(site, scheduler, sizes)
-    assert all(site.story.partial_s(gang, size) < 5 for gang, size in sizes.items())
+    assert all(site.story.partial_s(gang, size) < BINDS_S for gang, size in sizes.items())
 
     def held() -> dict[str, str]:
         queues = {q: site.api.get(f"{QUEUES}/{q}")["status"] for q in (a, b, c)}

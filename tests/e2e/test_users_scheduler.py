@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.api import until
 from tests.support.users import begin, conf, reach, seed, settle
 
 if TYPE_CHECKING:
@@ -104,7 +105,8 @@ def test_pods_of_the_system_go_first_and_are_never_evicted(site: Site, solver: s
     scheduler = begin(site, conf("seed-full"), solver)
     site.await_waits("urgent", "NotEnoughResources")
     settle(site, scheduler, {"urgent": 0})
-    assert site.api.get(f"{path}/{name}")["status"]["phase"] == "Running"
+    running = lambda: site.api.get(f"{path}/{name}")["status"]["phase"] == "Running"  # noqa: E731
+    until(running, "the pod of the system runs")
 
 
 # --- task topology -------------------------------------------------------------------------------

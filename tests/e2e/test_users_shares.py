@@ -50,6 +50,5 @@ def test_a_queue_that_is_not_reclaimable_gives_nothing_back(site: Site) -> None:
     site.gang("borrower", 8, min_member=1, queue=small)
     reach(site, {"borrower": 8})
     site.gang("owner", 8, min_member=1, queue=large)
-    waits = site.await_waits("owner", "QueueDeservedExceeded")
-    assert "not reclaimable" in waits["message"]
+    site.await_waits("owner", "QueueDeservedExceeded", "not reclaimable")
     settle(site, scheduler, {"borrower": 8, "owner": 0})

@@ -45,10 +45,10 @@ TIMES: Final = (
     *("--leader-elect-renew-deadline", "2s"),
     *("--leader-elect-retry-period", "300ms"),
 )
-QUIET_S: Final = 5.0
+QUIET_S: Final = 30.0
 """After so long without news statuses have to say what is so."""
 
-END_S: Final = 90.0
+END_S: Final = 180.0
 LOOK_S: Final = 0.1
 """How often is looked for processes that a door has stopped."""
 
@@ -226,7 +226,7 @@ class Run:
     def _arrive(self, arrival: Arrival) -> None:
         site = self._site
         if arrival.is_late:
-            self._until(lambda: all(p.node for p in site.story.pods()), "what came is bound")
+            self._until(lambda: all(p.node for p in site.story.told_pods()), "what came is bound")
         marks = {"optsched.io/run-seconds": str(arrival.run_s)}
         importance = {"priorityClassName": self._urgent} if arrival.is_urgent else {}
         gates = {"schedulingGates": [{"name": QUEUE_ALLOCATION_GATE}]} if arrival.is_gated else {}

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 T = TypeVar("T")
 Raw = dict[str, Any]
@@ -28,7 +28,7 @@ PATIENCE_S = 60.0
 """How long is waited for what should happen within moments."""
 
 POLL_S = 0.05
-REQUEST_S = 15.0
+REQUEST_S = 60.0
 IDLE_S = 30.0
 """After so long a connection is made again: servers close those that nobody uses after 90 s."""
 MERGE = "application/merge-patch+json"
@@ -44,12 +44,38 @@ class Refused(Exception):
 
 
 def until(probe: Callable[[], T], what: str, seconds: float = PATIENCE_S) -> T:
-    """What the probe gives, as soon as that is true; AssertionError if it never is."""
+    """What the probe gives, as soon as that is true; AssertionError if it never is.
+
+    A field or an item that the probe reads may be missing at first.
+    """
     deadline = time.monotonic() + seconds
-    while not (found := probe()):
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}; last: {found!r}"
+    while True:
+        last: object
+        try:
+            if found := probe():
+                return found
+            last = found
+        except LookupError as e:
+            last = e
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}; last: {last!r}"
         time.sleep(POLL_S)
-    return found
+
+
+def is_current(listed: Raw, known: Mapping[str, tuple[int, bool]]) -> bool:
+    """Whether a watch has told of everything up to a list of its collection.
+
+    `known` has for each UID the last version and whether the object was still there.
+    """
+    at = int(listed["metadata"]["resourceVersion"])
+    metas = [item["metadata"] for item in listed["items"]]
+    versions = {meta["uid"]: int(meta["resourceVersion"]) for meta in metas}
+    for uid, version in versions.items():
+        seen, is_there = known.get(uid, (0, True))
+        if is_there and seen < version:
+            return False
+    return not any(
+        is_there and seen <= at and uid not in versions for uid, (seen, is_there) in known.items()
+    )
 
 
 def tls(kubeconfig: Path) -> ssl.SSLContext:

@@ -6,7 +6,7 @@ import threading
 from collections import defaultdict
 from typing import TYPE_CHECKING, Self
 
-from tests.support.api import Refused, Watch, until
+from tests.support.api import Refused, Watch, is_current, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,12 +15,20 @@ if TYPE_CHECKING:
 
 
 class Chronicle:
-    """Follows collections, each by a watch of its own, as long as it is entered."""
+    """Follows collections, each by a watch of its own, as long as it is entered.
+
+    It ends once its watches have told of all that the server has.
+    """
 
     def __init__(self, api: Api, paths: Iterable[str]) -> None:
-        self._objects: dict[str, dict[str, Raw]] = {path: {} for path in paths}
+        self._api = api
+        self._events: dict[str, list[Raw]] = {path: [] for path in paths}
         self._lock = threading.Lock()
-        self._watches = [(path, Watch(api, path, _version(api, path))) for path in self._objects]
+        self._before = {path: _listed(api, path) for path in self._events}
+        self._watches = [
+            (path, Watch(api, path, listed["metadata"]["resourceVersion"]))
+            for path, listed in self._before.items()
+        ]
         self._threads = [
             threading.Thread(target=self._follow, args=each, name=f"chronicle of {each[0]}")
             for each in self._watches
@@ -31,21 +39,43 @@ class Chronicle:
             thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        for _, watch in self._watches:
-            watch.close()
-        for thread in self._threads:
-            thread.join()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            for path in self._events if kind is None else ():
+                listed = self._api.get(path)
+                until(
+                    lambda path=path, listed=listed: is_current(listed, self._known(path)),  # type: ignore[misc]
+                    f"the watch of {path} is current",
+                )
+        finally:
+            for _, watch in self._watches:
+                watch.close()
+            for thread in self._threads:
+                thread.join()
 
     def _follow(self, path: str, watch: Watch) -> None:
         for event in watch:
             with self._lock:
-                self._objects[path][event["object"]["metadata"]["uid"]] = event["object"]
+                self._events[path].append(event)
+
+    def _known(self, path: str) -> dict[str, tuple[int, bool]]:
+        """The last version of each object, and whether it is there."""
+        found = [(obj, True) for obj in self._before[path]["items"]]
+        found += [(event["object"], event["type"] != "DELETED") for event in self.events(path)]
+        return {
+            obj["metadata"]["uid"]: (int(obj["metadata"]["resourceVersion"]), is_there)
+            for obj, is_there in found
+        }
+
+    def events(self, path: str) -> list[Raw]:
+        """What happened to the objects of a collection, in order."""
+        with self._lock:
+            return list(self._events[path])
 
     def all(self, path: str) -> list[Raw]:
         """Every object of a collection that ever was, each as it was last."""
-        with self._lock:
-            return list(self._objects[path].values())
+        last = {event["object"]["metadata"]["uid"]: event["object"] for event in self.events(path)}
+        return list(last.values())
 
     def uids(self, path: str) -> dict[str, set[str]]:
         """By name, the UIDs that objects of a collection ever had."""
@@ -55,13 +85,15 @@ class Chronicle:
         return dict(found)
 
 
-def _version(api: Api, path: str) -> str:
-    """Where a collection stands; a kind that was installed just now is not stored at once."""
+def _listed(api: Api, path: str) -> Raw:
+    """A collection as it is; a kind that was installed just now is not stored at once."""
 
-    def listed() -> str:
+    def listed() -> Raw | None:
         try:
-            return str(api.get(path)["metadata"]["resourceVersion"])
+            return api.get(path)
         except Refused:
-            return ""
+            return None
 
-    return until(listed, f"{path} is listed")
+    found = until(listed, f"{path} is listed")
+    assert found is not None
+    return found

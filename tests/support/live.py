@@ -37,8 +37,9 @@ ASKED = "asked-again"
 SITE_LABEL = "site"
 COMPLETE = "optsched.io/complete"
 FAIL = "optsched.io/fail"
-BEGIN_S = 60.0
-END_S = 30.0
+BEGIN_S = 120.0
+END_S = 60.0
+ANSWER_S = 30.0
 
 _LISTENS = re.compile(r"health(?: and metrics)? on \S+:(\d+)")
 
@@ -74,7 +75,7 @@ class Process:
 
     def ask(self, path: str) -> tuple[int, str]:
         """What it answers: code and text."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_S)
         try:
             connection.request("GET", path)
             answer = connection.getresponse()
@@ -91,6 +92,10 @@ class Process:
             for sample in family.samples
             if sample.name == name and labels.items() <= sample.labels.items()
         )
+
+    def await_log(self, text: str) -> None:
+        """Wait until it has said something."""
+        until(lambda: text in self.log, f"it says: {text}", BEGIN_S)
 
     def await_metric(self, value: float, name: str, **labels: str) -> None:
         """Wait until a metric has a value."""
@@ -125,7 +130,7 @@ class Scheduler(Process):
 
     def begun(self) -> Self:
         """Wait until its solver is there, too."""
-        until(lambda: "solver ready" in self.log, "the solver is ready", BEGIN_S)
+        self.await_log("solver ready")
         return self
 
     def num_broken(self) -> float:
@@ -270,11 +275,19 @@ class Site:
         self.members(name, range(size), **more)
         return name
 
-    def group(self, name: str, min_member: int, queue: str = "default", **more: Any) -> None:
+    def group(
+        self,
+        name: str,
+        min_member: int,
+        queue: str = "default",
+        *,
+        annotations: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> None:
         """A PodGroup alone."""
         spec = {"minMember": min_member, "queue": queue, **more}
         body = {**_named(SCHEDULING, "PodGroup", name), "spec": spec}
-        body["metadata"]["annotations"] = {GROUP_SCHEDULER: self.name}
+        body["metadata"]["annotations"] = {GROUP_SCHEDULER: self.name, **(annotations or {})}
         self.api.post(self._groups(), body)
 
     def members(self, gang: str, indices: range, **more: Any) -> None:
@@ -376,7 +389,6 @@ class Site:
         What is bound has to run first: that pods start is no news.
         """
         story = self.story
-        self._await_news_of_pods()
         story.until(lambda s: not _starting(s.pods()), "what is bound runs")
         moments = len(story.moments())
         self._ask_again(scheduler, "first")
@@ -387,11 +399,6 @@ class Site:
         assert _deeds(scheduler) == before
         story.assert_bound_once()
         story.assert_within(self.cpus)
-
-    def _await_news_of_pods(self) -> None:
-        """The watch may tell of a pod later than the request that made it is answered."""
-        made = {pod["metadata"]["uid"] for pod in self.api.get(self._in("pods"))["items"]}
-        self.story.until(lambda s: made <= {m.uid for m in s.moments()}, "every pod is known")
 
     def _ask_again(self, scheduler: Scheduler, value: str) -> None:
         """Have one more session held."""
@@ -422,15 +429,22 @@ class Site:
         conditions = self.group_status(group).get("conditions") or ()
         return next((c for c in conditions if c["type"] == kind), {})
 
-    def await_waits(self, group: str, reason: str) -> Raw:
-        """Wait until a PodGroup says that it waits, and why; the condition."""
+    def await_waits(self, group: str, reason: str, *texts: str) -> Raw:
+        """Wait until a PodGroup says that it waits, and why; the condition.
+
+        A first session may not know all objects yet, and say less than a later one.
+        """
 
         def waits() -> Raw:
             condition = self.condition(group, "Unschedulable")
             is_so = (condition.get("status"), condition.get("reason")) == ("True", reason)
-            return condition if is_so else {}
+            return condition if is_so and says(condition, *texts) else {}
 
-        return until(waits, f"{group} waits, {reason}")
+        try:
+            return until(waits, f"{group} waits, {reason} {texts}")
+        except AssertionError:
+            print(f"--- {group}: {self.group_status(group)}")
+            raise
 
     def await_phase(self, group: str, phase: str) -> Raw:
         """Wait until a PodGroup is in a phase; its status."""
@@ -454,6 +468,20 @@ class Site:
             for event in found
             if event["involvedObject"].get("name") == name and reason in ("", event["reason"])
         ]
+
+    def await_event(self, name: str, *texts: str, reason: str = "", namespace: str = "") -> Raw:
+        """Wait for an event about an object whose message has some texts; the first such event.
+
+        Events are written in the background, later than what they are about.
+        """
+
+        def found() -> Raw | None:
+            events = self.events(name, reason, namespace)
+            return next((event for event in events if says(event, *texts)), None)
+
+        event = until(found, f"an event about {name} says {reason} {texts}")
+        assert event is not None
+        return event
 
     def reasons(self, name: str) -> Counter[str]:
         """Events that say why an object waits, by the code with which they begin."""
@@ -513,6 +541,11 @@ class Site:
     def _groups(self, name: str = "") -> str:
         path = f"/apis/{SCHEDULING}/namespaces/{self.name}/podgroups"
         return f"{path}/{name}" if name else path
+
+
+def says(told: Raw, *texts: str) -> bool:
+    """Whether the message of a condition or an event has all of some texts."""
+    return all(text in told.get("message", "") for text in texts)
 
 
 def _named(version: str, kind: str, name: str) -> Raw:

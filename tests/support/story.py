@@ -12,10 +12,10 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from optsched.units.quantity import parse_quantity
-from tests.support.api import PATIENCE_S, Refused, Watch
+from tests.support.api import PATIENCE_S, Refused, Watch, is_current, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from tests.support.api import Api, Raw
 
@@ -24,6 +24,8 @@ T = TypeVar("T")
 GROUP_NAME = "scheduling.k8s.io/group-name"
 GPU = "nvidia.com/gpu"
 RECONNECT_S = 0.1
+BINDS_S = 30.0
+"""How long the binds of one small gang may take on a busy machine."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Moment:
     is_there: bool
     gpus: int = 0
     is_evicted: bool = False
+    version: int = 0
 
     @property
     def is_bound(self) -> bool:
@@ -53,6 +56,11 @@ class Moment:
     def place(self) -> tuple[str, str, str, bool]:
         """What changes when a pod comes, moves, starts, ends or goes."""
         return (self.uid, self.node, self.phase, self.is_there)
+
+
+def gangs_of(pods: Iterable[Moment]) -> set[str]:
+    """The gangs that pods are of."""
+    return {pod.gang for pod in pods}
 
 
 def moment_of(pod: Raw, at_s: float, *, is_there: bool) -> Moment:
@@ -69,6 +77,7 @@ def moment_of(pod: Raw, at_s: float, *, is_there: bool) -> Moment:
         is_there=is_there,
         gpus=int(_asked(spec, GPU)),
         is_evicted=_is_evicted(pod),
+        version=int(meta["resourceVersion"]),
     )
 
 
@@ -86,7 +95,11 @@ def _asked(spec: Mapping[str, Any], resource: str) -> Fraction:
 
 
 class Story:
-    """Follows the pods of a namespace while it is entered, through restarts of the server, too."""
+    """Follows the pods of a namespace while it is entered, through restarts of the server, too.
+
+    The watch may lag behind the server: every question asks the server first, and waits until the
+    watch has told of all that is there. `told_pods` alone does not ask.
+    """
 
     def __init__(self, api: Api, namespace: str) -> None:
         self._api = api
@@ -94,6 +107,8 @@ class Story:
         self._news = threading.Condition()
         self._moments: list[Moment] = []
         self._now: dict[str, Moment] = {}
+        self._known: dict[str, tuple[int, bool]] = {}
+        self._prober = 0
         self._ends = False
         self._watch: Watch | None = None
         self._thread = threading.Thread(target=self._follow, name=f"story of {namespace}")
@@ -113,20 +128,20 @@ class Story:
 
     def until(self, probe: Callable[[Story], T], what: str, seconds: float = PATIENCE_S) -> T:
         """What the probe gives as soon as that is true; AssertionError if it never is."""
-        deadline = time.monotonic() + seconds
-        with self._news:
-            while not (found := probe(self)):
-                left = deadline - time.monotonic()
-                assert left > 0, f"not within {seconds:g} s: {what}; pods: {self.summary()}"
-                self._news.wait(left)
-            return found
+        self._catch_up()
+        return self._await(probe, what, seconds)
 
     def summary(self) -> str:
         """Pods and where they are."""
-        return ", ".join(f"{p.name} {p.node or '-'} {p.phase}" for p in self.pods())
+        return ", ".join(f"{p.name} {p.node or '-'} {p.phase}" for p in self.told_pods())
 
     def pods(self, gang: str | None = None) -> list[Moment]:
         """Pods that are there now, of one gang or of all."""
+        self._catch_up()
+        return self.told_pods(gang)
+
+    def told_pods(self, gang: str | None = None) -> list[Moment]:
+        """The same as far as the watch has told: also while there is no server."""
         with self._news:
             there = [pod for pod in self._now.values() if pod.is_there]
         return [pod for pod in there if gang is None or pod.gang == gang]
@@ -137,10 +152,12 @@ class Story:
 
     def bound(self) -> dict[str, int]:
         """The same for every gang."""
-        return {gang: self.num_bound(gang) for gang in {pod.gang for pod in self.pods()}}
+        pods = self.pods()
+        return {gang: sum(p.is_bound for p in pods if p.gang == gang) for gang in gangs_of(pods)}
 
     def moments(self) -> list[Moment]:
         """All that happened, in order."""
+        self._catch_up()
         with self._news:
             return list(self._moments)
 
@@ -151,6 +168,37 @@ class Story:
     def nodes_of(self, gang: str) -> dict[str, int]:
         """Pods of a gang by node."""
         return dict(Counter(pod.node for pod in self.pods(gang) if pod.takes_room))
+
+    def _catch_up(self) -> None:
+        """Wait until the watch has told of all that the server has; not within a probe."""
+        if self._prober == threading.get_ident():
+            return
+        listed = until(self._list, "the server answers")
+        assert listed is not None
+        self._await(lambda _: is_current(listed, self._known), "the watch is current", PATIENCE_S)
+
+    def _list(self) -> Raw | None:
+        """The pods that there are; None from a server that is only just starting."""
+        try:
+            return self._api.get(self._path)
+        except (OSError, http.client.HTTPException, ValueError, Refused):
+            return None
+
+    def _await(self, probe: Callable[[Story], T], what: str, seconds: float) -> T:
+        deadline = time.monotonic() + seconds
+        with self._news:
+            while not (found := self._probe(probe)):
+                left = deadline - time.monotonic()
+                assert left > 0, f"not within {seconds:g} s: {what}; pods: {self.summary()}"
+                self._news.wait(left)
+            return found
+
+    def _probe(self, probe: Callable[[Story], T]) -> T:
+        self._prober = threading.get_ident()
+        try:
+            return probe(self)
+        finally:
+            self._prober = 0
 
     # --- what must hold at every moment ----------------------------------------------------------
 
@@ -205,7 +253,7 @@ class Story:
     def _events(self) -> Iterator[tuple[Raw, bool]]:
         listed = self._api.get(self._path)
         uids = {pod["metadata"]["uid"] for pod in listed["items"]}
-        for lost in [pod for pod in self.pods() if pod.uid not in uids]:
+        for lost in [pod for pod in self.told_pods() if pod.uid not in uids]:
             self._note(replace(lost, at_s=time.monotonic(), is_there=False))
         for pod in listed["items"]:
             yield pod, True
@@ -221,5 +269,6 @@ class Story:
     def _note(self, moment: Moment) -> None:
         with self._news:
             self._now[moment.name] = moment
+            self._known[moment.uid] = (moment.version, moment.is_there)
             self._moments.append(moment)
             self._news.notify_all()
