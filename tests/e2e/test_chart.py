@@ -407,7 +407,7 @@ def test_the_api_server_knows_the_levels_of_our_requests(
 
     try:
         kubectl("apply", "--server-side", "-f", "-", input=manifest)
-        until(are_known, "the levels of both FlowSchemas are known", 30.0)
+        until(are_known, "the levels of both FlowSchemas are known")
     finally:
         kubectl("delete", "--ignore-not-found", "-f", "-", input=manifest)
 

@@ -288,8 +288,7 @@ def test_an_account_has_no_more_than_it_may_and_says_so(together: Together) -> N
     assert together.scheduler.metric(SESSIONS) >= sessions + 20
     assert together.phase("second", SPACE) == "Pending"
     assert held(together, ACCOUNT)[GPU] == 6
-    events = together.events("second", SPACE)
-    assert events
+    events = together.await_(lambda: together.events("second", SPACE), "the job is told")
     for event in events:
         assert event["lastTimestamp"]
         assert event["involvedObject"]["kind"] in ("Job", "PodGroup")

@@ -170,12 +170,12 @@ def test_each_action_follows_from(room: Room, event: str) -> None:
     num_pods = 6 if event == "JobUpdated" else 5
     for action, again in EVENTS[event].restarts.items():
         one = jobs[action]
-        status = one.await_count(retryCount=1, running=num_pods)
-        assert status["state"]["phase"] == "Running"
+        one.await_count("Running", retryCount=1, running=num_pods)
         after = one.uids
         assert {n for n, uid in before[action].items() if after[n] != uid} == again, action
         assert sorted(one.stages) == ["Pending", "Restarting", "Running"]
     for one in jobs.values():
+        room.await_(lambda n=one.name: room.events(n, "ExecuteAction"), f"{one.name} is told")
         assert len(room.events(one.name, "ExecuteAction")) == 1
 
 
@@ -222,7 +222,7 @@ def test_policies_of_tasks_come_first_and_late_ones_wait(room: Room) -> None:
     one.await_count(running=4)
     before = one.uids
     one.fail("own-1")
-    one.await_count(retryCount=1, running=4)
+    one.await_count("Running", retryCount=1, running=4)
     assert {n for n, uid in one.uids.items() if before[n] != uid} == {"own-0", "own-1"}
     one.fail("other-0")
     status = one.await_phase("Aborted")

@@ -310,8 +310,8 @@ def test_a_node_that_is_not_there_is_waited_for_and_named(together: Together) ->
 
     together.await_(said, "the selector is named")
     assert all("nodeName" not in pod["spec"] for pod in together.api.items(pods))
-    [group] = together.groups()
-    assert group["status"]["phase"] == "Inqueue"
+    phases = lambda: [group["status"]["phase"] for group in together.groups()]  # noqa: E731
+    together.await_(lambda: phases() == ["Inqueue"], "its PodGroup is let in")
 
 
 def test_a_deployment_waits_for_its_queue(together: Together) -> None:

@@ -85,12 +85,15 @@ class LiveJob:
 
         return self._until(reached, f"{self.name} is {phase}", seconds)
 
-    def await_count(self, **counts: int) -> Raw:
+    def await_count(self, phase: str = "", /, **counts: int) -> Raw:
+        """Wait until its status has some counts, in some phase if one is named; the status."""
+
         def reached() -> Raw:
             status = self.status
-            return status if counts.items() <= status.items() else {}
+            is_so = phase in ("", status.get("state", {}).get("phase"))
+            return status if is_so and counts.items() <= status.items() else {}
 
-        return self._until(reached, f"{self.name} has {counts}")
+        return self._until(reached, f"{self.name} {phase} has {counts}")
 
     def _until(self, probe: Callable[[], Raw], what: str, seconds: float = PATIENCE_S) -> Raw:
         try:
