@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from optsched.local.plane import ControlPlane
     from tests.support.api import Raw
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("crater")]
 
 SPACE = "crater-workspace"
 SHAPES = ("jupyter", "webide", "custom", "tensorflow", "pytorch")

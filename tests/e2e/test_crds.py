@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Kubectl = Callable[..., str]
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("crds")]
 
 ROOT = Path(__file__).parents[2]
 API_VERSION = "scheduling.volcano.sh/v1beta1"

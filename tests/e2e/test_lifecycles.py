@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from optsched.local.plane import ControlPlane
     from tests.support.livejobs import LiveJob
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("lifecycles")]
 
 
 @pytest.fixture(scope="module")

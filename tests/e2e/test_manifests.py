@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from optsched.local.plane import ControlPlane
     from tests.support.api import Raw
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("manifests")]
 
 EPHEMERAL = "ephemeral-storage"
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from optsched.local.plane import ControlPlane
     from tests.support.api import Api
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("pod-templates")]
 
 GPU: Final = "nvidia.com/gpu"
 PATH: Final = "spec.tasks[0].template"

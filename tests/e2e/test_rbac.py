@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from optsched.local.plane import ControlPlane
     from tests.support.live import Site
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("rbac")]
 
 MANIFEST = shipped("manifests", "scheduler-rbac.yaml")
 NAMESPACE, ACCOUNT = "volcano-system", "optsched-scheduler"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from optsched.local.plane import ControlPlane
     from tests.support.api import Api
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("tenants")]
 
 SPACE = "tenants-shared"
 SCHEDULER = "volcano"

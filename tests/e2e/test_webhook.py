@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     Raw = dict[str, Any]
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("webhook")]
 
 COMPONENTS = Path(__file__).parents[2] / "deploy/helm/optsched/config/components.yaml"
 QUEUES = collection_path(kinds.QUEUE)

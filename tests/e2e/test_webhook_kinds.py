@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.support.api import Api
     from tests.support.webhooks import Webhook
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("webhook-kinds")]
 
 SPACE = "kinds"
 Raw = dict[str, Any]

@@ -339,7 +339,6 @@ class Run:
         if fault.kind in (FaultKind.CORDON, FaultKind.CORDON_NOT_READY):
             closed, opened = ({"spec": {"unschedulable": value}} for value in (True, None))
             changes.append((path, closed, opened))
-            self._closed.append(Closed(name, time.monotonic(), ends_s))
         if fault.kind in (FaultKind.NOT_READY, FaultKind.CORDON_NOT_READY):
             changes.append((f"{path}/status", _readiness("False"), _readiness("True")))
         if fault.kind is FaultKind.TAINT:
@@ -348,6 +347,8 @@ class Run:
         for where, closed, opened in changes:
             self._insist(partial(api.patch, where, closed))
             self._ends.append((ends_s, partial(self._insist, partial(api.patch, where, opened))))
+        if fault.kind in (FaultKind.CORDON, FaultKind.CORDON_NOT_READY):
+            self._closed.append(Closed(name, time.monotonic(), ends_s))
 
     def _delete_node(self, fault: Fault, ends_s: float) -> None:
         """Delete a node object; at the end it is made again, with its pods or without them."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Matches = Callable[[str, str], bool]
 
 HOP = frozenset({"connection", "transfer-encoding", "content-length", "host"})
-BEGIN_S = 10.0
+BEGIN_S = 60.0
 
 
 @dataclass(eq=False)
