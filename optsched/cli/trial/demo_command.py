@@ -45,7 +45,7 @@ _NOT_AS_EXPECTED: Final = (
     "not as expected: with gangs every job finishes, without gangs several jobs hold each other up"
 )
 RUN_SECONDS = 3.0
-QUIET_SECONDS = 6.0
+QUIET_SECONDS = 3.0
 NODES = [node_manifest(f"node-{i}", cpu="4", memory="16Gi") for i in range(4)]
 NUM_CPUS = sum(int(node["status"]["allocatable"]["cpu"]) for node in NODES)
 
@@ -73,7 +73,7 @@ def _round(console: Console, stage: Stage, num_jobs: int, least: int) -> Progres
     kind = "with gangs" if least == TASKS else "without gangs"
     title = f"{num_jobs} job{'s' if num_jobs > 1 else ''} {kind} (minMember {least})"
     with Live(console=console, refresh_per_second=8) as live:
-        for progress in play(stage, num_jobs, least, RUN_SECONDS, QUIET_SECONDS):
+        for progress in play(stage, num_jobs, least, NUM_CPUS, RUN_SECONDS, QUIET_SECONDS):
             live.update(_progress_table(title, progress))
     console.print()
     return progress

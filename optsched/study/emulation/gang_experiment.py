@@ -22,7 +22,7 @@ ROLE_LABEL = "volcano.sh/task-spec"
 SCHEDULER = "optsched"
 
 PATIENCE = 10
-"""How many quiet times the first task may take to start."""
+"""How many quiet times a task may take to start while some CPU is idle."""
 
 
 class Stage(Protocol):
@@ -106,7 +106,12 @@ def job_manifests(jobs: Sequence[str], min_member: int) -> list[dict[str, Any]]:
 
 
 def play(
-    stage: Stage, num_jobs: int, min_member: int, run_seconds: float, quiet_seconds: float
+    stage: Stage,
+    num_jobs: int,
+    min_member: int,
+    num_cpus: int,
+    run_seconds: float,
+    quiet_seconds: float,
 ) -> Iterator[Progress]:
     """Run one round; yield the progress after every step.
 
@@ -118,10 +123,12 @@ def play(
         How many jobs are created at once.
     min_member
         Tasks of a job that start together: 6 makes it a gang, 1 leaves each task to itself.
+    num_cpus
+        The CPUs of all nodes together.
     run_seconds
         How long a job must run with all its tasks.
     quiet_seconds
-        How long nothing has to change until jobs with running tasks count as stuck.
+        How long nothing has to change until jobs that hold all CPUs count as stuck.
 
     """
     jobs = [f"tf{i}" for i in range(num_jobs)]
@@ -144,9 +151,9 @@ def play(
             if state.is_complete:
                 finished.setdefault(job, now - start)
         works = any(state.running == TASKS for state in states.values())
-        # While no task runs the scheduler is slow to start: that is no deadlock yet.
-        holds = any(state.running for state in states.values())
-        patience_s = quiet_seconds if holds else PATIENCE * quiet_seconds
+        # While a CPU is idle the scheduler may only be slow: that is no deadlock yet.
+        is_full = sum(state.cpus for state in states.values()) >= num_cpus
+        patience_s = quiet_seconds if is_full else PATIENCE * quiet_seconds
         stuck = not works and now - changed >= patience_s
         progress = Progress(now - start, states, dict(finished), is_stuck=stuck)
         if all(state.is_complete for state in states.values()):
