@@ -196,7 +196,7 @@ oracle-live: $(STAMP) ## sessions with a clock on mixed clusters, with evictions
 	nice -n 5 $(PY) -m tests.oracle.live $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(if $(ONLY),--only $(ONLY)) $(if $(SECONDS_MOST),--seconds $(SECONDS_MOST))
 
 .PHONY: nightly
-nightly: $(STAMP) ## twenty times the examples, a million mutated inputs, faults of 40 seeds, memory, an hour of the oracle
+nightly: $(STAMP) ## the tests marked nightly too, twenty times the examples, a million mutated inputs, faults of 40 seeds, memory, an hour of the oracle
 	OPTSCHED_EFFORT=20 $(PY) -m pytest --numprocesses=auto --dist=worksteal
 	$(MAKE) sbom
 	$(MAKE) e2e-faults SEEDS=40

@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.support.effort import EFFORT
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -145,7 +143,7 @@ class Build:
         assert done.returncode == 0, f"{here}\n{done.stdout}\n{done.stderr}"
 
 
-@pytest.mark.skipif(EFFORT <= 1, reason="installs all packages of the image: make nightly")
+@pytest.mark.nightly  # it installs all packages of the image
 def test_the_steps_make_a_command_that_runs(tmp_path: Path) -> None:
     try:
         urllib.request.urlopen(INDEX, timeout=20).close()

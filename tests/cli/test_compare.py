@@ -58,7 +58,7 @@ def test_a_synthetic_trace_is_another_one_for_each_seed() -> None:
 
 
 def test_people_see_means_and_differences() -> None:
-    result = here("gavel:jobs=60,nodes=3,load=1.2,estimated=1")
+    result = here("gavel:jobs=24,nodes=2,load=1.2,estimated=1")
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert lines[0] == "means over 1 replay of each model"

@@ -12,6 +12,7 @@ A claim needs both of two conditions, so that it holds for figures of any scale 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -134,17 +135,21 @@ def _flip_test(
     """P-values of figures: how often flipped signs give as great a sum in any of them."""
     if not len(known):
         return np.ones(0)
-    pairs = known.shape[1]
-    if pairs <= _ALL_FLIPS_UP_TO:
-        # The first sign stays: to flip all of them changes no absolute value.
-        bits = np.arange(2 ** (pairs - 1))[:, None] >> np.arange(pairs)[None, :] & 1
-        signs = 1.0 - 2.0 * bits[:, ::-1]
-    else:
-        drawn = np.random.default_rng(seed).integers(2, size=(FLIPS, pairs))
-        # What was seen is one of the flips, so that no p-value is zero.
-        signs = np.vstack([np.ones(pairs), 1.0 - 2.0 * drawn])
+    signs = _flips(known.shape[1], seed)
     scaled = known / np.sqrt(number * (known**2).sum(axis=1))[:, None]
     greatest = np.abs(signs @ scaled.T).max(axis=1)
     seen = np.abs(scaled.sum(axis=1))
     found: NDArray[np.float64] = (greatest[:, None] >= seen[None, :] - _ROUNDING).mean(axis=0)
     return found
+
+
+@lru_cache(maxsize=4)
+def _flips(pairs: int, seed: int) -> NDArray[np.float64]:
+    """Rows of signs of all pairs."""
+    if pairs <= _ALL_FLIPS_UP_TO:
+        # The first sign stays: to flip all of them changes no absolute value.
+        bits = np.arange(2 ** (pairs - 1))[:, None] >> np.arange(pairs)[None, :] & 1
+        return 1.0 - 2.0 * bits[:, ::-1]
+    drawn = np.random.default_rng(seed).integers(2, size=(FLIPS, pairs))
+    # What was seen is one of the flips, so that no p-value is zero.
+    return np.vstack([np.ones(pairs), 1.0 - 2.0 * drawn])

@@ -28,6 +28,7 @@ from optsched.study.fgd.reachable_allocation import (
 )
 from optsched.study.fgd.workload import Workload, read_workload
 from tests.study.fgd.test_allocation_curves import ALL
+from tests.support.effort import IS_THOROUGH
 from tests.support.research import RESEARCH
 from tests.support.shared import shared
 
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 
     Capture = pytest.CaptureFixture[str]
 
+NODE_LIST = "openb_node_list_gpu_node.csv"
+# FGD pod by pod takes six seconds on all nodes.
+NODES_PER_ONE = 1 if IS_THOROUGH else 10
 NODES = """sn,cpu_milli,memory_mib,gpu,model
 a,8000,100,4,G2
 b,8000,100,2,T4
@@ -167,9 +171,12 @@ def test_offline_is_between_the_policy_and_the_bound(workload: Workload) -> None
 
 
 @pytest.mark.research
-def test_without_slots_pods_go_where_the_policy_puts_them_alone() -> None:
+def test_without_slots_pods_go_where_the_policy_puts_them_alone(tmp_path: Path) -> None:
     """FGD by its curves and FGD pod by pod are two programs."""
-    workload, _ = read_workload(shared("traces", "openb", "openb_pod_list_cpu250.csv"))
+    heading, *nodes = shared("traces", "openb", NODE_LIST).read_text().splitlines()
+    some = tmp_path / NODE_LIST
+    some.write_text("\n".join([heading, *nodes[::NODES_PER_ONE]]))
+    workload, _ = read_workload(shared("traces", "openb", "openb_pod_list_cpu250.csv"), some)
     here = scene(workload, 42)
     kinds = here.classes.tolist()
     found = placed_in_batches(workload, kinds, [], 1, here.rank)
@@ -178,6 +185,7 @@ def test_without_slots_pods_go_where_the_policy_puts_them_alone() -> None:
     assert find_unplaced_that_fit(workload, kinds, found) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.research
 @pytest.mark.parametrize("trace", ALL if RESEARCH == "full" else ["multigpu50"])
 def test_batches_of_every_size_reach_more_than_fgd(trace: str) -> None:
@@ -191,6 +199,7 @@ def test_batches_of_every_size_reach_more_than_fgd(trace: str) -> None:
     assert min(reached.values()) >= fgd - 0.1
 
 
+@pytest.mark.nightly
 @pytest.mark.research
 @pytest.mark.parametrize("trace", ALL if RESEARCH == "full" else ["gpuspec33"])
 def test_shares_may_be_those_of_a_tenth_of_the_pods(trace: str) -> None:

@@ -24,7 +24,7 @@ from optsched.study.reassignment.solve_reassignment import (
     quick_reassignment,
     solve_reassignment,
 )
-from tests.support.effort import num_examples
+from tests.support.effort import nightly_except, num_examples
 from tests.support.reassignment import least_cost, some_reassignment
 from tests.support.research import RESEARCH
 from tests.support.shared import shared
@@ -210,7 +210,7 @@ def lags(name: str, cost: int, first: int) -> float:
 
 
 @pytest.mark.research
-@pytest.mark.parametrize("name", ["a1_1", "a2_1"])
+@pytest.mark.parametrize("name", nightly_except(["a1_1", "a2_1"], ["a1_1"]))
 def test_what_a_few_steps_reach(name: str) -> None:
     problem = read_reassignment(shared("traces", "roadef2012", f"model_{name}.txt"))
     result = solve_reassignment(problem, Effort(no_clock, steps=1000))
