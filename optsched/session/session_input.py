@@ -120,8 +120,8 @@ def normalise(given: Snapshot, policy: Policy, context: SessionContext) -> Sessi
     faults = Faults()
     extenders = Recorder(context.outside or Recording(given.answers))
     rules = rules.connected(extenders).contained(faults)
-    is_optimised = policy.solver is SolverKind.CPSAT
-    if not is_optimised or RECLAIM not in eviction_reach(policy):
+    is_optimised, reach = policy.solver is SolverKind.CPSAT, eviction_reach(policy)
+    if not is_optimised or RECLAIM not in reach:
         rules = without_lending(rules)
     limits = context.limits or Limits(budget_ms=policy.budgets.solve_ms)
     clock = SessionClock(context.clock, limits, context.period_ms)
@@ -130,7 +130,7 @@ def normalise(given: Snapshot, policy: Policy, context: SessionContext) -> Sessi
         snapshot=snapshot,
         unheld=unheld,
         policy=replace(policy, rules=rules),
-        rules=rules.guarded_by(Entitled(rules), Consolidation()) if is_optimised else rules,
+        rules=rules.guarded_by(Entitled(rules, reach), Consolidation()) if is_optimised else rules,
         context=context,
         clock=clock,
         history=History(context.watch, clock.elapsed_s),

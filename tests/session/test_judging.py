@@ -60,6 +60,18 @@ def test_victims_of_the_pipeline_count_and_are_not_proved_the_fewest():
     assert judged.levels == plan.certificate.levels
 
 
+def test_victims_of_an_action_that_the_policy_lacks_break_its_rule():
+    high = replace(gang("high", ("w", 1, shape(3))), priority=10)
+    snapshot = cluster([node("n0", 3)], [runs("low", 3, "n0"), high])
+    plan = run_session(snapshot, POLICY, SessionContext()).plan
+    assert [a.action for a in plan.actions if isinstance(a, Evict)] == ["preempt"]
+    assert judge_actions(snapshot, POLICY, plan.actions).violations == ()
+    actions = tuple(action for action in POLICY.actions if action != "preempt")
+    judged = judge_actions(snapshot, replace(POLICY, actions=actions), plan.actions)
+    assert [violation.rule for violation in judged.violations] == ["entitled"]
+    assert "no action and plugin for preempt" in str(judged.violations[0])
+
+
 def runs(name, cpu, where):
     made = gang(name, ("w", 1, shape(cpu)))
     return replace(made, tasks=(running(made.tasks[0], where),), phase=GangPhase.RUNNING)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -103,16 +103,27 @@ class Floors:
 
 
 PREEMPT, RECLAIM = "preempt", "reclaim"
+BOTH: Final = frozenset({PREEMPT, RECLAIM})
 GANG_PREEMPT, GANG_RECLAIM = "gangpreempt", "gangreclaim"
 
 
 class Entitled(Rule):
-    """Preempt by priority within a queue, reclaim by deserved shares, and keep gangs whole."""
+    """Preempt by priority within a queue, reclaim by deserved shares, and keep gangs whole.
+
+    Parameters
+    ----------
+    rules
+        The rules of the policy.
+    reach
+        Which of preempt and reclaim the policy allows.
+
+    """
 
     name = "entitled"
 
-    def __init__(self, rules: RuleSet) -> None:
+    def __init__(self, rules: RuleSet, reach: frozenset[str] = BOTH) -> None:
         self._rules = rules
+        self._reach = reach
 
     def verify_evictions(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""
@@ -127,6 +138,8 @@ class Entitled(Rule):
             problem = _unentitled(world, eviction, gang, preemptor)
             if eviction.action == PREEMPT and not self._may_preempt(gang, preemptor):
                 problem = problem or f"preempted for {preemptor.key}, which has its minimum"
+            if eviction.action in BOTH - self._reach:
+                problem = f"the policy has no action and plugin for {eviction.action}"
             if problem:
                 yield Violation(self.name, f"task {task.key}", problem, preemptor.key)
         yield from self._verify_shares(world)
