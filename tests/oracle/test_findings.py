@@ -298,3 +298,14 @@ def test_shares_of_gpus_do_not_move_when_a_pod_leaves():
 def test_a_queue_with_loans_may_gain_no_gang(number: int):
     """The judge of plans with loans ended with an error where a queue gained nothing."""
     assert list(check_session(Case(8106, number).draw(), "volcano-default")) == []
+
+
+@pytest.mark.parametrize(("number", "level", "value"), [(404, 0, 6000), (128, 1, 24000)])
+def test_victims_of_all_gangs_together_serve_gangs_that_use_their_capacity(
+    number: int, level: int, value: int
+):
+    """Where one victim served no entitled gang on its node, all the others were given up."""
+    cluster = Case(8200, number).draw()
+    assert list(check_session(cluster, "volcano-default")) == []
+    plan = decide(snapshot_of(cluster), policy_of("volcano-default")).plan
+    assert plan.certificate.levels[level].value == value

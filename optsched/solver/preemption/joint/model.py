@@ -33,6 +33,8 @@ from optsched.solver.preemption.joint.entitlement import (
     add_entitlement_rows,
     has_too_many_pairs,
 )
+from optsched.solver.preemption.joint.joint_model import JointModel
+from optsched.solver.preemption.joint.presence import Presence
 from optsched.solver.preemption.sequential.eviction_problem import EvictionState
 from optsched.solver.preemption.sequential.limits import Limits
 from optsched.solver.preemption.sequential.model import add_whole_rows
@@ -45,7 +47,6 @@ if TYPE_CHECKING:
     from optsched.problem.decisions import Decisions
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
-    from optsched.solver.preemption.joint.entitlement import ReclaimPair
     from optsched.solver.preemption.sequential.eviction_problem import Groups
 
 MOST_VARIABLES = 40_000
@@ -68,44 +69,6 @@ _ENCODED = (Gang, SubGroups, LeafQueues, Capability, Guarantee)
 
 _MASKING = (NodeAffinity, PodAffinity, Shards, Taints)
 """Rules whose masks hold in every plan with evictions; residents of gangs are not looked at."""
-
-
-@dataclass(frozen=True, eq=False)
-class JointModel:
-    """The joint model under construction.
-
-    Attributes
-    ----------
-    form
-        Gangs and queues.
-    facts
-        Running tasks and what is due to queues.
-    groups
-        Axis K: equal candidate victims on one node.
-    evict, whole
-        (K,) variable of each group; (J,) variable of each gang that leaves as a whole.
-    node_set
-        (N,) set of nodes that a node is seen as part of.
-    supplied
-        (C, M) variable for the tasks of a class on a set of nodes, -1 where none fits.
-    reclaim, pairs
-        (K,) variable of the tasks of a group that are reclaimed, -1 where none may be, and who
-        reclaims from which queue.
-    able
-        Gang classes that may have tasks evicted; None for a bound.
-
-    """
-
-    form: Formulation
-    facts: SessionFacts
-    groups: Groups
-    evict: I64
-    whole: I64
-    node_set: I64
-    supplied: I64
-    reclaim: I64
-    pairs: list[ReclaimPair]
-    able: EntitledClasses | None
 
 
 def encode_joint(
@@ -183,9 +146,10 @@ def encode_joint(
     if able is not None:
         _add_victim_gang_rows(form, groups, gang_of[at], evict)
     reclaim, pairs = add_entitlement_rows(form, facts, groups, evict, who, able)
+    joint = JointModel(form, facts, groups, evict, whole, node_set, supplied, reclaim, pairs, able)
     if able is not None:
-        _add_presence_rows(form, _VictimVariables(groups, evict, None), supplied, node_set, able)
-    return JointModel(form, facts, groups, evict, whole, node_set, supplied, reclaim, pairs, able)
+        Presence(joint, able).add_rows()
+    return joint
 
 
 def _idle_without_victims(problem: Problem, groups: Groups, moves: _Moves | None) -> I64:
@@ -241,31 +205,6 @@ def find_entitled_classes(
     able &= waiting_gangs.lacks[first]
     lacking = (form.start >= 0) & ~waiting_gangs.gets[first]
     return EntitledClasses(able & (lacking | rules.preempts_for_growth), able)
-
-
-def _add_presence_rows(
-    form: Formulation, who: _VictimVariables, supplied: I64, node_set: I64, able: EntitledClasses
-) -> None:
-    """Tasks leave only where a gang comes that may have them evicted.
-
-    Otherwise a gang that sits elsewhere could clear nodes for queues which hold what is due to
-    them. A gang of victims that leaves whole needs that on one of its nodes. Whether a gang may
-    have a task evicted is told by its class of tasks alone here.
-    """
-    groups, gangs, model = who.groups, form.gangs, form.model
-    priority = form.problem.priority[gangs.members[gangs.member_start[:-1]]]
-    for k in range(len(groups)):
-        own = gangs.queue_of == groups.queue[k]
-        may = (own & able.preempt & (priority > groups.priority[k])) | (
-            able.reclaim & ~own & bool(groups.reclaimed[k])
-        )
-        classes = np.unique(gangs.class_of[may[gangs.gang_class_of]])
-        mine = groups.gang == groups.gang[k] if groups.gang[k] >= 0 else np.arange(len(groups)) == k
-        sets = np.unique(node_set[groups.node[mine]])
-        come = supplied[np.ix_(classes, sets[sets >= 0])]
-        come = come[come >= 0]
-        factors = np.append(np.full(len(come), -groups.count[k]), 1)
-        model.add_rows(0, np.append(come, who.evict[k]), factors, upper=0)
 
 
 def _add_victim_gang_rows(form: Formulation, groups: Groups, gang_of: I64, evict: I64) -> None:

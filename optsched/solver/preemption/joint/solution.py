@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
     from optsched.solver.preemption.joint.entitlement import ReclaimPair
-    from optsched.solver.preemption.joint.model import JointModel
+    from optsched.solver.preemption.joint.joint_model import JointModel
     from optsched.solver.preemption.sequential.stage import Means
 
 
@@ -144,6 +144,11 @@ def _level_model(joint: JointModel, levels: Sequence[AnyLevel], decisions: Decis
         elif is_node_level(level):
             values = level.node_values(form.problem)[task_class, node[at]]
             objectives.append(Objective(Expression.of(supplied, values), level.sense))
+    # Of equal solutions the one with more reclaimed tasks, so that the same gangs are always named.
+    either = joint.reclaim[(joint.reclaim >= 0) & (joint.reclaim != joint.evict)]
+    if len(either):
+        ones = np.ones(len(either), np.int64)
+        objectives.append(Objective(Expression.of(either, ones), Sense.MAX))
     lower, upper = form.model.bounds
     known = incumbent_values(form, decisions)
     hint = lower.copy()
@@ -171,8 +176,8 @@ def _build_eviction_plan(
     pairs = [pair for pair in joint.pairs if solution[pair.variable]]
     namer = _Preemptors(joint, tiers, node_of)
     evictions = namer.name(victims, reclaimed, pairs)
-    if evictions is None:
-        return None
+    if len(evictions) < len(victims):
+        evictions = namer.drop_gangs_without_capacity(evictions)
     seats = _find_nominations(problem, namer.node_of, namer.order)
     actions: list[Action] = [*evictions]
     for gang, mine in seats.items():
@@ -225,6 +230,7 @@ class _Preemptors:
     def __init__(self, joint: JointModel, tiers: Tiers, node_of: I64) -> None:
         problem, gangs = joint.form.problem, joint.form.gangs
         self._problem, self._running = problem, joint.facts.running
+        self._before = joint.facts.problem
         self._able = joint.able
         self.node_of = node_of.copy()
         served = np.unique(problem.gang_of[node_of >= 0]).tolist()
@@ -235,10 +241,8 @@ class _Preemptors:
         self._class_of[gangs.members] = np.repeat(classes, gangs.multiplicity)
         self._given: dict[tuple[int, int], I64] = {}
 
-    def name(
-        self, victims: I64, reclaimed: Bool, pairs: Sequence[ReclaimPair]
-    ) -> list[Evict] | None:
-        """Evictions, reclaims first; None where some victim finds no gang.
+    def name(self, victims: I64, reclaimed: Bool, pairs: Sequence[ReclaimPair]) -> list[Evict]:
+        """Evictions, reclaims first; victims for which no gang is found stay.
 
         Of each lender the largest victim leaves last, and with it all victims of the same gang.
         """
@@ -256,9 +260,7 @@ class _Preemptors:
             named = self._name_preemptors(
                 mine, whole_gangs, dict.fromkeys(victim_gangs, reclaimers)
             )
-            if named is None:
-                return None
-            by_gang = self._with_largest_last(mine, named)
+            by_gang = self._with_largest_last(named)
             found += [self._evict(v, gang, RECLAIM) for v, gang in by_gang]
 
         preempted = victims[~reclaimed]
@@ -273,13 +275,41 @@ class _Preemptors:
             for lost in np.unique(running.gang_of[preempted]).tolist()
         }
         named = self._name_preemptors(preempted, whole_gangs, preemptors)
-        if named is None:
-            return None
-        return [*found, *(self._evict(v, named[v], PREEMPT) for v in preempted.tolist())]
+        return [*found, *(self._evict(v, named[v], PREEMPT) for v in sorted(named))]
 
-    def _with_largest_last(self, victims: I64, named: Mapping[int, int]) -> list[tuple[int, int]]:
+    def drop_gangs_without_capacity(self, evictions: Sequence[Evict]) -> list[Evict]:
+        """Return the evictions for gangs that fit where only these victims leave, others dropped.
+
+        The most important gangs are kept. What was evicted for a dropped gang stays.
+        """
+        before, number_of = self._before, {t.key: v for v, t in enumerate(self._running.tasks)}
+        kept, is_known = list(evictions), False
+        gang_keys = [gang.key for gang in before.snapshot.gangs]
+        while not is_known:
+            idle = before.allocatable - before.used + before.releasing
+            victims = np.array([number_of[e.task] for e in kept], np.int64)
+            np.add.at(idle, self._running.node_of[victims], self._running.request[victims])
+            dropped = {gang_keys[g] for g in self.order if not self._take_capacity(g, idle)}
+            self.order = [g for g in self.order if gang_keys[g] not in dropped]
+            is_known = not any(e.preemptor in dropped for e in kept)
+            kept = [e for e in kept if e.preemptor not in dropped]
+        return kept
+
+    def _take_capacity(self, gang: int, idle: I64) -> bool:
+        """Take what a gang requests from what is idle (N, R); False and no change if it lacks."""
+        problem = self._problem
+        first, end = problem.task_start[gang : gang + 2].tolist()
+        tasks = first + np.flatnonzero(self.node_of[first:end] >= 0)
+        nodes, request = self.node_of[tasks], problem.classes.request[problem.task_class[tasks]]
+        np.subtract.at(idle, nodes, request)
+        if ((idle[nodes] >= 0) | (request == 0)).all():
+            return True
+        np.add.at(idle, nodes, request)
+        return False
+
+    def _with_largest_last(self, named: Mapping[int, int]) -> list[tuple[int, int]]:
         """Victims and their gangs, gang by gang, that of the largest victim last."""
-        by_size = sorted(victims.tolist(), key=lambda v: tuple(self._running.request[v].tolist()))
+        by_size = sorted(named, key=lambda v: tuple(self._running.request[v].tolist()))
         pairs = [(v, named[v]) for v in by_size]
         return sorted(pairs, key=lambda pair: (pair[1] == pairs[-1][1], pair[1]))
 
@@ -301,24 +331,25 @@ class _Preemptors:
 
     def _name_preemptors(
         self, victims: I64, whole_gangs: set[int], preemptors_of: Mapping[int, Sequence[int]]
-    ) -> dict[int, int] | None:
-        """The gang of each victim, those of gangs that leave whole first; None without one."""
+    ) -> dict[int, int]:
+        """The gang of each victim that finds one, those of gangs that leave whole first."""
         running, found = self._running, dict[int, int]()
         lost_of = running.gang_of
         for lost in sorted(whole_gangs & set(lost_of[victims].tolist())):
             mine = victims[lost_of[victims] == lost]
             gang = self._find_preemptor(preemptors_of[lost], mine)
             if gang is None:
-                return None
+                continue
             for victim in mine.tolist():
                 self._record_capacity_taken(gang, victim)
                 found[victim] = gang
         largest_first = np.argsort(-running.request[victims].sum(axis=1), kind="stable")
         for victim in victims[largest_first].tolist():
-            if victim not in found:
-                gang = self._find_preemptor(preemptors_of[int(lost_of[victim])], np.array([victim]))
-                if gang is None:
-                    return None
+            lost = int(lost_of[victim])
+            if lost in whole_gangs:
+                continue
+            gang = self._find_preemptor(preemptors_of[lost], np.array([victim]))
+            if gang is not None:
                 self._record_capacity_taken(gang, victim)
                 found[victim] = gang
         return found

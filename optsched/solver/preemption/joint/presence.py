@@ -1,0 +1,115 @@
+"""Rows of the exact joint model: tasks leave only where a gang comes that may have them evicted.
+
+Otherwise a gang that sits elsewhere could clear nodes for queues that nothing is due to, and the
+verifier would refuse the plan: a preemptor must use the capacity of its victims.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from optsched.problem.arrays import I64, Bool
+    from optsched.solver.preemption.joint.entitlement import EntitledClasses
+    from optsched.solver.preemption.joint.joint_model import JointModel
+
+
+class Presence:
+    """Writes the rows of one exact joint model."""
+
+    def __init__(self, joint: JointModel, able: EntitledClasses) -> None:
+        self._joint, self._able = joint, able
+        self._coming: dict[tuple[int, bytes], I64] = {}
+
+    def add_rows(self) -> None:
+        """Add rows for every group of victims.
+
+        A gang of victims that leaves whole, or in smaller groups, needs an entitled gang on one of
+        its nodes; others need one on the node of each victim.
+        """
+        joint, groups = self._joint, self._joint.groups
+        first = groups.tasks[np.unique(groups.of_task, return_index=True)[1]]
+        gangs = joint.form.problem.snapshot.gangs
+        lost = [gangs[g] for g in joint.facts.running.gang_of[first].tolist()]
+        for k, (gang, j) in enumerate(zip(lost, groups.gang.tolist(), strict=True)):
+            in_groups = bool(gang.role_minimums or gang.sub_groups)
+            if j >= 0 and (in_groups or gang.min_member > 1):
+                self._add_group(k, groups.gang == j)
+                if not in_groups:
+                    self._add_group(k, np.arange(len(groups)) == k, [int(joint.whole[j])])
+            else:
+                self._add_group(k, np.arange(len(groups)) == k)
+
+    def _add_group(self, k: int, mine: Bool, unless: Sequence[int] = ()) -> None:
+        """Victims of a group leave only if an entitled gang comes to a node of groups (K,).
+
+        `unless` are 0-1 variables any of which lifts that.
+        """
+        joint, groups, able = self._joint, self._joint.groups, self._able
+        gangs = joint.form.gangs
+        evict, reclaim, count = int(joint.evict[k]), int(joint.reclaim[k]), int(groups.count[k])
+        sets = np.unique(joint.node_set[groups.node[mine]])
+        sets = sets[sets >= 0]
+        if reclaim != evict:
+            priority = joint.form.problem.priority[gangs.members[gangs.member_start[:-1]]]
+            own = (gangs.queue_of == groups.queue[k]) & (priority > groups.priority[k])
+            come = self._find_tasks(own & able.preempt, sets)
+            preempted = {evict: 1} if reclaim < 0 else {evict: 1, reclaim: -1}
+            self._add_limit(preempted, 0, [*come, *unless], count)
+        for pair in joint.pairs if reclaim >= 0 else ():
+            if pair.lender == groups.queue[k]:
+                come = self._find_tasks(pair.kind.classes & able.reclaim, sets)
+                reclaimed = {reclaim: 1, pair.variable: count}
+                self._add_limit(reclaimed, count, [*come, *unless], count)
+
+    def _add_limit(
+        self, columns: Mapping[int, int], upper: int, lifting: Sequence[int], by: int
+    ) -> None:
+        """Σ columns ≤ upper + by · Σ lifting."""
+        factors = [*columns.values(), *[-by] * len(lifting)]
+        self._joint.form.model.add_rows(0, [*columns, *lifting], factors, upper=upper)
+
+    def _find_tasks(self, gang_classes: Bool, sets: I64) -> list[int]:
+        """Return variables for the tasks that some gang classes (H,) have on some sets of nodes."""
+        gangs = self._joint.form.gangs
+        classes = np.unique(gangs.class_of[gang_classes[gangs.gang_class_of]])
+        found = [self._tasks_of(c, gang_classes)[sets] for c in classes.tolist()]
+        variables = np.concatenate([np.empty(0, np.int64), *found])
+        return [int(v) for v in variables if v >= 0]
+
+    def _tasks_of(self, task_class: int, gang_classes: Bool) -> I64:
+        """(M,) variables for the tasks of a class that some gang classes have, -1 where none fits.
+
+        Supplied is at least what is placed, and it may be for tasks of other gang classes.
+        """
+        form = self._joint.form
+        supplied: I64 = self._joint.supplied[task_class]
+        gangs, key = form.gangs, (task_class, gang_classes.tobytes())
+        if key in self._coming:
+            return self._coming[key]
+        mine = (gangs.class_of == task_class) & gang_classes[gangs.gang_class_of]
+        possible = np.flatnonzero(supplied >= 0)
+        model, all_tasks = form.model, supplied[possible]
+        coming = model.add_variables(0, model.bounds[1][all_tasks])
+        rows, ones = np.arange(len(possible)), np.ones(len(possible), np.int64)
+        model.add_rows(
+            np.append(rows, rows),
+            np.append(coming, all_tasks),
+            np.append(ones, -ones),
+            upper=np.zeros(len(possible), np.int64),
+        )
+        placed = form.placed(np.ones_like(form.placed_factor), mine)
+        model.add_rows(
+            0,
+            np.append(coming, placed.variables),
+            np.append(ones, -placed.coefficients),
+            upper=0,
+        )
+        found: I64 = np.full_like(supplied, -1)
+        found[possible] = coming
+        self._coming[key] = found
+        return found
