@@ -153,4 +153,5 @@ def _flips(pairs: int, seed: int) -> NDArray[np.float64]:
         return every
     drawn = np.random.default_rng(seed).integers(2, size=(FLIPS, pairs))
     # What was seen is one of the flips, so that no p-value is zero.
-    return np.vstack([np.ones(pairs), 1.0 - 2.0 * drawn])
+    found: NDArray[np.float64] = np.vstack([np.ones(pairs), 1.0 - 2.0 * drawn])
+    return found
