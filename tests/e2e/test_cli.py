@@ -74,7 +74,7 @@ class Shell:
         One that gives up while it follows leaves connections to the end of its process.
         """
         process = self.start(line)
-        _, errors = process.communicate(timeout=90)
+        _, errors = process.communicate(timeout=180)
         return process.returncode, errors
 
     def start(self, line: str) -> subprocess.Popen[str]:
@@ -258,13 +258,13 @@ def test_watch_ends_with_the_job(site: Site, shell: Shell) -> None:
     path = site.file("job.json", json.dumps(manifest(site, "good")))
     assert shell(f"job run -f {path}") == "run job good successfully\n"
     await_phase(site, "good", "Running")
-    good = shell.start("job watch -n good --timeout 60s")
+    good = shell.start("job watch -n good --timeout 180s")
     assert good.stdout is not None
     assert good.stdout.readline().split()[:2] == ["Name", "Phase"]
     assert good.stdout.readline().split()[:2] == ["good", "Running"]
     for pod in pods_of(site, "good"):
         site.end_pod(pod)
-    rest, errors = good.communicate(timeout=60)
+    rest, errors = good.communicate(timeout=180)
     assert (good.returncode, errors) == (0, "")
     assert rest.splitlines()[-1].split()[1] == "Completed"
 
@@ -273,7 +273,7 @@ def test_watch_ends_with_the_job(site: Site, shell: Shell) -> None:
     assert shell.ended("job watch bad --timeout 100ms")[0] == 7
     for pod in pods_of(site, "bad"):
         site.end_pod(pod, "optsched.io/fail")
-    assert shell.ended("job watch bad --timeout 60s") == (1, "Error: job bad is Failed\n")
+    assert shell.ended("job watch bad --timeout 180s") == (1, "Error: job bad is Failed\n")
     assert shell.try_("job suspend bad").exit_code == 4
 
 

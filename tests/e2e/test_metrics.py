@@ -60,7 +60,7 @@ class Served(Process):
     def metrics(self, token: str = "") -> tuple[int, str]:
         """What a reader with a token is answered."""
         connection = http.client.HTTPSConnection(
-            HOST, self._metrics_port, context=self._trust, timeout=20
+            HOST, self._metrics_port, context=self._trust, timeout=60
         )
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         try:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Raw = dict[str, Any]
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 """How long is waited for what should happen within moments."""
 
 POLL_S = 0.05

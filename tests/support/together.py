@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from optsched.local.plane import ControlPlane
     from tests.support.api import Raw
 
-PATIENCE_S = 90.0
+PATIENCE_S = 180.0
 ENDED = ("Succeeded", "Failed")
 CONTAINERS = (
     kinds.CRON_JOB,
