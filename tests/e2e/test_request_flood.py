@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.client import HTTPException
@@ -18,10 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 import yaml
 
-from optsched.formats.snapshots.object_stores import NAMESPACE_LABEL
 from tests.support.api import Refused, until
 from tests.support.shared import ROOT
-from tests.support.webhooks import make_namespace
+from tests.support.webhooks import make_namespace, silent_webhook
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,11 +46,9 @@ LEVEL: Final = "workload-low"
 FLOOD: Final = 60
 """Requests at one time: several times as many as the small level has seats."""
 
-HELD_S: Final = 10
 UNANSWERED: Final = (Refused, json.JSONDecodeError, OSError, HTTPException)
 """Among others 429 without a Status."""
 
-ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 WAITED: Final = "apiserver_flowcontrol_request_wait_duration_seconds_bucket"
 FIELD: Final = re.compile(r'(\w+)="([^"]*)"')
 
@@ -157,7 +153,8 @@ def flood(site: Site, kubectl: Kubectl) -> Iterator[None]:
         name = "apiserver_flowcontrol_current_inqueue_requests"
         return flow_metric(kubectl, name, flow_schema="service-accounts") > 0
 
-    with silent_webhook(site.api, space), ThreadPoolExecutor(FLOOD) as pool:
+    rule = ("", "v1", "configmaps", "CREATE")
+    with silent_webhook(site.api, space, *rule), ThreadPoolExecutor(FLOOD) as pool:
         sent = [pool.submit(send) for _ in range(FLOOD)]
         try:
             until(is_full, f"requests wait for seats of {LEVEL}")
@@ -169,36 +166,6 @@ def flood(site: Site, kubectl: Kubectl) -> Iterator[None]:
     for each in sent:
         each.result()
     site.api.delete(f"/api/v1/namespaces/{space}")
-
-
-@contextmanager
-def silent_webhook(api: Api, space: str) -> Iterator[None]:
-    """Have ConfigMaps of a namespace reviewed by a server that takes connections alone."""
-    with socket.create_server(("127.0.0.1", 0), backlog=1024) as server:
-        hook = {
-            "name": "silent.optsched.io",
-            "clientConfig": {"url": f"https://127.0.0.1:{server.getsockname()[1]}/"},
-            "rules": [
-                {
-                    "apiGroups": [""],
-                    "apiVersions": ["v1"],
-                    "resources": ["configmaps"],
-                    "operations": ["CREATE"],
-                }
-            ],
-            "namespaceSelector": {"matchLabels": {NAMESPACE_LABEL: space}},
-            "admissionReviewVersions": ["v1"],
-            "sideEffects": "None",
-            "timeoutSeconds": HELD_S,
-            "failurePolicy": "Fail",
-        }
-        kind = {"apiVersion": "admissionregistration.k8s.io/v1"}
-        meta = {"kind": "ValidatingWebhookConfiguration", "metadata": {"name": space}}
-        api.post(ADMISSION, {**kind, **meta, "webhooks": [hook]})
-        try:
-            yield
-        finally:
-            api.delete(f"{ADMISSION}/{space}")
 
 
 def test_a_gang_is_bound_while_requests_of_a_tenant_wait(

@@ -148,3 +148,17 @@ def test_two_halves_share_a_gpu_and_know_it(site: Site) -> None:
         assert event["type"] == "Warning"
     assert site.events(other, "DevicesNotBound") == []
     assert not annotations(site, waiting)
+
+
+def test_absurd_numbers_of_a_node_are_named_and_plain_pods_start(site: Site) -> None:
+    (node,) = site.nodes(1)
+    offered = {"volcano.sh/vgpu-number": "2000000000", "nvidia.com/gpu": "2000000000"}
+    status = {"status": {"capacity": offered, "allocatable": offered}}
+    site.api.patch(f"/api/v1/nodes/{node}/status", status)
+    site.scheduler("--config", str(site.file("shared.conf", POLICY)))
+    (event,) = until(lambda: site.events(node, "InvalidDeviceReport", "default"), "it is named")
+    assert "2000000000 is more than a machine can have" in event["message"]
+    site.pod("gpu", gpus=1)
+    site.pod("plain")
+    until(lambda: annotations(site, "plain"), "a plain pod runs all the same")
+    assert not annotations(site, "gpu")

@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from optsched.api.kinds import POD_GROUP, collection_path
+from optsched.api.wellknown import GROUP_SCHEDULER
 from tests.support.api import until
 from tests.support.proxy import is_eviction
+from tests.support.webhooks import make_namespace, silent_webhook
 
 if TYPE_CHECKING:
     from tests.support.live import Site
@@ -37,6 +40,34 @@ def gang(site: Site, name: str, size: int, importance: str, **more: object) -> s
     site.group(name, size, more.pop("queue", "default"), priorityClassName=importance)
     site.members(name, range(size), priorityClassName=importance, **more)
     return name
+
+
+def test_a_webhook_that_never_answers_in_another_namespace_holds_up_no_preemption(
+    site: Site, classes: tuple[str, str]
+) -> None:
+    """Its PodGroups can not be written; their statuses wait, and evictions of others do not."""
+    low, high = classes
+    site.nodes(1)
+    broken = f"{site.name}-broken"
+    make_namespace(site.api, broken)
+    groups = collection_path(POD_GROUP, broken)
+    rule = (POD_GROUP.group, "*", POD_GROUP.plural, "UPDATE")
+    with silent_webhook(site.api, broken, *rule):
+        scheduler = site.scheduler("--config", "volcano-default")
+        gang(site, "dev", 1, low, cpus=4)
+        site.await_bound("dev", 1)
+        for i in range(20):
+            head = {"apiVersion": POD_GROUP.api_version, "kind": POD_GROUP.kind}
+            meta = {"name": f"g-{i}", "annotations": {GROUP_SCHEDULER: site.name}}
+            spec = {"minMember": 1, "queue": "default"}
+            site.api.post(groups, {**head, "metadata": meta, "spec": spec})
+        gang(site, "urgent", 1, high, cpus=4)
+        site.await_bound("urgent", 1)
+        scheduler.await_metric(1, "optsched_evictions_total", action="preempt")
+        assert not any(group.get("status") for group in site.api.items(groups))
+        scheduler.kill()
+    for path in (groups, f"/api/v1/namespaces/{broken}"):
+        site.api.delete(path)
 
 
 @pytest.mark.parametrize("solver", ["cpsat", "none"])

@@ -14,6 +14,7 @@ from optsched.admission.registration import configuration
 from optsched.admission.services import DEFAULT_PATHS, SERVICE_OF
 from optsched.api import kinds
 from optsched.api.kinds import collection_path, object_path
+from optsched.formats.snapshots.object_stores import NAMESPACE_LABEL
 from tests.support.api import Refused, until
 from tests.support.live import Process
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from tests.support.api import Api
 
 SYSTEM = "volcano-system"
+HELD_S = 10
 CONFIGURATIONS = [configuration(SERVICE_OF[path]) for path in DEFAULT_PATHS]
 
 
@@ -86,6 +88,45 @@ def registered(api: Api) -> Iterator[None]:
     finally:
         for path in paths:
             api.delete(path)
+
+
+@contextmanager
+def silent_webhook(
+    api: Api, space: str, group: str, version: str, resource: str, operation: str
+) -> Iterator[None]:
+    """Have objects of a namespace reviewed by a server that takes connections and never answers.
+
+    The API server waits `HELD_S` for each review and then refuses the request.
+    """
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as server:
+        rule = {
+            "apiGroups": [group],
+            "apiVersions": [version],
+            "resources": [resource],
+            "operations": [operation],
+        }
+        hook = {
+            "name": "silent.optsched.io",
+            "clientConfig": {"url": f"https://127.0.0.1:{server.getsockname()[1]}/"},
+            "rules": [rule],
+            "namespaceSelector": {"matchLabels": {NAMESPACE_LABEL: space}},
+            "admissionReviewVersions": ["v1"],
+            "sideEffects": "None",
+            "timeoutSeconds": HELD_S,
+            "failurePolicy": "Fail",
+        }
+        body = {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingWebhookConfiguration",
+            "metadata": {"name": space},
+            "webhooks": [hook],
+        }
+        path = f"/apis/{body['apiVersion']}/validatingwebhookconfigurations"
+        api.post(path, body)
+        try:
+            yield
+        finally:
+            api.delete(f"{path}/{space}")
 
 
 @contextmanager

@@ -56,12 +56,15 @@ def parse_node(
         return None, tuple(errors)
     whole = Fields(obj, NODE, "", errors)
     spec, status = whole.record("spec"), whole.record("status")
+    before = len(errors)
     allocatable = _allocatable(status)
+    absurd = errors[before:]
     before = len(errors)
     taints = tuple(_taint(each) for each in spec.records("taints"))
     has_all_taints = len(errors) == before
     unread: list[FieldError] = []
     shared_gpus = read_shared_gpus(meta.annotations, allocatable, table, unread)
+    problem = "; ".join(map(str, (*absurd, *unread)))
     node = Node(
         name=meta.name,
         allocatable=allocatable,
@@ -72,7 +75,7 @@ def parse_node(
         gpu_model=meta.labels.get(GPU_MODEL_LABEL, ""),
         load=read_load(meta.annotations, errors),
         shared_gpus=shared_gpus,
-        card_problem="; ".join(map(str, unread)) or meta.annotations.get(GPU_SHARE_PROBLEM, ""),
+        card_problem=problem or meta.annotations.get(GPU_SHARE_PROBLEM, ""),
         store=read_local_data(meta, obj.get("status") if isinstance(obj, dict) else None),
     )
     return node, (*errors, *unread)

@@ -84,6 +84,7 @@ def test_absurd_numbers_are_named_and_ignored(
     assert dict(made.allocatable)["cpu"] == 8000
     assert "nvidia.com/gpu" not in dict(made.allocatable)
     assert [str(error).partition(": write at most")[0] for error in errors] == [path]
+    assert made.card_problem == str(errors[0])
 
 
 def test_registered_cards() -> None:
