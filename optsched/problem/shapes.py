@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from optsched.cluster.amounts import NOTHING, total
+from optsched.cluster.bounded_cache import Interned, SharedObjects
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.task import QueueGate, TaskStatus
 from optsched.problem.subgroups import NO_PART, find_subgroups, standing_on
@@ -44,7 +44,7 @@ class Entry:
     bound: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class GangShape:
     """What makes two gangs alike: what they still ask for and the least that may start.
 
@@ -119,7 +119,7 @@ class GangShape:
         return self.need == self.num_tasks and not self.is_started
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Stake:
     """What a gang holds, claims and requests (see `GangRow`), and its `min_resources`."""
 
@@ -134,13 +134,10 @@ class Stake:
         yield from (name for name, _ in (*self.requested, *self.minimum))
 
 
-_stake = lru_cache(maxsize=65_536)(Stake)
-
-
-@lru_cache(maxsize=65_536)
-def _shared(shape: GangShape) -> GangShape:
-    """Return one object for equal shapes: sessions compare them gang by gang."""
-    return shape
+# Only of gangs that exist: a job with constraints of its own has a shape that no other has.
+STAKES: Final[SharedObjects[Stake]] = SharedObjects(Stake)
+SHAPES: Final[Interned[GangShape]] = Interned()
+"""One object for equal shapes: sessions compare them gang by gang."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +184,7 @@ class GangRow:
 
     def __post_init__(self) -> None:
         parts = (self.allocated, self.claimed, self.requested, dict(self.gang.min_resources))
-        stake = _stake(*(tuple(part.items()) for part in parts))
+        stake = STAKES.find(*(tuple(part.items()) for part in parts))
         object.__setattr__(self, "stake", stake)
 
 
@@ -263,7 +260,7 @@ def gang_row(
         held=standing_on(ready) if gang.topology is not None else (),
         least_before=least_before,
     )
-    shape = _shared(shape)
+    shape = SHAPES.intern(shape)
     is_gated = any(t.gate is not QueueGate.NONE for t in pending)
     return GangRow(
         gang, shape, pending, len(ready), *amounts, None, queue, bound, is_gated, requests

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,9 @@ from optsched.plugins.objectives.levels import NodeScore
 from optsched.plugins.outcome import Outcome
 from optsched.plugins.scores.nodeorder import NodeOrder
 from optsched.plugins.topology.pod_affinity import PodAffinity
+from optsched.plugins.verification import world
 from optsched.policy.load import load_policy
+from optsched.problem import shapes
 from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions
 from optsched.problem.relations import Relations
@@ -25,6 +28,7 @@ from optsched.solver.cpsat import level_search as levels
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.pricing import Pricer, TooManyCapacities
 from optsched.solver.cpsat.process import InProcess
+from optsched.solver.greedy import gang_classes
 from optsched.solver.greedy.nodes import NodeTable
 
 if TYPE_CHECKING:
@@ -265,3 +269,24 @@ def test_rooms_that_are_too_many_are_refused_before_a_table_is_made() -> None:
     capacity = np.array([[4_000_000]])
     with pytest.raises(TooManyCapacities):  # a table of all sums and classes would take 600 GB
         Pricer(capacity, request, np.ones((1, 20_000), np.bool_))
+
+
+def test_what_gangs_share_is_forgotten_with_the_last_of_them() -> None:
+    """Every gang has a request and an annotation of its own, as jobs with constraints have."""
+    policy = load_policy("volcano-compatible", Path.read_text)
+    shared = (shapes.SHAPES, shapes.STAKES, world.STAKES, gang_classes.IDENTITIES)
+    sizes: list[tuple[int, ...]] = []
+    for number in range(12):
+        snapshot = different_pods(2, cpus=8 + number)
+        (gang,) = snapshot.gangs
+        tasks = tuple(
+            replace(t, shape=TaskShape((("cpu", 100 + 7 * number + i),)))
+            for i, t in enumerate(gang.tasks)
+        )
+        own = replace(gang, tasks=tasks, annotations={"run": str(number)})
+        report = run_session(replace(snapshot, gangs=(own,)), policy, SessionContext())
+        assert len(report.plan.binds) == 2
+        del snapshot, gang, tasks, own, report
+        gc.collect()
+        sizes.append(tuple(map(len, shared)))
+    assert sizes[-1] == sizes[3]

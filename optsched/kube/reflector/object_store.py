@@ -12,6 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from optsched.api.kinds import NODE, Ref
+from optsched.cluster.bounded_cache import RecentCache
 from optsched.controllers.controller import WHOLE
 from optsched.controllers.json_fields import (
     controller_of,
@@ -20,7 +21,6 @@ from optsched.controllers.json_fields import (
     uid_of,
     version_of,
 )
-from optsched.formats.bounded_cache import RecentCache
 from optsched.kube.reflector.reflector import Deleted, Listed
 
 if TYPE_CHECKING:

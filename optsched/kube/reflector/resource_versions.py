@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from optsched.formats.bounded_cache import RecentCache
+from optsched.cluster.bounded_cache import RecentCache
 
 _REMEMBERED: Final = 8192
 """Number of deleted objects to remember, so that an old state does not restore them."""

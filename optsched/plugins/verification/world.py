@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from optsched.cluster.amounts import amounts
+from optsched.cluster.bounded_cache import SharedObjects
 from optsched.cluster.decisions import Allocate, Evict, Nominate
 from optsched.cluster.dra_devices import is_class_quota
 from optsched.cluster.relocation import relocate, successor_of, with_terminating
@@ -299,7 +300,7 @@ def gang_demand(gang: Gang) -> Amounts:
     return amounts(summed(map(task_usage, waiting)))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Stake:
     """What a gang holds, claims and waits for in its queue. Equal ones are one object."""
 
@@ -310,10 +311,10 @@ class Stake:
 
 
 def _stake_of(gang: Gang) -> Stake:
-    return _stake(gang.queue, gang_usage(gang), claimed_by(gang), gang_demand(gang))
+    return STAKES.find(gang.queue, gang_usage(gang), claimed_by(gang), gang_demand(gang))
 
 
-_stake = lru_cache(maxsize=65_536)(Stake)
+STAKES: Final[SharedObjects[Stake]] = SharedObjects(Stake)
 
 
 def add_into(totals: dict[str, int], part: Mapping[str, int]) -> None:

@@ -6,12 +6,12 @@ them. The pipeline therefore skips a gang if another gang of its class has just 
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import numpy as np
 
 from optsched.api.wellknown import RUNNING_ESTIMATE, USER
+from optsched.cluster.bounded_cache import SharedObjects
 from optsched.cluster.snapshot import derived_of
 from optsched.plugins.external.extender import Extender
 
@@ -52,8 +52,7 @@ class _Identity:
         self.traits = traits
 
 
-# A dropped entry costs speed only: equal gangs are then tried one by one.
-_identify = lru_cache(maxsize=65_536)(_Identity)
+IDENTITIES: Final[SharedObjects[_Identity]] = SharedObjects(_Identity)
 
 
 def number_classes(problem: Problem) -> list[int]:
@@ -80,7 +79,7 @@ def _identity_of(gang: Gang) -> _Identity:
         is_loose=gang.is_loose,
         annotations=tuple(sorted(annotations)),
     )
-    return _identify(traits)
+    return IDENTITIES.find(traits)
 
 
 class GangClasses:

@@ -11,9 +11,9 @@ from optsched.api.fields import MAX_INT32
 from optsched.api.meta import ObjectMeta, parse_meta
 from optsched.api.podgroup import group_name_of
 from optsched.cluster.amounts import amounts, total
+from optsched.cluster.bounded_cache import Interned, RecentCache
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.task import QueueGate, Task, TaskStatus
-from optsched.formats.bounded_cache import Interned, RecentCache
 from optsched.formats.codec.gpu_shares import check_gpu_shares, read_gpu_shares
 from optsched.formats.codec.nodes import read_required_data
 from optsched.formats.codec.numatopologies import check_numa_parts, numa_parts

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from optsched.cluster.bounded_cache import Interned, RecentCache, SharedObjects
 from optsched.cluster.task import TaskShape
-from optsched.formats.bounded_cache import Interned, RecentCache
 from optsched.formats.codec.pods.reader import PodDecoder
 from tests.formats.objects import pod
 
@@ -44,3 +44,21 @@ def test_a_decoder_keeps_the_shape_of_a_standing_pod_and_few_others() -> None:
         asking(cpu)
     assert len(decoder._shapes) < 2100
     assert asking(0) is standing
+
+
+class Whole:
+    """An object that is built of numbers."""
+
+    def __init__(self, *numbers: int) -> None:
+        self.numbers = numbers
+
+
+def test_equal_arguments_have_one_object_as_long_as_it_is_held() -> None:
+    shared: SharedObjects[Whole] = SharedObjects(Whole)
+    held = [shared.find(number, 1) for number in (1, 2)]
+    assert shared.find(1, 1) is held[0]
+    assert shared.find(2, 1) is held[1]
+    assert [each.numbers for each in held] == [(1, 1), (2, 1)]
+    assert len(shared) == 2
+    held.pop()
+    assert len(shared) == 1

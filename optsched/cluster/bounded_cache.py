@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
-from weakref import WeakKeyDictionary, ref
+from typing import TYPE_CHECKING, Generic, TypeVar
+from weakref import WeakKeyDictionary, WeakValueDictionary, ref
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -51,3 +54,22 @@ class Interned(Generic[V]):
             self._refs[value] = ref(value)
             return value
         return kept
+
+
+class SharedObjects(Generic[V]):
+    """One object for equal arguments, as long as anything else holds it."""
+
+    def __init__(self, make: Callable[..., V]) -> None:
+        """make: builds the object of arguments that are not known."""
+        self._make = make
+        self._objects: WeakValueDictionary[tuple[Hashable, ...], V] = WeakValueDictionary()
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def find(self, *arguments: Hashable) -> V:
+        """Return the object of these arguments; build it if no other code holds it."""
+        known = self._objects.get(arguments)
+        if known is None:
+            known = self._objects[arguments] = self._make(*arguments)
+        return known
