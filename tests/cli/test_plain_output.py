@@ -404,7 +404,7 @@ def test_replays_print_plain_text(tmp_path: Path) -> None:
         assert_plain(result)
     # Of the second and the third one all cells are kept.
     shown = ""
-    kept = ["--workers", "1", "--out", str(tmp_path / "cells")]
+    kept = ["--workers", "0", "--out", str(tmp_path / "cells")]
     for form in ("table", "json", "csv"):
         result = CliRunner().invoke(main, ["compare", str(trace), *common, *kept, "-o", form])
         assert_plain(result)

@@ -192,7 +192,7 @@ def test_the_level_of_the_empty_cluster_is_the_published_one() -> None:
     assert 100 * part == pytest.approx(published, abs=0.05)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_going_by_it_leaves_fewer_gpus_unused_than_other_scores() -> None:
     problem = openb()
     by_frag, by_load = (

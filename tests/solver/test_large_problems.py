@@ -27,6 +27,7 @@ from optsched.solver.portfolio import (
 )
 from optsched.solver.preemption.joint import model as joint_model
 from optsched.study.generators.mixed_clusters import MixedCluster
+from tests.support.effort import nightly_except
 from tests.support.engines import Bench
 
 WITH_EVICTIONS = load_policy("volcano-default", lambda _: "")
@@ -90,7 +91,7 @@ def test_its_bounds_are_those_of_merged_nodes():
     assert not found.plan.certificate.is_proved
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", nightly_except(range(3), [1]))
 def test_no_plan_beats_its_bounds(seed, monkeypatch):
     """A search of all nodes, with more work, is better on the first level within the bound."""
     drawn = MixedCluster(num_nodes=20, num_pods=80, num_shapes=20, fill=0.7, seed=seed).snapshot()
@@ -106,7 +107,7 @@ def test_no_plan_beats_its_bounds(seed, monkeypatch):
     assert whole.value <= found.levels[0].bound <= ideal
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", nightly_except(range(5), [0, 3]))
 def test_plans_are_never_worse_than_the_pipelines(some_nodes, seed):
     drawn = MixedCluster(
         num_nodes=20, num_pods=80, num_shapes=20, fill=0.6 + 0.06 * seed, seed=seed
@@ -127,12 +128,11 @@ def test_nominated_gangs_keep_what_their_victims_leave(some_nodes):
 
 
 def test_some_of_them_are_better(some_nodes):
-    drawn = [
+    drawn = (
         MixedCluster(num_nodes=20, num_pods=80, num_shapes=20, fill=0.7, seed=seed).snapshot()
         for seed in range(4)
-    ]
-    signs = [compare(decide(s, solver=InProcess()), decide(s)) for s in drawn]
-    assert 1 in signs
+    )
+    assert any(compare(decide(s, solver=InProcess()), decide(s)) == 1 for s in drawn)
 
 
 def test_the_same_problem_and_limits_give_the_same_plan(some_nodes):
