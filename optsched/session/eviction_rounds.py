@@ -119,7 +119,8 @@ def _evict_pods(attempt: Attempt, first: Round) -> tuple[Round | None, Mapping[i
             )
         if not found.evictions:
             break
-        again = _place_again(attempt, found.apply_to(start), found, first)
+        kept_ms = clock.kept_for_joint_ms
+        again = _place_again(attempt, found.apply_to(start), found, first, kept_ms)
         misplaced = found.find_misplaced(again.problem, again.answers[0].decisions)
         if not misplaced:
             return _without_needless_victims(attempt, found, again), found.hopeless
@@ -134,14 +135,14 @@ def _evict_pods(attempt: Attempt, first: Round) -> tuple[Round | None, Mapping[i
 
 
 def _place_again(
-    attempt: Attempt, snapshot: Snapshot, clearing: EvictionPlan, known: Round
+    attempt: Attempt, snapshot: Snapshot, clearing: EvictionPlan, known: Round, kept_ms: int = 0
 ) -> Round:
     """Return the round with these victims; its search begins with what still fits of a known one.
 
     More capacity is idle than before: what the search began with would otherwise be worse.
     """
     placed = WarmStart.from_decisions(known.problem, known.answers[0].decisions)
-    return place_pods(attempt, snapshot, clearing, known.problem, placed)
+    return place_pods(attempt, snapshot, clearing, known.problem, placed, kept_ms)
 
 
 def _without_needless_victims(attempt: Attempt, found: EvictionPlan, placed: Round) -> Round:
@@ -159,7 +160,8 @@ def _without_needless_victims(attempt: Attempt, found: EvictionPlan, placed: Rou
     needed = {action.task for action in kept if isinstance(action, Evict)}
     evictions = tuple(e for e in found.evictions if e.task in needed)
     fewer = replace(found, evictions=evictions, results=count_victims(start, evictions))
-    again = _place_again(attempt, fewer.apply_to(start), fewer, placed)
+    kept_ms = attempt.session.clock.kept_for_joint_ms
+    again = _place_again(attempt, fewer.apply_to(start), fewer, placed, kept_ms)
     is_misplaced = fewer.find_misplaced(again.problem, again.answers[0].decisions)
     return placed if is_misplaced else again
 
@@ -216,9 +218,9 @@ def _evict_jointly(attempt: Attempt, first: Round, known: Round) -> Round | None
         return None
     means = Means(session.context.solver, clock.left_ms, clock.limits)
     goal = (first.tiers, first.levels)
+    victims = {eviction.task for eviction in known.clearing.evictions}
     with clock.measure("victims"):
         found = find_victims_jointly(first.problem, rules, goal, decisions, reach, means)
-    victims = {eviction.task for eviction in known.clearing.evictions}
     if found is None or {eviction.task for eviction in found.evictions} == victims:
         return None
     again = _place_again(attempt, found.apply_to(attempt.reserved.snapshot), found, first)

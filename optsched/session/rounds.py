@@ -47,11 +47,13 @@ def place_pods(
     clearing: EvictionPlan,
     previous: Problem | None,
     warm_start: WarmStart | None,
+    kept_ms: int = 0,
 ) -> Round:
     """Place pods on a snapshot in which the victims of `clearing` are terminating.
 
     `previous` is a problem that makes compiling cheaper and changes nothing else. The search begins
-    with the placements of the warm start, if they are better than those of the pipeline.
+    with the placements of the warm start, if they are better than those of the pipeline, and leaves
+    `kept_ms` of the time to the searches that follow.
     """
     session = attempt.session
     policy, measure = session.policy, session.clock.measure
@@ -66,7 +68,8 @@ def place_pods(
         greedy = replace(greedy, final=tuple(options.seats))
     greedy_round = Round(problem, tiers, levels, (greedy,), clearing)
     with measure("solve"):
-        best = _solve(attempt, greedy_round, _find_start(attempt, greedy_round, warm_start))
+        start = _find_start(attempt, greedy_round, warm_start)
+        best = _solve(attempt, greedy_round, start, kept_ms)
         session.history.end(problem, best)
     return replace(greedy_round, answers=(best, greedy))
 
@@ -153,7 +156,7 @@ def _list_bases(each: Round) -> list[Answer]:
     return [greedy, replace(greedy, decisions=waiting)]
 
 
-def _solve(attempt: Attempt, each: Round, start: Answer) -> Answer:
+def _solve(attempt: Attempt, each: Round, start: Answer, kept_ms: int) -> Answer:
     """Return the solver's solution, or the start where there is no solver or nothing to gain."""
     session, problem, levels = attempt.session, each.problem, each.levels
     rules, solver = session.policy.rules, session.context.solver
@@ -162,7 +165,8 @@ def _solve(attempt: Attempt, each: Round, start: Answer) -> Answer:
         return start
     if is_ideal(problem, rules, levels, start):
         return replace(start, stopped=PROVED_BEFORE if start.proved else IDEAL)
-    request = SolveRequest(solver, session.clock.placement_limits, progress_callback)
+    limits = session.clock.placement_limits(kept_ms)
+    request = SolveRequest(solver, limits, progress_callback)
     try:
         return improve(problem, rules, (each.tiers, levels), start, request)
     except PluginFailure as e:

@@ -90,14 +90,22 @@ class SessionClock:
         fair_ms = max((self._period_ms - 2 * elapsed_ms) // 2, limits.budget_ms // 2)
         return replace(limits, budget_ms=min(limits.budget_ms, fair_ms))
 
-    @property
-    def placement_limits(self) -> Limits:
-        """The limits of a search for placements: what is left, at least a quarter of its budget."""
+    def placement_limits(self, kept_ms: int) -> Limits:
+        """Return the limits of a search for placements: what is left, at least a quarter budget.
+
+        `kept_ms` is what it leaves to the searches that follow.
+        """
         limits, left_ms = self.limits, self.left_ms()
         if left_ms is None or limits.budget_ms is None:
             return limits
         least_ms = max(limits.budget_ms // 4, 1)
-        return replace(limits, budget_ms=min(limits.budget_ms, max(left_ms, least_ms)))
+        left_ms = max(left_ms - kept_ms, least_ms)
+        return replace(limits, budget_ms=min(limits.budget_ms, left_ms))
+
+    @property
+    def kept_for_joint_ms(self) -> int:
+        """The half budget that is kept for the search for victims of all gangs together."""
+        return (self.limits.budget_ms or 0) // 2
 
     @property
     def lending_limits(self) -> Limits | None:
@@ -122,7 +130,7 @@ class SessionClock:
     def left_for_victims_ms(self) -> int | None:
         """Return what is left without the half budget of the search for all gangs together."""
         left_ms = self.left_ms()
-        return None if left_ms is None else max(left_ms - (self.limits.budget_ms or 0) // 2, 0)
+        return None if left_ms is None else max(left_ms - self.kept_for_joint_ms, 0)
 
     @property
     def has_time(self) -> bool:
