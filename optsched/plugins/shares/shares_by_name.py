@@ -6,18 +6,18 @@ same shares with code of their own, `weighted_shares`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
-from optsched.cluster.snapshot import ROOT_QUEUE
-from optsched.plugins.verification.world import add_into, summed, task_usage
+from optsched.cluster.snapshot import ROOT_QUEUE, Snapshot
+from optsched.plugins.verification.world import World, add_into, summed, task_usage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from optsched.cluster.amounts import Amounts
     from optsched.cluster.snapshot import Queue
-    from optsched.plugins.verification.world import World
 
 _NEVER_MS = 2**62
 
@@ -32,21 +32,59 @@ class SharesByName:
 
 def shares_by_name(world: World) -> SharesByName:
     """Return what the queues deserve that have gangs, or are above such queues."""
+    supply = tuple(sorted(_supply(world).items()))
+    return _divide_supply(_Inputs(world.snapshot.queues, supply, _list_stakes(world)))
+
+
+class _EqualGangs(NamedTuple):
+    """Gangs of a queue that claim and request the same, and when the oldest was created."""
+
+    queue: str
+    claimed: Amounts
+    wanted: Amounts
+    number: int
+    oldest_ms: int
+
+
+def _list_stakes(world: World) -> frozenset[_EqualGangs]:
+    """Return all that gangs claim and request."""
+    found: dict[tuple[str, Amounts, Amounts], tuple[int, int]] = {}
+    for stake, number in world.stakes.items():
+        key, created_ms = (stake.queue, stake.claimed, stake.wanted), world.oldest_ms[stake]
+        before, oldest_ms = found.get(key, (0, created_ms))
+        found[key] = (before + number, min(oldest_ms, created_ms))
+    return frozenset(_EqualGangs(*key, *rest) for key, rest in found.items())
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """All that shares depend on: queues, what nodes offer them, and what their gangs ask for."""
+
+    queues: tuple[Queue, ...] = field(hash=False)
+    supply: Amounts
+    stakes: frozenset[_EqualGangs]
+
+
+# A session verifies several plans and repairs of one snapshot, and few of them change the inputs:
+# victims still claim.
+@lru_cache(maxsize=4)
+def _divide_supply(inputs: _Inputs) -> SharesByName:
+    world = World(Snapshot(0, queues=inputs.queues), ())
     below = _child_queues(world)
-    claims = _claims_by_name(world, below)
+    claims = _claims_by_name(world, below, inputs.stakes)
     whole: dict[str, dict[str, int]] = {}
     own: dict[str, dict[str, int]] = {}
-    supply = _supply(world)
+    offered = dict(inputs.supply)
     for name, members in below.items():
         queue = world.snapshot.queue_by_name.get(name)
         takers = [claims[member] for member in members]
-        total = supply
+        total = offered
         if queue is not None and (members or name == ROOT_QUEUE):
             takers.append(_Claim(queue, {}, claims[name].asked, claims[name].own))
         if name != ROOT_QUEUE:
             total = whole[name]
         elif queue is not None:
-            total = supply | {r: min(n, supply.get(r, 0)) for r, n in queue.capability or ()}
+            total = offered | {r: min(n, offered.get(r, 0)) for r, n in queue.capability or ()}
         for taker, share in zip(takers, _divide(total, takers), strict=True):
             own[taker.queue.name] = share
             if taker.queue.name != name or name == ROOT_QUEUE:
@@ -126,9 +164,11 @@ def _child_queues(world: World) -> dict[str, list[str]]:
     return {name: found.get(name, []) for name in order}
 
 
-def _claims_by_name(world: World, below: Mapping[str, Sequence[str]]) -> dict[str, _Claim]:
+def _claims_by_name(
+    world: World, below: Mapping[str, Sequence[str]], gangs: Iterable[_EqualGangs]
+) -> dict[str, _Claim]:
     """Return queues with the guarantees and requests of their descendants."""
-    own, asked = _own_stakes(world), _requests(world)
+    own, asked = _own_stakes(world, gangs), _requests(world, gangs)
     nothing = _Stake({}, has_gangs=False, oldest_ms=_NEVER_MS)
     found: dict[str, _Claim] = {}
     for name in reversed(list(below)):
@@ -172,31 +212,30 @@ def _capped(some: Mapping[str, int], queue: Queue) -> Mapping[str, int]:
     return {r: min(n, ceiling.get(r, n)) for r, n in some.items()} if ceiling else some
 
 
-def _own_stakes(world: World) -> dict[str, _Stake]:
+def _own_stakes(world: World, stakes: Iterable[_EqualGangs]) -> dict[str, _Stake]:
     """Return what the own gangs of each queue hold, and when the oldest of them was created."""
     claimed: dict[str, dict[str, int]] = {}
-    for stake, number in world.stakes.items():
+    oldest: dict[str, int] = {}
+    for stake in stakes:
         wanted = () if world.shut(stake.queue) else stake.wanted
         if stake.claimed or wanted:
-            part = {r: amount * number for r, amount in stake.claimed}
+            part = {r: amount * stake.number for r, amount in stake.claimed}
             add_into(claimed.setdefault(stake.queue, {}), part)
-    oldest: dict[str, int] = {}
-    for stake, created_ms in world.oldest_ms.items():
-        if stake.wanted and not world.shut(stake.queue):
-            oldest[stake.queue] = min(created_ms, oldest.get(stake.queue, _NEVER_MS))
+        if wanted:
+            oldest[stake.queue] = min(stake.oldest_ms, oldest.get(stake.queue, _NEVER_MS))
     return {
         name: _Stake(part, has_gangs=True, oldest_ms=oldest.get(name, _NEVER_MS))
         for name, part in claimed.items()
     }
 
 
-def _requests(world: World) -> dict[str, dict[str, int]]:
+def _requests(world: World, stakes: Iterable[_EqualGangs]) -> dict[str, dict[str, int]]:
     """Return what the own gangs of each queue hold and request; closed queues request nothing."""
     asked: dict[str, dict[str, int]] = {}
-    for stake, number in world.stakes.items():
+    for stake in stakes:
         wanted = () if world.shut(stake.queue) else stake.wanted
         for part in (stake.claimed, wanted):
-            add_into(asked.setdefault(stake.queue, {}), {r: a * number for r, a in part})
+            add_into(asked.setdefault(stake.queue, {}), {r: a * stake.number for r, a in part})
     return asked
 
 
