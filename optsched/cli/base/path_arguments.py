@@ -97,7 +97,10 @@ class ModelSource(click.ParamType[str]):
     ) -> str:
         """See `click.ParamType`."""
         text = str(value)
-        is_special = text == STANDARD or Path(text).is_fifo()
+        try:
+            is_special = text == STANDARD or Path(text).is_fifo()
+        except OSError as e:
+            raise BadInput(f"{text}: can not be read: {e.strerror}") from e
         return str(Source(is_file=True).convert(text, param, ctx)) if is_special else text
 
 

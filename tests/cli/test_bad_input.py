@@ -1,0 +1,153 @@
+"""Every argument and option that reads a file, of every command: what can not be read is refused.
+
+Commands and their inputs are found in the tree of commands, so that a new one is tested, too.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from optsched.cli import legacy
+from optsched.cli.base.path_arguments import ModelSource, Source, TraceSource
+from optsched.cli.commands import all_commands, codes_of
+from optsched.cli.main import main
+from tests.cli.test_exit_codes import ACTS, FILES, KUBECONFIG
+from tests.cli.test_reassign import MODEL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from click.testing import Result
+
+OUTPUTS: Final = {"--out", "--result", "--report", "--record", "--dump-dir", "--dir"}
+TEXTS: Final = {"--kubeconfig", "--filename", "--config", "--plugins-dir", "--model", "files"}
+"""Options of plain text that name a file, or may name one."""
+
+SUFFIXES: Final = {"solve FILE.vbp": ".vbp", "solve model_*.txt": ".txt"}
+COMPANIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "--dask-ca": ("--dask", "tls://127.0.0.1:1", "--dask-cert", "{other}", "--dask-key", "{other}"),
+    "--dask-cert": ("--dask", "tls://127.0.0.1:1", "--dask-ca", "{other}", "--dask-key", "{other}"),
+    "--dask-key": ("--dask", "tls://127.0.0.1:1", "--dask-ca", "{other}", "--dask-cert", "{other}"),
+    "--tls-cert-file": ("--tls-private-key-file", "{other}"),
+    "--tls-private-key-file": ("--tls-cert-file", "{other}"),
+    "--ca-cert-file": ("--tls-private-key-file", "{other}", "--tls-cert-file", "{other}"),
+    "--metrics-tls-cert-file": ("--metrics-tls-private-key-file", "{other}"),
+    "--metrics-tls-private-key-file": ("--metrics-tls-cert-file", "{other}"),
+}
+"""What an option needs beside it."""
+
+
+class Input(NamedTuple):
+    """An argument or option of a command that reads a file."""
+
+    command: str
+    option: str
+
+
+def find_inputs() -> Iterator[Input]:
+    for name, command in all_commands():
+        for param in command.params:
+            opts = [*param.opts, *param.secondary_opts]
+            if _is_input(param, opts):
+                option = next((o for o in opts if o.startswith("--")), opts[0])
+                yield Input(name, option)
+
+
+def _is_input(param: click.Parameter, opts: list[str]) -> bool:
+    if OUTPUTS & set(opts):
+        return False
+    return bool(TEXTS & set(opts)) or isinstance(
+        param.type, (click.Path, click.File, Source, TraceSource, ModelSource)
+    )
+
+
+INPUTS: Final = tuple(find_inputs())
+ROOT: Final = Path(__file__).parents[2]
+PACKING: Final = ROOT / "instances" / "examples" / "packing.yaml"
+TRACE: Final = ROOT / "instances" / "traces" / "failures.yaml"
+SMALL: Final = "--model volcano-compatible --solver none"
+LINES: Final[Mapping[tuple[str, str], str]] = {
+    ("solve", "instance"): f"solve {{bad}} {SMALL}",
+    ("solve", "--model"): "solve {packing} --solver none --model {bad}",
+    ("solve", ""): f"solve {{packing}} {SMALL} {{option}} {{bad}}",
+    ("simulate", "trace"): f"simulate {{bad}} {SMALL}",
+    ("simulate", "--model"): "simulate {trace} --solver none --model {bad}",
+    ("simulate", ""): f"simulate {{trace}} {SMALL} {{option}} {{bad}}",
+    ("compare", "traces"): f"compare {{bad}} {SMALL} --workers 0",
+    ("compare", "--model"): "compare {trace} --solver none --workers 0 --model {bad}",
+    ("compare", ""): f"compare {{trace}} {SMALL} --workers 0 {{option}} {{bad}}",
+    ("what-if", "--filename"): f"what-if {SMALL} -f {{bad}}",
+    ("what-if", "--model"): "what-if --solver none -f {Job} --snapshot {packing} --model {bad}",
+    ("what-if", ""): f"what-if {SMALL} -f {{Job}} {{option}} {{bad}}",
+    ("what-if", "--plugins-dir"): (
+        f"what-if {SMALL} -f {{Job}} --snapshot {{packing}} --plugins-dir {{bad}}"
+    ),
+    ("solve FILE.vbp", "files"): "solve {bad} --time-limit 1",
+    ("solve model_*.txt", "model"): "solve {bad} --time-limit 1",
+    ("solve model_*.txt", ""): "solve {machines} --time-limit 1 {option} {bad}",
+}
+"""Lines by command and option; the default is the name, arguments and the option."""
+
+
+def line_of(given: Input) -> str:
+    name, option = given.command, given.option
+    line = LINES.get((name, option)) or LINES.get((name, ""))
+    if line is None and option.startswith("-"):
+        line = f"{ACTS[name].line if name in ACTS and option == '--kubeconfig' else name}"
+        line += " {option} {bad}"
+    more = " ".join(COMPANIONS.get(option, ()))
+    return f"{line or name + ' {bad}'} {more}"
+
+
+def run(given: Input, bad: str, folder: Path) -> Result:
+    folder.mkdir(exist_ok=True)
+    names = {"packing": PACKING, "trace": TRACE, "machines": MODEL}
+    texts = {**FILES, "other": "x", "kubeconfig": KUBECONFIG.format(port=1)}
+    for name, text in texts.items():
+        names[name] = folder / name
+        names[name].write_text(text)
+    named = {**names, "bad": bad, "option": given.option}
+    word, *rest = [part.format(**named) for part in line_of(given).split()]
+    old = {command.name: command for command in legacy.COMMANDS}
+    command, words = (old[word], rest) if word in old else (main, [word, *rest])
+    env = {"KUBECONFIG": str(names["kubeconfig"]), "POD_NAMESPACE": "x"}
+    return CliRunner().invoke(command, words, env=env)
+
+
+CONTENTS: Final = {"binary": bytes(range(256)), "NUL": b"\0", "cut": b"\xef\xbb\xbf{"}
+PLACES: Final = ("gone", "dangling", "x" * 300)
+LENIENT: Final = {"--dask-ca", "--dask-cert", "--dask-key", "--ca-cert-file"}
+"""Options whose message need not name the file.
+
+Dask's message names its three options together; the webhook refuses the certificate before its CA.
+"""
+
+
+@pytest.mark.parametrize("kind", [*CONTENTS, *PLACES], ids=lambda kind: kind[:8])
+@pytest.mark.parametrize("given", INPUTS, ids=lambda given: f"{given.command} {given.option}")
+def test_an_unreadable_input_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: Input, kind: str
+) -> None:
+    places = tmp_path / "given"
+    places.mkdir()
+    monkeypatch.chdir(places)
+    suffix = "" if given.option.startswith("-") else SUFFIXES.get(given.command, "")
+    bad = Path(kind + suffix)
+    if kind in CONTENTS:
+        bad.write_bytes(CONTENTS[kind])
+    elif kind == "dangling":
+        # Permissions do not stop root; nobody can read through a link to nothing.
+        bad.symlink_to("nowhere")
+    there = list(places.iterdir())
+    result = run(given, str(bad), tmp_path / "others")
+    assert isinstance(result.exception, SystemExit), (result.exception, result.output)
+    assert result.exit_code in set(codes_of(given.command)) - {0}, result.output
+    assert "Traceback" not in result.output
+    assert str(bad) in result.stderr or given.option in LENIENT, result.stderr
+    assert list(places.iterdir()) == there
+    assert kind not in CONTENTS or bad.read_bytes() == CONTENTS[kind]
