@@ -7,8 +7,11 @@ from typing import Final
 
 from optsched.cluster.bounded_cache import RecentCache
 
-_REMEMBERED: Final = 8192
-"""Number of deleted objects to remember, so that an old state does not restore them."""
+_REMEMBERED: Final = 2048
+"""Number of deleted objects to remember, so that an old state does not restore them.
+
+An old state arrives within moments of the deletion.
+"""
 
 
 class ResourceVersions:
