@@ -28,6 +28,10 @@ OUTPUTS: Final = {"--out", "--result", "--report", "--record", "--dump-dir", "--
 TEXTS: Final = {"--kubeconfig", "--filename", "--config", "--plugins-dir", "--model", "files"}
 """Options of plain text that name a file, or may name one."""
 
+FREE_PORT: Final = "127.0.0.1:0"
+ADDRESSES: Final = ("--listen-address", FREE_PORT)
+METRICS: Final = ("--metrics-address", FREE_PORT)
+
 SUFFIXES: Final = {"solve FILE.vbp": ".vbp", "solve model_*.txt": ".txt"}
 COMPANIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "--dask-ca": ("--dask", "tls://127.0.0.1:1", "--dask-cert", "{other}", "--dask-key", "{other}"),
@@ -36,10 +40,17 @@ COMPANIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "--tls-cert-file": ("--tls-private-key-file", "{other}"),
     "--tls-private-key-file": ("--tls-cert-file", "{other}"),
     "--ca-cert-file": ("--tls-private-key-file", "{other}", "--tls-cert-file", "{other}"),
-    "--metrics-tls-cert-file": ("--metrics-tls-private-key-file", "{other}"),
-    "--metrics-tls-private-key-file": ("--metrics-tls-cert-file", "{other}"),
+    "--metrics-tls-cert-file": ("--metrics-tls-private-key-file", "{other}", *METRICS),
+    "--metrics-tls-private-key-file": ("--metrics-tls-cert-file", "{other}", *METRICS),
 }
 """What an option needs beside it."""
+
+PORTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "controllers": ADDRESSES,
+    "scheduler": ADDRESSES,
+    "webhook": (*ADDRESSES, "--port", "0"),
+}
+"""Services take any port that is free: other tests run beside these."""
 
 
 class Input(NamedTuple):
@@ -100,7 +111,7 @@ def line_of(given: Input) -> str:
     if line is None and option.startswith("-"):
         line = f"{ACTS[name].line if name in ACTS and option == '--kubeconfig' else name}"
         line += " {option} {bad}"
-    more = " ".join(COMPANIONS.get(option, ()))
+    more = " ".join((*COMPANIONS.get(option, ()), *PORTS.get(name, ())))
     return f"{line or name + ' {bad}'} {more}"
 
 
