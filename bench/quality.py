@@ -98,10 +98,15 @@ def decide(
     )
 
 
-def pipeline(snapshot: Snapshot, policy: Policy) -> tuple[LevelResult, ...]:
-    """The levels of the plan of `solver: none`, as the policy with a solver counts them."""
+def pipeline(snapshot: Snapshot, policy: Policy) -> tuple[LevelResult, ...] | None:
+    """The levels of the plan of `solver: none`, as the policy with a solver counts them.
+
+    None where that policy allows no such plan: with evictions the pipeline breaks gangs, as Volcano
+    does, and takes from queues what is due to them.
+    """
     plan = run_session(snapshot, without_solver(policy), SessionContext()).plan
-    return judge_actions(snapshot, policy, plan.actions).levels
+    judged = judge_actions(snapshot, policy, plan.actions)
+    return None if judged.violations else judged.levels
 
 
 def compared(one: Sequence[LevelResult], other: Sequence[LevelResult]) -> int:
@@ -113,8 +118,9 @@ def compared(one: Sequence[LevelResult], other: Sequence[LevelResult]) -> int:
 
 
 def above_nodes(levels: Sequence[LevelResult]) -> list[LevelResult]:
-    """The levels without those over single nodes and without evictions."""
-    return [r for r in levels if r.name not in ("node score", "victims")]
+    """The levels that every plan has: without those over single nodes, evictions and loans."""
+    others = ("node score", "victims", "gangs that leave whole", "lent")
+    return [r for r in levels if not r.name.startswith(others)]
 
 
 def gained(
@@ -135,7 +141,7 @@ class Run:
     """What one cluster has shown; `long` is None where nobody asked for it."""
 
     cluster: MixedCluster
-    none: tuple[LevelResult, ...]
+    none: tuple[LevelResult, ...] | None
     start: Outcome
     live: Outcome
     long: Outcome | None
@@ -143,7 +149,8 @@ class Run:
     @property
     def base(self) -> tuple[LevelResult, ...]:
         """The better plan of the pipeline: as Volcano orders gangs, or by priority first."""
-        return self.start.levels if compared(self.start.levels, self.none) >= 0 else self.none
+        start, none = self.start.levels, self.none
+        return start if none is None or compared(start, none) >= 0 else none
 
     @property
     def sign(self) -> int:
@@ -177,7 +184,7 @@ class Run:
             if compared(self.long.levels, live.levels) < 0:
                 yield "    20 times the budget is worse"
         if verbose:
-            plans = {"none": self.none, "start": self.start.levels, "live": live.levels}
+            plans = {"none": self.none or (), "start": self.start.levels, "live": live.levels}
             if self.long is not None:
                 plans["long"] = self.long.levels
             for name, levels in plans.items():

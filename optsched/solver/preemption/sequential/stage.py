@@ -207,6 +207,8 @@ class _Stage:
         self._has_custom_rules = has_custom_rules(compiler.rules)
         placed = (decisions.node_of >= 0) | (decisions.nominated >= 0)
         self._served = set(problem.gang_of[placed].tolist())
+        self._num_ahead = 0
+        self._heuristic_ms: list[float] = []
 
     def run(self, gangs: list[int]) -> EvictionPlan:
         """Evict for minimums, tier by tier, then for tasks beyond the minimum."""
@@ -226,7 +228,8 @@ class _Stage:
         """Evict for gangs that lack their minimum; False when time was up before the last one."""
         refused: dict[tuple[int, ...], int] = {}
         lines = FifoLines(self._problem, self._served.__contains__)
-        for gang in gangs:
+        for number, gang in enumerate(gangs, start=1):
+            self._num_ahead = len(gangs) - number
             if lines.ahead(gang) != NOBODY or self._is_losing_tasks(gang):
                 continue
             self._add_placements_up_to(int(self._tiers.of[gang]))
@@ -451,26 +454,38 @@ class _Stage:
         for within in fences:
             if tried and self._left_ms() <= 0:
                 return tried, False
+            begun_ms = self._left_ms()
             eviction = compile_problem(gang, self._state, within)
-            if eviction is not None:
-                known = (
-                    self._solve(eviction)
-                    if self._means.solver
-                    else (solve_heuristically(eviction), None)
-                )
-                tried.append(_Answer(eviction, *known))
+            if eviction is None:
+                continue
+            packed = solve_heuristically(eviction)
+            self._heuristic_ms.append(begun_ms - self._left_ms())
+            known = self._solve(eviction, packed) if self._spare_ms() > 0 else (packed, None)
+            tried.append(_Answer(eviction, *known))
         return tried, are_all
 
+    def _spare_ms(self) -> float:
+        """Return the wall time that the solver may take; 0 where there is no solver.
+
+        It leaves enough for a heuristic solution of every gang that is still to come: a plan with
+        more victims for one gang is better than one in which other gangs get nothing.
+        """
+        left_ms = self._left_ms()
+        if self._means.solver is None or left_ms == float("inf"):
+            return 0 if self._means.solver is None else left_ms
+        mean_ms = sum(self._heuristic_ms) / max(len(self._heuristic_ms), 1)
+        return max(left_ms - mean_ms * self._num_ahead, 0)
+
     def _solve(
-        self, eviction: EvictionProblem
+        self, eviction: EvictionProblem, heuristic: HeuristicSolution | None
     ) -> tuple[HeuristicSolution | None, _FewestVictims | None]:
         """The best answer known, and the least possible, None where not proved."""
         if eviction.constraints.others is None:
-            return self._solve_from(eviction, solve_heuristically(eviction))
+            return self._solve_from(eviction, heuristic)
         # What is packed does not look at who stands where: some nodes are looked at first.
         few = restrict_to_promising_nodes(eviction)
         packed = None if few is None else self._solve_from(few, None)[0]
-        if packed is not None and self._left_ms() <= 0:
+        if packed is not None and self._spare_ms() <= 0:
             return packed, None
         found, least = self._solve_from(eviction, packed)
         known = [each for each in (found, packed) if each is not None]
@@ -482,10 +497,12 @@ class _Stage:
         """The same with an answer to start from."""
         assert self._means.solver is not None  # noqa: S101  the caller asks only then
         encoded = encode_eviction(eviction, packed, self._compiler.blockers)
-        left = self._means.left_ms()
+        spare_ms = self._spare_ms()
         limits = self._means.limits
-        if left is not None:
-            limits = Limits(min(left, limits.budget_ms or left), num_workers=limits.num_workers)
+        if spare_ms != float("inf"):
+            budget_ms = max(int(spare_ms), 1)
+            budget_ms = min(budget_ms, limits.budget_ms or budget_ms)
+            limits = Limits(budget_ms, num_workers=limits.num_workers)
         solved = solve_checked(self._means.solver, encoded.model, limits)
         updates = {encoded.levels[u.level]: u for u in solved.updates}
         if any(updates[name].bound == 0 for name in (START, TASKS) if name in updates):
