@@ -52,6 +52,8 @@ from optsched.problem.running import running_tasks
 from optsched.problem.tiers import priority_tiers
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
+from optsched.solver.preemption.sequential import stage
+from optsched.solver.preemption.sequential.heuristic import solve_heuristically
 from optsched.solver.preemption.sequential.stage import Means, find_victims
 from tests.support.effort import num_examples
 from tests.support.small import CPU, GPU, HOST, ZONE, cluster, gang, node, running, shape
@@ -613,3 +615,49 @@ def test_whom_others_want_near_does_not_leave_for_those_who_come_after():
     means = Means(InProcess(), lambda: None, Limits(budget_ms=None, num_workers=1))
     found = find_victims(problem, RELATED_GUARDED, tiers, placed, frozenset({PREEMPT}), means)
     assert [e.task for e in found.evictions] == ["ns/other-w-0"]
+
+
+# --- time ----------------------------------------------------------------------------------------
+
+
+class SlowSolver(InProcess):
+    """Takes all the time that a search is given."""
+
+    def __init__(self, left_ms: int) -> None:
+        self.num_searches = 0
+        self._left_ms = left_ms
+
+    def left_ms(self) -> int:
+        return self._left_ms
+
+    def solve_heuristically(self, eviction):
+        self._left_ms = max(self._left_ms - 20, 0)
+        return solve_heuristically(eviction)
+
+    def solve(self, model, limits, **more):
+        self.num_searches += 1
+        self._left_ms = max(self._left_ms - limits.budget_ms, 0)
+        return super().solve(model, replace(limits, budget_ms=None), **more)
+
+
+def test_every_gang_gets_victims_before_the_solver_has_taken_the_time(monkeypatch):
+    """The search for the fewest victims of the first gang took all of it."""
+    names = [f"n{i}" for i in range(6)]
+    runs = [gang(f"low-{n}", ("w", 1, shape(8)), priority=1) for n in names]
+    runs = [
+        replace(g, tasks=(running(g.tasks[0], n),), phase=GangPhase.RUNNING)
+        for g, n in zip(runs, names, strict=True)
+    ]
+    # Gangs of unlike shapes: each has victims of its own searched for.
+    waiting = [
+        gang(f"high-{n}", ("w", 1, shape(8 - i)), priority=9) for i, n in enumerate(names[:4])
+    ]
+    problem = compile_problem(cluster([node(n, cpu=8) for n in names], [*runs, *waiting]))
+    tiers = priority_tiers(problem, problem.priority, 60_000)
+    solver = SlowSolver(600)
+    monkeypatch.setattr(stage, "solve_heuristically", solver.solve_heuristically)
+    means = Means(solver, solver.left_ms, Limits(budget_ms=600, num_workers=1))
+    nothing, reach = Decisions.nothing(problem), frozenset({PREEMPT})
+    found = find_victims(problem, GUARDED, tiers, nothing, reach, means)
+    assert solver.num_searches > 0
+    assert len(found.evictions) == len(waiting)
