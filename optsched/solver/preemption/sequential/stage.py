@@ -470,9 +470,11 @@ class _Stage:
         It leaves enough for a heuristic solution of every gang that is still to come: a plan with
         more victims for one gang is better than one in which other gangs get nothing.
         """
+        if self._means.solver is None:
+            return 0
         left_ms = self._left_ms()
-        if self._means.solver is None or left_ms == float("inf"):
-            return 0 if self._means.solver is None else left_ms
+        if left_ms == float("inf"):
+            return left_ms
         mean_ms = sum(self._heuristic_ms) / max(len(self._heuristic_ms), 1)
         return max(left_ms - mean_ms * self._num_ahead, 0)
 
