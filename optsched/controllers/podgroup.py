@@ -38,8 +38,10 @@ from optsched.api.wellknown import (
     NETWORK_TOPOLOGY_HIGHEST_TIER,
     NETWORK_TOPOLOGY_MODE,
     QUEUE_NAME,
+    SUBMITTER,
     VOLCANO_PREFIX,
     first_annotation,
+    parse_submitters,
 )
 from optsched.cluster.reasons import ReasonCode
 from optsched.controllers.controller import Controller
@@ -141,7 +143,7 @@ class PodGroups:
             return () if group is None else (_delete(group),)
         if not pods:
             return ()
-        wanted = self._desired_group(ref, pods[-1], owner, world)
+        wanted = self._desired_group(ref, _followed_pod(pods, group), owner, world)
         if group is None:
             return self._create(wanted, pods, world)
         return (*_sync(group, wanted), *_annotate(ref.name, pods))
@@ -194,7 +196,7 @@ class PodGroups:
     def _desired_group(
         self, ref: Ref, pod: Manifest, owner: Manifest | None, world: World
     ) -> dict[str, Any]:
-        """The PodGroup as it should be; pod: the newest that is in it."""
+        """The PodGroup as it should be; pod: the one that it follows."""
         above = {} if owner is None or not self._options.inherits else annotations_of(owner)
         min_member = _min_member(above)
         spec: dict[str, Any] = {
@@ -248,6 +250,20 @@ class PodGroups:
 
 def _age(pod: Manifest) -> tuple[int, str]:
     return created_ms(pod), name_of(pod)
+
+
+def _followed_pod(pods: Sequence[Manifest], group: Manifest | None) -> Manifest:
+    """The newest pod of those users who have made the PodGroup, or the oldest pod without one.
+
+    A pod names its owner itself: that of another user may claim one, and must not change the queue
+    of the PodGroup or whom it acts for. Where none of the same users is left, the newest counts.
+    """
+    users = _users_of(pods[0] if group is None else group)
+    return next((pod for pod in reversed(pods) if _users_of(pod) == users), pods[-1])
+
+
+def _users_of(obj: Manifest) -> frozenset[str]:
+    return frozenset(each.user for each in parse_submitters(annotations_of(obj).get(SUBMITTER)))
 
 
 def _min_member(annotations: Mapping[str, str]) -> int:

@@ -78,6 +78,43 @@ def test_the_podgroup_of_a_pod_is_of_its_submitter() -> None:
     assert record_of(world.get(POD_GROUP, "default", "podgroup-u")) == (EVE,)
 
 
+def test_a_pod_that_claims_the_owner_of_others_does_not_take_their_podgroup() -> None:
+    """A pod names its owner itself; the newest pod of the same user is followed, as before."""
+    world = MemoryWorld()
+    for name in ("default", "lab"):
+        world.put(QUEUE, {"metadata": {"name": name}, "status": {"state": "Open"}})
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "first", "uid": "u", "controller": True}
+
+    def put(name: str, second: int, record: dict[str, str], **texts: str) -> None:
+        meta: dict[str, Any] = {
+            "name": name,
+            "uid": "u" if name == "first" else name,
+            "creationTimestamp": f"2027-01-15T07:00:{second:02}Z",
+            "annotations": record | {f"scheduling.volcano.sh/{k}": v for k, v in texts.items()},
+        }
+        if name != "first":
+            meta["ownerReferences"] = [owner]
+        world.put(POD, {"metadata": meta, "spec": {"schedulerName": "volcano", "containers": []}})
+
+    def decide() -> Any:
+        ref = Ref(POD_GROUP, "default", "podgroup-u")
+        world.apply(PodGroups(Options(inherits=())).controller.decide(ref, world))
+        group = world.get(POD_GROUP, "default", "podgroup-u")
+        assert group is not None
+        return group["spec"]["queue"], record_of(group)
+
+    put("first", 1, BY_ANN, **{"queue-name": "lab"})
+    put("claims", 2, BY_EVE)
+    assert decide() == ("lab", (ANN,))
+    put("more", 3, BY_EVE)
+    assert decide() == ("lab", (ANN,))
+    put("second", 4, BY_ANN)
+    assert decide() == ("default", (ANN,))
+    world.phase("first", "Succeeded")
+    world.phase("second", "Succeeded")
+    assert decide() == ("default", (EVE,))
+
+
 def test_the_podgroup_of_a_job_is_of_its_submitter_and_its_pods_claim_nothing() -> None:
     worker = task("w")
     worker["template"]["metadata"] = {"annotations": {**BY_ANN, "a": "b"}}

@@ -7,6 +7,7 @@ Queue `lab` lists Ann; Eve may use the queue `students` by plain RBAC, and `defa
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -346,11 +347,17 @@ def test_a_pod_does_not_join_the_work_of_another_tenant(stage: Stage) -> None:
     reference = {"apiVersion": "v1", "kind": "Pod", "name": "owner", "uid": owner["uid"]}
     made = f"podgroup-{owner['uid']}"
     until(lambda: stage.find(kinds.POD_GROUP, made), "the PodGroup of the owner")
+    # Times of objects are whole seconds: only a later one makes the pod the newest of the group.
+    made_at = datetime.fromisoformat(owner["creationTimestamp"])
+    until(lambda: datetime.now(UTC) >= made_at + timedelta(seconds=1), "the next second")
     stage.eve.post(stage.path(kinds.POD), pod("child", own={**reference, "controller": True}))
     (said,) = until(lambda: stage.events("child"), "the refusal is reported")
     assert "user eve may not use queue lab" in said
     annotations = stage.admin.get(stage.path(kinds.POD, "child"))["metadata"]["annotations"]
     assert GROUP_KEY not in annotations
+    kept = stage.admin.get(stage.path(kinds.POD_GROUP, made))
+    assert kept["spec"]["queue"] == "lab"
+    assert '"user":"ann"' in kept["metadata"]["annotations"]["optsched.io/submitter"]
 
 
 def test_work_does_not_grow_in_a_queue_that_its_user_may_no_longer_use(stage: Stage) -> None:
