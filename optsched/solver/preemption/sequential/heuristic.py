@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.solver.preemption.sequential.eviction_problem import claims
+from optsched.solver.preemption.sequential.lending_state import LendingState
 
 if TYPE_CHECKING:
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.solver.preemption.sequential.eviction_problem import (
         EvictionProblem,
         GuaranteeReserve,
-        Lending,
     )
 
 _FEW_NODES = 16
@@ -102,6 +102,7 @@ class _Heuristic:
         self._evicted = np.zeros(len(groups), np.int64)
         self._placed = np.zeros(eviction.allowed.shape, np.int64)
         self._left = np.zeros(len(eviction.constraints.wholes), np.bool_)
+        self._lent = LendingState(groups, eviction.constraints.lendings)
         self._gain = np.zeros(eviction.room.shape[1], np.int64)
         cheap = (groups.lost, groups.priority, groups.queue_priority, groups.returned_last)
         keys = (*cheap, groups.gang < 0, groups.node)
@@ -144,17 +145,31 @@ class _Heuristic:
 
     def _place_entry(self, entry: int, number: int) -> int:
         """Place tasks of an entry where that costs the fewest victims; returns how many."""
-        done, banned = 0, ~self._eviction.allowed[entry]
+        request = self._eviction.request[entry]
+        done, banned = 0, ~self._eviction.allowed[entry] | self._is_too_small(request)
         while done < number:
             cost = np.where(banned, np.inf, self._cost(entry))
             node = int(cost.argmin()) if len(cost) else -1
             if node < 0 or not np.isfinite(cost[node]):
                 break
+            is_free = bool((self._idle[node] >= request).all())
             if self._admit(entry, node):
                 done += 1
+            elif is_free:
+                # Limits of queues are the same wherever nobody has to leave.
+                banned[(self._idle >= request).all(axis=1)] = True
             else:
                 banned[node] = True
         return done
+
+    def _is_too_small(self, request: I64) -> Bool:
+        """(N,) nodes that have no room for a task even if all victims leave."""
+        groups = self._eviction.groups
+        later = self._idle.copy()
+        rest = groups.count - self._evicted
+        np.add.at(later, groups.node, rest[:, None] * groups.request)
+        is_small: Bool = np.logical_or.reduce(later < request, axis=1)
+        return is_small
 
     def _cost(self, entry: int) -> F64:
         """(N,) about how many victims one more task takes on each node."""
@@ -168,12 +183,14 @@ class _Heuristic:
         """Make room for one task on a node and put it there; False leaves all as it was."""
         request = self._eviction.request[entry]
         before = (self._evicted.copy(), self._idle.copy(), self._left.copy())
+        lent = self._lent.copy_sums()
         self._gain += request
         for group in self._here[node].tolist():
             while (self._idle[node] < request).any() and self._can_evict(group, request, node):
                 self._evict(group)
         if (self._idle[node] < request).any() or not self._keeps_limits():
             self._evicted, self._idle, self._left = before
+            self._lent.put_back(lent)
             self._gain -= request
             return False
         self._idle[node] -= request
@@ -216,13 +233,10 @@ class _Heuristic:
     def _is_allowed(self, groups: I64, counts: I64) -> bool:
         """Whether queues and budgets allow some more victims."""
         eviction = self._eviction
+        if not self._lent.allows(groups, counts):
+            return False
         evicted = self._evicted.copy()
         evicted[groups] += counts
-        if not all(
-            _exceeds_deserved(eviction, lending, evicted)
-            for lending in eviction.constraints.lendings
-        ):
-            return False
         return all(
             int(limit.weights @ evicted[limit.groups]) <= limit.most
             for limit in eviction.constraints.limits
@@ -234,11 +248,13 @@ class _Heuristic:
         j = int(groups.gang[group])
         if j < 0 or self._has_surplus(group):
             self._evicted[group] += 1
+            self._lent.add(np.array([group]), np.ones(1, np.int64))
             self._idle[groups.node[group]] += groups.request[group]
             return
         mine = np.flatnonzero(groups.gang == j)
         rest = groups.count[mine] - self._evicted[mine]
         np.add.at(self._idle, groups.node[mine], rest[:, None] * groups.request[mine])
+        self._lent.add(mine, rest)
         self._evicted[mine] = groups.count[mine]
         self._left[j] = True
 
@@ -251,16 +267,3 @@ class _Heuristic:
             if limit.resource >= 0
             and (limit.claimed is None or bool(self._evicted[limit.claimed].any()))
         )
-
-
-def _exceeds_deserved(eviction: EvictionProblem, lending: Lending, evicted: I64) -> bool:
-    """Whether the lender still held more than is due before its last victim."""
-    groups = eviction.groups
-    if not evicted[lending.groups].any():
-        return True
-    for r, size, below, most in lending.options:
-        gone = int(groups.request[below, r] @ evicted[below])
-        last = lending.groups[groups.request[lending.groups, r] >= size]
-        if gone <= most and evicted[last].any():
-            return True
-    return False

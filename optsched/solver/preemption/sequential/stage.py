@@ -208,7 +208,7 @@ class _Stage:
         placed = (decisions.node_of >= 0) | (decisions.nominated >= 0)
         self._served = set(problem.gang_of[placed].tolist())
         self._num_ahead = 0
-        self._heuristic_ms: list[float] = []
+        self._heuristic_ms, self._num_heuristics = 0.0, 0
 
     def run(self, gangs: list[int]) -> EvictionPlan:
         """Evict for minimums, tier by tier, then for tasks beyond the minimum."""
@@ -459,7 +459,8 @@ class _Stage:
             if eviction is None:
                 continue
             packed = solve_heuristically(eviction)
-            self._heuristic_ms.append(begun_ms - self._left_ms())
+            self._heuristic_ms += begun_ms - self._left_ms()
+            self._num_heuristics += 1
             known = self._solve(eviction, packed) if self._spare_ms() > 0 else (packed, None)
             tried.append(_Answer(eviction, *known))
         return tried, are_all
@@ -475,7 +476,7 @@ class _Stage:
         left_ms = self._left_ms()
         if left_ms == float("inf"):
             return left_ms
-        mean_ms = sum(self._heuristic_ms) / max(len(self._heuristic_ms), 1)
+        mean_ms = self._heuristic_ms / max(self._num_heuristics, 1)
         return max(left_ms - mean_ms * self._num_ahead, 0)
 
     def _solve(

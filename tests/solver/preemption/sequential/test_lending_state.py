@@ -1,0 +1,63 @@
+"""Sums of what is evicted answer as the definition of a lending does."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optsched.solver.preemption.sequential.eviction_problem import Lending
+from optsched.solver.preemption.sequential.lending_state import LendingState
+
+if TYPE_CHECKING:
+    from optsched.problem.arrays import I64
+    from optsched.solver.preemption.sequential.eviction_problem import Groups
+
+NUM_RESOURCES = 2
+
+
+def is_lent(request: I64, lendings: list[Lending], evicted: I64) -> bool:
+    """The definition, group by group: some option holds wherever a lender has lost something."""
+    return all(
+        not evicted[lending.groups].any()
+        or any(
+            sum(int(request[k, r] * evicted[k]) for k in below) <= most
+            and any(evicted[k] and request[k, r] >= size for k in lending.groups)
+            for r, size, below, most in lending.options
+        )
+        for lending in lendings
+    )
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_sums_answer_as_the_definition(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    num_groups = int(rng.integers(1, 7))
+    request = rng.integers(0, 4, (num_groups, NUM_RESOURCES))
+    lendings = []
+    for _ in range(int(rng.integers(0, 4))):
+        below = np.flatnonzero(rng.random(num_groups) < 0.8)
+        own = below[rng.random(len(below)) < 0.7]
+        options = tuple(
+            (int(r), int(size), below, int(rng.integers(-1, 9)))
+            for r in range(NUM_RESOURCES)
+            for size in np.unique(request[own, r])
+            if size > 0
+        )
+        lendings.append(Lending(0, (), own, options))
+    state = LendingState(cast("Groups", SimpleNamespace(request=request)), lendings)
+    evicted, kept = np.zeros(num_groups, np.int64), state.copy_sums()
+    for _ in range(6):
+        groups = np.flatnonzero(rng.random(num_groups) < 0.4)
+        counts = rng.integers(1, 3, len(groups))
+        more = evicted.copy()
+        more[groups] += counts
+        assert state.allows(groups, counts) == is_lent(request, lendings, more)
+        state.add(groups, counts)
+        evicted = more
+    state.put_back(kept)
+    nothing = np.zeros(0, np.int64)
+    assert state.allows(nothing, nothing)
