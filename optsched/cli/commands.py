@@ -124,12 +124,16 @@ ALWAYS: Final = (
 
 MEANINGS: Final = (
     (0, "done"),
-    (1, "failed: a replay or a file could not be made, or the cluster refused it"),
+    (
+        1,
+        "failed: a replay or a file could not be made, or the cluster refused it; a service: no "
+        "cluster is configured, or its address is taken",
+    ),
     (2, "wrong usage or bad input: an option, a value, a file with mistakes"),
     (3, "commands on files: there is no plan; on a cluster: there is no such object"),
     (4, "commands on files: a file could not be written; on a cluster: it exists or is needed"),
     (5, "not allowed"),
-    (6, "the cluster can not be reached"),
+    (6, "the cluster can not be reached: it does not answer, or the kubeconfig can not be used"),
     (7, "it has not ended in time"),
     (8, "it waits"),
     (9, "it could never start"),

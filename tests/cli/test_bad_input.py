@@ -5,6 +5,12 @@ Commands and their inputs are found in the tree of commands, so that a new one i
 
 from __future__ import annotations
 
+import functools
+import os
+import signal
+import threading
+from contextlib import contextmanager, nullcontext, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -16,6 +22,7 @@ from optsched.cli import legacy
 from optsched.cli.base.path_arguments import ModelSource, Source, TraceSource
 from optsched.cli.commands import all_commands, codes_of
 from optsched.cli.main import main
+from optsched.kube.serving.certificates import Credentials, renew_credentials
 from tests.cli.test_exit_codes import ACTS, FILES, KUBECONFIG
 from tests.cli.test_reassign import MODEL
 
@@ -39,7 +46,7 @@ COMPANIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "--dask-key": ("--dask", "tls://127.0.0.1:1", "--dask-ca", "{other}", "--dask-cert", "{other}"),
     "--tls-cert-file": ("--tls-private-key-file", "{other}"),
     "--tls-private-key-file": ("--tls-cert-file", "{other}"),
-    "--ca-cert-file": ("--tls-private-key-file", "{other}", "--tls-cert-file", "{other}"),
+    "--ca-cert-file": ("--tls-private-key-file", "{key}", "--tls-cert-file", "{certificate}"),
     "--metrics-tls-cert-file": ("--metrics-tls-private-key-file", "{other}", *METRICS),
     "--metrics-tls-private-key-file": ("--metrics-tls-cert-file", "{other}", *METRICS),
 }
@@ -77,6 +84,14 @@ def _is_input(param: click.Parameter, opts: list[str]) -> bool:
     )
 
 
+ACME: Final = """\
+job_id,user,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration
+1,a,1,1,1,COMPLETED,2023-03-01 00:00:00+08:00,2023-03-01 00:00:10+08:00,2023-03-01 00:01:10+08:00,60
+"""
+BOUND_S: Final = 20
+COPIES: Final = ("pipe-", "standard-input", "/optsched-")
+"""What temporary copies are called: no message may name them."""
+
 INPUTS: Final = tuple(find_inputs())
 ROOT: Final = Path(__file__).parents[2]
 PACKING: Final = ROOT / "instances" / "examples" / "packing.yaml"
@@ -88,6 +103,8 @@ LINES: Final[Mapping[tuple[str, str], str]] = {
     ("solve", ""): f"solve {{packing}} {SMALL} {{option}} {{bad}}",
     ("simulate", "trace"): f"simulate {{bad}} {SMALL}",
     ("simulate", "--model"): "simulate {trace} --solver none --model {bad}",
+    ("simulate", "--nodes"): f"simulate {{acme}} {SMALL} --format acme --nodes {{bad}}",
+    ("compare", "--nodes"): f"compare {{acme}} {SMALL} --workers 0 --format acme --nodes {{bad}}",
     ("simulate", ""): f"simulate {{trace}} {SMALL} {{option}} {{bad}}",
     ("compare", "traces"): f"compare {{bad}} {SMALL} --workers 0",
     ("compare", "--model"): "compare {trace} --solver none --workers 0 --model {bad}",
@@ -115,10 +132,22 @@ def line_of(given: Input) -> str:
     return f"{line or name + ' {bad}'} {more}"
 
 
-def run(given: Input, bad: str, folder: Path) -> Result:
+@functools.cache
+def credentials() -> Credentials:
+    return renew_credentials(None, ("webhook",), datetime.now(UTC))[0]
+
+
+def run(given: Input, bad: str, folder: Path, stdin: bytes = b"") -> Result:
     folder.mkdir(exist_ok=True)
     names = {"packing": PACKING, "trace": TRACE, "machines": MODEL}
-    texts = {**FILES, "other": "x", "kubeconfig": KUBECONFIG.format(port=1)}
+    pair = {"certificate": credentials().certificate, "key": credentials().key}
+    texts = {
+        **FILES,
+        **{name: pem.decode() for name, pem in pair.items()},
+        "acme": ACME,
+        "other": "x",
+        "kubeconfig": KUBECONFIG.format(port=1),
+    }
     for name, text in texts.items():
         names[name] = folder / name
         names[name].write_text(text)
@@ -127,20 +156,76 @@ def run(given: Input, bad: str, folder: Path) -> Result:
     old = {command.name: command for command in legacy.COMMANDS}
     command, words = (old[word], rest) if word in old else (main, [word, *rest])
     env = {"KUBECONFIG": str(names["kubeconfig"]), "POD_NAMESPACE": "x"}
-    return CliRunner().invoke(command, words, env=env)
+    with bounded():
+        return CliRunner().invoke(command, words, env=env, input=stdin)
 
 
-CONTENTS: Final = {"binary": bytes(range(256)), "NUL": b"\0", "cut": b"\xef\xbb\xbf{"}
-PLACES: Final = ("gone", "dangling", "x" * 300)
-LENIENT: Final = {"--dask-ca", "--dask-cert", "--dask-key", "--ca-cert-file"}
-"""Options whose message need not name the file.
-
-Dask's message names its three options together; the webhook refuses the certificate before its CA.
-"""
+class Hang(BaseException):
+    """A command took too long; a BaseException, which no command catches."""
 
 
-@pytest.mark.parametrize("kind", [*CONTENTS, *PLACES], ids=lambda kind: kind[:8])
-@pytest.mark.parametrize("given", INPUTS, ids=lambda given: f"{given.command} {given.option}")
+@contextmanager
+def bounded() -> Iterator[None]:
+    """Stop a command that reads or runs for ever."""
+
+    def stop(*_: object) -> None:
+        raise Hang(f"still running after {BOUND_S} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, BOUND_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def piped(path: Path, content: bytes) -> Iterator[None]:
+    """Make a pipe that gives its content to the first reader."""
+    os.mkfifo(path)
+    over = threading.Event()
+
+    def write() -> None:
+        while not over.is_set():
+            with suppress(OSError):
+                end = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+                os.set_blocking(end, True)
+                with suppress(OSError):
+                    os.write(end, content)
+                os.close(end)
+                return
+            over.wait(0.005)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+BINARY: Final = bytes(range(256))
+CONTENTS: Final = {"binary": BINARY, "NUL": b"\0", "cut": b"\xef\xbb\xbf{", "empty": b""}
+URL: Final = "https://example.org/a"
+PLACES: Final = ("gone", "dangling", "x" * 300, "folder", "pipe", "-", URL)
+LENIENT: Final = {"--dask-ca", "--dask-cert", "--dask-key"}
+"""Options whose message need not name the file: Dask's names its three options together."""
+
+TAKEN: Final = {("--plugins-dir", "folder"), ("--admission-conf", "empty")}
+"""What is no mistake: a folder without plugins, a file without resource groups."""
+
+STANDARD_INPUT: Final = "standard input"
+ROWS: Final = [
+    pytest.param(given, kind, id=f"{given.command} {given.option}-{kind[:8]}")
+    for given in INPUTS
+    for kind in (*CONTENTS, *PLACES)
+    if (given.option, kind) not in TAKEN
+]
+
+
+@pytest.mark.parametrize(("given", "kind"), ROWS)
 def test_an_unreadable_input_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: Input, kind: str
 ) -> None:
@@ -148,17 +233,24 @@ def test_an_unreadable_input_is_refused(
     places.mkdir()
     monkeypatch.chdir(places)
     suffix = "" if given.option.startswith("-") else SUFFIXES.get(given.command, "")
-    bad = Path(kind + suffix)
+    name = kind if kind == "-" else kind + suffix
+    bad = Path(name)
+    pipe = piped(bad, BINARY) if kind == "pipe" else nullcontext()
     if kind in CONTENTS:
         bad.write_bytes(CONTENTS[kind])
     elif kind == "dangling":
-        # Permissions do not stop root; nobody can read through a link to nothing.
+        # Permissions do not stop root; a link to nothing stops every user.
         bad.symlink_to("nowhere")
-    there = list(places.iterdir())
-    result = run(given, str(bad), tmp_path / "others")
+    elif kind == "folder":
+        bad.mkdir()
+    with pipe:
+        there = list(places.iterdir())
+        result = run(given, name, tmp_path / "others", BINARY)
     assert isinstance(result.exception, SystemExit), (result.exception, result.output)
     assert result.exit_code in set(codes_of(given.command)) - {0}, result.output
     assert "Traceback" not in result.output
-    assert str(bad) in result.stderr or given.option in LENIENT, result.stderr
+    names = (name, STANDARD_INPUT) if kind == "-" else (name,)
+    assert any(each in result.stderr for each in names) or given.option in LENIENT, result.stderr
+    assert not any(copy in result.stderr for copy in COPIES), result.stderr
     assert list(places.iterdir()) == there
     assert kind not in CONTENTS or bad.read_bytes() == CONTENTS[kind]

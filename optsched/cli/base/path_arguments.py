@@ -87,6 +87,37 @@ def check_no_url(text: str) -> None:
         raise BadInput(f"{text}: is a URL: download it, and name the file")
 
 
+class InputPath(click.Path):
+    """A path of `click.Path` that is read; a URL is refused as it was typed."""
+
+    def convert(  # type: ignore[override]  # click takes and gives what it likes
+        self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Path:
+        """See `click.ParamType`."""
+        check_no_url(str(value))
+        return Path(str(super().convert(value, param, ctx)))
+
+
+class WatchedFile(InputPath):
+    """A file that is read again while a service runs, so that it is no pipe."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+
+    def convert(  # type: ignore[override]  # click takes and gives what it likes
+        self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Path:
+        """See `click.ParamType`."""
+        path = super().convert(value, param, ctx)
+        try:
+            is_special = path.exists() and not path.is_file()
+        except OSError as e:
+            raise BadInput(f"{value}: can not be read: {e.strerror}") from e
+        if is_special:
+            raise BadInput(f"{value}: is a pipe or device: name a file, it is read again later")
+        return path
+
+
 class ModelSource(click.ParamType[str]):
     """The name of a model, or its file; a pipe or `-` is copied to a file."""
 
@@ -97,6 +128,7 @@ class ModelSource(click.ParamType[str]):
     ) -> str:
         """See `click.ParamType`."""
         text = str(value)
+        check_no_url(text)
         try:
             is_special = text == STANDARD or Path(text).is_fifo()
         except OSError as e:

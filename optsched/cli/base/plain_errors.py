@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import traceback
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -28,7 +29,7 @@ def name_inputs(text: str) -> str:
     """Return a text with inputs as the user named them, not as their temporary copies."""
     ctx = click.get_current_context(silent=True)
     for path, source in ({} if ctx is None else ctx.meta.get(COPIES, {})).items():
-        text = text.replace(path, source)
+        text = text.replace(path, source).replace(f"{Path(path).name}:", f"{source}:")
     return text
 
 

@@ -14,7 +14,7 @@ from optsched.cli.base.connection import Exit, Failure, Place, call_cluster, clu
 from optsched.cli.base.console import echo, print_text, remarks
 from optsched.cli.base.options import Seconds, form_option, solver_option, tenant_claim_options
 from optsched.cli.base.output_formats import JSON, TABLE, WIDE, YAML, show_rows, written
-from optsched.cli.base.path_arguments import Source
+from optsched.cli.base.path_arguments import InputPath, ModelSource, Source
 from optsched.cli.base.session_context import session_context
 from optsched.cli.inspect.cluster_state import (
     MODEL,
@@ -105,7 +105,9 @@ class Options:
     type=Source(),
     help="A file of `optsched snapshot`, or a folder of manifests, in the place of the cluster.",
 )
-@click.option("--model", default="", show_default=f"the cluster's, else {MODEL}")
+@click.option(
+    "--model", type=ModelSource(), default="", show_default=f"the cluster's, else {MODEL}"
+)
 @solver_option
 @click.option(
     "--time-limit",
@@ -123,7 +125,7 @@ class Options:
 )
 @click.option(
     "--plugins-dir",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=InputPath(path_type=Path, file_okay=False),
     help="Python files in this folder are plugins that the model may name.",
 )
 @tenant_claim_options

@@ -15,7 +15,13 @@ from optsched.cli.base.garbage_collection import collect_less
 from optsched.cli.base.options import SEED, Seconds, form_option, solver_option
 from optsched.cli.base.output_files import write_and_report
 from optsched.cli.base.output_formats import JSON, TABLE
-from optsched.cli.base.path_arguments import ModelSource, Source, check_folder, check_outputs
+from optsched.cli.base.path_arguments import (
+    InputPath,
+    ModelSource,
+    Source,
+    check_folder,
+    check_outputs,
+)
 from optsched.cli.base.report_page import base_definition, check_report, report_option, write_report
 from optsched.cli.base.stop_signals import stopping
 from optsched.cli.offline.benchmark_instances import OrBenchmark
@@ -105,7 +111,7 @@ if TYPE_CHECKING:
 @click.option("--all", "everything", is_flag=True, help="Print every gang.")
 @click.option(
     "--plugins-dir",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=InputPath(path_type=Path, file_okay=False),
     help="Python files in this folder are plugins that the model may name.",
 )
 def solve(instance: Path, **options: Any) -> None:  # noqa: ANN401  click checks them

@@ -18,6 +18,7 @@ from optsched.cli.base.exit_codes import BAD_INPUT, STOPPED
 from optsched.cli.base.options import form_option
 from optsched.cli.base.output_formats import TABLE
 from optsched.cli.base.path_arguments import (
+    InputPath,
     ModelSource,
     TraceSource,
     check_folder,
@@ -106,7 +107,7 @@ class _Seeds(click.ParamType[tuple[int, ...]]):
         return tuple(found)
 
 
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_FILE = InputPath(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()

@@ -14,6 +14,7 @@ from optsched.cli.base.console import echo, output, print_text, remarks
 from optsched.cli.base.exit_codes import BAD_INPUT
 from optsched.cli.base.options import form_option
 from optsched.cli.base.output_formats import JSON, TABLE
+from optsched.cli.base.path_arguments import InputPath
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.study.accounting.chargeback import (
     Chargeback,
@@ -37,7 +38,7 @@ _NOBODY: Final = "—"
 
 
 @click.command(name="gpu-hours")
-@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("folder", type=InputPath(exists=True, file_okay=False, path_type=Path))
 @click.option(
     "--by",
     type=click.Choice(["both", "queue", "user"]),

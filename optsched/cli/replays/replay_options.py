@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched.cli.base.options import solver_option
-from optsched.cli.base.path_arguments import Source
+from optsched.cli.base.path_arguments import InputPath, Source
 from optsched.formats.traces.trace_file import TRACE_FORMATS
 from optsched.units import DurationError, parse_duration_ms
 
@@ -69,7 +69,7 @@ _OPTIONS: Final = (
     ),
     click.option(
         "--plugins-dir",
-        type=click.Path(path_type=Path, file_okay=False),
+        type=InputPath(path_type=Path, file_okay=False),
         help="Python files in this folder are plugins that models may name.",
     ),
 )

@@ -13,7 +13,6 @@ import click
 
 from optsched import __version__
 from optsched.api.wellknown import DEFAULT_QUEUE, VOLCANO_PREFIX
-from optsched.cli.base.exit_codes import describe_error
 from optsched.cli.services.go_flags import (
     METRICS_AUTH,
     Grammar,
@@ -26,6 +25,7 @@ from optsched.cli.services.go_flags import (
     warn_ignored,
 )
 from optsched.cli.services.log_options import logging_options, set_up_logging
+from optsched.cli.services.service_errors import service_errors
 from optsched.formats.codec.pods.reader import SCHEDULER_NAMES
 
 if TYPE_CHECKING:
@@ -133,14 +133,10 @@ def controllers(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  c
     set_up_logging(given["verbosity"], given["log_format"])
     warn_ignored(ctx)
     settings = _settings(given)
-    # Kubernetes' client takes half a second to load; other commands and --help do without.
-    from optsched.kube.client.client import ConfigError
-    from optsched.kube.controllers.process import run
+    with service_errors():
+        from optsched.kube.controllers.process import run
 
-    try:
         asyncio.run(run(settings))
-    except (ConfigError, OSError) as e:
-        raise click.ClickException(describe_error(e)) from e
 
 
 def _settings(given: Mapping[str, Any]) -> Settings:

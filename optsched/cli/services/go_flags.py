@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import click
 
+from optsched.cli.base.path_arguments import WatchedFile
 from optsched.cli.base.plain_errors import PlainCommand
 from optsched.units import DurationError
 from optsched.units.duration import parse_duration_ms
@@ -30,7 +30,7 @@ METRICS_AUTH: Final = "metrics-auth"
 SHELL_LEFTOVER: Final = "2>&1"
 """Stands among the arguments in Volcano's manifests, where no shell is there to read it."""
 
-_FILE: Final = click.Path(path_type=Path, dir_okay=False)
+_FILE: Final = WatchedFile()
 
 log = logging.getLogger("optsched")
 

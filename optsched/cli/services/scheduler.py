@@ -17,9 +17,9 @@ import click
 from optsched import __version__
 from optsched.api.wellknown import DEFAULT_QUEUE, DEFAULT_SCHEDULER_NAME
 from optsched.cli.base.custom_plugins import shelf_of
-from optsched.cli.base.exit_codes import describe_error
 from optsched.cli.base.garbage_collection import collect_while_serving
 from optsched.cli.base.options import solver_option
+from optsched.cli.base.path_arguments import ModelSource, check_no_url
 from optsched.cli.services.go_flags import (
     METRICS_AUTH,
     Duration,
@@ -33,9 +33,9 @@ from optsched.cli.services.go_flags import (
     warn_ignored,
 )
 from optsched.cli.services.log_options import logging_options, set_up_logging
+from optsched.cli.services.service_errors import service_errors
 from optsched.cluster.node_parts import Sharding, ShardMode
 from optsched.formats.codec.pods.reader import SCHEDULER_NAMES, BarePodRules, DecodeOptions
-from optsched.policy.diagnostic import PolicyError
 from optsched.policy.policy import SolverKind
 from optsched.policy.reload import PolicyWatch
 
@@ -129,6 +129,7 @@ def state_folder() -> Path:
     "--config",
     "--scheduler-conf",
     "config",
+    type=ModelSource(),
     default=DEFAULT_MODEL,
     help="A model that comes along, or a file, in Volcano's format or ours, read when it changes.",
 )
@@ -209,20 +210,17 @@ def scheduler(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  cli
     set_up_logging(given["verbosity"], given["log_format"])
     warn_ignored(ctx)
     collect_while_serving()
-    # Kubernetes' client takes half a second to load; other commands and --help do without.
-    from optsched.kube.client.client import ConfigError
-    from optsched.kube.scheduler.process import run
+    with service_errors():
+        from optsched.kube.scheduler.process import run
 
-    try:
         asyncio.run(run(_settings(given)))
-    except (ConfigError, PolicyError, OSError) as e:
-        raise click.ClickException(describe_error(e)) from e
 
 
 def _settings(given: Mapping[str, Any]) -> Settings:
     from optsched.kube.scheduler.process import Settings
 
     period_ms = given["schedule_period"]
+    check_no_url(given["plugins_dir"])
     shelf = shelf_of(Path(given["plugins_dir"]) if given["plugins_dir"] else None)
     return Settings(
         policy=PolicyWatch(given["config"], lambda path: path.read_text("utf-8"), shelf),

@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import zoneinfo
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import click
 
 from optsched import __version__
-from optsched.cli.base.exit_codes import describe_error
+from optsched.cli.base.path_arguments import WatchedFile
 from optsched.cli.services.go_flags import (
     METRICS_AUTH,
     Duration,
@@ -28,11 +27,13 @@ from optsched.cli.services.go_flags import (
     warn_ignored,
 )
 from optsched.cli.services.log_options import logging_options, set_up_logging
+from optsched.cli.services.service_errors import service_errors
 from optsched.formats.codec.pods.reader import SCHEDULER_NAMES
 from optsched.units.read_errors import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from optsched.admission.services import Service
     from optsched.admission.world import Settings as Rules
@@ -72,7 +73,7 @@ GRAMMAR: Final = Grammar(
     ),
 )
 
-_FILE: Final = click.Path(path_type=Path, dir_okay=False)
+_FILE: Final = WatchedFile()
 
 
 @click.command(cls=go_command(GRAMMAR), context_settings={"show_default": True})
@@ -194,14 +195,10 @@ def webhook(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  click
     set_up_logging(given["verbosity"], given["log_format"])
     warn_ignored(ctx)
     settings = _settings({**given, "gates": _gates(given["features"])})
-    # Kubernetes' client takes half a second to load; other commands and --help do without.
-    from optsched.kube.client.client import ConfigError
-    from optsched.kube.webhook.process import run
+    with service_errors():
+        from optsched.kube.webhook.process import run
 
-    try:
         asyncio.run(run(settings))
-    except (ConfigError, OSError, ValueError) as e:
-        raise click.ClickException(describe_error(e)) from e
 
 
 def _settings(given: Mapping[str, Any]) -> Settings:

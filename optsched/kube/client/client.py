@@ -28,7 +28,7 @@ from optsched import __version__
 from optsched.api.kinds import POD, collection_path, object_path
 from optsched.kube.client.errors import Garbled, KubeError, Unreachable, parse_error
 from optsched.kube.client.interfaces import Page, Ref
-from optsched.kube.client.kubeconfig import explain_unreadable, find_mistake
+from optsched.kube.client.kubeconfig import copy_pipes, explain_unreadable, find_mistake
 from optsched.kube.client.selection import EVERYTHING, Selection
 
 if TYPE_CHECKING:
@@ -327,21 +327,23 @@ async def connect(
 
 async def _load(configuration: Any, kubeconfig: str, server: str) -> Any:  # noqa: ANN401  no types
     """Fill a configuration; returns the loader that can renew it, or None."""
-    is_inside = not kubeconfig and _is_in_cluster(os.environ)
-    if not is_inside:
-        problem = explain_unreadable(kubeconfig or _default_kubeconfig())
-        if problem:
-            raise ConfigError(problem)
-        problem = find_mistake(kubeconfig or _default_kubeconfig(), server)
-        if problem:
-            raise ConfigError(f"{kubeconfig or 'kubeconfig'} can not be used: {problem}")
     try:
-        if is_inside:
+        if not kubeconfig and _is_in_cluster(os.environ):
             config.load_incluster_config(client_configuration=configuration)
             return None
-        return await config.load_kube_config(
-            config_file=kubeconfig or _default_kubeconfig(), client_configuration=configuration
-        )
+        places = kubeconfig or _default_kubeconfig()
+        problem = explain_unreadable(places)
+        if problem:
+            raise ConfigError(problem)
+        with copy_pipes(places) as copies:
+            problem = find_mistake(copies, server)
+            if problem:
+                raise ConfigError(f"{kubeconfig or 'kubeconfig'} can not be used: {problem}")
+            return await config.load_kube_config(
+                config_file=copies, client_configuration=configuration
+            )
+    except ConfigError:
+        raise
     except Exception as e:
         # The package raises arbitrary exceptions for malformed files.
         problem = " ".join(str(e).split())

@@ -8,7 +8,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -66,11 +69,29 @@ def _unreadable_file(place: str) -> str:
     return f"{place}: there is no such file, so nothing says how to reach the cluster"
 
 
+@contextmanager
+def copy_pipes(places: str) -> Iterator[str]:
+    """Yield the places with every pipe replaced by a temporary copy: a pipe can be read once.
+
+    Raises OSError where a pipe can not be read.
+    """
+    with TemporaryDirectory(prefix="optsched-") as folder:
+        copies = []
+        for i, place in enumerate(filter(None, places.split(os.pathsep))):
+            path = Path(place).expanduser()
+            is_pipe = path.exists() and not stat.S_ISREG(path.stat().st_mode) and not path.is_dir()
+            if is_pipe:
+                path, data = Path(folder) / str(i), path.read_bytes()
+                path.write_bytes(data)
+            copies.append(str(path) if is_pipe else place)
+        yield os.pathsep.join(copies)
+
+
 def find_mistake(places: str, server: str = "") -> str:
     """Return the first mistake in kubeconfig files; empty where none is found.
 
-    places: as in `explain_unreadable`. Files that can be read only once, such as pipes, are not
-    checked. server: an address that stands in for the one in the file; empty for none.
+    places: as in `explain_unreadable`, without pipes (`copy_pipes`). server: an address that stands
+    in for the one in the file; empty for none.
     """
     paths = [Path(place).expanduser() for place in places.split(os.pathsep) if place]
     several = len(paths) > 1

@@ -15,7 +15,13 @@ from urllib.parse import urlsplit
 
 from optsched.kube.client.errors import AlreadyExists, Conflict, NotFound
 from optsched.kube.client.interfaces import Ref
-from optsched.kube.serving.certificates import Credentials, from_epoch_ms, renew_credentials
+from optsched.kube.serving.certificates import (
+    Credentials,
+    from_epoch_ms,
+    is_authority,
+    renew_credentials,
+)
+from optsched.units.read_errors import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,6 +36,10 @@ _AUTHORITY: Final = {"ca.crt": "authority", _AUTHORITY_KEY: "authority_key"}
 _ALL: Final = (*_LEAF, *_AUTHORITY)
 
 log = logging.getLogger(__name__)
+
+
+class CertificateError(OSError):
+    """Files hold no certificate with its key, or no authority; the message names them."""
 
 
 class CredentialSource(Protocol):
@@ -48,9 +58,19 @@ class CertificateFiles:
     authority: Path | None = None
 
     async def credentials(self) -> Credentials:
-        """See `CredentialSource`; OSError where a file can not be read."""
-        trusted = self.authority.read_bytes() if self.authority else b""
-        return Credentials(self.certificate.read_bytes(), self.key.read_bytes(), trusted)
+        """See `CredentialSource`.
+
+        CertificateError where a file can not be read, and where the authority is no certificate:
+        API servers would trust no server.
+        """
+        try:
+            trusted = self.authority.read_bytes() if self.authority else b""
+            certificate, key = self.certificate.read_bytes(), self.key.read_bytes()
+        except OSError as e:
+            raise CertificateError(f"{e.filename}: {why_unreadable(e)}") from e
+        if self.authority and not is_authority(trusted):
+            raise CertificateError(f"{self.authority}: is no certificate in PEM")
+        return Credentials(certificate, key, trusted)
 
 
 @dataclass(frozen=True, slots=True)

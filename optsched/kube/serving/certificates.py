@@ -68,6 +68,14 @@ def expiry(certificate: bytes) -> datetime:
     return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
 
 
+def is_authority(pem: bytes) -> bool:
+    """Whether a text in PEM holds certificates, and nothing that can not be read."""
+    try:
+        return bool(x509.load_pem_x509_certificates(pem))
+    except ValueError:
+        return False
+
+
 def load_credentials(tls: ssl.SSLContext, credentials: Credentials) -> datetime:
     """Use credentials for new connections; returns when the certificate expires.
 

@@ -6,6 +6,7 @@ import logging
 import ssl
 from typing import TYPE_CHECKING
 
+from optsched.kube.serving.certificate_sources import CertificateError
 from optsched.kube.serving.certificates import load_credentials, server_context
 
 if TYPE_CHECKING:
@@ -15,10 +16,6 @@ if TYPE_CHECKING:
     from optsched.kube.serving.certificates import Credentials
 
 log = logging.getLogger(__name__)
-
-
-class CertificateError(OSError):
-    """Files hold no certificate with its key; the message names them."""
 
 
 class ServedCertificate:
@@ -52,7 +49,7 @@ class ServedCertificate:
     async def load_files(self, files: CertificateFiles) -> datetime | None:
         """Use the certificate that files hold now; returns when it ends, None if it is in use.
 
-        CertificateError where they hold none, OSError where they can not be read.
+        CertificateError where they hold none or can not be read.
         """
         credentials = await files.credentials()
         if credentials == self.credentials:

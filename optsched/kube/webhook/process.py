@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from optsched.admission.registration import configuration_ref
-from optsched.kube.client.client import ConfigError, connect
+from optsched.kube.client.client import connect
 from optsched.kube.client.errors import KubeError
 from optsched.kube.runtime.clock import SystemClock
 from optsched.kube.runtime.lifecycle import freeze_startup_objects, handle_signals
 from optsched.kube.runtime.timing import Timing
 from optsched.kube.serving.certificate_sources import SecretCredentials, trust_authority
 from optsched.kube.serving.metrics_server import ServingAddresses, serve_process
-from optsched.kube.serving.served_certificate import CertificateError, ServedCertificate
+from optsched.kube.serving.served_certificate import ServedCertificate
 from optsched.kube.webhook.metrics import WebhookMetrics
 from optsched.kube.webhook.resource_groups_file import ResourceGroupsFile
 from optsched.kube.webhook.server import Reviewer, application, serve_reviews
@@ -157,10 +157,7 @@ class WebhookProcess:
         stop, services = self._stopping.set, self._settings.services
         files = self._settings.files
         if files is not None:
-            try:
-                ends = await self._certificate.load_files(files)
-            except CertificateError as e:
-                raise ConfigError(str(e)) from e
+            ends = await self._certificate.load_files(files)
             if ends is not None:
                 self.metrics.expires(ends.timestamp())
         with handle_signals({signal.SIGTERM: stop, signal.SIGINT: stop}):

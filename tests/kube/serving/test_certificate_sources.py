@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,11 +13,13 @@ from optsched.api.kinds import SECRET
 from optsched.kube.client.errors import AlreadyExists, Conflict, Unreachable
 from optsched.kube.client.interfaces import Ref
 from optsched.kube.serving.certificate_sources import (
+    CertificateError,
     CertificateFiles,
     SecretCredentials,
     authority_secret_ref,
     trust_authority,
 )
+from optsched.kube.serving.certificates import renew_credentials
 from tests.kube.fakes import FakeApi, FakeClock
 
 if TYPE_CHECKING:
@@ -124,13 +127,23 @@ def test_a_server_that_does_not_answer_is_told_on():
 
 def test_files_are_read_anew_each_time(tmp_path: Path):
     paths = [tmp_path / name for name in ("crt", "key", "ca")]
-    for path in paths:
-        path.write_bytes(path.name.encode())
+    trusted = renew_credentials(None, ("hook",), datetime.now(UTC))[0].authority
+    for path, content in zip(paths, (b"crt", b"key", trusted), strict=True):
+        path.write_bytes(content)
     files = CertificateFiles(*paths)
-    assert asyncio.run(files.credentials()).authority == b"ca"
+    assert asyncio.run(files.credentials()).authority == trusted
     paths[0].write_bytes(b"new")
     assert asyncio.run(files.credentials()).certificate == b"new"
     assert asyncio.run(CertificateFiles(*paths[:2]).credentials()).authority == b""
+
+
+@pytest.mark.parametrize("content", [b"", b"ca", b"-----BEGIN CERTIFICATE-----\n"])
+def test_an_authority_that_is_no_certificate_is_refused(tmp_path: Path, content: bytes) -> None:
+    paths = [tmp_path / name for name in ("crt", "key", "ca")]
+    for path in paths:
+        path.write_bytes(content)
+    with pytest.raises(CertificateError, match=r"/ca: is no certificate in PEM$"):
+        asyncio.run(CertificateFiles(*paths).credentials())
 
 
 def test_configurations_trust_and_lose_nothing():
