@@ -269,6 +269,7 @@ class _Shares:
         self._due = due
         self._by_use = by_use
         self._replayed = 0
+        self._held: dict[str, dict[str, int]] = {}
         self._evicted: dict[str, dict[str, int]] = {q.name: {} for q in world.snapshot.queues}
         self._evicted_in_all: dict[str, dict[str, int]] = {
             q.name: {} for q in world.snapshot.queues
@@ -284,10 +285,13 @@ class _Shares:
 
     def _count_eviction(self, at: int, evicted: dict[str, dict[str, int]]) -> None:
         eviction = self._world.evictions[at]
-        task = self._world.task_by_key.get(eviction.task)
-        gang = self._world.snapshot.gang_by_key.get("" if task is None else task.gang)
-        if task is not None and gang is not None and gang.queue in evicted and not eviction.to:
-            add_into(evicted[gang.queue], task_usage(task))
+        world = self._world
+        task = world.task_by_key.get(eviction.task)
+        gang = world.snapshot.gang_by_key.get("" if task is None else task.gang)
+        if task is None or gang is None or gang.queue not in evicted or eviction.to:
+            return
+        for queue in world.ancestors(world.snapshot.queue_by_name[gang.queue]):
+            add_into(evicted[queue.name], task_usage(task))
 
     def _path_below_common_ancestor(self, name: str, other: str) -> list[Queue]:
         """Return a queue and its ancestors up to the first common ancestor with another queue."""
@@ -298,13 +302,19 @@ class _Shares:
     def _allocated_after(
         self, queue: Queue, evicted: Mapping[str, Mapping[str, int]]
     ) -> dict[str, int]:
-        """Return what a queue holds after evictions."""
-        held: dict[str, int] = {}
-        for name in self._world.below(queue):
-            add_into(held, self._world.held_by_queue[name])
-            add_into(held, self._world.gained_by_queue[name])
-            add_into(held, {r: -amount for r, amount in evicted[name].items()})
+        """Return what a queue and all below it hold after evictions there."""
+        held = dict(self._allocated_before(queue))
+        add_into(held, {r: -amount for r, amount in evicted[queue.name].items()})
         return held
+
+    def _allocated_before(self, queue: Queue) -> dict[str, int]:
+        if queue.name not in self._held:
+            world, held = self._world, dict[str, int]()
+            for name in world.below(queue):
+                add_into(held, world.held_by_queue[name])
+                add_into(held, world.gained_by_queue[name])
+            self._held[queue.name] = held
+        return self._held[queue.name]
 
     def _named(self, queue: Queue, requested: Iterable[str]) -> dict[str, int]:
         """Return the deserved share of a queue of the requested resources."""

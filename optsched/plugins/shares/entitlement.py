@@ -68,17 +68,16 @@ class Entitlements(Rule):
         if not problem.snapshot.entitlements:
             return None
         queues, requested = problem.queues, next_requests(outcome, gang)
-        most = entitled_amounts(problem)
-        used = queues.subtree.astype(np.int64) @ outcome.queue_allocated
-        above = queues.subtree[:, int(problem.queue_of[gang])]
-        over = (requested > 0) & (used + requested > most) & above[:, None]
-        for at, r in np.argwhere(over).tolist():
+        lines = np.flatnonzero(queues.subtree[:, int(problem.queue_of[gang])])
+        most = problem.derived(entitled_amounts)[lines]
+        used = queues.subtree[lines].astype(np.int64) @ outcome.queue_allocated
+        for line, r in np.argwhere((requested > 0) & (used + requested > most)).tolist():
             name = problem.resources[r]
             return Reason(
                 ReasonCode.DESERVED,
-                f"queue {queues.names[at]} reclaims {name} up to "
-                f"{amount_text(name, int(most[at, r]))}, "
-                f"{amount_text(name, int(used[at, r]))} are in use, "
+                f"queue {queues.names[lines[line]]} reclaims {name} up to "
+                f"{amount_text(name, int(most[line, r]))}, "
+                f"{amount_text(name, int(used[line, r]))} are in use, "
                 f"{amount_text(name, int(requested[r]))} are asked for",
             )
         return None
