@@ -118,12 +118,17 @@ class Limits:
         """Return how much each lender gives back."""
         if self._facts.due is None or self._facts.kept is None:
             return []
+        queues = self._problem.queues
         mine = self._facts.above[int(self._problem.queue_of[gang])]
         asked = request.any(axis=0)
+        held = queues.summed_up(state.firm)
+        below: dict[int, I64] = {}
         found = []
         for lender in np.unique(groups.queue[groups.reclaimed]).tolist():
             theirs = np.flatnonzero(groups.reclaimed & (groups.queue == lender))
             for a in np.flatnonzero(self._facts.above[lender] & ~mine).tolist():
+                if a not in below:
+                    below[a] = np.flatnonzero(queues.subtree[a][groups.queue])
                 due = self._facts.due[a] > 0
                 if not self._facts.returns_by_use:
                     kept = theirs[groups.request[theirs][:, due & asked].any(axis=1)]
@@ -132,28 +137,36 @@ class Limits:
                 else:
                     parts = _group_by_used_resources(groups, theirs, due)
                 for named, kept in parts:
-                    found.append(self._make_lending(a, np.flatnonzero(named), kept, groups, state))
+                    resources = np.flatnonzero(named)
+                    surplus = held[a, resources] - self._facts.kept[a, resources]
+                    options = _list_options(groups, kept, (resources, surplus), below[a])
+                    keeps = zip(
+                        resources.tolist(), self._facts.kept[a, resources].tolist(), strict=True
+                    )
+                    found.append(Lending(a, tuple(keeps), kept, options))
         return found
 
-    def _make_lending(
-        self, queue: int, named: I64, kept: I64, groups: Groups, state: EvictionState
-    ) -> Lending:
-        """What a queue gives back of some resources by some groups; nothing without options."""
-        assert self._facts.kept is not None  # noqa: S101  the caller has looked
-        keeps = self._facts.kept[queue]
-        below = np.flatnonzero(self._problem.queues.subtree[queue][groups.queue])
-        options = tuple(
-            (r, size, below, self._facts.sum_held(queue, r, state.firm) - int(keeps[r]) - 1 + size)
-            for r in named.tolist()
-            for size in np.unique(groups.request[kept, r]).tolist()
-            if size > 0
-        )
-        return Lending(queue, tuple((r, int(keeps[r])) for r in named.tolist()), kept, options)
+
+def _list_options(
+    groups: Groups, kept: I64, lent: tuple[I64, I64], below: I64
+) -> tuple[tuple[int, int, I64, int], ...]:
+    """Return the options of a lending, by resources and what is held of each beyond the due."""
+    return tuple(
+        (r, size, below, surplus - 1 + size)
+        for r, surplus in zip(*map(np.ndarray.tolist, lent), strict=True)
+        for size in sorted(set(groups.request[kept, r].tolist()))
+        if size > 0
+    )
 
 
 def _group_by_used_resources(groups: Groups, some: I64, due: Bool) -> list[tuple[Bool, I64]]:
     """Groups by the resources that they use of those that are due, none that use none of them."""
+    members: dict[tuple[bool, ...], list[int]] = {}
     uses = (groups.request[some] > 0) & due
-    kinds, kind_of = np.unique(uses, axis=0, return_inverse=True)
-    parts = ((kind, some[kind_of.reshape(-1) == i]) for i, kind in enumerate(kinds))
-    return [(kind, members) for kind, members in parts if kind.any()]
+    for group, kind in zip(some.tolist(), map(tuple, uses.tolist()), strict=True):
+        members.setdefault(kind, []).append(group)
+    return [
+        (np.array(kind, np.bool_), np.array(members[kind], np.int64))
+        for kind in sorted(members)
+        if any(kind)
+    ]
