@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from optsched.units import FieldError
 
 ANNOTATION: Final = "volcano.sh/resource-group"
+_GROUPS: Final = "resourceGroups"
 _NAMESPACE, _ANNOTATION = "namespace", "annotation"
 
 _GROUP: Final = record(
@@ -88,7 +89,9 @@ def parse_resource_groups(
     """Return the groups in a configuration, and its mistakes."""
     errors: list[FieldError] = []
     whole = Fields(obj, _FILE, "", errors)
-    return tuple(_group(each) for each in whole.records("resourceGroups")), tuple(errors)
+    if isinstance(obj, dict) and obj and _GROUPS not in obj:
+        whole.reject(_GROUPS, None, f"is missing: the file has {', '.join(map(str, obj))} alone")
+    return tuple(_group(each) for each in whole.records(_GROUPS)), tuple(errors)
 
 
 def _group(group: Fields) -> ResourceGroup:

@@ -44,11 +44,11 @@ COMPANIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "--dask-ca": ("--dask", "tls://127.0.0.1:1", "--dask-cert", "{other}", "--dask-key", "{other}"),
     "--dask-cert": ("--dask", "tls://127.0.0.1:1", "--dask-ca", "{other}", "--dask-key", "{other}"),
     "--dask-key": ("--dask", "tls://127.0.0.1:1", "--dask-ca", "{other}", "--dask-cert", "{other}"),
-    "--tls-cert-file": ("--tls-private-key-file", "{other}"),
-    "--tls-private-key-file": ("--tls-cert-file", "{other}"),
+    "--tls-cert-file": ("--tls-private-key-file", "{key}"),
+    "--tls-private-key-file": ("--tls-cert-file", "{certificate}"),
     "--ca-cert-file": ("--tls-private-key-file", "{key}", "--tls-cert-file", "{certificate}"),
-    "--metrics-tls-cert-file": ("--metrics-tls-private-key-file", "{other}", *METRICS),
-    "--metrics-tls-private-key-file": ("--metrics-tls-cert-file", "{other}", *METRICS),
+    "--metrics-tls-cert-file": ("--metrics-tls-private-key-file", "{key}", *METRICS),
+    "--metrics-tls-private-key-file": ("--metrics-tls-cert-file", "{certificate}", *METRICS),
 }
 """What an option needs beside it."""
 
@@ -116,8 +116,8 @@ LINES: Final[Mapping[tuple[str, str], str]] = {
         f"what-if {SMALL} -f {{Job}} --snapshot {{packing}} --plugins-dir {{bad}}"
     ),
     ("solve FILE.vbp", "files"): "solve {bad} --time-limit 1",
-    ("solve model_*.txt", "model"): "solve {bad} --time-limit 1",
-    ("solve model_*.txt", ""): "solve {machines} --time-limit 1 {option} {bad}",
+    ("solve model_*.txt", "model"): "solve {bad} --assignment {initial} --time-limit 0.2",
+    ("solve model_*.txt", ""): "solve {machines} --time-limit 0.2 {option} {bad}",
 }
 """Lines by command and option; the default is the name, arguments and the option."""
 
@@ -145,6 +145,7 @@ def run(given: Input, bad: str, folder: Path, stdin: bytes = b"") -> Result:
         **FILES,
         **{name: pem.decode() for name, pem in pair.items()},
         "acme": ACME,
+        "initial": "0 1 0\n",
         "other": "x",
         "kubeconfig": KUBECONFIG.format(port=1),
     }

@@ -28,4 +28,4 @@ def read_folder(folder: Path) -> Files:
     Raises OSError and UnicodeError.
     """
     paths = sorted(p for p in folder.iterdir() if p.suffix == ".py" and p.name[0] not in "_.")
-    return tuple((str(path), path.read_text("utf-8")) for path in paths)
+    return tuple((str(path), path.read_text("utf-8-sig")) for path in paths)

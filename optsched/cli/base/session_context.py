@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from optsched.cli.base.console import print_text
 from optsched.cli.base.custom_plugins import shelf_of
 from optsched.cli.base.exit_codes import BAD_INPUT
+from optsched.cli.base.plain_errors import name_inputs
 from optsched.kube.runtime.clock import SystemClock
 from optsched.policy.diagnostic import PolicyError
 from optsched.policy.load import load_policy
@@ -33,7 +35,7 @@ def policy_of(console: Console, model: str, solver: str | None, plugins_dir: Pat
         console,
         solver,
         plugins_dir,
-        lambda shelf: load_policy(model, lambda p: p.read_text(), shelf),
+        lambda shelf: load_policy(model, lambda p: p.read_text("utf-8"), shelf),
     )
 
 
@@ -48,7 +50,7 @@ def policy_from(
         sys.exit(BAD_INPUT)
     for warning in policy.warnings:
         print_text(console, str(warning), "yellow")
-    return with_solver(policy, solver)
+    return with_solver(replace(policy, name=name_inputs(policy.name)), solver)
 
 
 @contextmanager

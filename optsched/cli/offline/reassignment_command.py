@@ -16,7 +16,7 @@ from optsched.cli.base.console import echo, print_text, remarks
 from optsched.cli.base.exit_codes import BAD_INPUT, NO_PLAN, NOT_KEPT, STOPPED
 from optsched.cli.base.output_files import write_and_report
 from optsched.cli.base.output_formats import TABLE, show_rows, written
-from optsched.cli.base.path_arguments import Source, check_outputs, is_standard
+from optsched.cli.base.path_arguments import BadInput, Source, check_outputs, is_standard
 from optsched.cli.offline.benchmark_instances import STOPPED_BY_HAND, form_of, search_options
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.solver.cpsat.process import WorkerProcess
@@ -105,6 +105,8 @@ def reassign(model: Path, **options: Any) -> None:  # noqa: ANN401  click checks
     printed and written.
     """
     console, flags = remarks(), ReassignmentOptions(**options)
+    if flags.assignment is None and initial_file(model) == model:
+        raise BadInput(f"{model}: is not called model_*.txt: give --assignment as well")
     if flags.out is not None:
         inputs = [model, *([flags.assignment] if flags.assignment else [initial_file(model)])]
         check_outputs({"--out": [flags.out]}, inputs)

@@ -98,7 +98,7 @@ def earlier_result(
     if path is None:
         return None
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeError) as e:
         reason = e.strerror if isinstance(e, OSError) else "is not a text in UTF-8"
         _refuse(console, [f"{path}: can not be read: {reason or e}"])

@@ -25,6 +25,7 @@ from optsched.cli.base.path_arguments import (
     check_outputs,
     is_standard,
 )
+from optsched.cli.base.plain_errors import name_inputs
 from optsched.cli.base.report_page import check_report, report_option, write_report
 from optsched.cli.replays.comparison_tables import show_comparison
 from optsched.cli.replays.replay_options import replay_options
@@ -217,10 +218,10 @@ def _policies(console: Console, flags: CompareOptions) -> dict[str, Policy]:
     shelf = shelf_of(flags.plugins_dir)
     found = {}
     for name in flags.models:
-        policy = load_policy(name, lambda path: path.read_text(), shelf)
+        policy = load_policy(name, lambda path: path.read_text("utf-8"), shelf)
         for warning in policy.warnings:
             print_text(console, f"{name}: {warning}", "yellow")
-        found[name] = with_solver(policy, flags.solver)
+        found[name_inputs(name)] = with_solver(policy, flags.solver)
     return found
 
 
