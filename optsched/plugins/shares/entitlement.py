@@ -15,7 +15,7 @@ from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.gangs.next_request import next_requests
 from optsched.plugins.verification.world import summed
 from optsched.plugins.wording import amount_text
-from optsched.problem.arrays import UNLIMITED
+from optsched.problem.arrays import UNLIMITED, frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,8 +53,8 @@ class Entitlements(Rule):
         """Σ over the subtree of request·x ≤ most − allocated."""
         problem = form.problem
         if problem.snapshot.entitlements:
-            most, queues = entitled_amounts(problem), problem.queues
-            used = queues.subtree.astype(np.int64) @ queues.allocated
+            most, queues = problem.derived(entitled_amounts), problem.queues
+            used = queues.summed_up(queues.allocated)
             room = np.where(most < UNLIMITED, most - used, UNLIMITED)
             form.add_usage_rows(queues.subtree, room)
 
@@ -68,16 +68,16 @@ class Entitlements(Rule):
         if not problem.snapshot.entitlements:
             return None
         queues, requested = problem.queues, next_requests(outcome, gang)
-        lines = np.flatnonzero(queues.subtree[:, int(problem.queue_of[gang])])
-        most = problem.derived(entitled_amounts)[lines]
-        used = queues.subtree[lines].astype(np.int64) @ outcome.queue_allocated
-        for line, r in np.argwhere((requested > 0) & (used + requested > most)).tolist():
-            name = problem.resources[r]
+        most, used = problem.derived(entitled_amounts), outcome.subtree_allocated
+        above = np.flatnonzero(queues.subtree[:, int(problem.queue_of[gang])])
+        over = (requested > 0) & (used[above] + requested > most[above])
+        for i, r in np.argwhere(over).tolist():
+            at, name = int(above[i]), problem.resources[r]
             return Reason(
                 ReasonCode.DESERVED,
-                f"queue {queues.names[lines[line]]} reclaims {name} up to "
-                f"{amount_text(name, int(most[line, r]))}, "
-                f"{amount_text(name, int(used[line, r]))} are in use, "
+                f"queue {queues.names[at]} reclaims {name} up to "
+                f"{amount_text(name, int(most[at, r]))}, "
+                f"{amount_text(name, int(used[at, r]))} are in use, "
                 f"{amount_text(name, int(requested[r]))} are asked for",
             )
         return None
@@ -92,6 +92,7 @@ def entitled_amounts(problem: Problem) -> I64:
         q, r = index_of.get(entitlement.queue, -1), problem.index(entitlement.resource)
         if q >= 0 and r >= 0:
             most[q, r] = min(most[q, r], entitlement.most)
+    frozen(most)
     return most
 
 
@@ -100,22 +101,18 @@ class _Limits(Greedy):
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         self._ledger = ledger
-        most, queues = entitled_amounts(problem), problem.queues
+        most, queues = problem.derived(entitled_amounts), problem.queues
         limits = [(a, r, int(most[a, r])) for a, r in np.argwhere(most < UNLIMITED).tolist()]
-        self._below = [np.flatnonzero(row).tolist() for row in queues.subtree]
         self._binding = [
-            [(a, r, amount) for a, r, amount in limits if queues.subtree[a, q]]
-            for q in range(len(queues.names))
+            [(a, r, amount) for a, r, amount in limits if is_above[a]]
+            for is_above in queues.subtree.T
         ]
 
     def max_tasks(self, queue: int, task_class: int) -> int:
         request = self._ledger.request[task_class]
         rooms = (
-            max(most - self._subtree_use(a, r), 0) // request[r]
+            max(most - self._ledger.subtree_used[a][r], 0) // request[r]
             for a, r, most in self._binding[queue]
             if request[r]
         )
         return min(rooms, default=int(UNLIMITED))
-
-    def _subtree_use(self, queue: int, r: int) -> int:
-        return sum(self._ledger.queue_used[q][r] for q in self._below[queue])
