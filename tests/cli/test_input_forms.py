@@ -44,6 +44,9 @@ ODD_NAME: Final = "größe-日本-\u202e"
 """A name with an umlaut, other scripts and a control character that turns text around."""
 
 
+LONG_NAME: Final = "x" * 300
+
+
 class Form(NamedTuple):
     """A format of files: a text in it, and a part of the text that may be another name."""
 
@@ -133,7 +136,7 @@ WRITTEN: Final[Mapping[str, Callable[[str], str]]] = {
 }
 STRUCTURED: Final = ("JSON", "List", "empty documents")
 FOLDERS: Final = ("plugins", "pictures")
-WAYS: Final = (*WRITTEN, "pipe", "-", "twice", "names")
+WAYS: Final = (*WRITTEN, "pipe", "-", "twice", "names", "long name")
 
 REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
     "kubeconfig": ("List", "empty documents", "-"),
@@ -169,8 +172,8 @@ def ways_of(given: Input) -> tuple[str, ...]:
         way
         for way in WAYS[1:]
         if (form.is_yaml or way not in (*STRUCTURED, "twice"))
-        and (form.name or way != "names")
-        and (name not in FOLDERS or way in ("CRLF", "BOM", "names"))
+        and (form.name or way not in ("names", "long name"))
+        and (name not in FOLDERS or way in ("CRLF", "BOM", "names", "long name"))
         # The standard input is taken for objects of a cluster, which has other options.
         and (name != "machines" or way != "-")
         and (name != "kubeconfig" or given.command in KUBECONFIG_READERS or way in ("BOM", "pipe"))
@@ -224,11 +227,18 @@ def result_text(tmp_path_factory: pytest.TempPathFactory) -> str:
     return path.read_text("utf-8")
 
 
+def rename(text: str, old: str, new: str) -> str:
+    """Return a text with another name; the old one may end with the bracket that ends it."""
+    return text.replace(old, new + ("}" if old.endswith("}") else ""))
+
+
 def play(given: Input, way: str, text: str, tmp_path: Path) -> Result:
     """Run a command with a valid text that is written or handed over in some way."""
     form = FORMS[form_of(given)]
     if way == "names":
-        text = text.replace(form.name, ODD_NAME + ("}" if form.name.endswith("}") else ""))
+        text = rename(text, form.name, ODD_NAME)
+    elif way == "long name":
+        text = rename(text, form.name, LONG_NAME)
     elif way == "twice":
         text = f"{text}---\n{text}"
     data = WRITTEN.get(way, str)(text).encode()
@@ -290,8 +300,8 @@ def test_valid_inputs_are_read_in_every_way(
     if way in REFUSED.get(form_of(given), ()):
         assert result.exit_code not in (0, 8, 9), result.output
         assert "input" in result.stderr or "-: " in result.stderr, result.stderr
-    elif way in ("twice", "names"):
-        named = ("input", ODD_NAME, "größe", "team", "new", "127.0.0.1")
+    elif way in ("twice", "names", "long name"):
+        named = ("input", ODD_NAME, LONG_NAME, "größe", "team", "new", "127.0.0.1")
         assert result.exit_code == 0 or any(word in result.output for word in named), result.output
     else:
         assert outcome(given, result) == PLAIN[given], result.output

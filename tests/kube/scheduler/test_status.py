@@ -50,6 +50,13 @@ def member(name: str, phase: str = "Pending", at: str = "") -> dict[str, Any]:
     return pod(name, spec, {"phase": phase}, annotations=mark)
 
 
+def leaving(name: str) -> dict[str, Any]:
+    """Return a running pod in its grace period."""
+    found = member(name, "Running", at="n1")
+    found["metadata"]["deletionTimestamp"] = START
+    return found
+
+
 class World:
     """A gang of two, its queue, and what they are told."""
 
@@ -104,6 +111,7 @@ class World:
         ([member("a", at="n1"), member("b")], "Pending", (0, 0, 0)),
         ([member("a", "Running", "n1"), member("b")], "Unknown", (1, 0, 0)),
         ([member("a", "Running", "n1"), member("b", at="n1")], "Running", (1, 0, 0)),
+        ([member("a", "Running", "n1"), leaving("b")], "Running", (1, 0, 0)),
         ([member("a", "Succeeded"), member("b", "Running", "n1")], "Running", (1, 1, 0)),
         ([member("a", "Succeeded"), member("b", "Failed")], "Completed", (0, 1, 1)),
     ],
