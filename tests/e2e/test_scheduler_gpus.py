@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.api import until
+from tests.support.api import Refused, until
 
 if TYPE_CHECKING:
+    from tests.support.api import Api
     from tests.support.live import Site
 
 pytestmark = pytest.mark.e2e
@@ -148,6 +149,53 @@ def test_two_halves_share_a_gpu_and_know_it(site: Site) -> None:
         assert event["type"] == "Warning"
     assert site.events(other, "DevicesNotBound") == []
     assert not annotations(site, waiting)
+
+
+def test_after_a_restart_the_record_of_the_bind_counts_and_not_what_a_tenant_wrote(
+    site: Site,
+) -> None:
+    """No webhook guards these pods, and the tenant has the role `edit`."""
+    (node,) = site.nodes(1)
+    register = {"metadata": {"annotations": {"volcano.sh/node-vgpu-register": REGISTER}}}
+    site.api.patch(f"/api/v1/nodes/{node}", register)
+    status = {"status": {"capacity": OFFERED, "allocatable": OFFERED}}
+    site.api.patch(f"/api/v1/nodes/{node}/status", status)
+    roles = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{site.name}/rolebindings"
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "eve"}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"}
+    site.api.post(roles, {"metadata": {"name": "eve"}, "roleRef": role, "subjects": [subject]})
+    config = str(site.file("shared.conf", POLICY))
+    first = site.scheduler("--config", config)
+    halves(site, "a", "b")
+    until(lambda: all(annotations(site, pod) for pod in "ab"), "both halves are bound")
+    first.stop()
+    pods = f"/api/v1/namespaces/{site.name}/pods"
+    eve = site.api.as_user("eve")
+    try:
+        nothing = {"metadata": {"annotations": {"volcano.sh/vgpu-ids-new": None}}}
+        until(lambda: try_patch(eve, f"{pods}/a", nothing), "eve may edit")
+        with pytest.raises(Refused, match="pods/status"):
+            eve.patch(f"{pods}/a/status", {"status": {"conditions": []}})
+    finally:
+        eve.close()
+    halves(site, "c")
+    site.scheduler("--config", config)
+    (event,) = until(lambda: site.events("a", "DevicesNotBound"), "the claim is named")
+    assert "annotations say that the pod holds no device" in event["message"]
+    assert "it was bound with GPU-a, which counts" in event["message"]
+    site.await_event("c", "vGPU with 8000 memory")
+    assert site.events("b", "DevicesNotBound") == []
+    assert annotations(site, "b")["volcano.sh/vgpu-ids-new"] == "GPU-a,NVIDIA,8000,0:"
+    assert not annotations(site, "c")
+
+
+def try_patch(user: Api, path: str, body: dict[str, Any]) -> bool:
+    """Patch an object; False as long as the server does not know the user's role."""
+    try:
+        user.patch(path, body)
+    except Refused:
+        return False
+    return True
 
 
 def test_absurd_numbers_of_a_node_are_named_and_plain_pods_start(site: Site) -> None:

@@ -1,9 +1,10 @@
 """The pods of a cluster as tasks, indexed by gang and by node.
 
 A user with the role `edit` may change annotations of pods where no webhook guards them. The devices
-of a pod are therefore fixed when it is bound: by the binder of this process, or as the pod is first
-seen on its node. A pod that is created with a node was bound by no scheduler and holds no device;
-neither does a pod of a scheduler that is not known to allocate devices.
+of a pod are therefore fixed when it is bound: by the binder of this process, by the condition that
+another one has written (`device_condition`), or as the pod is first seen on its node. A pod without
+that condition holds no device if it is created with a node, for no scheduler has bound it, or if
+its scheduler is not known to allocate devices.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from optsched.cluster.task import QueueGate, Task, TaskStatus
 from optsched.formats.codec.gpu_shares import NOT_BOUND as CARDS_NOT_BOUND
 from optsched.formats.codec.numatopologies import NOT_BOUND as CELLS_NOT_BOUND
 from optsched.formats.codec.pod_groups import AT_THEIR_END
+from optsched.formats.codec.pods.device_condition import read_device_condition
 from optsched.formats.codec.pods.reader import (
     IMPLICIT_PREFIX,
     PodDecoder,
@@ -89,6 +91,11 @@ class BoundDeviceStore:
         held = self._records.get(key)
         return held is not None and bool(held.distrust)
 
+    def is_known(self, task: Task) -> bool:
+        """Whether the devices of a task on its node are fixed."""
+        held = self._records.get(task.key)
+        return held is not None and held.uid == task.uid and held.node == task.node
+
     def reconcile(self, task: Task, distrust: str = "") -> tuple[Task, str]:
         """Return the task with its devices, and a message about annotations that do not count.
 
@@ -102,12 +109,12 @@ class BoundDeviceStore:
         """
         if not task.node:
             return task, ""
-        held = self._records.get(task.key)
-        if held is None or held.uid != task.uid or held.node != task.node:
-            held = BoundDevices(task.uid, task.node, task.shared_gpus, task.numa)
+        if not self.is_known(task):
+            first = BoundDevices(task.uid, task.node, task.shared_gpus, task.numa)
             if distrust:
-                held = BoundDevices(task.uid, task.node, distrust=distrust)
-            self._records[task.key] = held
+                first = BoundDevices(task.uid, task.node, distrust=distrust)
+            self._records[task.key] = first
+        held = self._records[task.key]
         if (held.shared_gpus, held.numa) == (task.shared_gpus, task.numa) or held.agrees_with(task):
             return task, ""
         claimed = f"annotations say that the pod holds {_describe(task.shared_gpus, task.numa)}"
@@ -327,6 +334,10 @@ class PodStore:
                 f"scheduler {scheduler} is not known to give devices: start optsched's with "
                 f"--device-scheduler={scheduler} if it does"
             )
+        if task.node and not self._bound_devices.is_known(task):
+            bound = read_device_condition(raw, task.node, task.shape.request)
+            if bound is not None:
+                self._bound_devices.record_bind(task.key, BoundDevices(task.uid, task.node, *bound))
         task, message = self._bound_devices.reconcile(task, distrust)
         about = (kinds.POD, task.key)
         for problem in problems:

@@ -4,6 +4,9 @@ A bind is assumed from the moment it is planned, so that no later session alloca
 The answer of the server confirms it, or returns the task to pending. A request without an answer is
 repeated: a conflict then shows where the pod is bound, because a server never binds a pod twice.
 
+The GPU shares and NUMA cells of a pod are recorded in a condition before it is bound: its user may
+change annotations, but not `pods/status`.
+
 Where claims of a gang have no volume yet, none of its pods is bound before all claims are; no other
 gang waits for that.
 """
@@ -20,6 +23,7 @@ from optsched.cluster.decisions import Allocate
 from optsched.cluster.reasons import ReasonCode
 from optsched.formats.codec.gpu_shares import VGPU_IDS, gpu_bind_annotations
 from optsched.formats.codec.numatopologies import decision_marks
+from optsched.formats.codec.pods.device_condition import device_message
 from optsched.kube.client.errors import (
     ApiError,
     Conflict,
@@ -32,6 +36,7 @@ from optsched.kube.client.errors import (
 from optsched.kube.client.interfaces import pod_ref
 from optsched.kube.runtime.backoff import Backoff, BackoffSteps
 from optsched.kube.scheduler.claim_reserver import ClaimReserver
+from optsched.kube.scheduler.device_recorder import record_devices
 from optsched.kube.scheduler.gang_backoff import GangBackoff
 from optsched.kube.scheduler.node_lock import NodeLocks
 from optsched.kube.scheduler.scheduling_gates import open_gate
@@ -70,6 +75,8 @@ class Bind:
     """Whether the pod has a queue gate that has to be removed first."""
     is_closed: bool = False
     """Whether the node was cordoned or not ready when this was planned."""
+    record: str = ""
+    """Message of the condition that names node and devices; empty for a pod without devices."""
 
     @property
     def ref(self) -> Ref:
@@ -227,8 +234,18 @@ class LiveBinder:
             locks = VGPU_IDS in marks and self._context.locks_nodes()
             devices = action.devices
             is_closed = self._cache.is_closed(action.node)
+            record = device_message(action.node, action.shared_gpus, action.numa)
             bind = Bind(
-                action.task, uid, action.node, gang, marks, devices, locks, is_gated, is_closed
+                action.task,
+                uid,
+                action.node,
+                gang,
+                marks,
+                devices,
+                locks,
+                is_gated,
+                is_closed,
+                record,
             )
             jobs.append(_Job(bind, attempt, now))
         if wanted.used_on:
@@ -383,6 +400,10 @@ class LiveBinder:
                 return Failure("ClaimNotReserved", refusal)
         if bind.is_gated:
             await open_gate(self._api, ref, bind.uid)
+        if bind.record:
+            await record_devices(
+                self._api, ref, bind.uid, bind.record, self._context.clock.now_ms()
+            )
         await self._api.bind(ref.namespace, ref.name, bind.uid, bind.node, bind.annotations)
         return None
 

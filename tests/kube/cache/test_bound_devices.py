@@ -9,6 +9,7 @@ import pytest
 from optsched.api import kinds
 from optsched.cluster.gpu_shares import GpuShare
 from optsched.cluster.node_parts import NumaPart
+from optsched.formats.codec.pods.device_condition import device_message
 from optsched.formats.codec.pods.reader import DecodeOptions
 from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.reflector.reflector import Changed, Deleted
@@ -136,3 +137,55 @@ def test_a_bind_that_failed_is_no_holding() -> None:
     again["metadata"]["resourceVersion"] = "9999"
     live.cache.apply(kinds.POD, Changed(again))
     assert live.held()[0] == ()
+
+
+def recorded(on: str = "n1", message: object = None) -> dict[str, Any]:
+    """The pod that eve has changed after a bind to n1 with `HELD` and `CELL`."""
+    message = device_message(on, (HELD,), (CELL,)) if message is None else message
+    condition = {"type": "optsched.io/BoundDevices", "status": "True", "message": message}
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}, condition]}
+    return asking(on="n1", **text("GPU-b")) | {"status": status}
+
+
+@pytest.mark.parametrize("known", [frozenset[str](), None])
+def test_a_scheduler_that_starts_anew_believes_the_record_of_the_bind(
+    known: frozenset[str] | None,
+) -> None:
+    changed = recorded()
+    live = Live(changed, options=DecodeOptions(scheduler_names=("x",), device_schedulers=known))
+    assert live.held() == ((HELD,), (CELL,))
+    (message,) = live.flaws()
+    assert "holds GPU-b, but it was bound with" in message
+    del changed["metadata"]["annotations"][IDS]
+    changed["metadata"]["annotations"] |= {**text("GPU-a"), **DECIDED}
+    live.put(changed)
+    assert (live.held(), live.flaws()) == (((HELD,), (CELL,)), [])
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        recorded(on="n2"),
+        recorded(message="{"),
+        recorded(message=7),
+        recorded(message='{"node":"n1","annotations":{"volcano.sh/vgpu-ids-new":1}}'),
+        recorded(message='{"node":"n1","annotations":{"volcano.sh/gpu-index":"x"}}'),
+        recorded(message='{"node":"n1"}'),
+        recorded(message="[]"),
+        asking(on="n1", **text("GPU-b")) | {"status": {"conditions": ["x", None]}},
+        asking(on="n1", **text("GPU-b")) | {"status": {"conditions": 1}},
+    ],
+)
+def test_a_record_of_another_bind_or_without_a_reading_counts_as_none(
+    changed: dict[str, Any],
+) -> None:
+    live = Live(changed)
+    assert live.held() == ((GpuShare("GPU-b", 1000),), ())
+
+
+def test_what_this_process_has_bound_counts_before_any_record() -> None:
+    live = Live(asking())
+    live.cache.assume_bound("ns/p", "n1", (GpuShare("GPU-b", 1000),))
+    live.put(recorded())
+    assert live.held() == ((GpuShare("GPU-b", 1000),), ())
+    assert live.flaws() == []
