@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from optsched.cli import legacy
-from optsched.cli.base.path_arguments import ModelSource, Source, TraceSource
+from optsched.cli.base.path_arguments import InputPath, ModelSource, OutputPath, Source, TraceSource
 from optsched.cli.commands import all_commands, codes_of
 from optsched.cli.main import main
 from optsched.kube.serving.certificates import Credentials, renew_credentials
@@ -255,3 +255,38 @@ def test_an_unreadable_input_is_refused(
     assert not any(copy in result.stderr for copy in COPIES), result.stderr
     assert list(places.iterdir()) == there
     assert kind not in CONTENTS or bad.read_bytes() == CONTENTS[kind]
+
+
+def test_every_path_is_read_or_written() -> None:
+    """Paths of these two kinds refuse URLs."""
+    paths = [
+        (name, param.opts, isinstance(param.type, (InputPath, OutputPath)))
+        for name, command in all_commands()
+        for param in command.params
+        if isinstance(param.type, click.Path)
+    ]
+    assert len(paths) > 30
+    assert [path for path in paths if not path[-1]] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"simulate {TRACE} {SMALL} --out {URL}",
+        f"simulate {TRACE} {SMALL} --report {URL}",
+        f"solve {PACKING} {SMALL} --result {URL}",
+        f"solve {MODEL} --out {URL}",
+        f"snapshot --record {URL}",
+        f"local up --dir {URL}",
+        f"scheduler --dump-dir {URL}",
+    ],
+)
+def test_nothing_is_written_to_a_url(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with bounded():
+        result = CliRunner().invoke(main, line.split())
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"Error: {URL}: is a URL: name a file or folder of this machine\n"
+    assert list(tmp_path.iterdir()) == []

@@ -98,6 +98,18 @@ class InputPath(click.Path):
         return Path(str(super().convert(value, param, ctx)))
 
 
+class OutputPath(click.Path):
+    """A path of `click.Path` that is written; a URL is refused as it was typed."""
+
+    def convert(  # type: ignore[override]  # click takes and gives what it likes
+        self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Path:
+        """See `click.ParamType`."""
+        if _URL.match(str(value)):
+            raise BadInput(f"{value}: is a URL: name a file or folder of this machine")
+        return Path(str(super().convert(value, param, ctx)))
+
+
 class WatchedFile(InputPath):
     """A file that is read again while a service runs, so that it is no pipe."""
 

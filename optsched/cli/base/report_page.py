@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched.cli.base.console import echo, print_text
-from optsched.cli.base.path_arguments import is_standard
+from optsched.cli.base.path_arguments import OutputPath, is_standard
 from optsched.policy.load import load_policy
 from optsched.study.comparison.model_definitions import definition
 from optsched.study.reports.page import render, write_page
@@ -23,7 +23,7 @@ BASE: Final = "volcano-default"
 
 report_option = click.option(
     "--report",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=OutputPath(path_type=Path, dir_okay=False),
     help="Write a page for people to this file: one HTML file that needs nothing else.",
 )
 

@@ -13,7 +13,7 @@ import click
 from optsched.cli.base.connection import call_cluster, cluster_options
 from optsched.cli.base.console import print_text, remarks
 from optsched.cli.base.options import Seconds
-from optsched.cli.base.path_arguments import check_folder, is_standard
+from optsched.cli.base.path_arguments import OutputPath, check_folder, is_standard
 from optsched.formats.files.atomic_write import write_atomically
 from optsched.formats.snapshots.writer import bundle_writer, yaml_bundle
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 @cluster_options
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=OutputPath(path_type=Path, dir_okay=False),
     help="Write to this file, in YAML or JSON by its ending, and not to the standard output.",
 )
 @click.option(
     "--record",
     "folder",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=OutputPath(path_type=Path, file_okay=False),
     help="Write one picture after the other into this folder, for `optsched simulate`.",
 )
 @click.option(

@@ -17,6 +17,7 @@ import click
 from optsched.cli.base.options import SEED, Seconds, form_option
 from optsched.cli.base.output_files import KeepError, check_writable
 from optsched.cli.base.output_formats import JSON, TABLE, YAML
+from optsched.cli.base.path_arguments import OutputPath
 from optsched.study.packing.vbp import is_vbp
 from optsched.study.reassignment.reassignment_files import is_model
 
@@ -106,7 +107,7 @@ def search_options(seconds: float, limit: str, out: str) -> Callable[[Command], 
             show_default=True,
             help="Of what is drawn by lot.",
         ),
-        click.option("--out", type=click.Path(path_type=Path), callback=_writable, help=out),
+        click.option("--out", type=OutputPath(path_type=Path), callback=_writable, help=out),
         form_option((TABLE, JSON, YAML)),
     )
     return lambda command: reduce(lambda given, option: option(given), options[::-1], command)

@@ -18,6 +18,7 @@ from optsched.cli.base.output_formats import JSON, TABLE
 from optsched.cli.base.path_arguments import (
     InputPath,
     ModelSource,
+    OutputPath,
     Source,
     check_folder,
     check_outputs,
@@ -83,12 +84,12 @@ if TYPE_CHECKING:
 @click.option("--deterministic", is_flag=True, help="The same plan every time: reads no clock.")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=OutputPath(path_type=Path),
     help="Write the plan to this file; with several models one file each to this folder.",
 )
 @click.option(
     "--result",
-    type=click.Path(path_type=Path),
+    type=OutputPath(path_type=Path),
     help="Write the result, with progress and all that made it, in the same way.",
 )
 @click.option(

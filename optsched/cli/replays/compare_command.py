@@ -20,6 +20,7 @@ from optsched.cli.base.output_formats import TABLE
 from optsched.cli.base.path_arguments import (
     InputPath,
     ModelSource,
+    OutputPath,
     TraceSource,
     check_folder,
     check_outputs,
@@ -125,7 +126,7 @@ _FILE = InputPath(exists=True, dir_okay=False, path_type=Path)
 @replay_options
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=OutputPath(path_type=Path, file_okay=False),
     help=f"Write {JSON}, {CSV} and {GPU_HOURS} into this folder, and keep what was played there.",
 )
 @click.option(

@@ -20,6 +20,7 @@ from optsched.cli.base.options import SEED, form_option
 from optsched.cli.base.output_formats import JSON, TABLE
 from optsched.cli.base.path_arguments import (
     ModelSource,
+    OutputPath,
     TraceSource,
     check_folder,
     check_outputs,
@@ -102,7 +103,7 @@ class SimulateOptions:
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Of the solver.")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=OutputPath(path_type=Path, file_okay=False),
     help=f"Write {RECORD}, {RESULT}, {GPU_HOURS} and {CHECKPOINT} into this folder.",
 )
 @click.option(

@@ -19,7 +19,7 @@ from optsched.api.wellknown import DEFAULT_QUEUE, DEFAULT_SCHEDULER_NAME
 from optsched.cli.base.custom_plugins import shelf_of
 from optsched.cli.base.garbage_collection import collect_while_serving
 from optsched.cli.base.options import solver_option
-from optsched.cli.base.path_arguments import ModelSource, check_no_url
+from optsched.cli.base.path_arguments import ModelSource, OutputPath, check_no_url
 from optsched.cli.services.go_flags import (
     METRICS_AUTH,
     Duration,
@@ -193,7 +193,7 @@ def state_folder() -> Path:
     "--dump-dir",
     "--cache-dump-dir",
     "dump_dir",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=OutputPath(path_type=Path, file_okay=False),
     default=state_folder,
     show_default="~/.local/state/optsched/dumps",
     help="For snapshots: on SIGUSR2, and whenever a plan breaks a rule.",

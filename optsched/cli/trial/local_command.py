@@ -13,6 +13,7 @@ from rich.text import Text
 from optsched.cli.base.command_group import Group
 from optsched.cli.base.console import PlainConsole, echo
 from optsched.cli.base.parameters import Amount, RenamedOption
+from optsched.cli.base.path_arguments import OutputPath
 from optsched.local.assets import AssetsError, require
 from optsched.local.components import Lifetime, Options
 from optsched.local.files import cache_directory, shipped
@@ -32,7 +33,7 @@ def default_directory() -> Path:
 directory_option = click.option(
     "--dir",
     "directory",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=OutputPath(path_type=Path, file_okay=False),
     default=default_directory,
     show_default="local, in the cache folder",
     help="Where the control plane keeps its objects, certificates and logs.",

@@ -327,18 +327,19 @@ async def connect(
 
 async def _load(configuration: Any, kubeconfig: str, server: str) -> Any:  # noqa: ANN401  no types
     """Fill a configuration; returns the loader that can renew it, or None."""
+    is_inside = not kubeconfig and _is_in_cluster(os.environ)
+    places = "the pod's service account" if is_inside else kubeconfig or _default_kubeconfig()
     try:
-        if not kubeconfig and _is_in_cluster(os.environ):
+        if is_inside:
             config.load_incluster_config(client_configuration=configuration)
             return None
-        places = kubeconfig or _default_kubeconfig()
         problem = explain_unreadable(places)
         if problem:
             raise ConfigError(problem)
         with copy_pipes(places) as copies:
             problem = find_mistake(copies, server)
             if problem:
-                raise ConfigError(f"{kubeconfig or 'kubeconfig'} can not be used: {problem}")
+                raise ConfigError(f"{places} can not be used: {problem}")
             return await config.load_kube_config(
                 config_file=copies, client_configuration=configuration
             )
@@ -347,7 +348,7 @@ async def _load(configuration: Any, kubeconfig: str, server: str) -> Any:  # noq
     except Exception as e:
         # The package raises arbitrary exceptions for malformed files.
         problem = " ".join(str(e).split())
-        raise ConfigError(f"{kubeconfig or 'kubeconfig'} can not be used: {problem}") from e
+        raise ConfigError(f"{places} can not be used: {problem}") from e
 
 
 def _names_server(kubeconfig: str) -> bool:

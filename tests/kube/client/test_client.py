@@ -211,13 +211,18 @@ async def test_without_a_server_there_is_no_answer(tmp_path: Path) -> None:
     "text", ["", "hello", "clusters: [", "clusters: 3", '{"current-context": "x"}', "\x00"]
 )
 @pytest.mark.asyncio
-async def test_an_unusable_kubeconfig_is_named(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "kubeconfig"
+async def test_an_unusable_kubeconfig_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    path = tmp_path / "config"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=r"kubeconfig can not be used: .") as caught:
-        async with connect(str(path)):
-            pass
-    assert "\n" not in str(caught.value)
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    for given in (str(path), ""):
+        with pytest.raises(ConfigError) as caught:
+            async with connect(given):
+                pass
+        assert str(caught.value).startswith(f"{path} can not be used: ")
+        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.asyncio
