@@ -127,7 +127,7 @@ def test_two_halves_share_a_gpu_and_know_it(site: Site) -> None:
     status = {"status": {"capacity": OFFERED, "allocatable": OFFERED}}
     site.api.patch(f"/api/v1/nodes/{node}/status", status)
     config = site.file("shared.conf", POLICY)
-    site.scheduler("--config", str(config))
+    scheduler = site.scheduler("--config", str(config))
     halves(site, "a", "b", "c")
     until(lambda: len(bound(site)) == 2, "two of three are bound")
     told = bound(site)
@@ -139,7 +139,7 @@ def test_two_halves_share_a_gpu_and_know_it(site: Site) -> None:
     freed, other = (p for p in "abc" if p != waiting)
     nothing = {"metadata": {"annotations": {"volcano.sh/vgpu-ids-new": None}}}
     site.api.patch(f"/api/v1/namespaces/{site.name}/pods/{freed}", nothing)
-    claims = {"volcano.sh/vgpu-ids-new": "GPU-a,NVIDIA,16384,0:"}
+    claims = {"volcano.sh/vgpu-ids-new": "GPU-a\x1b[31m\r\n,NVIDIA,16384,0:"}
     asked = {"limits": {"volcano.sh/vgpu-number": "1"}}
     container = {"name": "main", "image": "none", "resources": asked}
     site.pod("claims", containers=[container], annotations=claims, nodeName=node)
@@ -147,6 +147,9 @@ def test_two_halves_share_a_gpu_and_know_it(site: Site) -> None:
         (event,) = until(lambda name=name: site.events(name, "DevicesNotBound"), "it is told")
         assert said in event["message"]
         assert event["type"] == "Warning"
+        assert event["message"].isprintable()
+    assert "holds GPU-a\\x1b[31m\\r\\n" in event["message"]
+    assert scheduler.log.replace("\n", "").isprintable()
     assert site.events(other, "DevicesNotBound") == []
     assert not annotations(site, waiting)
 

@@ -21,6 +21,16 @@ pytestmark = pytest.mark.e2e
 SESSIONS = "optsched_sessions_total"
 
 
+MARKS = {
+    "optsched.io/problem": "Impossible: no",
+    "optsched.io/waiting-since": "2001-01-01T00:00:00Z",
+    "optsched.io/device": "8 1000 A100",
+    "optsched.io/vgpus": "8 1000 0 0",
+    "optsched.io/numa": "8000 8",
+}
+"""What only a dump may say: with these believed, no pod fits anywhere."""
+
+
 # --- PodGroups and queues ------------------------------------------------------------------------
 
 
@@ -113,6 +123,15 @@ def test_a_gang_waits_for_a_queue_that_exists_and_is_open(site: Site) -> None:
 def _state(site: Site, queue: str) -> str:
     state: str = site.api.get(f"{QUEUES}/{queue}")["status"]["state"]
     return state
+
+
+def test_what_only_a_dump_may_say_holds_up_no_pod(site: Site) -> None:
+    site.nodes(1)
+    site.group("marked", 1, annotations=MARKS)
+    site.pod("marked-0", annotations={"scheduling.k8s.io/group-name": "marked", **MARKS})
+    site.scheduler()
+    site.await_bound("marked", 1)
+    assert site.events("marked-0", "Unschedulable") == []
 
 
 def test_pods_wait_for_their_podgroup(site: Site) -> None:
@@ -274,6 +293,15 @@ def test_a_policy_is_read_again_and_the_last_good_one_stays(site: Site, tmp_path
     site.await_bound("parts", 2)
     scheduler.await_log(f"policy {policy} read again")
     assert site.story.num_bound("parts") == 2
+
+    # A policy comes from a ConfigMap: it brings no code that the command line has not named.
+    loaded, folder = tmp_path / "loaded", tmp_path / "plugins"
+    folder.mkdir()
+    (folder / "quiet.py").write_text(f"open({str(loaded)!r}, 'w')\n")
+    _swap(policy, f"pluginsDir: {folder}\n{text}")
+    scheduler.await_metric(1, "optsched_policy_rejected")
+    scheduler.await_log("only from the folder of --plugins-dir")
+    assert not loaded.exists()
 
 
 def _swap(path: Path, text: str) -> None:

@@ -458,6 +458,13 @@ def test_an_unknown_version_is_denied(webhook: Webhook):
     assert json.loads(text)["response"]["allowed"] is False
 
 
+def test_the_key_of_the_authority_is_in_a_secret_of_its_own(webhook: Webhook, api: Api):
+    del webhook  # It has made both.
+    leaf = object_path(kinds.SECRET, SYSTEM, "volcano-admission-secret")
+    assert sorted(api.get(leaf)["data"]) == ["ca.crt", "tls.crt", "tls.key"]
+    assert sorted(api.get(f"{leaf}-authority")["data"]) == ["ca.crt", "ca.key"]
+
+
 def test_whom_to_trust_is_put_back_where_somebody_took_it_out(webhook: Webhook, api: Api):
     name = configuration(SERVICE_OF["/queues/validate"])["metadata"]["name"]
     path = object_path(kinds.VALIDATING_WEBHOOK_CONFIGURATION, None, name)
