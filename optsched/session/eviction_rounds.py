@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from optsched.cluster.decisions import Evict, Sense
@@ -11,7 +12,7 @@ from optsched.plugins.extension_points import is_node_level
 from optsched.plugins.objectives.admission import Started
 from optsched.problem.compile import compile_problem
 from optsched.session.bounds import EvictionScope, can_evict
-from optsched.session.repair import drop_needless_victims
+from optsched.session.repair import drop_invalid, drop_needless_victims
 from optsched.session.rounds import place_pods
 from optsched.session.session_input import EVICTING
 from optsched.session.warm_start import WarmStart
@@ -220,7 +221,9 @@ def _evict_jointly(attempt: Attempt, first: Round, known: Round) -> Round | None
     goal = (first.tiers, first.levels)
     victims = {eviction.task for eviction in known.clearing.evictions}
     with clock.measure("victims"):
-        found = find_victims_jointly(first.problem, rules, goal, decisions, reach, means)
+        found = find_victims_jointly(
+            first.problem, rules, goal, decisions, reach, means, partial(drop_invalid, rules)
+        )
     if found is None or {eviction.task for eviction in found.evictions} == victims:
         return None
     again = _place_again(attempt, found.apply_to(attempt.reserved.snapshot), found, first)

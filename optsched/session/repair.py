@@ -7,6 +7,7 @@ with the other candidates. Gangs that rules of custom plugins refuse wait instea
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from optsched.cluster.decisions import Allocate, Evict, Nominate
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.plugins.eviction.entitled import PREEMPT, Entitled
+from optsched.plugins.verification.verify import verify_actions
 from optsched.plugins.verification.world import World
 
 if TYPE_CHECKING:
@@ -133,6 +135,19 @@ def repair_actions(
         actions = drop_gangs(actions, blamed)
         violations = verify(actions)
     return (actions, tuple(dropped)) if _served_gangs(actions) else None
+
+
+def drop_invalid(
+    rules: RuleSet, snapshot: Snapshot, actions: tuple[Action, ...], gangs: Sequence[str]
+) -> tuple[Action, ...]:
+    """Return the actions without gangs at fault, the least important first; none if all are.
+
+    `gangs` are the keys of those that are served, the most important first.
+    """
+    verify = partial(verify_actions, snapshot, rules=rules)
+    order = DropOrder({key: rank for rank, key in enumerate(gangs)})
+    found = repair_actions(snapshot, actions, verify(actions), order, verify)
+    return () if found is None else found[0]
 
 
 def name_users_as_preemptors(snapshot: Snapshot, actions: tuple[Action, ...]) -> tuple[Action, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from itertools import chain, combinations, permutations, product
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from optsched.plugins.objectives.levels import build_levels
 from optsched.plugins.verification.verify import verify_actions
 from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions
+from optsched.session.repair import drop_invalid
 from optsched.session.session import judge_actions
 from optsched.session.session_input import find_tiers
 from optsched.solver.cpsat.level_model import Limits
@@ -202,7 +204,9 @@ def plan_jointly(snapshot: Snapshot, policy: Policy) -> tuple[Action, ...] | Non
     levels = build_levels(problem, policy.rules, tiers, policy.levels)
     means = Means(InProcess(), lambda: None, Limits(None, num_workers=1))
     nothing = Decisions.nothing(problem)
-    clearing = find_victims_jointly(problem, rules, (tiers, levels), nothing, REACH, means)
+    repair = partial(drop_invalid, rules)
+    goal = (tiers, levels)
+    clearing = find_victims_jointly(problem, rules, goal, nothing, REACH, means, repair)
     if clearing is None:
         return None
     seated = (nominate_tasks(problem, gang, seats) for gang, seats in clearing.seats.items())

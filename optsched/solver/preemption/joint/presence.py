@@ -31,6 +31,7 @@ class Presence:
         A gang of victims that leaves whole, or in smaller groups, needs an entitled gang on one of
         its nodes; others need one on the node of each victim.
         """
+        self._supply_no_more_than_is_placed()
         joint, groups = self._joint, self._joint.groups
         first = groups.tasks[np.unique(groups.of_task, return_index=True)[1]]
         gangs = joint.form.problem.snapshot.gangs
@@ -43,6 +44,18 @@ class Presence:
                     self._add_group(k, np.arange(len(groups)) == k, [int(joint.whole[j])])
             else:
                 self._add_group(k, np.arange(len(groups)) == k)
+
+    def _supply_no_more_than_is_placed(self) -> None:
+        """Otherwise a task that is supplied on two nodes would let victims of both leave."""
+        form, supplied = self._joint.form, self._joint.supplied
+        for task_class, row in enumerate(supplied):
+            mine = row[row >= 0]
+            placed = form.placed(
+                np.ones_like(form.placed_factor), form.gangs.class_of == task_class
+            )
+            columns = np.append(mine, placed.variables)
+            factors = np.append(np.ones(len(mine), np.int64), -placed.coefficients)
+            form.model.add_rows(0, columns, factors, upper=0)
 
     def _add_group(self, k: int, mine: Bool, unless: Sequence[int] = ()) -> None:
         """Victims of a group leave only if an entitled gang comes to a node of groups (K,).

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from optsched.cluster.decisions import Evict, Sense
+from optsched.cluster.decisions import Evict, Nominate, Sense
 from optsched.cluster.snapshot import Entitlement
 from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM
 from optsched.plugins.eviction.moves import CONSOLIDATE
 from optsched.plugins.extension_points import is_node_level
 from optsched.plugins.objectives.admission import Placed, Started
 from optsched.plugins.shares.shortfall import Shortfall
-from optsched.plugins.verification.verify import verify_actions
 from optsched.problem.arrays import UNPLACED
 from optsched.problem.decisions import Decisions
 from optsched.problem.linear import Expression
@@ -32,9 +31,10 @@ from optsched.solver.solution_check import solve_checked
 from optsched.units import PODS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from optsched.cluster.decisions import Action
+    from optsched.cluster.snapshot import Snapshot
     from optsched.plugins.extension_points import AnyLevel
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64, Bool
@@ -46,6 +46,10 @@ if TYPE_CHECKING:
     from optsched.solver.preemption.sequential.stage import Means
 
 
+Repair: TypeAlias = "Callable[[Snapshot, tuple[Action, ...], Sequence[str]], tuple[Action, ...]]"
+"""A snapshot, actions, and the keys of the gangs that they serve, the most important first."""
+
+
 def find_victims_jointly(
     problem: Problem,
     rules: RuleSet,
@@ -53,6 +57,7 @@ def find_victims_jointly(
     decisions: Decisions,
     reach: frozenset[str],
     means: Means,
+    repair: Repair,
 ) -> EvictionPlan | None:
     """Return victims and seats for all gangs of a session, chosen together.
 
@@ -72,6 +77,8 @@ def find_victims_jointly(
         Which of preempt and reclaim the policy allows.
     means
         Solver and time.
+    repair
+        Returns actions that keep every rule, by dropping the least important gangs at fault.
 
     Gangs that come to nodes nominated to them keep these, and only those have tasks evicted that
     lack room in `decisions`: otherwise they would make room for others.
@@ -80,7 +87,7 @@ def find_victims_jointly(
     -------
     Clearing | None
         None where the model is too large or does not see all that rules ask of nodes, where time is
-        short, where nothing is evicted, or where the verifier refuses the solution.
+        short, or where nothing is evicted once the solution keeps every rule.
 
     """
     tiers, levels = goal
@@ -105,7 +112,7 @@ def find_victims_jointly(
     last = next((u for u in reversed(solved.updates) if u.solution is not None), None)
     if last is None or last.solution is None or not last.solution[joint.evict].any():
         return None
-    return _build_eviction_plan(joint, rules, tiers, last.solution)
+    return _build_eviction_plan(joint, tiers, last.solution, repair)
 
 
 def _find_gangs_on_nominated_nodes(problem: Problem, decisions: Decisions) -> Bool:
@@ -162,9 +169,13 @@ def _level_model(joint: JointModel, levels: Sequence[AnyLevel], decisions: Decis
 
 
 def _build_eviction_plan(
-    joint: JointModel, rules: RuleSet, tiers: Tiers, solution: I64
+    joint: JointModel, tiers: Tiers, solution: I64, repair: Repair
 ) -> EvictionPlan | None:
-    """The evictions and seats of a solution; None where the verifier refuses them."""
+    """The evictions and seats of a solution, as far as they keep every rule; None without any.
+
+    No row asks how much of a victim's room its preemptor uses: victims beyond that stay, and gangs
+    that need what these hold in their queues are left out.
+    """
     problem = joint.form.problem
     node = np.flatnonzero(joint.node_set >= 0)
     slots = []
@@ -179,11 +190,16 @@ def _build_eviction_plan(
     if len(evictions) < len(victims):
         evictions = namer.drop_gangs_without_capacity(evictions)
     seats = _find_nominations(problem, namer.node_of, namer.order)
+    gangs = problem.snapshot.gangs
     actions: list[Action] = [*evictions]
     for gang, mine in seats.items():
         actions += nominate_tasks(problem, gang, mine)
-    if verify_actions(problem.snapshot, actions, rules):
+    kept = repair(problem.snapshot, tuple(actions), [gangs[g].key for g in seats])
+    evictions = [action for action in kept if isinstance(action, Evict)]
+    if not evictions:
         return None
+    placed = {action.gang for action in kept if isinstance(action, Nominate)}
+    seats = {g: mine for g, mine in seats.items() if gangs[g].key in placed}
     results = count_victims(problem.snapshot, evictions)
     entitlements = _entitle(joint, evictions)
     return EvictionPlan(tuple(evictions), seats, results, entitlements=entitlements)
@@ -246,8 +262,13 @@ class _Preemptors:
 
         Of each lender the largest victim leaves last, and with it all victims of the same gang.
         """
-        problem, running, found = self._problem, self._running, []
+        running, found = self._running, []
         whole_gangs = self._find_whole_gangs(victims)
+        preemptors = {
+            lost: self._list_preemptors(lost)
+            for lost in np.unique(running.gang_of[victims]).tolist()
+        }
+        reclaimed = self._preempt_where_used(victims, reclaimed, whole_gangs, preemptors)
         for pair in pairs:
             mine = victims[reclaimed & (running.queue_of[victims] == pair.lender)]
             reclaimers = [
@@ -264,18 +285,43 @@ class _Preemptors:
             found += [self._evict(v, gang, RECLAIM) for v, gang in by_gang]
 
         preempted = victims[~reclaimed]
-        preemptors = {
-            lost: [
-                g
-                for g in self.order
-                if (self._able is None or self._able.preempt[self._class_of[g]])
-                and problem.queue_of[g] == problem.queue_of[lost]
-                and problem.priority[g] > problem.priority[lost]
-            ]
-            for lost in np.unique(running.gang_of[preempted]).tolist()
-        }
         named = self._name_preemptors(preempted, whole_gangs, preemptors)
         return [*found, *(self._evict(v, named[v], PREEMPT) for v in sorted(named))]
+
+    def _list_preemptors(self, lost: int) -> list[int]:
+        """Return the gangs that may preempt a gang, in their order."""
+        problem = self._problem
+        return [
+            g
+            for g in self.order
+            if (self._able is None or self._able.preempt[self._class_of[g]])
+            and problem.queue_of[g] == problem.queue_of[lost]
+            and problem.priority[g] > problem.priority[lost]
+        ]
+
+    def _preempt_where_used(
+        self,
+        victims: I64,
+        reclaimed: Bool,
+        whole_gangs: set[int],
+        preemptors_of: Mapping[int, Sequence[int]],
+    ) -> Bool:
+        """(m,) which victims are reclaimed, of gangs that leave whole one less where it has to be.
+
+        A preemptor takes the room of one victim of such a gang, and that may be one that the
+        solution has reclaimed.
+        """
+        kept, lost_of = reclaimed.copy(), self._running.gang_of[victims]
+        for lost in sorted(whole_gangs):
+            mine = np.flatnonzero((lost_of == lost) & ~reclaimed)
+            others = np.flatnonzero((lost_of == lost) & reclaimed)
+            if not len(mine) or self._find_user(preemptors_of[lost], victims[mine]) is not None:
+                continue
+            for i in others.tolist():
+                if self._find_user(preemptors_of[lost], victims[[i]]) is not None:
+                    kept[i] = False
+                    break
+        return kept
 
     def drop_gangs_without_capacity(self, evictions: Sequence[Evict]) -> list[Evict]:
         """Return the evictions for gangs that fit where only these victims leave, others dropped.
@@ -361,13 +407,24 @@ class _Preemptors:
 
     def _find_preemptor(self, preemptors: Sequence[int], victims: I64) -> int | None:
         """The first of some gangs that takes the room of a victim, or that can move to do so."""
-        for gang in preemptors:
-            if any(self._can_use_capacity_of(gang, v) for v in victims.tolist()):
-                return gang
+        gang = self._find_user(preemptors, victims)
+        if gang is not None:
+            return gang
         for gang in preemptors:
             if self._swap(gang, np.unique(self._running.node_of[victims])):
                 return gang
         return None
+
+    def _find_user(self, preemptors: Sequence[int], victims: I64) -> int | None:
+        """The first of some gangs that takes the room of a victim where it is."""
+        return next(
+            (
+                gang
+                for gang in preemptors
+                if any(self._can_use_capacity_of(gang, v) for v in victims.tolist())
+            ),
+            None,
+        )
 
     def _can_use_capacity_of(self, gang: int, victim: int) -> bool:
         """Whether a gang asks for more on a victim's node than other victims there give to it."""
