@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from optsched.solver.preemption.joint.joint_model import JointModel
     from optsched.solver.preemption.sequential.stage import Means
 
+
+_MAX_SOLVES = 4
+"""How often a model is solved again without victims whose room nobody uses."""
 
 Repair: TypeAlias = "Callable[[Snapshot, tuple[Action, ...], Sequence[str]], tuple[Action, ...]]"
 """A snapshot, actions, and the keys of the gangs that they serve, the most important first."""
@@ -105,14 +108,35 @@ def find_victims_jointly(
     joint = encode_joint(problem, rules, tiers, reach - {CONSOLIDATE}, waiting_gangs)
     if joint is None:
         return None
-    limits = means.limits
-    if left is not None:
-        limits = replace(limits, budget_ms=min(left, limits.budget_ms or left))
-    solved = solve_checked(means.solver, _level_model(joint, levels, decisions), limits)
-    last = next((u for u in reversed(solved.updates) if u.solution is not None), None)
-    if last is None or last.solution is None or not last.solution[joint.evict].any():
-        return None
-    return _build_eviction_plan(joint, tiers, last.solution, repair)
+    model = _level_model(joint, levels, decisions)
+    best: _Reading | None = None
+    for _ in range(_MAX_SOLVES):
+        solution = _solve(model, means)
+        if solution is None or not solution[joint.evict].any():
+            break
+        reading = _read_solution(joint, tiers, solution, repair)
+        if best is None or reading.num_dropped < best.num_dropped:
+            best = reading
+        if not reading.num_dropped or not reading.unused.any():
+            break
+        most = solution[joint.evict] - reading.unused
+        upper = model.upper.copy()
+        upper[joint.evict] = np.where(reading.unused > 0, most, upper[joint.evict])
+        model = replace(model, upper=upper, hint=np.minimum(solution, upper))
+    return None if best is None else best.plan
+
+
+def _solve(model: LevelModel, means: Means) -> I64 | None:
+    """Return the best solution that time allows; None without one."""
+    limits, left_ms = means.limits, means.left_ms()
+    if left_ms is not None:
+        if left_ms <= 0:
+            return None
+        limits = replace(limits, budget_ms=min(left_ms, limits.budget_ms or left_ms))
+    assert means.solver is not None  # noqa: S101  the caller asks only then
+    solved = solve_checked(means.solver, model, limits)
+    found = (u.solution for u in reversed(solved.updates) if u.solution is not None)
+    return next(found, None)
 
 
 def _find_gangs_on_nominated_nodes(problem: Problem, decisions: Decisions) -> Bool:
@@ -168,13 +192,30 @@ def _level_model(joint: JointModel, levels: Sequence[AnyLevel], decisions: Decis
     return LevelModel(lower, upper, form.model.rows, tuple(objectives), hint, kin)
 
 
-def _build_eviction_plan(
-    joint: JointModel, tiers: Tiers, solution: I64, repair: Repair
-) -> EvictionPlan | None:
-    """The evictions and seats of a solution, as far as they keep every rule; None without any.
+class _Reading(NamedTuple):
+    """What a solution means.
+
+    Attributes
+    ----------
+    plan
+        None where nothing is evicted once every rule is kept.
+    unused
+        (K,) victims of each group whose room no gang uses that may have them evicted.
+    num_dropped
+        Gangs of the solution that the plan leaves out.
+
+    """
+
+    plan: EvictionPlan | None
+    unused: I64
+    num_dropped: int
+
+
+def _read_solution(joint: JointModel, tiers: Tiers, solution: I64, repair: Repair) -> _Reading:
+    """Return the evictions and seats of a solution, as far as they keep every rule.
 
     No row asks how much of a victim's room its preemptor uses: victims beyond that stay, and gangs
-    that need what these hold in their queues are left out.
+    that need what these hold are left out.
     """
     problem = joint.form.problem
     node = np.flatnonzero(joint.node_set >= 0)
@@ -186,8 +227,10 @@ def _build_eviction_plan(
     victims, reclaimed = _choose_victims(joint, solution)
     pairs = [pair for pair in joint.pairs if solution[pair.variable]]
     namer = _Preemptors(joint, tiers, node_of)
+    num_served = len(namer.order)
     evictions = namer.name(victims, reclaimed, pairs)
-    if len(evictions) < len(victims):
+    unused = _count_unused(joint, victims, evictions)
+    if unused.any():
         evictions = namer.drop_gangs_without_capacity(evictions)
     seats = _find_nominations(problem, namer.node_of, namer.order)
     gangs = problem.snapshot.gangs
@@ -197,12 +240,21 @@ def _build_eviction_plan(
     kept = repair(problem.snapshot, tuple(actions), [gangs[g].key for g in seats])
     evictions = [action for action in kept if isinstance(action, Evict)]
     if not evictions:
-        return None
+        return _Reading(None, unused, num_served)
     placed = {action.gang for action in kept if isinstance(action, Nominate)}
     seats = {g: mine for g, mine in seats.items() if gangs[g].key in placed}
     results = count_victims(problem.snapshot, evictions)
     entitlements = _entitle(joint, evictions)
-    return EvictionPlan(tuple(evictions), seats, results, entitlements=entitlements)
+    plan = EvictionPlan(tuple(evictions), seats, results, entitlements=entitlements)
+    return _Reading(plan, unused, num_served - len(seats))
+
+
+def _count_unused(joint: JointModel, victims: I64, evictions: Sequence[Evict]) -> I64:
+    """(K,) victims of each group for which no gang was found."""
+    groups, tasks = joint.groups, joint.facts.running.tasks
+    named = {eviction.task for eviction in evictions}
+    rest = [v for v in victims.tolist() if tasks[v].key not in named]
+    return np.bincount(groups.of_task[np.isin(groups.tasks, rest)], minlength=len(groups))
 
 
 def _find_nominations(problem: Problem, node_of: I64, gangs: Sequence[int]) -> dict[int, Seats]:
