@@ -9,9 +9,12 @@ from optsched.cluster.relocation import with_terminating
 from optsched.plugins.objectives.admission import dominant_weights
 from optsched.problem.compile import compile_problem
 from optsched.session.session import SessionContext, judge_actions, run_session
+from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.cpsat.process import InProcess
 from optsched.study.generators.mixed_clusters import MixedCluster
 from tests.oracle.chains import check_calm, check_history
 from tests.oracle.checks import check_session
+from tests.oracle.live import draw_mixed
 from tests.oracle.manifests import GPU, Cluster, Manifest
 from tests.oracle.proofs import check_proof
 from tests.oracle.runner import Case
@@ -309,3 +312,14 @@ def test_victims_of_all_gangs_together_serve_gangs_that_use_their_capacity(
     assert list(check_session(cluster, "volcano-default")) == []
     plan = decide(snapshot_of(cluster), policy_of("volcano-default")).plan
     assert plan.certificate.levels[level].value == value
+
+
+def test_victims_that_leave_for_the_share_of_their_queue_alone_do_not_end_the_search():
+    """Where some victims had no preemptor on their node, all the others were given up."""
+    snapshot = draw_mixed(25, 2)[0].snapshot()
+    context = SessionContext(None, InProcess(), limits=Limits(None, 2.0, num_workers=1))
+    report = run_session(snapshot, policy_of("volcano-default"), context)
+    assert report.trace.violations == ()
+    levels = {level.name: level for level in report.plan.certificate.levels}
+    assert levels["admission, priority 100"].value == 129_006_408
+    assert levels["admission, priority 10"].value == levels["admission, priority 10"].bound
