@@ -103,7 +103,7 @@ class Floors:
 
 
 PREEMPT, RECLAIM = "preempt", "reclaim"
-BOTH: Final = frozenset({PREEMPT, RECLAIM})
+EVICTIONS: Final = frozenset({PREEMPT, RECLAIM})
 GANG_PREEMPT, GANG_RECLAIM = "gangpreempt", "gangreclaim"
 
 
@@ -121,7 +121,7 @@ class Entitled(Rule):
 
     name = "entitled"
 
-    def __init__(self, rules: RuleSet, reach: frozenset[str] = BOTH) -> None:
+    def __init__(self, rules: RuleSet, reach: frozenset[str] = EVICTIONS) -> None:
         self._rules = rules
         self._reach = reach
 
@@ -138,7 +138,7 @@ class Entitled(Rule):
             problem = _unentitled(world, eviction, gang, preemptor)
             if eviction.action == PREEMPT and not self._may_preempt(gang, preemptor):
                 problem = problem or f"preempted for {preemptor.key}, which has its minimum"
-            if eviction.action in BOTH - self._reach:
+            if eviction.action in EVICTIONS - self._reach:
                 problem = f"the policy has no action and plugin for {eviction.action}"
             if problem:
                 yield Violation(self.name, f"task {task.key}", problem, preemptor.key)

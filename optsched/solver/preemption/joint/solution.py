@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 _MAX_SOLVES = 4
-"""How often a model is solved again without victims whose room nobody uses."""
+"""How often a model is solved, each time without more victims whose room nobody uses."""
 
 Repair: TypeAlias = "Callable[[Snapshot, tuple[Action, ...], Sequence[str]], tuple[Action, ...]]"
 """A snapshot, actions, and the keys of the gangs that they serve, the most important first."""
@@ -88,7 +88,7 @@ def find_victims_jointly(
 
     Returns
     -------
-    Clearing | None
+    EvictionPlan | None
         None where the model is too large or does not see all that rules ask of nodes, where time is
         short, or where nothing is evicted once the solution keeps every rule.
 
