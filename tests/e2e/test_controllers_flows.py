@@ -109,6 +109,20 @@ def test_the_flow_of_the_guide_runs_in_its_order_and_clears_up(works: Site) -> N
     assert [each["state"] for each in histories][-1] == "Completed"
 
 
+def test_a_flow_that_is_named_twice_makes_one_job(works: Site) -> None:
+    """As in Volcano: entries of one name share a job."""
+    template(works, "first", "0.2")
+    template(works, "second", "0.2")
+    second = {"name": "second", "dependsOn": {"targets": ["first"]}}
+    path = BATCH.format(works.name, "jobs")
+    with Chronicle(works.api, [path]) as chronicle:
+        flow(works, flows=[{"name": "first"}, {"name": "first"}, second])
+        until(lambda: phase(works) == "Succeed", "the flow has succeeded")
+    made = [e["object"]["metadata"] for e in chronicle.events(path) if e["type"] == "ADDED"]
+    assert sorted({meta["name"] for meta in made}) == ["test-first", "test-second"]
+    assert len({meta["uid"] for meta in made}) == len({meta["name"] for meta in made})
+
+
 def test_a_flow_with_a_job_that_fails_has_failed(works: Site) -> None:
     template(works, "a")
     template(works, "b")

@@ -664,10 +664,14 @@ def test_frameworks_find_each_other(room: Room) -> None:
     flow = room.job(job(task("ps"), task("worker", 2), name="flow", plugins={"tensorflow": []}))
     mpi = room.job(job(task("master"), task("worker", 2), name="mpi", plugins={"mpi": []}))
     torch = room.job(job(task("master"), task("worker", 2), name="torch", plugins={"pytorch": []}))
+    # A master without workers names no hosts; Volcano lets it run, too.
+    alone = room.job(job(task("master"), name="alone", plugins={"mpi": []}))
     assert flow.raw["spec"]["plugins"] == {"tensorflow": [], "svc": []}
     assert mpi.raw["spec"]["plugins"] == {"mpi": [], "svc": [], "ssh": []}
     for one in (flow, mpi, torch):
         one.await_count(running=3)
+    alone.await_count(running=1)
+    assert "MPI_HOST" not in variables(alone.pods()["master-0"])
     config = json.loads(variables(flow.pods()["worker-1"])["TF_CONFIG"])
     assert config == {
         "cluster": {

@@ -185,6 +185,25 @@ def test_a_gang_that_loses_a_pod_is_unknown_and_wastes_gpus_until_it_is_whole(si
     assert scheduler.metric(wasted) == before
 
 
+def test_a_gang_is_running_until_a_member_that_terminates_is_gone(site: Site) -> None:
+    """Volcano's status: a pod that terminates still runs, and still counts."""
+    site.nodes(1)
+    scheduler = begin(site, conf("seed-full"), "none")
+    site.gang("two", 2)
+    site.await_phase("two", "Running")
+    pod = f"/api/v1/namespaces/{site.name}/pods/two-1"
+    site.api.patch(pod, {"metadata": {"finalizers": ["example.com/held"]}})
+    site.api.delete(pod)
+    # Sessions have seen the deletion once a pod that came after it is bound.
+    site.gang("next", 1)
+    site.await_bound("next", 1)
+    site.assert_still(scheduler)
+    assert site.api.get(pod)["metadata"]["deletionTimestamp"]
+    assert site.await_phase("two", "Running")["running"] == 2
+    site.api.patch(pod, {"metadata": {"finalizers": None}})
+    site.await_phase("two", "Unknown")
+
+
 def test_operators_name_their_podgroup_in_either_way(site: Site) -> None:
     """G-8: tf-operator, Spark operator."""
     site.nodes(2)
