@@ -61,6 +61,7 @@ class Together:
         for process in self._running:
             process.begin()
         until(self._reviews, "the webhook is asked")
+        until(self._takes_jobs, "the default queue is open")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -79,6 +80,11 @@ class Together:
         """Whether API servers trust the webhook by now, so that queues can be made."""
         said = self.kubectl("create", "--dry-run=server", "-f", "-", text=PROBE).stderr
         return "failed calling webhook" not in said
+
+    def _takes_jobs(self) -> bool:
+        """Whether the controllers have made the default queue, and the webhook knows it."""
+        said = self.kubectl("create", "--dry-run=server", "-f", "-", text=JOB_PROBE).stderr
+        return "unable to find job queue" not in said and "with state Open" not in said
 
     # --- kubectl ---------------------------------------------------------------------------------
 
@@ -220,6 +226,17 @@ apiVersion: scheduling.volcano.sh/v1beta1
 kind: Queue
 metadata: {name: probe}
 spec: {weight: 1}
+"""
+
+JOB_PROBE = """
+apiVersion: batch.volcano.sh/v1alpha1
+kind: Job
+metadata: {name: probe, namespace: default}
+spec:
+  tasks:
+  - replicas: 1
+    name: t
+    template: {spec: {containers: [{name: c, image: i}], restartPolicy: Never}}
 """
 
 
