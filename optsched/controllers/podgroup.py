@@ -138,12 +138,13 @@ class PodGroups:
         if group is not None and is_terminating(group):
             return ()
         pods = sorted(world.list_indexed(self._members_of, f"{ref.namespace}/{ref.name}"), key=_age)
-        owner = _owner(pods[-1] if pods else group, world)
+        followed = _find_followed_pod(pods, group)
+        owner = _owner(followed or group, world)
         if owner is not None and _is_scaled_away(owner):
             return () if group is None else (_delete(group),)
-        if not pods:
+        if followed is None:
             return ()
-        wanted = self._desired_group(ref, _followed_pod(pods, group), owner, world)
+        wanted = self._desired_group(ref, followed, owner, world)
         if group is None:
             return self._create(wanted, pods, world)
         return (*_sync(group, wanted), *_annotate(ref.name, pods))
@@ -252,12 +253,15 @@ def _age(pod: Manifest) -> tuple[int, str]:
     return created_ms(pod), name_of(pod)
 
 
-def _followed_pod(pods: Sequence[Manifest], group: Manifest | None) -> Manifest:
-    """The newest pod of those users who have made the PodGroup, or the oldest pod without one.
+def _find_followed_pod(pods: Sequence[Manifest], group: Manifest | None) -> Manifest | None:
+    """Return the newest pod of the users that the PodGroup, or else the oldest pod, belongs to.
 
-    A pod names its owner itself: that of another user may claim one, and must not change the queue
-    of the PodGroup or whom it acts for. Where none of the same users is left, the newest counts.
+    `pods` are in the order of their age. A user writes the owner of a pod freely. So a pod of
+    another user must not change the queue of the PodGroup, its owner, or its submitter. Without
+    pods of these users, the newest pod is followed.
     """
+    if not pods:
+        return None
     users = _users_of(pods[0] if group is None else group)
     return next((pod for pod in reversed(pods) if _users_of(pod) == users), pods[-1])
 

@@ -13,6 +13,7 @@ from optsched.api.kinds import (
     POD,
     POD_GROUP,
     QUEUE,
+    REPLICA_SET,
     Ref,
 )
 from optsched.api.wellknown import SUBMITTER, Subject, format_submitters, parse_submitters
@@ -113,6 +114,29 @@ def test_a_pod_that_claims_the_owner_of_others_does_not_take_their_podgroup() ->
     world.phase("first", "Succeeded")
     world.phase("second", "Succeeded")
     assert decide() == ("default", (EVE,))
+
+
+def test_a_pod_that_misnames_the_owner_of_others_changes_nothing_of_their_podgroup() -> None:
+    """The UID of the owner alone makes a pod part of the PodGroup; its name was believed, too."""
+    world = MemoryWorld()
+    world.put(QUEUE, {"metadata": {"name": "default"}, "status": {"state": "Open"}})
+    marks = {"scheduling.volcano.sh/group-min-member": "3"}
+    world.put(REPLICA_SET, {"metadata": {"name": "r", "uid": "u", "annotations": marks}})
+    ref = Ref(POD_GROUP, "default", "podgroup-u")
+    for second, (name, record) in enumerate({"r": BY_ANN, "misnamed": BY_EVE}.items()):
+        owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": name, "uid": "u"}
+        meta = {
+            "name": f"of-{name}",
+            "uid": f"of-{name}",
+            "creationTimestamp": f"2027-01-15T07:00:0{second}Z",
+            "annotations": record,
+            "ownerReferences": [{**owner, "controller": True}],
+        }
+        world.put(POD, {"metadata": meta, "spec": {"schedulerName": "volcano", "containers": []}})
+        world.apply(PodGroups(Options()).controller.decide(ref, world))
+        group = world.get(POD_GROUP, "default", "podgroup-u")
+        assert group is not None
+        assert group["spec"]["minMember"] == 3
 
 
 def test_the_podgroup_of_a_job_is_of_its_submitter_and_its_pods_claim_nothing() -> None:
