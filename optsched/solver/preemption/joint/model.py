@@ -154,8 +154,7 @@ def encode_joint(
 
 def _idle_without_victims(problem: Problem, groups: Groups, moves: _Moves | None) -> I64:
     """(N, R) room on nodes once every pod that may leave has left."""
-    room = _future_idle(problem)
-    np.add.at(room, groups.node, groups.count[:, None] * groups.request)
+    room = groups.release_capacity(_future_idle(problem), groups.count)
     if moves is not None:
         np.add.at(room, moves.node, moves.count[:, None] * moves.request)
     return room

@@ -100,6 +100,12 @@ class Groups:
     def __len__(self) -> int:
         return len(self.node)
 
+    def release_capacity(self, idle: I64, counts: I64) -> I64:
+        """Return (N, R) idle once (K,) victims of each group have left."""
+        later = idle.copy()
+        np.add.at(later, self.node, counts[:, None] * self.request)
+        return later
+
 
 @dataclass(frozen=True, slots=True)
 class VictimSubGroup:

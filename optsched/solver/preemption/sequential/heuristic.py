@@ -67,8 +67,7 @@ def restrict_to_promising_nodes(eviction: EvictionProblem) -> EvictionProblem | 
     The best solution may lie on other nodes.
     """
     groups = eviction.groups
-    later = eviction.room.copy()
-    np.add.at(later, groups.node, groups.count[:, None] * groups.request)
+    later = groups.release_capacity(eviction.room, groups.count)
     lacking = np.full(len(later), np.inf)
     for allowed, request in zip(eviction.allowed, eviction.request, strict=True):
         share = (np.maximum(request - eviction.room, 0) / np.maximum(request, 1)).max(axis=1)
@@ -156,7 +155,7 @@ class _Heuristic:
             if self._admit(entry, node):
                 done += 1
             elif is_free:
-                # Limits of queues are the same wherever nobody has to leave.
+                # Without victims, limits of queues are the same on every node.
                 banned[(self._idle >= request).all(axis=1)] = True
             else:
                 banned[node] = True
@@ -165,9 +164,7 @@ class _Heuristic:
     def _is_too_small(self, request: I64) -> Bool:
         """(N,) nodes that have no room for a task even if all victims leave."""
         groups = self._eviction.groups
-        later = self._idle.copy()
-        rest = groups.count - self._evicted
-        np.add.at(later, groups.node, rest[:, None] * groups.request)
+        later = groups.release_capacity(self._idle, groups.count - self._evicted)
         is_small: Bool = np.logical_or.reduce(later < request, axis=1)
         return is_small
 
@@ -183,14 +180,14 @@ class _Heuristic:
         """Make room for one task on a node and put it there; False leaves all as it was."""
         request = self._eviction.request[entry]
         before = (self._evicted.copy(), self._idle.copy(), self._left.copy())
-        lent = self._lent.copy_sums()
+        lent = self._lent.sums
         self._gain += request
         for group in self._here[node].tolist():
             while (self._idle[node] < request).any() and self._can_evict(group, request, node):
                 self._evict(group)
         if (self._idle[node] < request).any() or not self._keeps_limits():
             self._evicted, self._idle, self._left = before
-            self._lent.put_back(lent)
+            self._lent.sums = lent
             self._gain -= request
             return False
         self._idle[node] -= request

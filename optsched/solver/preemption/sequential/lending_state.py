@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class LendingSums(NamedTuple):
-    """What has been evicted.
+    """The victims so far, as a value.
 
     Attributes
     ----------
@@ -32,16 +32,11 @@ class LendingSums(NamedTuple):
     gone: I64
     last: I64
 
-    def copy(self) -> LendingSums:
-        """Return sums that can be changed."""
-        return LendingSums(self.victims.copy(), self.gone.copy(), self.last.copy())
-
 
 class _Share(NamedTuple):
-    """What one victim of a group adds: to lendings, and to their options."""
+    """The lendings that a group is a victim of, and what one victim adds to some options."""
 
     lendings: I64
-    victims: I64
     options: I64
     gone: I64
     last: I64
@@ -52,6 +47,12 @@ class LendingState:
 
     A lending holds once one option does: the lender still held more than is due before its last
     victim. Victims of other queues touch other rows, so that a check costs no pass over groups.
+
+    Attributes
+    ----------
+    sums
+        The victims so far. An earlier value may be set again, which removes later victims.
+
     """
 
     def __init__(self, groups: Groups, lendings: Sequence[Lending]) -> None:
@@ -63,40 +64,31 @@ class LendingState:
         self._most = np.array([most for _, _, _, most in options], np.int64)
         self._lending_of = np.repeat(np.arange(len(lendings)), numbers)
         below = [each.options[0][2] if each.options else each.groups for each in lendings]
-        self._below = _Pairs.of(below)
-        self._own = _Pairs.of([each.groups for each in lendings])
-        self._sums = LendingSums(
-            *(np.zeros(n, np.int64) for n in (len(lendings), len(options), len(options)))
-        )
+        self._below = _Pairs.from_members(below)
+        self._own = _Pairs.from_members([each.groups for each in lendings])
+        zeros = np.zeros(len(options), np.int64)
+        self.sums = LendingSums(np.zeros(len(lendings), np.int64), zeros, zeros)
         self._shares: dict[int, _Share] = {}
-
-    def copy_sums(self) -> LendingSums:
-        """Return the sums, so that they can be put back."""
-        return self._sums.copy()
-
-    def put_back(self, sums: LendingSums) -> None:
-        """Forget all victims since the sums were copied."""
-        self._sums = sums
 
     def add(self, groups: I64, counts: I64) -> None:
         """Count (m,) victims of (m,) groups as evicted."""
-        self._sums = self._with(groups, counts)
+        self.sums = self._add_to_sums(groups, counts)
 
     def allows(self, groups: I64, counts: I64) -> bool:
         """Whether every queue lends (m,) victims more of (m,) groups."""
         if not self._lendings:
             return True
-        sums = self._with(groups, counts)
+        sums = self._add_to_sums(groups, counts)
         holds = (sums.gone <= self._most) & (sums.last > 0)
         is_lent = sums.victims == 0
         is_lent[self._lending_of[holds]] = True
         return bool(is_lent.all())
 
-    def _with(self, groups: I64, counts: I64) -> LendingSums:
-        sums = self._sums.copy()
+    def _add_to_sums(self, groups: I64, counts: I64) -> LendingSums:
+        sums = LendingSums(*(each.copy() for each in self.sums))
         for group, count in zip(groups.tolist(), counts.tolist(), strict=True):
             share = self._share_of(group)
-            sums.victims[share.lendings] += share.victims * count
+            sums.victims[share.lendings] += count
             sums.gone[share.options] += share.gone * count
             sums.last[share.options] += share.last * count
         return sums
@@ -113,8 +105,7 @@ class LendingState:
         options = np.flatnonzero(below[self._lending_of])
         gone = self._groups.request[group][self._resource[options]]
         is_last = own[self._lending_of[options]] & (gone >= self._size[options])
-        lendings = np.flatnonzero(own)
-        return _Share(lendings, np.ones_like(lendings), options, gone, is_last.astype(np.int64))
+        return _Share(np.flatnonzero(own), options, gone, is_last.astype(np.int64))
 
 
 class _Pairs(NamedTuple):
@@ -124,7 +115,7 @@ class _Pairs(NamedTuple):
     numbers: I64
 
     @classmethod
-    def of(cls, members: Sequence[I64]) -> _Pairs:
+    def from_members(cls, members: Sequence[I64]) -> _Pairs:
         groups = np.concatenate([np.zeros(0, np.int64), *members])
         numbers = np.repeat(np.arange(len(members)), [len(each) for each in members])
         order = np.argsort(groups, kind="stable")

@@ -49,7 +49,7 @@ def test_sums_answer_as_the_definition(seed: int) -> None:
         )
         lendings.append(Lending(0, (), own, options))
     state = LendingState(cast("Groups", SimpleNamespace(request=request)), lendings)
-    evicted, kept = np.zeros(num_groups, np.int64), state.copy_sums()
+    evicted, kept = np.zeros(num_groups, np.int64), state.sums
     for _ in range(6):
         groups = np.flatnonzero(rng.random(num_groups) < 0.4)
         counts = rng.integers(1, 3, len(groups))
@@ -58,6 +58,6 @@ def test_sums_answer_as_the_definition(seed: int) -> None:
         assert state.allows(groups, counts) == is_lent(request, lendings, more)
         state.add(groups, counts)
         evicted = more
-    state.put_back(kept)
+    state.sums = kept
     nothing = np.zeros(0, np.int64)
     assert state.allows(nothing, nothing)
