@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import stat
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -75,16 +74,16 @@ def copy_pipes(places: str) -> Iterator[str]:
 
     Raises OSError where a pipe can not be read.
     """
+    paths = [Path(place).expanduser() for place in places.split(os.pathsep) if place]
+    if all(path.is_file() or path.is_dir() or not path.exists() for path in paths):
+        yield places
+        return
     with TemporaryDirectory(prefix="optsched-") as folder:
-        copies = []
-        for i, place in enumerate(filter(None, places.split(os.pathsep))):
-            path = Path(place).expanduser()
-            is_pipe = path.exists() and not stat.S_ISREG(path.stat().st_mode) and not path.is_dir()
-            if is_pipe:
-                path, data = Path(folder) / str(i), path.read_bytes()
-                path.write_bytes(data)
-            copies.append(str(path) if is_pipe else place)
-        yield os.pathsep.join(copies)
+        for i, path in enumerate(paths):
+            if path.exists() and not path.is_file() and not path.is_dir():
+                paths[i] = Path(folder) / str(i)
+                paths[i].write_bytes(path.read_bytes())
+        yield os.pathsep.join(map(str, paths))
 
 
 def find_mistake(places: str, server: str = "") -> str:

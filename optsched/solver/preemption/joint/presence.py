@@ -46,7 +46,7 @@ class Presence:
                 self._add_group(k, np.arange(len(groups)) == k)
 
     def _supply_no_more_than_is_placed(self) -> None:
-        """Otherwise a task that is supplied on two nodes would let victims of both leave."""
+        """Add rows: without them, a task supplied on two nodes would justify victims on both."""
         form, supplied = self._joint.form, self._joint.supplied
         for task_class, row in enumerate(supplied):
             mine = row[row >= 0]

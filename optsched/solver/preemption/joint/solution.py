@@ -9,7 +9,7 @@ import numpy as np
 
 from optsched.cluster.decisions import Evict, Nominate, Sense
 from optsched.cluster.snapshot import Entitlement
-from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM
+from optsched.plugins.eviction.entitled import RECLAIM
 from optsched.plugins.eviction.moves import CONSOLIDATE
 from optsched.plugins.extension_points import is_node_level
 from optsched.plugins.objectives.admission import Placed, Started
@@ -26,12 +26,12 @@ from optsched.solver.preemption.joint.model import (
     encode_joint,
     find_waiting_gangs,
 )
+from optsched.solver.preemption.joint.preemptors import Preemptors
 from optsched.solver.preemption.sequential.stage import EvictionPlan, count_victims, nominate_tasks
 from optsched.solver.solution_check import solve_checked
-from optsched.units import PODS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from optsched.cluster.decisions import Action
     from optsched.cluster.snapshot import Snapshot
@@ -41,16 +41,17 @@ if TYPE_CHECKING:
     from optsched.problem.nominations import Seats
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
-    from optsched.solver.preemption.joint.entitlement import ReclaimPair
     from optsched.solver.preemption.joint.joint_model import JointModel
     from optsched.solver.preemption.sequential.stage import Means
 
 
 _MAX_SOLVES = 4
-"""How often a model is solved, each time without more victims whose room nobody uses."""
+"""How often a model is solved, each time without more victims that no gang uses."""
 
-Repair: TypeAlias = "Callable[[Snapshot, tuple[Action, ...], Sequence[str]], tuple[Action, ...]]"
-"""A snapshot, actions, and the keys of the gangs that they serve, the most important first."""
+DropInvalid: TypeAlias = (
+    "Callable[[Snapshot, tuple[Action, ...], Sequence[str]], tuple[Action, ...]]"
+)
+"""Return actions without gangs at fault; given the keys of all gangs, the most important first."""
 
 
 def find_victims_jointly(
@@ -60,7 +61,7 @@ def find_victims_jointly(
     decisions: Decisions,
     reach: frozenset[str],
     means: Means,
-    repair: Repair,
+    drop_invalid: DropInvalid,
 ) -> EvictionPlan | None:
     """Return victims and seats for all gangs of a session, chosen together.
 
@@ -80,7 +81,7 @@ def find_victims_jointly(
         Which of preempt and reclaim the policy allows.
     means
         Solver and time.
-    repair
+    drop_invalid
         Returns actions that keep every rule, by dropping the least important gangs at fault.
 
     Gangs that come to nodes nominated to them keep these, and only those have tasks evicted that
@@ -114,7 +115,7 @@ def find_victims_jointly(
         solution = _solve(model, means)
         if solution is None or not solution[joint.evict].any():
             break
-        reading = _read_solution(joint, tiers, solution, repair)
+        reading = _read_solution(joint, tiers, solution, drop_invalid)
         if best is None or reading.num_dropped < best.num_dropped:
             best = reading
         if not reading.num_dropped or not reading.unused.any():
@@ -200,9 +201,9 @@ class _Reading(NamedTuple):
     plan
         None where nothing is evicted once every rule is kept.
     unused
-        (K,) victims of each group whose room no gang uses that may have them evicted.
+        (K,) victims of each group whose capacity no entitled gang uses.
     num_dropped
-        Gangs of the solution that the plan leaves out.
+        Gangs of the solution that the plan lacks.
 
     """
 
@@ -211,11 +212,13 @@ class _Reading(NamedTuple):
     num_dropped: int
 
 
-def _read_solution(joint: JointModel, tiers: Tiers, solution: I64, repair: Repair) -> _Reading:
+def _read_solution(
+    joint: JointModel, tiers: Tiers, solution: I64, drop_invalid: DropInvalid
+) -> _Reading:
     """Return the evictions and seats of a solution, as far as they keep every rule.
 
-    No row asks how much of a victim's room its preemptor uses: victims beyond that stay, and gangs
-    that need what these hold are left out.
+    No row limits victims to the capacity that their preemptor uses. Victims beyond that capacity
+    stay, and gangs that need what these victims hold are dropped.
     """
     problem = joint.form.problem
     node = np.flatnonzero(joint.node_set >= 0)
@@ -226,18 +229,18 @@ def _read_solution(joint: JointModel, tiers: Tiers, solution: I64, repair: Repai
     node_of = assign_tasks(joint.form, solution, slots, Decisions.nothing(problem)).node_of
     victims, reclaimed = _choose_victims(joint, solution)
     pairs = [pair for pair in joint.pairs if solution[pair.variable]]
-    namer = _Preemptors(joint, tiers, node_of)
-    num_served = len(namer.order)
-    evictions = namer.name(victims, reclaimed, pairs)
+    preemptors = Preemptors(joint, tiers, node_of)
+    num_served = len(preemptors.order)
+    evictions = preemptors.list_evictions(victims, reclaimed, pairs)
     unused = _count_unused(joint, victims, evictions)
     if unused.any():
-        evictions = namer.drop_gangs_without_capacity(evictions)
-    seats = _find_nominations(problem, namer.node_of, namer.order)
+        evictions = preemptors.drop_gangs_without_capacity(evictions)
+    seats = _find_nominations(problem, preemptors.node_of, preemptors.order)
     gangs = problem.snapshot.gangs
     actions: list[Action] = [*evictions]
     for gang, mine in seats.items():
         actions += nominate_tasks(problem, gang, mine)
-    kept = repair(problem.snapshot, tuple(actions), [gangs[g].key for g in seats])
+    kept = drop_invalid(problem.snapshot, tuple(actions), [gangs[g].key for g in seats])
     evictions = [action for action in kept if isinstance(action, Evict)]
     if not evictions:
         return _Reading(None, unused, num_served)
@@ -285,227 +288,6 @@ def _choose_victims(joint: JointModel, solution: I64) -> tuple[I64, Bool]:
             reclaimed.append(left[k] <= reclaims[k])
             left[k] -= 1
     return np.array(chosen, np.int64), np.array(reclaimed, np.bool_)
-
-
-class _Preemptors:
-    """Names a gang for each victim that is entitled to it and takes its room.
-
-    A gang takes the room of victims on a node as far as its tasks there ask for it; of a gang that
-    leaves whole it takes that of one victim. Equal tasks may change places for that: no row tells
-    them apart.
-    """
-
-    def __init__(self, joint: JointModel, tiers: Tiers, node_of: I64) -> None:
-        problem, gangs = joint.form.problem, joint.form.gangs
-        self._problem, self._running = problem, joint.facts.running
-        self._before = joint.facts.problem
-        self._able = joint.able
-        self.node_of = node_of.copy()
-        served = np.unique(problem.gang_of[node_of >= 0]).tolist()
-        age = problem.created_ms
-        self.order: list[int] = sorted(served, key=lambda g: (int(tiers.of[g]), int(age[g]), g))
-        self._class_of = np.full(problem.num_gangs, -1, np.int64)
-        classes = np.arange(len(gangs.shape_of))
-        self._class_of[gangs.members] = np.repeat(classes, gangs.multiplicity)
-        self._given: dict[tuple[int, int], I64] = {}
-
-    def name(self, victims: I64, reclaimed: Bool, pairs: Sequence[ReclaimPair]) -> list[Evict]:
-        """Evictions, reclaims first; victims for which no gang is found stay.
-
-        Of each lender the largest victim leaves last, and with it all victims of the same gang.
-        """
-        running, found = self._running, []
-        whole_gangs = self._find_whole_gangs(victims)
-        preemptors = {
-            lost: self._list_preemptors(lost)
-            for lost in np.unique(running.gang_of[victims]).tolist()
-        }
-        reclaimed = self._preempt_where_used(victims, reclaimed, whole_gangs, preemptors)
-        for pair in pairs:
-            mine = victims[reclaimed & (running.queue_of[victims] == pair.lender)]
-            reclaimers = [
-                g
-                for g in self.order
-                if pair.kind.classes[self._class_of[g]]
-                and (self._able is None or self._able.reclaim[self._class_of[g]])
-            ]
-            victim_gangs = running.gang_of[mine].tolist()
-            named = self._name_preemptors(
-                mine, whole_gangs, dict.fromkeys(victim_gangs, reclaimers)
-            )
-            by_gang = self._with_largest_last(named)
-            found += [self._evict(v, gang, RECLAIM) for v, gang in by_gang]
-
-        preempted = victims[~reclaimed]
-        named = self._name_preemptors(preempted, whole_gangs, preemptors)
-        return [*found, *(self._evict(v, named[v], PREEMPT) for v in sorted(named))]
-
-    def _list_preemptors(self, lost: int) -> list[int]:
-        """Return the gangs that may preempt a gang, in their order."""
-        problem = self._problem
-        return [
-            g
-            for g in self.order
-            if (self._able is None or self._able.preempt[self._class_of[g]])
-            and problem.queue_of[g] == problem.queue_of[lost]
-            and problem.priority[g] > problem.priority[lost]
-        ]
-
-    def _preempt_where_used(
-        self,
-        victims: I64,
-        reclaimed: Bool,
-        whole_gangs: set[int],
-        preemptors_of: Mapping[int, Sequence[int]],
-    ) -> Bool:
-        """(m,) which victims are reclaimed, of gangs that leave whole one less where it has to be.
-
-        A preemptor takes the room of one victim of such a gang, and that may be one that the
-        solution has reclaimed.
-        """
-        kept, lost_of = reclaimed.copy(), self._running.gang_of[victims]
-        for lost in sorted(whole_gangs):
-            mine = np.flatnonzero((lost_of == lost) & ~reclaimed)
-            others = np.flatnonzero((lost_of == lost) & reclaimed)
-            if not len(mine) or self._find_user(preemptors_of[lost], victims[mine]) is not None:
-                continue
-            for i in others.tolist():
-                if self._find_user(preemptors_of[lost], victims[[i]]) is not None:
-                    kept[i] = False
-                    break
-        return kept
-
-    def drop_gangs_without_capacity(self, evictions: Sequence[Evict]) -> list[Evict]:
-        """Return the evictions for gangs that fit where only these victims leave, others dropped.
-
-        The most important gangs are kept. What was evicted for a dropped gang stays.
-        """
-        before, number_of = self._before, {t.key: v for v, t in enumerate(self._running.tasks)}
-        kept, is_known = list(evictions), False
-        gang_keys = [gang.key for gang in before.snapshot.gangs]
-        while not is_known:
-            idle = before.allocatable - before.used + before.releasing
-            victims = np.array([number_of[e.task] for e in kept], np.int64)
-            np.add.at(idle, self._running.node_of[victims], self._running.request[victims])
-            dropped = {gang_keys[g] for g in self.order if not self._take_capacity(g, idle)}
-            self.order = [g for g in self.order if gang_keys[g] not in dropped]
-            is_known = not any(e.preemptor in dropped for e in kept)
-            kept = [e for e in kept if e.preemptor not in dropped]
-        return kept
-
-    def _take_capacity(self, gang: int, idle: I64) -> bool:
-        """Take what a gang requests from what is idle (N, R); False and no change if it lacks."""
-        problem = self._problem
-        first, end = problem.task_start[gang : gang + 2].tolist()
-        tasks = first + np.flatnonzero(self.node_of[first:end] >= 0)
-        nodes, request = self.node_of[tasks], problem.classes.request[problem.task_class[tasks]]
-        np.subtract.at(idle, nodes, request)
-        if ((idle[nodes] >= 0) | (request == 0)).all():
-            return True
-        np.add.at(idle, nodes, request)
-        return False
-
-    def _with_largest_last(self, named: Mapping[int, int]) -> list[tuple[int, int]]:
-        """Victims and their gangs, gang by gang, that of the largest victim last."""
-        by_size = sorted(named, key=lambda v: tuple(self._running.request[v].tolist()))
-        pairs = [(v, named[v]) for v in by_size]
-        return sorted(pairs, key=lambda pair: (pair[1] == pairs[-1][1], pair[1]))
-
-    def _evict(self, victim: int, gang: int, action: str) -> Evict:
-        task = self._running.tasks[victim]
-        return Evict(task.key, task.node, action, self._problem.snapshot.gangs[gang].key)
-
-    def _find_whole_gangs(self, victims: I64) -> set[int]:
-        """Gangs that can not keep a single victim of theirs: they leave whole, or in groups."""
-        running, gangs = self._running, self._problem.snapshot.gangs
-        found = set()
-        lost, number = np.unique(running.gang_of[victims], return_counts=True)
-        for g, leaving in zip(lost.tolist(), number.tolist(), strict=True):
-            held = sum(task.status.counts_as_ready for task in gangs[g].tasks)
-            tied = gangs[g].role_minimums or gangs[g].sub_groups
-            if tied or held - leaving + 1 < gangs[g].min_member:
-                found.add(g)
-        return found
-
-    def _name_preemptors(
-        self, victims: I64, whole_gangs: set[int], preemptors_of: Mapping[int, Sequence[int]]
-    ) -> dict[int, int]:
-        """The gang of each victim that finds one, those of gangs that leave whole first."""
-        running, found = self._running, dict[int, int]()
-        lost_of = running.gang_of
-        for lost in sorted(whole_gangs & set(lost_of[victims].tolist())):
-            mine = victims[lost_of[victims] == lost]
-            gang = self._find_preemptor(preemptors_of[lost], mine)
-            if gang is None:
-                continue
-            for victim in mine.tolist():
-                self._record_capacity_taken(gang, victim)
-                found[victim] = gang
-        largest_first = np.argsort(-running.request[victims].sum(axis=1), kind="stable")
-        for victim in victims[largest_first].tolist():
-            lost = int(lost_of[victim])
-            if lost in whole_gangs:
-                continue
-            gang = self._find_preemptor(preemptors_of[lost], np.array([victim]))
-            if gang is not None:
-                self._record_capacity_taken(gang, victim)
-                found[victim] = gang
-        return found
-
-    def _record_capacity_taken(self, gang: int, victim: int) -> None:
-        request = self._running.request[victim]
-        at = gang, int(self._running.node_of[victim])
-        self._given[at] = self._given.get(at, np.zeros_like(request)) + request
-
-    def _find_preemptor(self, preemptors: Sequence[int], victims: I64) -> int | None:
-        """The first of some gangs that takes the room of a victim, or that can move to do so."""
-        gang = self._find_user(preemptors, victims)
-        if gang is not None:
-            return gang
-        for gang in preemptors:
-            if self._swap(gang, np.unique(self._running.node_of[victims])):
-                return gang
-        return None
-
-    def _find_user(self, preemptors: Sequence[int], victims: I64) -> int | None:
-        """The first of some gangs that takes the room of a victim where it is."""
-        return next(
-            (
-                gang
-                for gang in preemptors
-                if any(self._can_use_capacity_of(gang, v) for v in victims.tolist())
-            ),
-            None,
-        )
-
-    def _can_use_capacity_of(self, gang: int, victim: int) -> bool:
-        """Whether a gang asks for more on a victim's node than other victims there give to it."""
-        problem, node = self._problem, int(self._running.node_of[victim])
-        first, end = problem.task_start[gang : gang + 2].tolist()
-        mine = first + np.flatnonzero(self.node_of[first:end] == node)
-        if not len(mine):
-            return False
-        asked = problem.classes.request[problem.task_class[mine]].sum(axis=0)
-        given = self._given.get((gang, node), np.zeros_like(asked))
-        gives = self._running.request[victim] > 0
-        gives[problem.index(PODS)] = False
-        return bool((gives & (given < asked)).any())
-
-    def _swap(self, gang: int, nodes: I64) -> bool:
-        """Let a task of a gang change places with an equal one that takes no victim's room."""
-        problem = self._problem
-        first, end = problem.task_start[gang : gang + 2].tolist()
-        for task in (first + np.flatnonzero(self.node_of[first:end] >= 0)).tolist():
-            here = int(self.node_of[task])
-            if (gang, here) in self._given or here in nodes:
-                continue
-            same = problem.task_class == problem.task_class[task]
-            for other in np.flatnonzero(same & np.isin(self.node_of, nodes)).tolist():
-                at = int(problem.gang_of[other]), int(self.node_of[other])
-                if at not in self._given and at[0] != gang:
-                    self.node_of[[task, other]] = self.node_of[[other, task]]
-                    return True
-        return False
 
 
 def _entitle(joint: JointModel, evictions: Sequence[Evict]) -> tuple[Entitlement, ...]:

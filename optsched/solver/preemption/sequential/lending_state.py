@@ -1,4 +1,4 @@
-"""Whether queues still lend what is evicted, kept up to date from one victim to the next."""
+"""Check whether queues lend more victims, with sums that each victim updates."""
 
 from __future__ import annotations
 

@@ -1,0 +1,250 @@
+"""The preemptor of each victim in a solution of the joint model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.decisions import Evict
+from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM
+from optsched.units import PODS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.tiers import Tiers
+    from optsched.solver.preemption.joint.entitlement import ReclaimPair
+    from optsched.solver.preemption.joint.joint_model import JointModel
+
+
+class Preemptors:
+    """Finds a preemptor for each victim: a gang that is entitled to it and uses its capacity.
+
+    A gang uses the capacity of victims on a node up to what its tasks there request. Of a gang that
+    leaves whole, one victim on such a node is enough. Equal tasks of two gangs may be exchanged,
+    because the model does not distinguish them.
+
+    Attributes
+    ----------
+    node_of
+        (T,) node of each task, after exchanges.
+    order
+        The gangs that get a node, the most important first.
+
+    """
+
+    def __init__(self, joint: JointModel, tiers: Tiers, node_of: I64) -> None:
+        problem, gangs = joint.form.problem, joint.form.gangs
+        self._problem, self._running = problem, joint.facts.running
+        self._before = joint.facts.problem
+        self._able = joint.able
+        self.node_of = node_of.copy()
+        served = np.unique(problem.gang_of[node_of >= 0]).tolist()
+        age = problem.created_ms
+        self.order: list[int] = sorted(served, key=lambda g: (int(tiers.of[g]), int(age[g]), g))
+        self._class_of = np.full(problem.num_gangs, -1, np.int64)
+        classes = np.arange(len(gangs.shape_of))
+        self._class_of[gangs.members] = np.repeat(classes, gangs.multiplicity)
+        self._given: dict[tuple[int, int], I64] = {}
+
+    def list_evictions(
+        self, victims: I64, reclaimed: Bool, pairs: Sequence[ReclaimPair]
+    ) -> list[Evict]:
+        """Return evictions, reclaims first; victims without a preemptor stay.
+
+        Of each lender the largest victim is evicted last, with the other victims for its preemptor.
+        """
+        running, found = self._running, []
+        whole_gangs = self._find_whole_gangs(victims)
+        preemptors = {
+            lost: self._list_preemptors(lost)
+            for lost in np.unique(running.gang_of[victims]).tolist()
+        }
+        reclaimed = self._preempt_where_used(victims, reclaimed, whole_gangs, preemptors)
+        for pair in pairs:
+            mine = victims[reclaimed & (running.queue_of[victims] == pair.lender)]
+            reclaimers = [
+                g
+                for g in self.order
+                if pair.kind.classes[self._class_of[g]]
+                and (self._able is None or self._able.reclaim[self._class_of[g]])
+            ]
+            victim_gangs = running.gang_of[mine].tolist()
+            named = self._name_preemptors(
+                mine, whole_gangs, dict.fromkeys(victim_gangs, reclaimers)
+            )
+            by_gang = self._with_largest_last(named)
+            found += [self._evict(v, gang, RECLAIM) for v, gang in by_gang]
+
+        preempted = victims[~reclaimed]
+        named = self._name_preemptors(preempted, whole_gangs, preemptors)
+        return [*found, *(self._evict(v, named[v], PREEMPT) for v in sorted(named))]
+
+    def _list_preemptors(self, lost: int) -> list[int]:
+        """Return the gangs that may preempt a gang, in their order."""
+        problem = self._problem
+        return [
+            g
+            for g in self.order
+            if (self._able is None or self._able.preempt[self._class_of[g]])
+            and problem.queue_of[g] == problem.queue_of[lost]
+            and problem.priority[g] > problem.priority[lost]
+        ]
+
+    def _preempt_where_used(
+        self,
+        victims: I64,
+        reclaimed: Bool,
+        whole_gangs: set[int],
+        preemptors_of: Mapping[int, Sequence[int]],
+    ) -> Bool:
+        """Return (m,) which victims are reclaimed, after some of them count as preempted.
+
+        Victims of a gang that leaves whole are preempted if a preemptor uses the capacity of one of
+        them. The solution may count that one as reclaimed.
+        """
+        kept, lost_of = reclaimed.copy(), self._running.gang_of[victims]
+        for lost in sorted(whole_gangs):
+            mine = np.flatnonzero((lost_of == lost) & ~reclaimed)
+            others = np.flatnonzero((lost_of == lost) & reclaimed)
+            if not len(mine) or self._find_user(preemptors_of[lost], victims[mine]) is not None:
+                continue
+            for i in others.tolist():
+                if self._find_user(preemptors_of[lost], victims[[i]]) is not None:
+                    kept[i] = False
+                    break
+        return kept
+
+    def drop_gangs_without_capacity(self, evictions: Sequence[Evict]) -> list[Evict]:
+        """Return the evictions for gangs that fit where only these victims leave, others dropped.
+
+        The most important gangs are kept. What was evicted for a dropped gang stays.
+        """
+        before, number_of = self._before, {t.key: v for v, t in enumerate(self._running.tasks)}
+        kept, is_known = list(evictions), False
+        gang_keys = [gang.key for gang in before.snapshot.gangs]
+        while not is_known:
+            idle = before.allocatable - before.used + before.releasing
+            victims = np.array([number_of[e.task] for e in kept], np.int64)
+            np.add.at(idle, self._running.node_of[victims], self._running.request[victims])
+            dropped = {gang_keys[g] for g in self.order if not self._take_capacity(g, idle)}
+            self.order = [g for g in self.order if gang_keys[g] not in dropped]
+            is_known = not any(e.preemptor in dropped for e in kept)
+            kept = [e for e in kept if e.preemptor not in dropped]
+        return kept
+
+    def _take_capacity(self, gang: int, idle: I64) -> bool:
+        """Take what a gang requests from what is idle (N, R); False and no change if it lacks."""
+        problem = self._problem
+        first, end = problem.task_start[gang : gang + 2].tolist()
+        tasks = first + np.flatnonzero(self.node_of[first:end] >= 0)
+        nodes, request = self.node_of[tasks], problem.classes.request[problem.task_class[tasks]]
+        np.subtract.at(idle, nodes, request)
+        if ((idle[nodes] >= 0) | (request == 0)).all():
+            return True
+        np.add.at(idle, nodes, request)
+        return False
+
+    def _with_largest_last(self, named: Mapping[int, int]) -> list[tuple[int, int]]:
+        """Victims and their gangs, gang by gang, that of the largest victim last."""
+        by_size = sorted(named, key=lambda v: tuple(self._running.request[v].tolist()))
+        pairs = [(v, named[v]) for v in by_size]
+        return sorted(pairs, key=lambda pair: (pair[1] == pairs[-1][1], pair[1]))
+
+    def _evict(self, victim: int, gang: int, action: str) -> Evict:
+        task = self._running.tasks[victim]
+        return Evict(task.key, task.node, action, self._problem.snapshot.gangs[gang].key)
+
+    def _find_whole_gangs(self, victims: I64) -> set[int]:
+        """Gangs that can not keep a single victim of theirs: they leave whole, or in groups."""
+        running, gangs = self._running, self._problem.snapshot.gangs
+        found = set()
+        lost, number = np.unique(running.gang_of[victims], return_counts=True)
+        for g, leaving in zip(lost.tolist(), number.tolist(), strict=True):
+            held = sum(task.status.counts_as_ready for task in gangs[g].tasks)
+            tied = gangs[g].role_minimums or gangs[g].sub_groups
+            if tied or held - leaving + 1 < gangs[g].min_member:
+                found.add(g)
+        return found
+
+    def _name_preemptors(
+        self, victims: I64, whole_gangs: set[int], preemptors_of: Mapping[int, Sequence[int]]
+    ) -> dict[int, int]:
+        """The gang of each victim that finds one, those of gangs that leave whole first."""
+        running, found = self._running, dict[int, int]()
+        lost_of = running.gang_of
+        for lost in sorted(whole_gangs & set(lost_of[victims].tolist())):
+            mine = victims[lost_of[victims] == lost]
+            gang = self._find_preemptor(preemptors_of[lost], mine)
+            if gang is None:
+                continue
+            for victim in mine.tolist():
+                self._record_capacity_taken(gang, victim)
+                found[victim] = gang
+        largest_first = np.argsort(-running.request[victims].sum(axis=1), kind="stable")
+        for victim in victims[largest_first].tolist():
+            lost = int(lost_of[victim])
+            if lost in whole_gangs:
+                continue
+            gang = self._find_preemptor(preemptors_of[lost], np.array([victim]))
+            if gang is not None:
+                self._record_capacity_taken(gang, victim)
+                found[victim] = gang
+        return found
+
+    def _record_capacity_taken(self, gang: int, victim: int) -> None:
+        request = self._running.request[victim]
+        at = gang, int(self._running.node_of[victim])
+        self._given[at] = self._given.get(at, np.zeros_like(request)) + request
+
+    def _find_preemptor(self, preemptors: Sequence[int], victims: I64) -> int | None:
+        """Return the first gang that uses the capacity of a victim, or that can move to do so."""
+        gang = self._find_user(preemptors, victims)
+        if gang is not None:
+            return gang
+        for gang in preemptors:
+            if self._swap(gang, np.unique(self._running.node_of[victims])):
+                return gang
+        return None
+
+    def _find_user(self, preemptors: Sequence[int], victims: I64) -> int | None:
+        """Return the first gang that uses the capacity of a victim on its node."""
+        return next(
+            (
+                gang
+                for gang in preemptors
+                if any(self._can_use_capacity_of(gang, v) for v in victims.tolist())
+            ),
+            None,
+        )
+
+    def _can_use_capacity_of(self, gang: int, victim: int) -> bool:
+        """Whether a gang asks for more on a victim's node than other victims there give to it."""
+        problem, node = self._problem, int(self._running.node_of[victim])
+        first, end = problem.task_start[gang : gang + 2].tolist()
+        mine = first + np.flatnonzero(self.node_of[first:end] == node)
+        if not len(mine):
+            return False
+        asked = problem.classes.request[problem.task_class[mine]].sum(axis=0)
+        given = self._given.get((gang, node), np.zeros_like(asked))
+        gives = self._running.request[victim] > 0
+        gives[problem.index(PODS)] = False
+        return bool((gives & (given < asked)).any())
+
+    def _swap(self, gang: int, nodes: I64) -> bool:
+        """Let a task of a gang change places with an equal one that takes no victim's room."""
+        problem = self._problem
+        first, end = problem.task_start[gang : gang + 2].tolist()
+        for task in (first + np.flatnonzero(self.node_of[first:end] >= 0)).tolist():
+            here = int(self.node_of[task])
+            if (gang, here) in self._given or here in nodes:
+                continue
+            same = problem.task_class == problem.task_class[task]
+            for other in np.flatnonzero(same & np.isin(self.node_of, nodes)).tolist():
+                at = int(problem.gang_of[other]), int(self.node_of[other])
+                if at not in self._given and at[0] != gang:
+                    self.node_of[[task, other]] = self.node_of[[other, task]]
+                    return True
+        return False
