@@ -287,7 +287,8 @@ def test_an_account_has_no_more_than_it_may_and_says_so(together: Together) -> N
         again(together, str(number))
     assert together.scheduler.metric(SESSIONS) >= sessions + 20
     assert together.phase("second", SPACE) == "Pending"
-    assert held(together, ACCOUNT)[GPU] == 6
+    # The status of a queue follows within some seconds, however many sessions these have.
+    together.await_(lambda: held(together, ACCOUNT).get(GPU) == 6, "the account holds 6 GPUs")
     events = together.await_(lambda: together.events("second", SPACE), "the job is told")
     for event in events:
         assert event["lastTimestamp"]
