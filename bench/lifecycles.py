@@ -121,7 +121,11 @@ class Cluster:
         return found
 
     def live(self) -> None:
-        """Let bound pods start, and those that have started succeed unless they run for ever."""
+        """Let bound pods start, and those that have started succeed unless they run for ever.
+
+        Also delete what jobs leave behind.
+        """
+        self._collect_garbage()
         ending, self._ending = self._ending, []
         for ref in ending:
             self._status(ref, {"phase": "Succeeded"})
@@ -131,6 +135,18 @@ class Cluster:
             pod = self.objects[POD].get((ref.namespace, ref.name))
             if pod is not None and "forever" not in pod["metadata"].get("annotations", {}):
                 self._ending.append(ref)
+
+    def _collect_garbage(self) -> None:
+        """Delete pods and PodGroups of deleted jobs, as kube-controller-manager does.
+
+        A controller that has not seen the deletion of a job yet may create its PodGroup again.
+        """
+        jobs = {found["metadata"]["uid"] for found in self.objects[JOB].values()}
+        for kind in (POD, POD_GROUP):
+            for key, found in tuple(self.objects[kind].items()):
+                owners = found["metadata"].get("ownerReferences", ())
+                if owners and all(owner["uid"] not in jobs for owner in owners):
+                    self.drop(Ref(kind, *key))
 
     def _status(self, ref: Ref, status: Raw) -> None:
         pod = self.objects[POD].get((ref.namespace, ref.name))
@@ -339,8 +355,9 @@ class Drive:
         await self._until(lambda: all(map(self._is_done, wanted)), "jobs are done")
         self.num_pods += ROUND * SIZE + 1
         for name in (*wanted, *stuck, f"low-{first}"):
-            self._remove(name)
-        await self._until(lambda: not cluster.objects[POD], "pods are gone")
+            cluster.drop(Ref(JOB, "team", name))
+        kinds = (POD, POD_GROUP)
+        await self._until(lambda: not any(cluster.objects[k] for k in kinds), "all is gone")
 
     def _summary(self) -> str:
         """Jobs that are not completed and their pods."""
@@ -362,14 +379,6 @@ class Drive:
     def _is_done(self, name: str) -> bool:
         found = self._cluster.objects[JOB][("team", name)]
         return bool(found.get("status", {}).get("state", {}).get("phase") == "Completed")
-
-    def _remove(self, name: str) -> None:
-        """Delete a job and what was made for it, as the garbage collector does."""
-        cluster = self._cluster
-        cluster.drop(Ref(JOB, "team", name))
-        for kind in (POD, POD_GROUP):
-            for key, _ in self._of(cluster.objects[kind], name):
-                cluster.drop(Ref(kind, *key))
 
     def _of(
         self, objects: Mapping[tuple[str, str], Raw], name: str
