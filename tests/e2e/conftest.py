@@ -14,6 +14,7 @@ from optsched.local.files import shipped
 from optsched.local.plane import ControlPlane
 from tests.support.api import Api
 from tests.support.live import Site
+from tests.support.shell import Shell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -77,6 +78,12 @@ def site(control_plane: ControlPlane, api: Api, tmp_path: Path) -> Iterator[Site
     """A part of the running plane for one test."""
     with Site(f"site-{next(_SITES)}", api, control_plane.kubeconfig, tmp_path) as site:
         yield site
+
+
+@pytest.fixture
+def shell(site: Site, tmp_path: Path) -> Shell:
+    """A user of the site who writes commands."""
+    return Shell(site, tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 import tomllib
@@ -27,12 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    import click
-    from click.testing import Result
-
     from optsched.local.plane import ControlPlane
     from tests.support.api import Api
     from tests.support.live import Site
+    from tests.support.shell import Shell
 
 pytestmark = pytest.mark.e2e
 
@@ -40,57 +37,6 @@ JOBS = "/apis/batch.volcano.sh/v1alpha1/namespaces/{}/jobs"
 COMMANDS = "/apis/bus.volcano.sh/v1alpha1/namespaces/{}/commands"
 SPELLINGS = ["-n {}", "-N {} -n {ns}"]
 """How a job is named: as the guides do, and as vcctl does."""
-
-
-class Shell:
-    """A user of a site: the namespace of the current context is the site's."""
-
-    def __init__(self, site: Site, folder: Path) -> None:
-        self.site = site
-        self.kubeconfig = folder / "user.conf"
-        config = json.loads(site.kubeconfig.read_text())
-        for context in config["contexts"]:
-            context["context"]["namespace"] = site.name
-        self.kubeconfig.write_text(json.dumps(config))
-
-    def try_(self, line: str, command: click.Command = main) -> Result:
-        """Run a command, written as in a shell."""
-        environment = {"KUBECONFIG": str(self.kubeconfig)}
-        return CliRunner().invoke(command, shlex.split(line), env=environment)
-
-    def __call__(self, line: str, command: click.Command = main) -> str:
-        """The output of a command that has to go well."""
-        result = self.try_(line, command)
-        assert result.exit_code == 0, f"{line}: {result.output}"
-        return result.stdout
-
-    def json(self, line: str) -> Any:
-        """What a command prints with `-o json`."""
-        return json.loads(self(f"{line} -o json"))
-
-    def ended(self, line: str) -> tuple[int, str]:
-        """Exit code and errors of a command as a process of its own.
-
-        One that gives up while it follows leaves connections to the end of its process.
-        """
-        process = self.start(line)
-        _, errors = process.communicate(timeout=180)
-        return process.returncode, errors
-
-    def start(self, line: str) -> subprocess.Popen[str]:
-        """A command as a process of its own."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "optsched.cli.main", *shlex.split(line)],
-            env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-
-@pytest.fixture
-def shell(site: Site, tmp_path: Path) -> Shell:
-    return Shell(site, tmp_path)
 
 
 def row(text: str, name: str) -> dict[str, str]:
@@ -192,6 +138,48 @@ def test_queues_that_are_needed_stay(site: Site, shell: Shell) -> None:
     assert shell(f"-n {queue}", legacy.vqueues).count("\n") == 2
     assert shell.try_(f"queue create -n {queue}").exit_code == 4
     shell(f"queue delete -n {queue}")
+
+
+def test_operating_a_queue_says_what_has_no_effect(site: Site, shell: Shell) -> None:
+    """No Command is created either: a controller that is there would have carried it out by now."""
+    site.controllers()
+    names = [f"{site.name}-{name}" for name in ("dept", "team")]
+    dept, team = names
+    try:
+        shell(f"queue create {dept}")
+        shell(f"queue create {team} --parent {dept}")
+        for name in (*names, "root"):
+            await_row(lambda name=name: row(shell("queue list"), name), State="Open")  # type: ignore[misc]
+        root = "queue root can not be closed: every other queue is below it"
+        assert refusal(shell, "queue operate root --action close") == root
+        assert refusal(shell, "queue operate -n root -a close") == root
+        assert shell(f"queue operate {team} -a open") == f"queue {team} is Open already\n"
+
+        assert shell(f"queue operate {dept} -a close") == f"close queue {dept} successfully\n"
+        for name in names:
+            await_row(lambda name=name: row(shell("queue list"), name), State="Closed")  # type: ignore[misc]
+        assert shell(f"queue operate {dept} -a close") == f"queue {dept} is Closed already\n"
+        assert refusal(shell, f"queue operate {team} -a open") == (
+            f"queue {team} stays closed while its parent {dept} is: open {dept} first"
+        )
+        none = refusal(shell, f"queue operate {team} -a update", code=2)
+        assert none == "nothing to update: give --weight, --capability or another field"
+        mixed = refusal(shell, f"queue operate {team} -a open -w 2", code=2)
+        assert mixed == "--weight goes with --action update alone"
+        assert row(shell("queue list"), "root")["State"] == "Open"
+        reasons = [event["reason"] for name in names for event in site.events(name, "", "default")]
+        assert sorted(set(reasons)) == ["CloseQueue"]
+        assert site.api.items(COMMANDS.format(site.name)) == []
+    finally:
+        for name in reversed(names):
+            site.api.delete(f"{QUEUES}/{name}")
+
+
+def refusal(shell: Shell, line: str, code: int = 4) -> str:
+    """The sentence with which a command refuses to do something."""
+    result = shell.try_(line)
+    assert (result.exit_code, result.stdout) == (code, ""), result.output
+    return result.stderr.splitlines()[-1].removeprefix("Error: ")
 
 
 # --- jobs ----------------------------------------------------------------------------------------

@@ -73,6 +73,27 @@ def test_what_only_quotas_count_is_counted(name: str) -> None:
     assert enqueued(too_much, quotas=(quota,)) == []
 
 
+@pytest.mark.parametrize("name", ["limits.cpu", "pods", "count/pods"])
+def test_gangs_that_request_nothing_are_counted_too(name: str) -> None:
+    """Jobs with limits alone, or without resources: `minResources` names only what quotas count."""
+    quota = Quota("ns/q", hard=((name, 4),))
+    first, second = (
+        waits(each, 0, 3, min_resources=(), min_usage=((name, 3),)) for each in ("a", "b")
+    )
+    assert enqueued(first, second, quotas=(quota,)) == ["a"]
+
+
+@pytest.mark.parametrize("name", ["cpu", "requests.cpu"])
+def test_limits_are_requests_where_none_is_named(name: str) -> None:
+    """The API server requests the limits of a container that requests nothing."""
+    quota = Quota("ns/q", hard=((name, 4000),))
+    limits = (("limits.cpu", 3000),)
+    assert enqueued(waits("a", 0, min_usage=limits), quotas=(quota,)) == ["a"]
+    less = replace(quota, hard=((name, 2999),))
+    assert enqueued(waits("a", 0, min_usage=limits), quotas=(less,)) == []
+    assert enqueued(waits("a", 2, min_usage=limits), quotas=(less,)) == ["a"]
+
+
 def test_gangs_that_were_let_in_before_still_bring_their_pods() -> None:
     assert enqueued(waits("a", 3, phase=GangPhase.INQUEUE), waits("b", 2), waits("c", 1)) == ["c"]
 

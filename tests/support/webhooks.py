@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import http.client
+import json
 import socket
 import ssl
+import threading
+from base64 import b64encode
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +20,18 @@ from optsched.admission.services import DEFAULT_PATHS, SERVICE_OF
 from optsched.api import kinds
 from optsched.api.kinds import collection_path, object_path
 from optsched.formats.snapshots.object_stores import NAMESPACE_LABEL
+from optsched.kube.serving.certificates import (
+    load_credentials,
+    renew_credentials,
+    server_context,
+)
 from tests.support.api import Refused, until
 from tests.support.live import Process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.support.api import Api
+    from tests.support.api import Api, Raw
 
 SYSTEM = "volcano-system"
 HELD_S = 10
@@ -105,28 +115,91 @@ def silent_webhook(
             "resources": [resource],
             "operations": [operation],
         }
-        hook = {
-            "name": "silent.optsched.io",
-            "clientConfig": {"url": f"https://127.0.0.1:{server.getsockname()[1]}/"},
-            "rules": [rule],
-            "namespaceSelector": {"matchLabels": {NAMESPACE_LABEL: space}},
-            "admissionReviewVersions": ["v1"],
-            "sideEffects": "None",
-            "timeoutSeconds": HELD_S,
-            "failurePolicy": "Fail",
-        }
-        body = {
-            "apiVersion": "admissionregistration.k8s.io/v1",
-            "kind": "ValidatingWebhookConfiguration",
-            "metadata": {"name": space},
-            "webhooks": [hook],
-        }
-        path = f"/apis/{body['apiVersion']}/validatingwebhookconfigurations"
-        api.post(path, body)
-        try:
+        client = {"url": f"https://127.0.0.1:{server.getsockname()[1]}/"}
+        with _reviewing(api, space, "silent.optsched.io", client, rule):
             yield
+
+
+@contextmanager
+def denying_webhook(api: Api, space: str, name: str, message: str) -> Iterator[None]:
+    """Have new pods of a namespace denied by a webhook with this name, once it is in force."""
+
+    class Denial(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            review = json.loads(body)
+            denied = {"allowed": False, "status": {"message": message}}
+            review["response"] = {"uid": review["request"]["uid"], **denied}
+            answer = json.dumps(review).encode()
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            """Log nothing."""
+
+    credentials, _ = renew_credentials(None, ("127.0.0.1",), datetime.now(UTC))
+    context = server_context()
+    load_credentials(context, credentials)
+    rule = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "resources": ["pods"],
+        "operations": ["CREATE"],
+    }
+    with ThreadingHTTPServer(("127.0.0.1", 0), Denial) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        bundle = b64encode(credentials.authority).decode()
+        client = {"url": f"https://127.0.0.1:{server.server_port}/", "caBundle": bundle}
+        try:
+            with _reviewing(api, space, name, client, rule):
+                until(lambda: message in _pod_refusal(api, space), "new pods are denied")
+                yield
         finally:
-            api.delete(f"{path}/{space}")
+            server.shutdown()
+            thread.join()
+
+
+def _pod_refusal(api: Api, space: str) -> str:
+    """Return why a new pod of a namespace is refused; empty if it is not."""
+    spec = {"containers": [{"name": "main", "image": "none"}]}
+    pod = {"metadata": {"generateName": "probe-"}, "spec": spec}
+    try:
+        api.post(f"/api/v1/namespaces/{space}/pods?dryRun=All", pod)
+    except Refused as e:
+        return str(e)
+    return ""
+
+
+@contextmanager
+def _reviewing(api: Api, space: str, name: str, client: Raw, rule: Raw) -> Iterator[None]:
+    """Register a validating webhook for a namespace, as long as this lasts."""
+    hook = {
+        "name": name,
+        "clientConfig": client,
+        "rules": [rule],
+        "namespaceSelector": {"matchLabels": {NAMESPACE_LABEL: space}},
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+        "timeoutSeconds": HELD_S,
+        "failurePolicy": "Fail",
+    }
+    body = {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingWebhookConfiguration",
+        "metadata": {"name": space},
+        "webhooks": [hook],
+    }
+    path = f"/apis/{body['apiVersion']}/validatingwebhookconfigurations"
+    api.post(path, body)
+    try:
+        yield
+    finally:
+        api.delete(f"{path}/{space}")
 
 
 @contextmanager

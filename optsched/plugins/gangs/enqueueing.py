@@ -113,6 +113,7 @@ OVERCOMMIT = Plugin(
 
 _COUNTS: Final = frozenset({"pods", "count/pods"})
 _REQUESTS: Final = "requests."
+_LIMITS: Final = "limits."
 _OVER: Final = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED})
 
 Expected: TypeAlias = dict[str, dict[str, int]]
@@ -174,9 +175,13 @@ def _brings(gang: Gang, name: str) -> int:
 
 
 def _find_quota_amount(least: Mapping[str, int], name: str) -> int:
-    """Return the amount of a quota resource; `cpu` and `requests.cpu` are the same."""
+    """Return the amount of a quota resource; `cpu` and `requests.cpu` are the same.
+
+    Where no request is named the limits count: the API server requests them for the pod.
+    """
     plain = name.removeprefix(_REQUESTS)
-    return least.get(name, 0) or least.get(plain, 0) or least.get(f"{_REQUESTS}{plain}", 0)
+    spellings = (name, plain, f"{_REQUESTS}{plain}", f"{_LIMITS}{plain}")
+    return next((least[each] for each in spellings if least.get(each)), 0)
 
 
 def _expected(snapshot: Snapshot) -> Expected:

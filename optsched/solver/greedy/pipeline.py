@@ -199,10 +199,10 @@ class _Pipeline:
 
     def _enqueue_gang(self, gang: int) -> bool:
         """Enqueue a gang if there may be room; in strict order nobody is after one that waits."""
-        queue = int(self._problem.queue_of[gang])
-        if queue not in self._closed_queues and (
-            not self._problem.snapshot.gangs[gang].min_resources or self._faces.may_enqueue(gang)
-        ):
+        queue, one = int(self._problem.queue_of[gang]), self._problem.snapshot.gangs[gang]
+        # What quotas alone count, such as limits, is a part of `minResources` too.
+        has_least = bool(one.min_resources or one.min_usage)
+        if queue not in self._closed_queues and (not has_least or self._faces.may_enqueue(gang)):
             self._enqueued[gang] = True
             self._faces.record_enqueued(gang)
             return True
