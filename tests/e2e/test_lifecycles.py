@@ -562,8 +562,10 @@ def test_jobs_grow_and_shrink(room: Room) -> None:
         tasks[0]["replicas"] = replicas
         one.patch(tasks=tasks, minAvailable=least)
         one.await_count(running=replicas, minAvailable=least)
-        [group] = [g for g in room.cluster.groups(room.name) if one.uid in g["metadata"]["name"]]
-        assert group["spec"]["minMember"] == least
+        group = object_path(kinds.POD_GROUP, room.name, f"elastic-{one.uid}")
+        room.await_(
+            lambda: room.api.get(group)["spec"]["minMember"] == least, "its PodGroup follows"
+        )
         path = object_path(kinds.CONFIG_MAP, room.name, "elastic-svc")
         hosts = [f"elastic-a-{i}.elastic" for i in range(replicas)]
         room.await_(
