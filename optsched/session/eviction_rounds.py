@@ -18,7 +18,7 @@ from optsched.session.session_input import EVICTING
 from optsched.session.warm_start import WarmStart
 from optsched.solver.consolidation.stage import Means as MovingMeans
 from optsched.solver.consolidation.stage import consolidate
-from optsched.solver.preemption.joint.solution import find_victims_jointly
+from optsched.solver.preemption.joint.solution import find_victims_jointly, is_solvable_within
 from optsched.solver.preemption.sequential.stage import (
     EvictionPlan,
     Means,
@@ -82,13 +82,15 @@ def decide_evictions(attempt: Attempt, first: Round) -> Rounds:
         return Rounds(first)
     cleared: Round | None = None
     hopeless: Mapping[int, Reason | None] = {}
+    has_joint = is_solvable_within(first.problem, session.clock.joint_budget_ms)
+    kept_ms = session.clock.joint_budget_ms or 0 if has_joint else 0
     for is_moving in _list_ways(session.policy.actions):
         if cleared is None and is_moving:
             cleared = _move_pods(attempt, first)
         elif cleared is None:
-            cleared, hopeless = _evict_pods(attempt, first)
+            cleared, hopeless = _evict_pods(attempt, first, kept_ms)
     joint = None
-    if not session.clock.is_late:
+    if has_joint and not session.clock.is_late:
         joint = _evict_jointly(attempt, first, cleared or first)
     is_open = can_evict(first.problem, session.rules, session.reach_with_moves)
     return Rounds(first, cleared, joint, hopeless, is_open)
@@ -103,15 +105,20 @@ def _list_ways(actions: tuple[str, ...]) -> list[bool]:
     return [moves_first, not moves_first]
 
 
-def _evict_pods(attempt: Attempt, first: Round) -> tuple[Round | None, Mapping[int, Reason | None]]:
+def _evict_pods(
+    attempt: Attempt, first: Round, kept_ms: int
+) -> tuple[Round | None, Mapping[int, Reason | None]]:
     """Return the round with victims found gang by gang, and the gangs that no eviction helps.
+
+    It leaves `kept_ms` of the time to the search for victims of all gangs together.
 
     Victims of a gang depend on those of more important gangs. If a gang can not sit where room was
     made for it, the search for all of them is repeated without that gang.
     """
     session, start = attempt.session, attempt.reserved.snapshot
     clock, decisions = session.clock, first.answers[0].decisions
-    means = Means(session.context.solver, clock.left_for_victims_ms, clock.limits)
+    left_ms = partial(clock.left_ms, clock.least_placement_ms + kept_ms)
+    means = Means(session.context.solver, left_ms, clock.limits)
     found = EvictionPlan()
     for _ in range(_MAX_TRIES):
         with clock.measure("victims"):
@@ -120,11 +127,10 @@ def _evict_pods(attempt: Attempt, first: Round) -> tuple[Round | None, Mapping[i
             )
         if not found.evictions:
             break
-        kept_ms = clock.kept_for_joint_ms
         again = _place_again(attempt, found.apply_to(start), found, first, kept_ms)
         misplaced = found.find_misplaced(again.problem, again.answers[0].decisions)
         if not misplaced:
-            return _without_needless_victims(attempt, found, again), found.hopeless
+            return _without_needless_victims(attempt, found, again, kept_ms), found.hopeless
         # Where models do not know why, verifiers may, before a gang is given up.
         fresh = misplaced - means.by_trial if has_custom_rules(session.rules) else frozenset()
         means = replace(
@@ -146,7 +152,9 @@ def _place_again(
     return place_pods(attempt, snapshot, clearing, known.problem, placed, kept_ms)
 
 
-def _without_needless_victims(attempt: Attempt, found: EvictionPlan, placed: Round) -> Round:
+def _without_needless_victims(
+    attempt: Attempt, found: EvictionPlan, placed: Round, kept_ms: int
+) -> Round:
     """Return the round with victims that preemptors still need once all gangs are placed again.
 
     A preemptor may need fewer victims than it was given, where fewer other gangs count against its
@@ -161,7 +169,6 @@ def _without_needless_victims(attempt: Attempt, found: EvictionPlan, placed: Rou
     needed = {action.task for action in kept if isinstance(action, Evict)}
     evictions = tuple(e for e in found.evictions if e.task in needed)
     fewer = replace(found, evictions=evictions, results=count_victims(start, evictions))
-    kept_ms = attempt.session.clock.kept_for_joint_ms
     again = _place_again(attempt, fewer.apply_to(start), fewer, placed, kept_ms)
     is_misplaced = fewer.find_misplaced(again.problem, again.answers[0].decisions)
     return placed if is_misplaced else again

@@ -91,21 +91,26 @@ class SessionClock:
         return replace(limits, budget_ms=min(limits.budget_ms, fair_ms))
 
     def placement_limits(self, kept_ms: int) -> Limits:
-        """Return the limits of a search for placements: what is left, at least a quarter budget.
+        """Return the limits of a search for placements: what is left, but `least_placement_ms`.
 
         `kept_ms` is what it leaves to the searches that follow.
         """
-        limits, left_ms = self.limits, self.left_ms()
+        limits, left_ms = self.limits, self.left_ms(kept_ms)
         if left_ms is None or limits.budget_ms is None:
             return limits
-        least_ms = max(limits.budget_ms // 4, 1)
-        left_ms = max(left_ms - kept_ms, least_ms)
+        left_ms = max(left_ms, self.least_placement_ms, 1)
         return replace(limits, budget_ms=min(limits.budget_ms, left_ms))
 
     @property
-    def kept_for_joint_ms(self) -> int:
-        """The half budget that is kept for the search for victims of all gangs together."""
-        return (self.limits.budget_ms or 0) // 2
+    def least_placement_ms(self) -> int:
+        """A quarter of a budget: the least time of a search for placements."""
+        return (self.limits.budget_ms or 0) // 4
+
+    @property
+    def joint_budget_ms(self) -> int | None:
+        """Half a budget: the time of the search for victims of all gangs together."""
+        budget_ms = self.limits.budget_ms
+        return None if budget_ms is None else budget_ms // 2
 
     @property
     def lending_limits(self) -> Limits | None:
@@ -119,18 +124,17 @@ class SessionClock:
                 return None
         return replace(self.limits, budget_ms=budget_ms)
 
-    def left_ms(self) -> int | None:
-        """Return the wall time that searches have left: two budgets for all of a session."""
+    def left_ms(self, kept_ms: int = 0) -> int | None:
+        """Return the wall time that searches have left: two budgets for all of a session.
+
+        `kept_ms` is what the next search leaves to those that follow.
+        """
         if self.limits.budget_ms is None or self._clock is None:
             return None
         spent_s = sum(self.seconds.get(phase, 0.0) for phase in SEARCHES)
         running_s = self._now_s() - self._phase_begun_s if self._phase in SEARCHES else 0.0
-        return max(2 * self.limits.budget_ms - int((spent_s + running_s) * 1000), 0)
-
-    def left_for_victims_ms(self) -> int | None:
-        """Return what is left without the half budget of the search for all gangs together."""
-        left_ms = self.left_ms()
-        return None if left_ms is None else max(left_ms - self.kept_for_joint_ms, 0)
+        spent_ms = int((spent_s + running_s) * 1000)
+        return max(2 * self.limits.budget_ms - spent_ms - kept_ms, 0)
 
     @property
     def has_time(self) -> bool:

@@ -11,10 +11,12 @@ import pytest
 
 from optsched.cluster.decisions import Evict
 from optsched.policy.load import load_policy
+from optsched.session import eviction_rounds
 from optsched.session.session import SessionContext, run_session
 from optsched.session.snapshot_equivalence import period_for
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
+from optsched.study.generators.mixed_clusters import MixedCluster
 from tests.support.evictions import full_cluster
 
 if TYPE_CHECKING:
@@ -97,3 +99,21 @@ def test_the_period_has_room_for_searches(
     period_s: float, budget_ms: int | None, expected: int
 ) -> None:
     assert period_for(period_s, Limits(budget_ms=budget_ms)) == expected
+
+
+@pytest.mark.parametrize(("num_nodes", "expected"), [(4, 1), (30, 0)])
+def test_victims_of_all_gangs_together_are_searched_where_time_is_enough(
+    monkeypatch: pytest.MonkeyPatch, num_nodes: int, expected: int
+) -> None:
+    """Writing a model that is not even presolved in time would cost the other searches theirs."""
+    asked: list[int] = []
+
+    def find_nothing(*_: object) -> None:
+        asked.append(1)
+
+    monkeypatch.setattr(eviction_rounds, "find_victims_jointly", find_nothing)
+    crowded = MixedCluster(num_nodes, 4 * num_nodes, 24, 2, 2, 1.0, seed=5).snapshot()
+    limits = Limits(budget_ms=40, num_workers=1)
+    around = SessionContext(SteppingClock(0.0), InProcess(), limits=limits)
+    run_session(crowded, POLICY, around)
+    assert len(asked) == expected

@@ -86,13 +86,13 @@ def encode_joint(
         What is decided before any eviction, under which rules, and who comes first.
     reach
         Which actions of the policy may empty nodes: preempt, reclaim, consolidate.
-    asking
+    waiting_gangs
         Who may have tasks evicted, where every solution is to be a plan: what the model can not say
         exactly is forbidden. None for a bound, which leaves it open.
 
     Returns
     -------
-    Joint | None
+    JointModel | None
         None where the model would have more than `MOST_VARIABLES` integers, or where an exact one
         would have too many pairs of reclaimers and lenders or would have to see more of nodes than
         their resources.

@@ -48,10 +48,26 @@ if TYPE_CHECKING:
 _MAX_SOLVES = 4
 """How often a model is solved, each time without more victims that no gang uses."""
 
+_MS_PER_VARIABLE = 0.1
+"""Wall time below which a search ends before its first solution.
+
+On mixed clusters of 50 to 180 nodes (two cores, 2026) 9 400 integers gave one within a second, and
+10 500 gave none.
+"""
+
 DropInvalid: TypeAlias = (
     "Callable[[Snapshot, tuple[Action, ...], Sequence[str]], tuple[Action, ...]]"
 )
 """Return actions without gangs at fault; given the keys of all gangs, the most important first."""
+
+
+def is_solvable_within(problem: Problem, budget_ms: int | None) -> bool:
+    """Whether the joint model of a problem may give a solution within a wall time.
+
+    Most of its integers count tasks of a class on a node.
+    """
+    num_pairs = len(problem.classes.shapes) * problem.num_nodes
+    return budget_ms is None or num_pairs * _MS_PER_VARIABLE <= budget_ms
 
 
 def find_victims_jointly(

@@ -70,9 +70,9 @@ class Means:
         Returns the wall time left; None in deterministic mode.
     limits
         Limits of one solve.
-    passed_over
+    excluded_gangs
         Gangs for which no task is evicted.
-    on_trial
+    by_trial
         Gangs whose model solutions the verifier rejected: victims are found by trial.
 
     """
