@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 
 _ClassKey: TypeAlias = "tuple[TaskShape, Relation, str, str, tuple[int, ...]]"
 """Shape, relation, queue, label and bookings of a class, see `TaskClasses`."""
+
+
+FEW_RESOURCES: Final = 32
+"""Resources of a problem that are never too many."""
 
 
 def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Problem:
@@ -153,14 +157,31 @@ def _related_rows(plain: tuple[GangRow, ...], terms: tuple[Term, ...]) -> tuple[
 def _resources(
     snapshot: Snapshot, rows: Iterable[GangRow], previous: Problem | None
 ) -> tuple[str, ...]:
+    mentioned = _mentioned_resources(snapshot, rows)
+    kept = previous.resources if previous is not None else (PODS, CPU, MEMORY)
+    return (*kept, *sorted(mentioned.difference(kept)))
+
+
+def _mentioned_resources(snapshot: Snapshot, rows: Iterable[GangRow]) -> set[str]:
     mentioned: set[str] = set()
     for stake in {row.stake for row in rows}:
         mentioned.update(stake.mentioned)
     for queue in snapshot.queues:
         for part in (queue.capability or (), queue.deserved, queue.guarantee):
             mentioned.update(r for r, _ in part)
-    kept = previous.resources if previous is not None else (PODS, CPU, MEMORY)
-    return (*kept, *sorted(mentioned.difference(kept)))
+    return mentioned
+
+
+def has_many_unused_resources(problem: Problem) -> bool:
+    """Whether most columns of a problem are of resources that nothing in it mentions.
+
+    A problem takes over the columns of the previous one, also of resources that pods requested
+    which are deleted. Each costs memory for every node, queue and task class.
+    """
+    if len(problem.resources) <= FEW_RESOURCES:
+        return False
+    mentioned = _mentioned_resources(problem.snapshot, problem.rows)
+    return len(mentioned) < len(problem.resources) // 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from optsched.cluster.decisions import Evict
 from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.custom.isolation import Fault
-from optsched.problem.compile import compile_problem
+from optsched.problem.compile import compile_problem, has_many_unused_resources
 from optsched.session.acceptance import NOTHING, accept_candidate
 from optsched.session.attempt import Attempt, begin_attempt
 from optsched.session.backfill_reservations import expected, reserve
@@ -116,6 +116,8 @@ def run_session(
         The problem of an earlier session; makes compiling cheaper and changes nothing else.
 
     """
+    if previous is not None and has_many_unused_resources(previous):
+        previous = None
     session = normalise(snapshot, policy, context)
     violations: list[Violation] = []
     for left in reversed(range(_MAX_ATTEMPTS)):

@@ -55,6 +55,8 @@ class UsageKeeper:
             q.name: self._usage[q.name].advanced(self._held[q.name], now_ms, half_life_ms)
             for q in snapshot.queues
         }
+        for name in self._written.keys() - self._usage.keys():
+            del self._written[name]
         self._held = held
         return replace(snapshot, usage=dict(self._usage))
 

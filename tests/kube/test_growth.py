@@ -18,8 +18,10 @@ from optsched.kube.reflector.reflector import Deleted
 from optsched.kube.runtime import events as events_module
 from optsched.kube.runtime.events import EventHistory, Note
 from optsched.kube.scheduler import loop as module
-from tests.formats.objects import group, node, pod, queue
+from optsched.problem import compile as compile_module
+from tests.formats.objects import group, node, pod, queue, thing
 from tests.kube.controllers.test_manager import Process, both
+from tests.kube.fakes import ref_of
 from tests.kube.scheduler.test_loop import Plant, until
 from tests.kube.webhook.test_server import Hook, following, review
 from tests.support.memory import MemoryWorld
@@ -96,6 +98,76 @@ async def test_after_many_lifecycles_a_scheduler_holds_what_it_held(tmp_path: Pa
             await live(plant, f"g{number}")
         after = sizes(plant)
     assert growth(before, after) == {}
+
+
+def strangers(number: int) -> list[dict[str, Any]]:
+    """A namespace with objects that share no name, label or resource with those of others."""
+    at = {"namespace": f"ns{number}"}
+    resource = f"example.com/r{number}"
+    place = node(f"n-{number}", {"kubernetes.io/hostname": f"n-{number}", "rack": f"r{number}"})
+    place["status"]["allocatable"][resource] = "8"
+    requests = {"cpu": "1", resource: "1"}
+    container = {"name": "c", "resources": {"requests": requests, "limits": requests}}
+    term = {"labelSelector": {"matchLabels": {"app": f"a{number}"}}, "topologyKey": "rack"}
+    preferred = [{"weight": 1, "podAffinityTerm": term}]
+    affinity = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
+    marks = {"scheduling.k8s.io/group-name": "g"}
+    spec = {"containers": [container], "affinity": affinity}
+    upstream = {"schedulingPolicy": {"gang": {"minCount": 3}}}
+    return [
+        thing("v1", "Namespace", f"ns{number}"),
+        place,
+        queue(f"q{number}", weight=1),
+        thing("topology.volcano.sh/v1alpha1", "HyperNode", f"h{number}", spec={"tier": 1}),
+        group("g", {"minMember": 1, "queue": f"q{number}"}, **at),
+        group("far", {"minMember": 2, "queue": f"nowhere{number}"}, **at),
+        thing("scheduling.k8s.io/v1alpha2", "PodGroup", "up", f"ns{number}", spec=upstream),
+        pod("up", {"schedulingGroup": {"podGroupName": "up"}}, uid=f"up-{number}", **at),
+        pod("foreign", {"schedulerName": "other", "nodeName": f"n-{number}"}, **at),
+        pod("g", spec, annotations=marks, uid=f"u-{number}", **at),
+    ]
+
+
+async def live_elsewhere(plant: Plant, number: int) -> None:
+    """A namespace with a node, queues and gangs comes and goes."""
+    made = strangers(number)
+    plant.tell(*made)
+    ref = Ref(POD, f"ns{number}", "g")
+    await until(lambda: plant.api.objects[ref]["spec"].get("nodeName") == f"n-{number}")
+    for phase in ("Running", "Succeeded"):
+        plant.tell({**plant.api.objects[ref], "status": {"phase": phase}})
+    held = Ref(POD_GROUP, f"ns{number}", "g")
+    await until(lambda: plant.api.objects[held].get("status", {}).get("phase") == "Completed")
+    for obj in made:
+        gone = ref_of(obj)
+        plant.cache.apply(gone.kind, Deleted(plant.api.objects.pop(gone)))
+    for event in plant.api.of(EVENT):
+        del plant.api.objects[ref_of(event)]
+    plant.clock.seconds += 100
+    await plant.sessions(int(plant.count("optsched_sessions_total")) + 1)
+    await plant.events.until_idle()
+    await plant.writes.until_idle()
+
+
+@pytest.mark.asyncio
+async def test_names_that_are_gone_are_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever nodes, queues, labels, resources and namespaces a scheduler has seen."""
+    monkeypatch.setattr(compile_module, "FEW_RESOURCES", 8)
+    plant = Plant(tmp_path, node("n1"), queue("q"))
+    plugins = "[{name: gang}, {name: predicates}, {name: drf, arguments: {usage.halfLife: 1h}}]"
+    plant.policy = f"actions: allocate\ntiers: [{{plugins: {plugins}}}]\n"
+    async with plant.at_work():
+        for number in range(10):
+            await live_elsewhere(plant, number)
+        before = sizes(plant) | sizes_of(plant.metrics)
+        lines = len(plant.metrics.exposition().splitlines())
+        for number in range(10, 40):
+            await live_elsewhere(plant, number)
+        after = sizes(plant) | sizes_of(plant.metrics)
+    assert growth(before, after) == {}
+    assert len(plant.metrics.exposition().splitlines()) < lines + 50
 
 
 def test_growth_is_found_wherever_it_is() -> None:

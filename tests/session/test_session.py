@@ -13,9 +13,11 @@ import pytest
 
 from optsched.cluster.decisions import Allocate, LevelStatus, Sense
 from optsched.cluster.snapshot import Queue
+from optsched.cluster.task import TaskShape
 from optsched.plugins.verification.verify import verify_actions
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
+from optsched.problem.compile import FEW_RESOURCES
 from optsched.session import pipeline_candidates, rounds
 from optsched.session.guarantees import hold_guarantees
 from optsched.session.session import SessionContext, run_session
@@ -167,6 +169,20 @@ def test_an_earlier_problem_changes_nothing_but_the_cost(seed: int) -> None:
         report = run_session(snapshot, POLICY, around, previous)
         assert report.plan == run_session(snapshot, POLICY, around).plan
         previous = report.problem
+
+
+def test_resources_that_nothing_mentions_any_more_are_forgotten() -> None:
+    """Tenants may request resources of any name; columns of a problem are not kept for ever."""
+    previous, widest = None, 0
+    for number in range(3 * FEW_RESOURCES):
+        request = (*shape(1).request, (f"example.com/r{number}", 1))
+        odd = gang("odd", ("w", 1, TaskShape(request)))
+        snapshot = cluster([node("n0", 4)], [odd, gang("g", ("w", 2, shape(1)))])
+        report = run_session(snapshot, POLICY, SessionContext(), previous)
+        assert report.plan == run_session(snapshot, POLICY, SessionContext()).plan
+        previous = report.problem
+        widest = max(widest, len(previous.resources))
+    assert FEW_RESOURCES <= widest <= FEW_RESOURCES + 1
 
 
 def test_time_is_told_phase_by_phase_and_only_where_there_is_a_clock() -> None:

@@ -9,6 +9,7 @@ import pytest
 from optsched.cluster.amounts import Usage
 from optsched.cluster.snapshot import Gang, Queue, Snapshot
 from optsched.session.usage import WRITTEN_EVERY_MS, UsageKeeper
+from tests.support.sizes import container_sizes
 from tests.support.small import GPU, cluster, gang, node, running, shape
 
 HOUR = 3_600_000
@@ -91,3 +92,14 @@ def test_a_queue_that_is_made_anew_begins_with_nothing():
     keeper.noted(at(0, busy(4)), HOUR)
     keeper.noted(replace(at(HOUR), queues=(Queue("default"), Queue("root"))), HOUR)
     assert gpus(keeper.noted(at(HOUR), HOUR)) == 0
+
+
+def test_queues_that_are_deleted_are_forgotten():
+    """Also that their usage was written: another queue of that name has none yet."""
+    keeper, used = UsageKeeper(), Usage(((GPU, 5.0),), 0)
+    for number in range(50):
+        queues = [Queue(f"q{number}")]
+        snapshot = cluster([node("n0", 8)], [], queues, number * WRITTEN_EVERY_MS)
+        keeper.noted(replace(snapshot, usage={f"q{number}": used}), HOUR)
+        list(keeper.to_write(number * WRITTEN_EVERY_MS, once_settled=True))
+    assert max(container_sizes(keeper).values()) <= 3

@@ -110,7 +110,11 @@ class NodeIndex:
         if labels is None:
             return False
         for label in labels.items():
-            self._by_label[label].discard(name)
+            labelled = self._by_label[label]
+            labelled.discard(name)
+            if not labelled:
+                # Host names are labels: each node that ever joined would leave one behind.
+                del self._by_label[label]
         for selected_nodes in self._member_nodes.values():
             selected_nodes.discard(name)
         self._sorted = None

@@ -169,13 +169,10 @@ class ClusterObjects:
         for store in (self.queues, self._budgets, self._quotas, self.shards):
             store.refresh()
         self.gangs.refresh()
-        shuffles = self.gangs.last_shuffle_ms
+        shuffles = self.gangs.last_shuffle_ms(taken_ms)
         if taken_ms is None:
             gangs, queues = self._builder.gangs.values, self.queues.shown
             taken_ms = max((*(g.created_ms for g in gangs), *(q.created_ms for q in queues)))
-        else:
-            # A time in the future, by another process's clock, would stop a plugin until then.
-            shuffles = {plugin: ms for plugin, ms in shuffles.items() if ms <= taken_ms}
         others = Snapshot(
             taken_ms,
             queues=self.queues.shown,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from optsched.api import kinds
 from optsched.api.podgroup import parse_podgroup, parse_scheduling_group
@@ -23,6 +23,8 @@ from optsched.formats.codec.scheduling_groups import gang_key, gang_of_schedulin
 from optsched.formats.snapshots.object_stores import store_or_drop
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from optsched.api.kinds import Kind
     from optsched.api.podgroup import PodGroup, SchedulingPodGroup
     from optsched.cluster.reasons import Reason
@@ -35,6 +37,10 @@ if TYPE_CHECKING:
     from optsched.units import FieldError
 
 
+MOST_SHUFFLES: Final = 64
+"""Plugins whose times in annotations are kept: tenants write annotations, of any name."""
+
+
 class GangStore:
     """Gangs by key; `refresh` assembles those whose pods or PodGroup changed.
 
@@ -44,8 +50,6 @@ class GangStore:
         PodGroups as the server has them.
     table
         Priority classes in force.
-    last_shuffle_ms
-        When each plugin last moved pods to better nodes.
     group_problems
         Fields of PodGroups that could not be read, with the kind, by key of the gang.
 
@@ -60,7 +64,6 @@ class GangStore:
     ) -> None:
         self.groups: dict[str, PodGroup] = {}
         self.table = Priorities()
-        self.last_shuffle_ms: dict[str, int] = {}
         self.group_problems: dict[str, tuple[Kind, tuple[FieldError, ...]]] = {}
         self._options = options
         self._pods = pods
@@ -72,6 +75,8 @@ class GangStore:
         self._moves: dict[str, str] = {}
         self._admitted: dict[str, str] = {}  # the queues that gangs with pods on nodes count for
         self._gangs = builder.gangs
+        self._own_shuffles: dict[str, int] = {}
+        self._written_shuffles: dict[str, int] = {}
 
     # --- events and assumptions ------------------------------------------------------------------
 
@@ -80,9 +85,33 @@ class GangStore:
         group = None if obj is None else parse_podgroup(obj)[0]
         store_or_drop(self.groups, key, group)
         if group is not None:
-            for plugin, at_ms in last_shuffle_ms([group.meta.annotations]).items():
-                self.last_shuffle_ms[plugin] = max(self.last_shuffle_ms.get(plugin, 0), at_ms)
+            self._record_written_shuffles(group.meta.annotations)
         self._pods.touched_gangs.add(key)
+
+    def record_shuffle(self, plugin: str, at_ms: int) -> None:
+        """Record when a plugin of this process last moved pods to better nodes."""
+        self._own_shuffles[plugin] = at_ms
+
+    def last_shuffle_ms(self, taken_ms: int | None) -> dict[str, int]:
+        """Return when each plugin last moved pods to better nodes.
+
+        taken_ms: now; None where times in the future count. By another process's clock they would
+        stop a plugin until then.
+        """
+        found: dict[str, int] = {}
+        for times in (self._written_shuffles, self._own_shuffles):
+            for plugin, at_ms in times.items():
+                if taken_ms is None or at_ms <= taken_ms:
+                    found[plugin] = max(found.get(plugin, 0), at_ms)
+        return found
+
+    def _record_written_shuffles(self, annotations: Mapping[str, str]) -> None:
+        """Record the times on a PodGroup; of too many plugins the one of the oldest is dropped."""
+        times = self._written_shuffles
+        for plugin, at_ms in last_shuffle_ms([annotations]).items():
+            times[plugin] = max(times.get(plugin, 0), at_ms)
+            if len(times) > MOST_SHUFFLES:
+                del times[min(times, key=lambda name: times[name])]
 
     def apply_scheduling_group(self, kind: Kind, key: str, obj: Raw | None) -> None:
         """Store a state of a PodGroup of Kubernetes itself; None for a deleted one."""

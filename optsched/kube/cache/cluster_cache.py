@@ -43,6 +43,9 @@ _FLAWED: Final = frozenset(
 )
 """Kinds whose objects get events about their flaws."""
 
+_WITH_UID: Final = _FLAWED | {*kinds.SCHEDULING_POD_GROUPS}
+"""Kinds whose UIDs are kept: events about deleted objects of these are neither sent nor kept."""
+
 
 class _WatchState:
     """The newest version of each object, and which kinds have been listed."""
@@ -145,7 +148,7 @@ class ClusterCache:
             self._uids.pop((kind, key), None)
         else:
             obj = without_snapshot_annotations(obj)
-            if kind in _FLAWED:
+            if kind in _WITH_UID:
                 self._uids[kind, key] = str(obj["metadata"].get("uid") or "")
             if kind in _KEPT_RAW:
                 obj["metadata"].pop("managedFields", None)
@@ -191,7 +194,7 @@ class ClusterCache:
     def record_shuffle(self, plugin: str, now_ms: int) -> None:
         """Record when a plugin last moved pods to better nodes."""
         self.version += 1
-        self._objects.gangs.last_shuffle_ms[plugin] = now_ms
+        self._objects.gangs.record_shuffle(plugin, now_ms)
 
     def assume_nominated(self, task: str, node: str) -> bool:
         """Count a pending task as nominated to a node, or to none; False if nothing changes."""
@@ -315,8 +318,12 @@ class ClusterCache:
         if ref.kind == kinds.POD:
             pod = self._objects.pods.find_pod(key)
             return pod is not None and uid in ("", pod.reported.uid)
-        known = self._uids.get((ref.kind, key))
-        return ref.kind not in _FLAWED or (known is not None and uid in ("", known))
+        if ref.kind not in _WITH_UID:
+            return True
+        # Events name the newest version of Kubernetes' PodGroup; a cluster may serve another one.
+        served = kinds.SCHEDULING_POD_GROUPS
+        uids = [self._uids.get((k, key)) for k in (served if ref.kind in served else (ref.kind,))]
+        return any(known is not None and uid in ("", known) for known in uids)
 
     def awaits_node(self, ref: Ref) -> bool:
         """Whether a pod is pending on the server."""

@@ -9,7 +9,8 @@ the node, and the device plugin removes it once it has allocated. Volcano:
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.kinds import NODE
@@ -18,6 +19,8 @@ from optsched.kube.client.interfaces import Ref
 from optsched.units import TimestampError, format_time, parse_time_ms
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from optsched.kube.client.interfaces import Api
     from optsched.kube.runtime.timing import Timing
     from optsched.session.ports import Clock
@@ -31,6 +34,14 @@ PATIENCE_S: Final = 30.0
 LOOKS_EVERY_S: Final = 0.5
 
 
+@dataclass(slots=True)
+class _Turn:
+    """The turn of a node, and the binds that have it or wait for it."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    num_binds: int = 0
+
+
 class NodeLocks:
     """Locks nodes; binds to one node take turns."""
 
@@ -38,14 +49,14 @@ class NodeLocks:
         self._api = api
         self._clock = clock
         self._timing = timing
-        self._turns: dict[str, asyncio.Lock] = {}
+        self._turns: dict[str, _Turn] = {}
 
     async def acquire(self, node: str) -> str:
         """Lock a node once it is free; returns why not, or an empty string.
 
         Raises KubeError where the outcome is unknown.
         """
-        async with self._turns.setdefault(node, asyncio.Lock()):
+        async with self._take_turn(node):
             until_s = self._clock.monotonic() + PATIENCE_S
             while True:
                 held = await self._try_acquire(node)
@@ -54,6 +65,19 @@ class NodeLocks:
                 if self._clock.monotonic() >= until_s:
                     return f"node {node} is locked ({LOCK}) since {held} for another pod"
                 await self._timing.sleep(LOOKS_EVERY_S)
+
+    @asynccontextmanager
+    async def _take_turn(self, node: str) -> AsyncIterator[None]:
+        """Hold the turn of a node while the context is open; the last bind forgets the node."""
+        turn = self._turns.setdefault(node, _Turn())
+        turn.num_binds += 1
+        try:
+            async with turn.lock:
+                yield
+        finally:
+            turn.num_binds -= 1
+            if not turn.num_binds:
+                del self._turns[node]
 
     async def release(self, node: str) -> None:
         """Unlock a node after a failed bind, if possible."""

@@ -8,7 +8,7 @@ once, and again only when the object on the server changes to something else.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from optsched.api.kinds import JOB, POD_GROUP, QUEUE
 from optsched.api.podgroup import PodGroupCondition, PodGroupPhase
@@ -71,6 +71,8 @@ CONFLICT_MS: Final = 200
 
 STEADY_MS: Final = 3_000
 """How long a gang must lack room for the same reason before that reason replaces the other one."""
+
+K = TypeVar("K")
 
 _THERE: Final = frozenset({GangPhase.RUNNING, GangPhase.COMPLETED})
 
@@ -226,6 +228,15 @@ def queue_share(gang: Gang, status: GangStatus) -> Share:
     return Share(gang.queue, held, status.phase if has_group else None)
 
 
+def _add_number(numbers: dict[K, int], key: K, number: int) -> None:
+    """Add a number to that of a key; zero removes the key."""
+    total_now = numbers.get(key, 0) + number
+    if total_now:
+        numbers[key] = total_now
+    else:
+        numbers.pop(key, None)
+
+
 @dataclass(slots=True)
 class Account:
     """The allocation of a queue without its child queues, and its PodGroups by phase."""
@@ -234,11 +245,16 @@ class Account:
     phases: dict[GangPhase, int] = field(default_factory=dict)
 
     def add(self, share: Share, times: int) -> None:
-        """Add a share, or remove one with -1."""
+        """Add a share, or remove one with -1; what comes to zero is forgotten."""
         for name, amount in share.held.items():
-            self.held[name] = self.held.get(name, 0) + times * amount
+            _add_number(self.held, name, times * amount)
         if share.phase is not None:
-            self.phases[share.phase] = self.phases.get(share.phase, 0) + times
+            _add_number(self.phases, share.phase, times)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no gang holds anything or has a phase."""
+        return not self.held and not self.phases
 
     @property
     def counts(self) -> QueueCounts:
@@ -458,18 +474,21 @@ class StatusTracker:
         if before is not None:
             if before.share == share:
                 return
-            self._account(before.share.queue).add(before.share, -1)
-        self._account(share.queue).add(share, 1)
+            self._add_share(before.share, -1)
+        self._add_share(share, 1)
 
-    def _account(self, queue: str) -> Account:
-        return self._accounts.setdefault(queue, Account())
+    def _add_share(self, share: Share, times: int) -> None:
+        """Add a share to the account of its queue; an empty account is forgotten."""
+        account = self._accounts.setdefault(share.queue, Account())
+        account.add(share, times)
+        if account.is_empty:
+            del self._accounts[share.queue]
 
     def _forget(self, snapshot: Snapshot) -> None:
         if len(self._seen) == len(snapshot.gangs):
             return
         for key in self._seen.keys() - {gang.key for gang in snapshot.gangs}:
-            share = self._seen.pop(key).share
-            self._account(share.queue).add(share, -1)
+            self._add_share(self._seen.pop(key).share, -1)
 
     def _queues(self, snapshot: Snapshot, queues: Mapping[str, ApiQueue]) -> Iterator[StatusPatch]:
         held = sum_with_descendants(

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from optsched.api.kinds import POD_GROUP
 from optsched.formats.codec.pod_groups import last_shuffle_ms, shuffle_annotation
 from optsched.formats.snapshots.assembly import assemble
+from optsched.formats.snapshots.gang_store import MOST_SHUFFLES
+from optsched.kube.cache.cluster_cache import ClusterCache
+from optsched.kube.reflector.reflector import Changed
+from tests.formats.objects import group
 
 KEY = "optsched.io/shuffled-by-"
 
@@ -33,3 +38,16 @@ def test_a_snapshot_of_manifests_knows() -> None:
         "spec": {"minMember": 1},
     }
     assert assemble([group]).snapshot.last_shuffle_ms == {"tdm": 60_000}
+
+
+def test_names_of_tenants_are_forgotten_and_never_hide_a_plugin() -> None:
+    """Whatever annotations say, the time that this process has recorded counts."""
+    cache = ClusterCache()
+    cache.record_shuffle("rescheduling", 5_000)
+    late = "2099-01-01T00:00:00Z"
+    for number in range(3 * MOST_SHUFFLES):
+        marks = {f"{KEY}x{number}": "1970-01-01T00:00:06Z", f"{KEY}rescheduling": late}
+        cache.apply(POD_GROUP, Changed(group("g", annotations=marks)))
+    found = cache.snapshot(60_000).last_shuffle_ms
+    assert found["rescheduling"] == 5_000
+    assert len(found) <= MOST_SHUFFLES + 1

@@ -19,6 +19,7 @@ from optsched.units import format_time
 from tests.formats.objects import node
 from tests.kube.fakes import FakeApi, FakeClock, waiting
 from tests.kube.scheduler.test_binder import World, plan
+from tests.support.sizes import container_sizes
 
 N1 = Ref(NODE, "", "n1")
 
@@ -65,6 +66,25 @@ def test_who_is_faster_has_it() -> None:
     api.refuse("patch", Conflict(409, "Conflict", "the object has been modified"))
     assert take(api, clock) == ""
     assert [call.split()[0] for call in api.calls] == ["read", "patch", "read", "patch"]
+
+
+def test_nodes_without_binds_are_forgotten() -> None:
+    """Also where a bind is cancelled while another one has the turn."""
+    api, clock = FakeApi(*(node(f"n{number}") for number in range(20))), FakeClock()
+    locks = NodeLocks(api, clock, waiting(clock))
+
+    async def bind() -> None:
+        for number in range(20):
+            first = asyncio.create_task(locks.acquire(f"n{number}"))
+            second = asyncio.create_task(locks.acquire(f"n{number}"))
+            await asyncio.sleep(0)
+            assert container_sizes(locks)["NodeLocks._turns"] == 1
+            second.cancel()
+            assert await first == ""
+        await asyncio.sleep(0)
+
+    asyncio.run(bind())
+    assert container_sizes(locks)["NodeLocks._turns"] == 0
 
 
 class Locking(World):
