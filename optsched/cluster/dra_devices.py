@@ -265,7 +265,7 @@ class DeviceClaim:
         `namespace/name`.
     reserved_for
         Uids of pods that may use it, in order.
-    is_own
+    is_per_pod
         Whether it was made for one pod, so that no other names it.
     problem
         Why no pod can use it; empty when pods can.

@@ -76,7 +76,7 @@ class Node:
         Tasks that hold resources here (bound, running or terminating), in key order.
     load
         What is really in use, if that has been measured.
-    cards
+    shared_gpus
         GPUs that tasks share by memory and cores, in the order of the device plugin.
     card_problem
         Why some of what device plugins report has no reading; empty where all has.
@@ -620,7 +620,7 @@ class Snapshot:
         What ResourceClaims may get, and what they have.
     priority_classes
         Value by name of PriorityClass; plays no part in whether snapshots are equal.
-    shuffled_ms
+    last_shuffle_ms
         When pods were last evicted because a plugin wanted them elsewhere, by plugin.
     usage
         What queues have used lately, by name, where somebody has kept it.

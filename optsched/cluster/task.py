@@ -121,7 +121,7 @@ class TaskShape:
         (weight, term) of preferred node affinity.
     claims
         Keys `namespace/name` of persistent volume claims.
-    cards
+    shared_gpus
         vGPUs that it asks for, one entry a container that asks.
     device_claims
         Keys of the ResourceClaims that tie it to nodes or to other pods: shared ones, those that
@@ -294,7 +294,7 @@ class Task:
         (`activeDeadlineSeconds`) where that is shorter; 0 when the pod does not say.
     gpus
         Which GPUs of its node it has, or has a part of, counted from 0; empty where nobody says.
-    cards
+    shared_gpus
         What it holds of shared GPUs, where that is known.
     device_claims
         Keys of all its ResourceClaims, in order.

@@ -74,7 +74,7 @@ class VolumeAssignment:
 
     Attributes
     ----------
-    of_volume
+    claim_by_volume
         The claim that holds a volume.
     short
         Claims that hold none although they need one.

@@ -87,7 +87,7 @@ class PlanDocument:
         Keys of gangs, in order.
     binds, nominations
         Node by key of the pod.
-    cards, devices, numa
+    shared_gpus, devices, numa
         By key of a pod that is bound: the shared GPUs that it gets, what its claims get, and what
         is meant for it of NUMA nodes.
     evictions

@@ -116,8 +116,9 @@ def lend_idle(decided: Decided, search: SolveRequest | None) -> Lending | None:
 
     Returns
     -------
-    None where the policy lends nothing or no gang that waits may borrow. The decisions are not
-    verified.
+    Lending | None
+        None where the policy lends nothing or no gang that waits may borrow. The decisions are not
+        verified.
 
     """
     shares = find_shares(decided.rules)

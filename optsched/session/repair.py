@@ -121,7 +121,8 @@ def repair_actions(
 
     Returns
     -------
-    The actions that are left and the keys of the dropped gangs; None where no gang is left.
+    tuple[tuple[Action, ...], tuple[str, ...]] | None
+        The actions that are left and the keys of the dropped gangs; None where no gang is left.
 
     """
     dropped: list[str] = []

@@ -30,7 +30,7 @@ def showing(
 
     Parameters
     ----------
-    screen, model
+    console, model
         Where to show it, and of which model it is.
     elapsed
         Seconds since the beginning, for the line that changes; None: those of the last news.

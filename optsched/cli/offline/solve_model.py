@@ -149,7 +149,7 @@ def solve_one(
 
     Parameters
     ----------
-    screen, in_lines
+    console, in_lines
         Where progress is shown, and whether as lines.
     snapshot, job
         What is decided, by whom and how.

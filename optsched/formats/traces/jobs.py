@@ -42,7 +42,7 @@ class Part:
         What they are called; empty where they are all that there is.
     number
         How many.
-    asks
+    demands
         Base units by resource, of one task.
     gpu_milli
         Thousandths of one GPU that each shares; 0 where it shares none.

@@ -78,7 +78,7 @@ class VolumeBinderContext:
 
     Attributes
     ----------
-    goes_on
+    may_continue
         Whether to continue; checked before every request.
     patience_s
         How long pods may wait for their volumes; None if the policy has no volume plugin.

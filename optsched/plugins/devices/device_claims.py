@@ -426,7 +426,7 @@ class _AllocationRows:
         Groups of victims by claim; the claim ends once all of them have left.
     joining
         Variables of tasks that would use an allocated claim.
-    allocated
+    dealt
         Variables by node and index of a device: whether it is taken.
 
     """

@@ -48,7 +48,7 @@ class WhatIf:
         Its what-if, with the gangs settled that are not decided here.
     base
         Everything as it is, with what is placed without moving anybody; on the axes of `problem`.
-    asking
+    requesting
         (G,) gangs that may start beyond those of `base`.
     tiers
         Of the gangs of `problem`.

@@ -121,7 +121,7 @@ class MovableGang:
         Tasks that run, and how many of them it can do without.
     by_role
         (kinds, held, surplus) where a role has a minimum.
-    may_leave
+    may_end
         Whether all its tasks may be moved.
 
     """

@@ -76,7 +76,7 @@ class Means:
         Wall time that is left, None where no clock may be read.
     limits
         What one solve may spend.
-    passed_over, unmoved
+    excluded_gangs, unmovable_gangs
         Keys of gangs that no room is made for, and of gangs that are not moved.
     most_moves
         Tasks that may move in all; 0 where as many may as it takes.

@@ -124,7 +124,7 @@ def solve_levels(
         What to solve and when to stop.
     now
         A monotonic clock in seconds; never read when `limits.budget_ms` is None.
-    tell
+    on_step
         Told of everything new on the way, possibly in threads of the solver, one call at a time.
 
     Raises

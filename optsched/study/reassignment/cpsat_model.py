@@ -48,7 +48,8 @@ def reassigned(
 
     Returns
     -------
-    None where nothing was found in time.
+    Reassigned | None
+        None where nothing was found in time.
 
     """
     model = _Model(instance, machine_of, free, machines)

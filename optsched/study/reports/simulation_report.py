@@ -45,7 +45,7 @@ def simulation_page(result: Mapping[str, Any], timeline: Timeline, base: Mapping
     ----------
     result
         As of `optsched.study.simulation.replay_trace.as_result`, with the definition of its model.
-    story
+    timeline
         What happened in it.
     base
         The definition of the model that its own is held against.

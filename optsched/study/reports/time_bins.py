@@ -31,7 +31,8 @@ def bin_means(
 
     Returns
     -------
-    Shaped (num_rows, number of stretches).
+    Floats
+        (num_rows, number of stretches).
 
     """
     begins, ends = spans

@@ -186,7 +186,7 @@ class Played:
         On the clock of the trace.
     faults
         What went wrong in rules, and how often.
-    story
+    timeline
         What happened, for those who draw it; None where nobody has asked.
     jobs
         When each gang arrived, started and ended, by arrival; those of the warm-up left out.

@@ -1,4 +1,6 @@
-"""Rows of the joint model on who may be evicted for whom: `rules.entitled`, summed over gangs.
+"""Rows of the joint model on who may be evicted for whom.
+
+They are those of `plugins.eviction.entitled`, summed over gangs.
 
 A victim needs an admitted gang that may have it evicted, without saying which one. What a queue
 claims and what a lender gives back is kept for each pair of a kind of reclaimer and a lender.

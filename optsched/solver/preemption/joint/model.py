@@ -1,9 +1,9 @@
 """The joint model: gangs that start, tasks on nodes, and running tasks that leave for them.
 
 Mathematics: models/formulation/entitled.md, "The joint model". The direct model of
-`solver.encode` gets one integer for each group of equal running tasks on a node: how many of them
-are evicted. Rules outside `_ENCODED` and `_MASKING` are left out, so its optimum is a bound over
-all plans that the policy allows, with evictions and without.
+`solver.model.encoding` gets one integer for each group of equal running tasks on a node: how many
+of them are evicted. Rules outside `_ENCODED` and `_MASKING` are left out, so its optimum is a bound
+over all plans that the policy allows, with evictions and without.
 """
 
 from __future__ import annotations

@@ -85,6 +85,9 @@ def find_victims_jointly(
     leave whole, less important, less lost work and smaller victims; then tasks beyond the minimum
     of gangs, and scores of nodes.
 
+    Gangs that come to nodes nominated to them keep these, and only those have tasks evicted that
+    lack room in `decisions`: otherwise they would make room for others.
+
     Parameters
     ----------
     problem, rules
@@ -99,9 +102,6 @@ def find_victims_jointly(
         Solver and time.
     drop_invalid
         Returns actions that keep every rule, by dropping the least important gangs at fault.
-
-    Gangs that come to nodes nominated to them keep these, and only those have tasks evicted that
-    lack room in `decisions`: otherwise they would make room for others.
 
     Returns
     -------
@@ -307,7 +307,7 @@ def _choose_victims(joint: JointModel, solution: I64) -> tuple[I64, Bool]:
 
 
 def _entitle(joint: JointModel, evictions: Sequence[Evict]) -> tuple[Entitlement, ...]:
-    """What queues that reclaim may hold once all is placed, see `rules.entitlement`."""
+    """What queues that reclaim may hold once all is placed, see `plugins.shares.entitlement`."""
     problem, facts = joint.form.problem, joint.facts
     if facts.due is None:
         return ()

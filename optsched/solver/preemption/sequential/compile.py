@@ -45,7 +45,7 @@ class _Candidates(NamedTuple):
 class EvictionCompiler:
     """Compiles eviction problems; computes once what all of them share.
 
-    Attributes
+    Parameters
     ----------
     reach
         Names of the actions that may evict: preempt, reclaim.

@@ -40,7 +40,7 @@ class EvictionState:
         Decided placements: (task class, node, tasks), parallel (m,) each.
     entitled
         By (queue, resource), the most that queues which reclaim may hold with all below them.
-    bidders
+    preemptors
         Gangs for which tasks leave.
 
     """
@@ -136,7 +136,7 @@ class Whole:
         Tasks that run, and how many of them it can do without.
     by_role
         (role number, held, surplus) where a role has a minimum.
-    may_leave
+    may_end
         Whether all its tasks may be evicted.
     parts, spare_parts
         Its smaller groups, and (policy, how many groups more there are than have to be).
