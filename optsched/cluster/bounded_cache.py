@@ -15,8 +15,10 @@ V = TypeVar("V")
 class RecentCache(Generic[K, V]):
     """Values by key; what is not asked for while `size` others come is forgotten."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, count_used: Callable[[], int] = int) -> None:
+        """count_used: the number of values in use; as many are kept where it is above `size`."""
         self._size = size
+        self._count_used = count_used
         self._young: dict[K, V] = {}
         self._old: dict[K, V] = {}
 
@@ -31,7 +33,7 @@ class RecentCache(Generic[K, V]):
 
     def add(self, key: K, value: V) -> V:
         """Keep a value, and hand it back."""
-        if len(self._young) >= self._size:
+        if len(self._young) >= max(self._size, self._count_used()):
             self._old, self._young = self._young, {}
         self._young[key] = value
         return value

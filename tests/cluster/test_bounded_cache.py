@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from optsched.cluster.bounded_cache import Interned, RecentCache, SharedObjects
 from optsched.cluster.task import TaskShape
+from optsched.formats.codec.pods import reader
 from optsched.formats.codec.pods.reader import PodDecoder
 from tests.formats.objects import pod
+from tests.support.sizes import container_sizes
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def test_what_is_not_asked_for_is_forgotten() -> None:
@@ -15,6 +22,18 @@ def test_what_is_not_asked_for_is_forgotten() -> None:
         assert recent.get(0) == 0
     assert recent.get(9) == 9
     assert [number for number in range(1, 6) if recent.get(number) is not None] == []
+
+
+def test_as_many_are_kept_as_are_in_use() -> None:
+    used = 10
+    recent: RecentCache[int, int] = RecentCache(2, lambda: used)
+    for number in range(10):
+        recent.add(number, number)
+    assert [number for number in range(10) if recent.get(number) is None] == []
+    used = 0
+    for number in range(10, 20):
+        recent.add(number, number)
+    assert [number for number in range(16) if recent.get(number) is not None] == []
 
 
 def shape(cpu: int) -> TaskShape:
@@ -31,19 +50,32 @@ def test_equal_values_are_one_as_long_as_any_is_held() -> None:
     assert len(interned) == 1
 
 
+def asking(cpu: int) -> dict[str, Any]:
+    containers = [{"name": "c", "resources": {"requests": {"cpu": str(cpu)}}}]
+    return pod("p", {"containers": containers})
+
+
 def test_a_decoder_keeps_the_shape_of_a_standing_pod_and_few_others() -> None:
     """However many unlike pods come and go, a pod like one that stands has its very shape."""
-
-    def asking(cpu: int) -> TaskShape:
-        containers = [{"name": "c", "resources": {"requests": {"cpu": str(cpu)}}}]
-        return decoder.task(pod("p", {"containers": containers})).shape
-
     decoder = PodDecoder()
-    standing = asking(0)
+    standing = decoder.task(asking(0)).shape
     for cpu in range(1, 5000):
-        asking(cpu)
-    assert len(decoder._shapes) < 2100
-    assert asking(0) is standing
+        decoder.task(asking(cpu))
+    assert len(decoder._shapes) < 300
+    assert max(container_sizes(decoder).values()) < 600
+    assert decoder.task(asking(0)).shape is standing
+
+
+def test_a_decoder_reads_the_shapes_of_standing_pods_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many they are: reading one takes several times as long as knowing it."""
+    read: list[object] = []
+    real = reader.task_shape
+    monkeypatch.setattr(reader, "task_shape", lambda *words: read.append(words) or real(*words))
+    decoder = PodDecoder()
+    tasks = [decoder.task(asking(cpu)) for cpu in range(3000)]
+    for cpu, task in enumerate(tasks):
+        assert decoder.task(asking(cpu)).shape is task.shape
+    assert len(read) == 3000
 
 
 class Whole:

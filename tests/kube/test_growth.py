@@ -32,7 +32,7 @@ from tests.support.vcjobs import KEYS, job, task
 if TYPE_CHECKING:
     from pathlib import Path
 
-BOUNDED = ("_deleted.", ".ended", "_label_keys.", "_shaped.", "_shapes.")
+BOUNDED = ("_deleted.", ".ended", "_label_keys.", "_shaped.", "_shapes.", "._recent")
 """Memories of a fixed size: deleted objects, and what pods of one shape share."""
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from optsched.cluster.bounded_cache import RecentCache
 
-_REMEMBERED: Final = 2048
+_REMEMBERED: Final = 512
 """Number of deleted objects to remember, so that an old state does not restore them.
 
 An old state arrives within moments of the deletion.

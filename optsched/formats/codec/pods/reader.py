@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from weakref import ref
 
 from optsched.api import wellknown
 from optsched.api.fields import MAX_INT32
@@ -56,8 +58,8 @@ _NOT_TEXT: Final = "is not a text: write it in quotes"
 _NOT_WHOLE: Final = f"is not a whole number of at most {MAX_INT32}"
 _NO_CLASS: Final = "names a PriorityClass that does not exist; the priority is taken for 0"
 _MAX_DIGITS: Final = 9
-_SHAPES_KEPT: Final = 1024
-"""Shapes that are remembered without a pod: pods of one job come one after the other."""
+_SHAPES_KEPT: Final = 256
+"""Shapes that are kept without a pod: pods of one job come one after the other."""
 
 _FINISHED: Final = {"Succeeded": TaskStatus.SUCCEEDED, "Failed": TaskStatus.FAILED}
 
@@ -123,9 +125,14 @@ class PodDecoder:
         self.options = options or DecodeOptions()
         self.priorities = priorities or Priorities()
         self.book = ClaimBook()
-        self._label_keys: RecentCache[bytes, tuple[str, ...]] = RecentCache(_SHAPES_KEPT)
-        self._shaped: RecentCache[tuple[object, ...], _Shaped] = RecentCache(_SHAPES_KEPT)
         self._shapes: Interned[TaskShape] = Interned()
+        num_used = self._shapes.__len__
+        # A shape lives with its pods: a job with constraints of its own leaves none behind.
+        self._recent: deque[TaskShape] = deque(maxlen=_SHAPES_KEPT)
+        self._label_keys: RecentCache[bytes, tuple[str, ...]] = RecentCache(_SHAPES_KEPT, num_used)
+        self._shaped: RecentCache[
+            tuple[object, ...], tuple[ref[TaskShape], tuple[FieldError, ...]]
+        ] = RecentCache(_SHAPES_KEPT, num_used)
 
     def task(self, pod: Mapping[str, Any]) -> Task:
         """The task that a pod is; `Task.problem` names every field that cannot be read."""
@@ -213,7 +220,13 @@ class PodDecoder:
             keys = self._label_keys.add(key, label_keys(pod))
         # The labels named by matchLabelKeys are the only ones of the pod itself in its shape.
         full = (key, *map(meta.labels.get, keys))
-        return self._shaped.get(full) or self._shaped.add(full, self._fresh(pod, meta))
+        known, errors = self._shaped.get(full) or (None, ())
+        shape = None if known is None else known()
+        if shape is None:
+            shape, errors = self._fresh(pod, meta)
+            self._recent.append(shape)
+            self._shaped.add(full, (ref(shape), errors))
+        return shape, errors
 
     def _fresh(self, pod: Mapping[str, Any], meta: ObjectMeta) -> _Shaped:
         shape, errors = task_shape(pod, meta)
