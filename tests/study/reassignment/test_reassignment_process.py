@@ -14,7 +14,6 @@ from optsched.solver.cpsat.process import WorkerProcess
 from optsched.study.reassignment.reassignment_problem import cost_of, wrong_with
 from optsched.study.reassignment.reassignment_process import NOT_READY, reassignments
 from optsched.study.reassignment.solve_reassignment import (
-    BOUND_MET,
     OUT_OF_TIME,
     Effort,
     quick_reassignment,
@@ -49,15 +48,17 @@ def test_two_find_the_same_every_time_and_start_again_when_they_die(
     assert [r.cost for r in before] == sorted((r.cost for r in before), reverse=True)
     *_, again = reassignments(workers, LARGE, effort)
     assert replace(again, history=()) == replace(last, history=())
-    going = reassignments(workers, PROBLEM, Effort(time.monotonic, seconds=600))
+    going = reassignments(workers, LARGE, effort)
     next(going)
-    next(going)
-    for worker in workers:
-        assert worker.pid is not None
-        os.kill(worker.pid, signal.SIGKILL)
+    reached = next(going)
+    killed = [worker.pid for worker in workers]
+    for pid in killed:
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
     *_, dead = going
-    assert wrong_with(PROBLEM, dead.machine_of) == []
-    assert dead.stopped == BOUND_MET
+    assert wrong_with(LARGE, dead.machine_of) == []
+    assert (dead.stopped, dead.cost < reached.cost) == (OUT_OF_TIME, True)
+    assert not {worker.pid for worker in workers} & set(killed)
 
 
 def test_one_that_is_left_ends_its_workers(workers: list[WorkerProcess]) -> None:
