@@ -1,0 +1,46 @@
+"""One solver process for the commands of many tests: each would load OR-Tools for a second."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from optsched.session import solve_settings
+from optsched.solver.cpsat.process import WorkerProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from optsched.solver.cpsat.level_model import LevelModel, Limits
+    from optsched.solver.cpsat.process import OnStep, Solved
+
+
+@contextmanager
+def lasting_solver() -> Iterator[None]:
+    """Give commands that run in this process the same solver process, which outlives them."""
+    process = WorkerProcess()
+
+    class Lasting:
+        """A `WorkerProcess` whose owner does not end it."""
+
+        def __init__(self, is_stopped: Callable[[], bool] | None = None) -> None:
+            self._is_stopped = is_stopped
+
+        def wait_until_ready(self) -> bool:
+            return process.wait_until_ready()
+
+        def solve(self, model: LevelModel, limits: Limits, on_step: OnStep = None) -> Solved:
+            process._is_stopped = self._is_stopped
+            return process.solve(model, limits, on_step)
+
+        def close(self) -> None:
+            """The next command uses the process."""
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(solve_settings, "WorkerProcess", Lasting)
+        try:
+            yield
+        finally:
+            process.close()
