@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from optsched.cli.main import main
+from optsched.study.comparison import executors
 from optsched.study.comparison.grid import Cell
 from tests.support.disk import fill_for
 
@@ -271,7 +272,8 @@ def test_a_full_disk_costs_nothing_that_was_played(
 # --- on Dask -------------------------------------------------------------------------------------
 
 
-def test_nobody_who_answers_is_told() -> None:
+def test_nobody_who_answers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "CONNECT_S", 1)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
