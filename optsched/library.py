@@ -238,7 +238,7 @@ def arrival(gang: Gang, at: str, duration: str | None = None) -> Arrival:
     Parameters
     ----------
     at, duration
-        Such as `90s` or `2h30m`, from the beginning; without a duration it runs for ever. What
+        Such as `90s` or `2h30m`, from the beginning; without a duration it runs forever. What
         rules may know of it is the annotation `optsched.io/running-estimate` of the gang.
 
     Raises

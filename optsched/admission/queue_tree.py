@@ -1,7 +1,8 @@
 """Validation of the queue hierarchy: parents, children, and their resources.
 
-Source: pkg/webhooks/admission/queues/validate/validate_queue.go. What a parent does not list as
-deserved or guaranteed counts as nothing, what nobody above lists as capability as no limit.
+Source: pkg/webhooks/admission/queues/validate/validate_queue.go. A resource
+that a parent does not list as deserved or guaranteed counts as 0. One that no ancestor lists as
+capability has no limit.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class PooledDevice:
     capacity
         (domain/name, quantity as it is written), in order.
     problem
-        Why it is not given out here; empty when it is.
+        Why it is never allocated; empty where it may be.
     taints
         Those that keep it from requests which do not tolerate them.
     """

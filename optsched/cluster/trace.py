@@ -34,7 +34,7 @@ class Arrival:
         As it is submitted, its tasks pending. Tasks that have a node hold it from then on already,
         for a trace that begins on a cluster at work.
     duration_ms
-        How long it runs once its minimum has started, undisturbed; None: for ever.
+        How long it runs once its minimum has started, undisturbed; None: forever.
     estimate_ms
         What its user says about that; None where nothing is said. Rules see this, never the
         duration.

@@ -49,7 +49,7 @@ class VolumeGrant:
 
 
 def volume_request(claim: Claim, nodes: Collection[str], selects: Selects) -> VolumeRequest:
-    """What a claim that waits could get, used on some nodes.
+    """What a pending claim could get for a pod on some nodes.
 
     selects: whether a selector selects a node.
     """

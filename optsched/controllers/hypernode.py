@@ -89,7 +89,7 @@ class Sources:
     types
         Labels by type, those of the lowest tier first; None where nobody asks for it.
     fabric
-        Whom to ask; None where nobody asks for it.
+        The service of the network fabric to query; None where HyperNodes do not come from one.
     interval_ms
         How often.
 

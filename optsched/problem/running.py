@@ -1,6 +1,6 @@
-"""The tasks that run, as arrays: what an engine may think of evicting.
+"""The running tasks as arrays: candidates for eviction.
 
-Axis V. Made when an engine first asks for it, for most sessions evict nothing.
+Axis V. They are built when an engine first needs them: most sessions evict nothing.
 """
 
 from __future__ import annotations

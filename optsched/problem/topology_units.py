@@ -1,4 +1,4 @@
-"""What has a place in the network: gangs, and smaller groups in them, that ask something of it."""
+"""Gangs and sub-groups that request a network topology."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ def reserves_nodes(waited_ms: int) -> bool:
     """Whether nodes are kept for a gang that has waited so much longer than others have to.
 
     They are for `HOLD_MS`, then others are let by for as long, then they are for twice as long,
-    and so on: neither a gang nor what is smaller waits for ever behind pods that do not end.
+    and so on: neither a gang nor what is smaller waits forever behind pods that do not end.
     """
     length = HOLD_MS
     while waited_ms >= length + HOLD_MS:

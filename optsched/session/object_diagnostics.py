@@ -137,13 +137,13 @@ def _ceiling_above(
 
 
 def _card_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
-    """Nodes whose device plugins report what has no reading, or NPUs that nobody knows."""
+    """Nodes whose device plugins report unreadable values or unknown NPUs."""
     for node in (n for n in snapshot.nodes if n.shared_gpus or n.card_problem):
         if node.card_problem:
             yield Flaw(kinds.NODE, node.name, FlawCode.CARDS, node.card_problem)
         unknown = {card.npu for card in node.shared_gpus if card.npu and card.chip is None}
         for npu in sorted(unknown) if unknown else ():
-            message = f"no ConfigMap says how NPUs of the chip {npu} are cut: they take nothing"
+            message = f"no ConfigMap defines partitions for NPUs of the chip {npu}: no pod gets one"
             yield Flaw(kinds.NODE, node.name, FlawCode.CARDS, message)
 
 

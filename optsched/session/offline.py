@@ -36,7 +36,7 @@ _PAUSE: Final = 9
 
 
 class ResumeError(Exception):
-    """An earlier result that this solve can not go on from; says which field stands against it."""
+    """An earlier result that this solve can not resume; its message names a field."""
 
 
 @dataclass(frozen=True, slots=True)

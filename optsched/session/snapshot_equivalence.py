@@ -3,8 +3,8 @@
 A session that bound nothing leaves the cluster as it was, so the same question would get the same
 answer. What may differ without a new question: that bound tasks have begun to run, what queues have
 used lately, which changes with every second, and the time, as long as nobody has waited past the
-limit after which he comes first. Everything else counts as new, whatever its direction: a rule that
-compares pods may well be met by room that was lost.
+limit after which he comes first. Everything else counts as new, also lost capacity: it may satisfy
+a rule that compares pods.
 """
 
 from __future__ import annotations

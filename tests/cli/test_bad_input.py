@@ -167,7 +167,7 @@ class Hang(BaseException):
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """Stop a command that reads or runs for ever."""
+    """Stop a command that reads or runs forever."""
 
     def stop(*_: object) -> None:
         raise Hang(f"still running after {BOUND_S} s")

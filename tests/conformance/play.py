@@ -49,9 +49,9 @@ def solving() -> SessionContext:
     return SessionContext(solver=InProcess(), limits=Limits(budget_ms=None, num_workers=1))
 
 
-def play(snapshot: Snapshot, policy: Policy, surroundings: SessionContext) -> Played:
+def play(snapshot: Snapshot, policy: Policy, context: SessionContext) -> Played:
     """One session."""
-    report = run_session(snapshot, policy, surroundings)
+    report = run_session(snapshot, policy, context)
     plan = report.plan
     again = verify_actions(report.problem.snapshot, plan.actions, policy.rules)
     return Played(

@@ -85,7 +85,7 @@ def _pipelined(scenario: Scenario) -> list[str]:
 
 
 def _played(
-    scenario: Scenario, surroundings: SessionContext, more: Mapping[str, Any], verdict: Verdict
+    scenario: Scenario, context: SessionContext, more: Mapping[str, Any], verdict: Verdict
 ) -> list[str]:
     """What is wrong with one session, or with several on one cluster."""
     unmet = _unmet(scenario.preconditions)
@@ -102,7 +102,7 @@ def _played(
             actions = tuple(a.strip() for a in cycle["actions"].split(","))
             policy = replace(policy, actions=actions)
         snapshot = scenario.snapshot(objects)
-        played = play(snapshot, policy, surroundings)
+        played = play(snapshot, policy, context)
         found += verdict(cycle["expect"], played, snapshot)
         objects = carried_out(objects, played)
     return found

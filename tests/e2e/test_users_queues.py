@@ -38,7 +38,7 @@ tiers:
 
 
 def test_a_capability_is_a_ceiling_that_a_waiting_job_is_told(site: Site) -> None:
-    """Q2, Q11: 8 GPUs at most; a gang of 9 waits for ever, one of 8 runs."""
+    """Q2, Q11: 8 GPUs at most; a gang of 9 waits forever, one of 8 runs."""
     site.nodes(2, cpus=16, gpus=8, memory="64Gi")
     site.apply(seed("s001-L050"))
     scheduler = begin(site, conf("seed-full"))

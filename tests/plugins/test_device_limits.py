@@ -298,9 +298,9 @@ def test_a_dear_claim_waits_and_others_start(
     claim: dict[str, Any], why: str, limits: set[str]
 ) -> None:
     pods = [pod("dear", claiming("dear")), pod("p", claiming("plain"))]
-    for surroundings in (SessionContext(), solving()):
+    for context in (SessionContext(), solving()):
         snapshot = assemble([*cluster(), claim, device_claim("plain"), *pods]).snapshot
-        report = run_session(snapshot, POLICY, surroundings)
+        report = run_session(snapshot, POLICY, context)
         assert report.trace.violations == ()
         assert set(report.plan.binds) == {"ns/p"}
         assert why in str(report.plan.pending["ns/pod:dear"])

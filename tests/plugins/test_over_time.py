@@ -38,12 +38,12 @@ def wants(name: str, number: int, where: str = ""):
 
 
 def always(cpus: float) -> tuple[tuple[str, float], ...]:
-    """The usage of who has held so many CPUs for ever, with a half-life of an hour."""
+    """The usage of who has held so many CPUs forever, with a half-life of an hour."""
     return ((CPU, cpus * 1000 * 3600 / np.log(2)),)
 
 
 def after(snapshot, **cpus: float):
-    """The same when queues have held so many CPUs for ever."""
+    """The same when queues have held so many CPUs forever."""
     usage = {q: Usage(always(n), snapshot.taken_ms) for q, n in cpus.items()}
     return replace(snapshot, usage=usage)
 

@@ -63,8 +63,8 @@ def test_nodes_whose_device_plugins_say_what_nobody_understands(solver: str) -> 
     bad = replace(node("n1"), card_problem="is no list of devices")
     report = decide(cluster([strange, bad], [INNOCENT]), solver)
     assert flaws(report) == [
-        "Node n0: InvalidDeviceReport: no ConfigMap says how NPUs of the chip Ascend999X are cut: "
-        "they take nothing",
+        "Node n0: InvalidDeviceReport: no ConfigMap defines partitions for NPUs of the chip "
+        "Ascend999X: no pod gets one",
         "Node n1: InvalidDeviceReport: is no list of devices",
     ]
     assert len(report.plan.actions) == 2

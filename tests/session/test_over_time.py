@@ -40,7 +40,7 @@ both_ways = pytest.mark.parametrize("solver", [True, False], ids=["cp-sat", "gre
 
 
 def used(gpus: float, now_ms: int) -> Usage:
-    """Who has held so many GPUs for ever, with a half-life of an hour."""
+    """Who has held so many GPUs forever, with a half-life of an hour."""
     return Usage(((GPU, gpus * 3600 / np.log(2)),), now_ms)
 
 

@@ -172,7 +172,7 @@ def test_an_earlier_problem_changes_nothing_but_the_cost(seed: int) -> None:
 
 
 def test_resources_that_nothing_mentions_any_more_are_forgotten() -> None:
-    """Tenants may request resources of any name; columns of a problem are not kept for ever."""
+    """Tenants may request resources of any name; columns of a problem are not kept forever."""
     previous, widest = None, 0
     for number in range(3 * FEW_RESOURCES):
         request = (*shape(1).request, (f"example.com/r{number}", 1))

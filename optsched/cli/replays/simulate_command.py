@@ -120,7 +120,7 @@ def simulate(trace: str, **flags: Any) -> None:  # noqa: ANN401  click checks th
     """Replay TRACE in virtual time with the sessions of the live scheduler.
 
     TRACE is a file of kind Trace, manifests as `optsched snapshot` writes them (everything arrives
-    at once and runs for ever), a published trace with --format, or `gavel:jobs=1000,nodes=100` for
+    at once and runs forever), a published trace with --format, or `gavel:jobs=1000,nodes=100` for
     a synthetic one. Ends with 0 when it has been played, 2 for bad input, 130 when it was stopped.
     """
     _simulate(trace, SimulateOptions(**flags))

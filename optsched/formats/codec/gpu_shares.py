@@ -317,7 +317,7 @@ def _marked(text: str) -> tuple[GpuShareRequest, ...]:
 def read_gpu_shares(
     annotations: Mapping[str, str], request: Amounts, errors: list[FieldError]
 ) -> tuple[GpuShare, ...]:
-    """What a pod holds of which cards, as it was told when it was bound."""
+    """The GPU shares of a pod, as recorded when it was bound."""
     npus = tuple(read_npu_shares(annotations))
     if wellknown.GPU_INDEX not in annotations and VGPU_IDS not in annotations:
         return npus

@@ -37,7 +37,7 @@ _MARKS: Final = frozenset({PROBLEM, WAITING_SINCE, wellknown.QUEUE_NAME})
 
 
 def gang_key(key: str) -> str:
-    """The key of the gang of a PodGroup with a key."""
+    """Return the key of the gang of a PodGroup, given the key of the PodGroup."""
     namespace, _, name = key.partition("/")
     return f"{namespace}/{PREFIX}{name}"
 

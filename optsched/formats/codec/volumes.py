@@ -220,7 +220,7 @@ def _claim_request(meta: ObjectMeta, spec: Fields, class_name: str) -> _ClaimReq
 
 
 def _choice(request: _ClaimRequest, storage: Storage) -> tuple[tuple[Volume, ...], bool]:
-    """Volumes that do for a claim, and whether one is kept for it: then it gets no other."""
+    """Volumes that satisfy a claim, and whether one is reserved for it: then it gets no other."""
     volumes_by_claim = (_offer(volume) for volume in storage.volumes_by_claim.get(request.key, ()))
     mine = [o.volume for o in volumes_by_claim if o is not None and request.owns(o)]
     if mine:

@@ -196,7 +196,7 @@ class ObjectIndex:
     taken_ms
         When the snapshot was taken, where its dump says so.
     answers
-        What was answered to questions outside, as far as its dump says so.
+        Answers of external services, if its dump has them.
     sharding
         Which shard was whose, where its dump says so.
 

@@ -39,7 +39,7 @@ Preview: TypeAlias = (
     "Callable[[Iterable[tuple[Mapping[str, Any], str]]],"
     " Iterable[tuple[Mapping[str, Any], str, tuple[FieldError, ...]]]]"
 )
-"""Replaces objects that controllers would make others of; see `controllers.job.preview`."""
+"""Replaces objects by what controllers would create for them; see `controllers.job.preview`."""
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 
@@ -103,7 +103,7 @@ def read_instance(
     progress
         Told how far reading has come.
     preview
-        Replaces objects that controllers would make others of; None for no such objects.
+        Replaces objects by those that controllers would create for them; None for no such objects.
 
     Raises
     ------

@@ -187,7 +187,7 @@ class AssumedEviction:
 
 @dataclass(frozen=True, slots=True)
 class AssumedNomination:
-    """A pending task is about to be nominated to a node; an empty name takes that back."""
+    """The nomination of a pending task to a node, not written yet; an empty name withdraws it."""
 
     node: str
 

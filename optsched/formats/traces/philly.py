@@ -43,7 +43,7 @@ class _Broken(Exception):
 def read_philly(file: Path, nodes: Sequence[Node] | None = None) -> Found:
     """A job log; virtual clusters are queues, each machine of the last attempt is a task.
 
-    A job runs as long as its attempts did together; one that still ran at the end runs for ever.
+    A job runs as long as its attempts did together; one that still ran at the end runs forever.
     Jobs are put in the order of their submission.
 
     Parameters

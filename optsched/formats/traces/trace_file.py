@@ -94,7 +94,7 @@ SCHEMA: Final[Schema] = record(
             ("name", "at"),
             name=text("`namespace/name`, or the name alone."),
             at=text(f"When it arrives: {_SPAN} from the beginning."),
-            duration=text(f"How long it runs, {_SPAN}; without it, for ever."),
+            duration=text(f"How long it runs, {_SPAN}; without it, forever."),
             estimate=text(f"What its user says about that, {_SPAN}."),
             grace=text(f"How long its pods stay once they are evicted, {_SPAN}; 0s if missing."),
             queue=text("The queue it demands from.", default=DEFAULT_QUEUE),
@@ -221,7 +221,7 @@ def _arrival(fields: Fields, number: int, shapes: dict[TaskShape, TaskShape]) ->
     if not name or at_ms is None:
         return None
     if duration_ms is None and fields.raw("duration") is not None:
-        return None  # told already: what has no reading is not taken to run for ever
+        return None  # reported already: a job with a bad duration is not taken to run forever
     grace_ms = fields.duration_ms("grace") or 0
     return Arrival(at_ms, gang, duration_ms, estimate_ms, grace_ms, where=f"jobs[{number}]")
 

@@ -199,7 +199,7 @@ async def reflect(
     sleep: Callable[[float], Awaitable[None]],
     on_failure: Callable[[Kind, KubeError], None],
 ) -> AsyncIterator[WatchEvent]:
-    """Yield the events of a kind, for ever.
+    """Yield the events of a kind, forever.
 
     Parameters
     ----------

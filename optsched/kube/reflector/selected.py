@@ -40,7 +40,7 @@ class SelectedSource:
 async def watch_object(
     source: SelectiveSource, ref: Ref, on_failure: Callable[[KubeError], None]
 ) -> AsyncIterator[Raw | None]:
-    """Yield the states of one object as they change, for ever; None while it does not exist.
+    """Yield the states of one object as they change, forever; None while it does not exist.
 
     on_failure: called on temporary errors, such as an unreachable server; the watch is retried.
     Raises `KubeError` on permanent ones.

@@ -141,7 +141,7 @@ class Sla(Rule):
     Attributes
     ----------
     waiting_ms
-        Of gangs that do not say it themselves; None: they may wait for ever.
+        The waiting time of gangs without an annotation; None for no limit.
 
     """
 

@@ -1,4 +1,4 @@
-"""A plan carried out on paper: domain objects after it, in plain Python, for the verifier."""
+"""The cluster after a plan as plain Python objects, for the verifier."""
 
 from __future__ import annotations
 

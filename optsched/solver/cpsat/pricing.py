@@ -52,8 +52,8 @@ def useful_capacity(capacity: I64, request: I64) -> I64:
 def check_size(capacity: I64, request: I64, allowed: Bool) -> None:
     """Raise `TooManyCapacities` where requests differ so much that a `Pricer` is not worth making.
 
-    It finds out without tables what `Pricer`, with the same arguments, finds out while it makes
-    them. It does not find all that is too much.
+    It needs no tables, in contrast to `Pricer` with the same arguments. `Pricer` may still find
+    that they are too large.
     """
     for mine, classes in _tables(allowed):
         if (len(classes) + 1) * len(classes) <= MOST_CELLS:

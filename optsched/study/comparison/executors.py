@@ -186,7 +186,7 @@ def remote_cluster(address: str, tls: Tls, clock: Clock) -> Iterator[OnDask]:
 def _shake_hands(address: str, security: Security | None) -> None:
     """Check that a Dask scheduler answers; raise OSError or TimeoutError if not.
 
-    `Client` waits for ever for one who takes a connection and says nothing. In a thread, for the
+    `Client` waits forever for one who takes a connection and says nothing. In a thread, for the
     one who asks may have a loop that runs.
     """
     from distributed.comm import connect

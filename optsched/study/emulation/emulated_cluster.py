@@ -42,13 +42,13 @@ class EmulatedCluster:
     def __init__(
         self,
         policy: Policy,
-        surroundings: SessionContext | None = None,
+        context: SessionContext | None = None,
         options: DecodeOptions | None = None,
     ) -> None:
         self.now_ms = 0
         self.last_plan: Plan | None = None
         self._policy = policy
-        self._surroundings = surroundings or SessionContext()
+        self._context = context or SessionContext()
         self._options = options
         self._objects: dict[tuple[str, str], dict[str, Any]] = {}
         self._problem: Problem | None = None
@@ -85,7 +85,7 @@ class EmulatedCluster:
         report = run_session(
             self._usage.noted(snapshot, half_life_of(self._policy.rules)),
             self._policy,
-            self._surroundings,
+            self._context,
             self._problem,
         )
         self._problem = report.problem

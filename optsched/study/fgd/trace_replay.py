@@ -48,7 +48,7 @@ class History:
 
 
 def replay(workload: Workload, policy: Policy, runs: Sequence[Arrivals]) -> History:
-    """Place each pod as it arrives on the node with the most points, or nowhere for ever.
+    """Place each pod as it arrives on the node with the most points, or nowhere forever.
 
     Parameters
     ----------

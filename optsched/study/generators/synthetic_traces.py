@@ -99,7 +99,7 @@ _PARTS: Final[Mapping[str, tuple[str, type[int] | type[float]]]] = {
 def synthetic(text: str) -> Trace:
     """The trace that a text such as `gavel:jobs=1000,nodes=100,seed=3` describes.
 
-    SyntheticError for names that there are not, and for values that are no numbers above zero.
+    SyntheticError for unknown names, and for values that are not numbers above zero.
     """
     values: dict[str, float] = {}
     for part in filter(None, text.removeprefix("gavel:").split(",")):

@@ -109,7 +109,7 @@ def solve_packing(
 
 
 def quick_packing(problem: VectorPacking) -> PackingResult:
-    """What there is before anything is searched.
+    """The packing before any search.
 
     Raises
     ------

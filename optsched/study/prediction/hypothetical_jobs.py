@@ -164,7 +164,7 @@ class _Study:
         self._merged = _merged(objects, [*self._added, *self._all_pods])
 
     def answers(self, before: Snapshot) -> Answers:
-        base = run_session(before, self._means.policy, self._means.surroundings).plan
+        base = run_session(before, self._means.policy, self._means.context).plan
         outside = self._gate_reasons()
         read, plan = self._decided(self._with_pods(outside.keys()))
         after = read.snapshot
@@ -185,7 +185,7 @@ class _Study:
     def _decided(self, objects: Iterable[Manifest]) -> tuple[Assembled, Plan]:
         means = self._means
         read = assemble(objects, means.options, self._now_ms)
-        return read, run_session(read.snapshot, means.policy, means.surroundings).plan
+        return read, run_session(read.snapshot, means.policy, means.context).plan
 
     # --- what controllers would do ---------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Objects of a cluster by their names, and how sessions on them are held."""
+"""Objects of a cluster by kind and key."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Means:
     """The policy, what a session may use, and whose pods are ours."""
 
     policy: Policy
-    surroundings: SessionContext
+    context: SessionContext
     options: DecodeOptions
 
 

@@ -66,7 +66,7 @@ class _Kind:
 
 
 class Neighbourhoods:
-    """Solves one after the other, of three kinds, more often of those that are worth it.
+    """Solves neighbourhoods of three kinds, more often of those kinds that have gained more.
 
     Any machines, with all processes on them. Machines of which one pays for what others could
     spare, with all of theirs. And one that costs much, with others and those who

@@ -23,7 +23,7 @@ def trace_of_record(snapshots: Sequence[Snapshot], name: str) -> Trace:
     """Return the trace of what happened between snapshots, which are in order of time.
 
     Gangs arrive when they were made, and run from when their first task was bound until the first
-    picture in which they are over or gone; what is still there in the last one runs for ever. Who
+    picture in which they are over or gone; what is still there in the last one runs forever. Who
     runs in the first picture goes on where it is. Gangs that left without having run are left out.
     Nodes fail and come back with the pictures that show it. ValueError where there is no picture.
     """

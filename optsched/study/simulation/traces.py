@@ -22,7 +22,7 @@ def trace_of(snapshot: Snapshot, name: str, duration_ms: int | None = None) -> T
     Parameters
     ----------
     duration_ms
-        How long each gang runs from then on; None: for ever.
+        How long each gang runs from then on; None: forever.
 
     """
     gangs = [

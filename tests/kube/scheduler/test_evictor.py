@@ -487,7 +487,7 @@ async def test_a_gang_that_leaves_as_a_whole_is_not_torn(
 
 @pytest.mark.asyncio
 async def test_writes_of_others_hold_up_no_eviction() -> None:
-    """A webhook of another namespace refuses a PodGroup, for ever."""
+    """A webhook of another namespace refuses a PodGroup, forever."""
     world = World()
     broken = ServerFault(500, "InternalError", "failed calling webhook")
     other = Ref(POD_GROUP, "other", "g")

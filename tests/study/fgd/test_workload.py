@@ -56,7 +56,7 @@ def test_where_demand_is_right_nothing_is_drawn(tmp_path: Path) -> None:
 
 
 def test_a_list_without_gpus_is_refused(tmp_path: Path) -> None:
-    """Pods would be drawn for ever until they ask for enough."""
+    """Pods would be drawn forever until they ask for enough."""
     with pytest.raises(
         InstanceError, match=r"pods\.csv: no pod asks for GPUs; one at least has to"
     ):
