@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
+from weakref import ref
 
 import numpy as np
 
@@ -324,9 +325,18 @@ class Choices:
     """
 
     def __init__(self, form: Formulation) -> None:
-        self.form = form
+        # The model keeps its choices: the other way round it would be freed late, with its problem.
+        self._form_ref = ref(form)
         self.all: list[Choice] = []
         self.demands: list[Demand] = []
+
+    @property
+    def form(self) -> Formulation:
+        """The model that has these choices."""
+        form = self._form_ref()
+        if form is None:
+            raise ReferenceError("choices are read after their model was freed")
+        return form
 
     def add_class(self, h: int, whole: Choice | None, parts: list[Choice | None]) -> None:
         """Let the tasks of a gang class follow its choices, and parts stay within the whole."""

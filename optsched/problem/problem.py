@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import numpy as np
 
@@ -107,6 +107,10 @@ class GangShapes:
         ends = np.concatenate([[0], np.cumsum(self.count)])
         tasks: I64 = ends[self.start[1:]] - ends[self.start[:-1]]
         return tasks
+
+
+_ITSELF: Final = object()
+"""Stands for the problem among what is derived from it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,8 +219,11 @@ class Problem:
     def derived(self, compute: Callable[[Problem], Derived]) -> Derived:
         """What a function makes of this problem, computed once; the function must be pure."""
         if compute not in self._derived:
-            self._derived[compute] = compute(self)
-        return cast("Derived", self._derived[compute])
+            found = compute(self)
+            # A problem that held itself would be freed by a full garbage collection only.
+            self._derived[compute] = _ITSELF if found is self else found
+        known = self._derived[compute]
+        return cast("Derived", self if known is _ITSELF else known)
 
     def inherit_derived(self, other: Problem, *functions: Callable[[Problem], object]) -> Problem:
         """The problem, knowing what functions make of another one that looks the same to them."""

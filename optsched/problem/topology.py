@@ -243,16 +243,13 @@ def _kept(snapshot: Snapshot, previous: tuple[Snapshot, TopologyArrays] | None) 
 
 def _hypernodes(topology: Topology, nodes: Sequence[Node]) -> Forest:
     names, parents = [""], [-1]
-
-    def visit(name: str, parent: int) -> None:
-        number = len(names)
+    waiting = [(root, CLUSTER) for root in reversed(topology.members.get("", ()))]
+    while waiting:
+        name, parent = waiting.pop()
+        place = len(names)
         names.append(name)
         parents.append(parent)
-        for child in topology.members.get(name, ()):
-            visit(child, number)
-
-    for root in topology.members.get("", ()):
-        visit(root, CLUSTER)
+        waiting += ((child, place) for child in reversed(topology.members.get(name, ())))
     number = {name: d for d, name in enumerate(names)}
     tiers = [topology.by_name[name].tier for name in names[1:]]
     leaf = {node: number[h.name] for h in topology.hypernodes for node in h.nodes}

@@ -114,11 +114,11 @@ def claims(floors: Mapping[str, int], parents: Mapping[str, str]) -> dict[str, i
     below: dict[str, list[str]] = {}
     for name, parent in parents.items():
         below.setdefault(parent, []).append(name)
+    # Parents come before their children, so that sums are complete from the end on.
+    names = [""]
+    for name in names:
+        names += below.get(name, ())
     found: dict[str, int] = {}
-
-    def claim(name: str) -> int:
-        found[name] = max(floors.get(name, 0), sum(map(claim, below.get(name, ()))))
-        return found[name]
-
-    claim("")
+    for name in reversed(names):
+        found[name] = max(floors.get(name, 0), sum(found[child] for child in below.get(name, ())))
     return found

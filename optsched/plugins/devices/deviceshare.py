@@ -211,9 +211,7 @@ class DeviceShare(Rule):
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             sharing = [t for t in placed if self.gpu_needs(t.shape)]
-            before = (
-                node if world.unsettled is None else world.unsettled.snapshot.node_by_name[name]
-            )
+            before = node if world.unsettled is None else world.unsettled.node_by_name[name]
             used = self.resident_use(node, before) if sharing else []
             if sharing and self._allocate_tasks(node, used, sharing) is None:
                 number = count_noun(len(node.shared_gpus), "shared GPU")

@@ -242,12 +242,20 @@ def _claimed(world: World, resource: str, use_of: Callable[[str], Mapping[str, i
         if not _is_root(queue):
             children.setdefault(queue.parent, []).append(queue)
 
-    def claim(queue: Queue) -> int:
-        below = children.get(queue.name, ())
-        need = use_of(queue.name).get(resource, 0) + sum(claim(q) for q in below)
-        return max(dict(queue.guarantee).get(resource, 0), need)
+    top = (q for q in world.snapshot.queues if q.parent not in names or _is_root(q))
+    return sum(_claim_of(q, children, resource, use_of) for q in top)
 
-    return sum(claim(q) for q in world.snapshot.queues if q.parent not in names or _is_root(q))
+
+def _claim_of(
+    queue: Queue,
+    children: Mapping[str, Sequence[Queue]],
+    resource: str,
+    use_of: Callable[[str], Mapping[str, int]],
+) -> int:
+    """Return the claim of a queue: its guarantee, or more where it and its descendants use more."""
+    below = (_claim_of(q, children, resource, use_of) for q in children.get(queue.name, ()))
+    need = use_of(queue.name).get(resource, 0) + sum(below)
+    return max(dict(queue.guarantee).get(resource, 0), need)
 
 
 def _is_root(queue: Queue) -> bool:

@@ -46,13 +46,13 @@ class World:
     Attributes
     ----------
     unsettled
-        The world in which what is leaving has not left yet; None unless this is `once_settled`.
+        The snapshot in which what is leaving has not left yet; None unless this is `once_settled`.
 
     """
 
     snapshot: Snapshot
     actions: Sequence[Action]
-    unsettled: World | None = None
+    unsettled: Snapshot | None = None
 
     @cached_property
     def placements(self) -> tuple[Placement, ...]:
@@ -70,11 +70,14 @@ class World:
         """Every task of a gang, by key."""
         return {task.key: task for gang in self.snapshot.gangs for task in gang.tasks}
 
-    @cached_property
+    @property
     def after(self) -> World:
         """The same plan with its victims on their way out, and a place kept for those that move."""
-        if not self.evictions:
-            return self
+        # A world that cached itself would be freed by a full garbage collection only.
+        return self._after_evictions if self.evictions else self
+
+    @cached_property
+    def _after_evictions(self) -> World:
         gone = {action.task for action in self.evictions}
         kept = [action for action in self.actions if not isinstance(action, Evict)]
         snapshot = relocate(
@@ -92,11 +95,13 @@ class World:
             task = self.task_by_key[move.task]
             yield Nominate(successor_of(task, move.to).key, move.to, task.gang)
 
-    @cached_property
+    @property
     def once_settled(self) -> World:
         """The same plan when what is leaving has left and what waits for that has come."""
-        if not self.promises:
-            return self
+        return self._once_settled if self.promises else self
+
+    @cached_property
+    def _once_settled(self) -> World:
         nodes = tuple(
             replace(node, residents=tuple(t for t in node.residents if t.status not in _LEAVING))
             for node in self.snapshot.nodes
@@ -110,7 +115,7 @@ class World:
         come = [
             Allocate(a.task, a.node, a.gang) if isinstance(a, Nominate) else a for a in self.actions
         ]
-        return World(replace(self.snapshot, nodes=nodes, devices=devices), come, self)
+        return World(replace(self.snapshot, nodes=nodes, devices=devices), come, self.snapshot)
 
     @cached_property
     def promises(self) -> tuple[Placement, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from weakref import ref
 
 import numpy as np
 
@@ -53,16 +54,27 @@ class _Scored:
 
 
 class _Fixed:
-    """Properties of classes that no placement changes; node tables of a problem share them."""
+    """Properties of classes that no placement changes; node tables of a problem share them.
+
+    The problem keeps them and not the other way round: a problem in a cycle of references would
+    be freed by a full garbage collection only.
+    """
 
     def __init__(self, problem: Problem, rules: RuleSet) -> None:
-        self._problem = problem
+        self._problem_ref = ref(problem)
         self._masking = rules.filters
         self._scoring = rules.scorers
         self._ties_nodes = rules.ties_nodes
         self._tied: dict[int, bool] = {}
         self._asked: dict[int, list[tuple[int, int]]] = {}
         self._scored: dict[int, _Scored] = {}
+
+    @property
+    def _problem(self) -> Problem:
+        problem = self._problem_ref()
+        if problem is None:
+            raise ReferenceError("a node table was read after its problem was freed")
+        return problem
 
     def allowed(self, task_class: int) -> Bool | None:
         """(N,) nodes that a class may use; None for all."""

@@ -141,7 +141,8 @@ class _Pipeline:
         self._refused = np.zeros(problem.num_gangs, np.bool_)
         self._closed_queues: set[int] = set()
         self._nominated: set[int] = set()
-        self._fifo = FifoLines(problem, lambda g: self._placing.ledger.gang_placed[g] > 0)
+        ledger = self._placing.ledger
+        self._fifo = FifoLines(problem, lambda g: ledger.gang_placed[g] > 0)
         self._gang_classes = GangClasses(self._placing, rules)
         self._order = GangOrder(problem, self._faces, self._gang_classes, options.tier_of)
 
