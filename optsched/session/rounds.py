@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cmp_to_key, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from optsched.cluster.decisions import Sense
 from optsched.plugins.custom.isolation import PluginFailure
 from optsched.plugins.objectives.levels import build_levels
 from optsched.problem.arrays import UNPLACED
@@ -25,14 +25,10 @@ from optsched.solver.portfolio import (
     evaluate_greedy,
     improve,
     is_ideal,
-    is_no_worse,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from optsched.cluster.snapshot import Snapshot
-    from optsched.plugins.extension_points import AnyLevel
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
     from optsched.session.attempt import Attempt
@@ -123,18 +119,15 @@ def _find_start(attempt: Attempt, each: Round, warm_start: WarmStart | None) -> 
         for base in _list_bases(each)
     )
     starts = [answer for answer in found if answer is not None]
-    for answer in sorted(starts, key=cmp_to_key(partial(_compare, each.levels))):
+    for answer in sorted(starts, key=_rank):
         if not attempt.verify(each, attempt.list_actions(each, answer)):
             return answer
     return greedy
 
 
-def _compare(levels: Sequence[AnyLevel], one: Answer, other: Answer) -> int:
-    """Negative where the first answer is better on the most important level that differs."""
-    values, others = ([result.value for result in answer.results] for answer in (one, other))
-    if values == others:
-        return 0
-    return -1 if is_no_worse(levels, values, others) else 1
+def _rank(answer: Answer) -> list[int]:
+    """Return the values on all levels, the most important first, in a way that less is better."""
+    return [r.value if r.sense is Sense.MIN else -r.value for r in answer.results]
 
 
 def _list_bases(each: Round) -> list[Answer]:

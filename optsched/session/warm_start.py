@@ -76,7 +76,7 @@ class WarmStart:
     nominated: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, plan: Plan) -> Self:
+    def from_plan(cls, plan: Plan) -> Self:
         """Return the placements of a plan; what is bound by the next session is dropped there."""
         gangs: dict[str, dict[str, str]] = {}
         for action in plan.actions:

@@ -88,7 +88,7 @@ def drawn():
 
 def test_a_session_without_time_to_search_gets_the_plan_of_the_earlier_search(drawn):
     snapshot, found = drawn
-    again = decide(snapshot, WarmStart.of(found.plan))
+    again = decide(snapshot, WarmStart.from_plan(found.plan))
     assert again.plan.certificate.engine == EARLIER
     assert again.plan.binds == found.plan.binds
     assert sign(again, found) == 0
@@ -97,13 +97,15 @@ def test_a_session_without_time_to_search_gets_the_plan_of_the_earlier_search(dr
 
 def test_the_solver_goes_on_from_it_and_is_never_worse(drawn):
     snapshot, found = drawn
-    again = decide(snapshot, WarmStart.of(found.plan), solver=InProcess())
+    again = decide(snapshot, WarmStart.from_plan(found.plan), solver=InProcess())
     assert sign(again, found) >= 0
 
 
 def test_the_same_warm_start_gives_the_same_plan(drawn):
     snapshot, found = drawn
-    one, other = (decide(snapshot, WarmStart.of(found.plan), solver=InProcess()) for _ in range(2))
+    one, other = (
+        decide(snapshot, WarmStart.from_plan(found.plan), solver=InProcess()) for _ in range(2)
+    )
     assert one.plan.actions == other.plan.actions
 
 
@@ -119,7 +121,7 @@ def test_gangs_are_dropped_that_do_not_fit_any_more(drawn):
             for g in snapshot.gangs
         ),
     )
-    again = decide(smaller, WarmStart.of(found.plan))
+    again = decide(smaller, WarmStart.from_plan(found.plan))
     assert again.trace.violations == ()
     assert not set(again.plan.binds.values()) & set(lost)
     assert sign(again, decide(smaller)) >= 0
@@ -128,7 +130,7 @@ def test_gangs_are_dropped_that_do_not_fit_any_more(drawn):
 def test_a_warm_start_that_is_no_better_changes_nothing(drawn):
     snapshot, _ = drawn
     greedy = decide(snapshot)
-    again = decide(snapshot, WarmStart.of(greedy.plan))
+    again = decide(snapshot, WarmStart.from_plan(greedy.plan))
     assert again.plan.certificate.engine == greedy.plan.certificate.engine
     assert again.plan.actions == greedy.plan.actions
 
@@ -207,7 +209,7 @@ def test_a_search_with_evictions_begins_with_what_was_placed_without():
     """
     snapshot = MixedCluster(num_nodes=20, num_pods=80, num_shapes=20, fill=0.9, seed=15).snapshot()
     found = decide(snapshot, solver=InProcess())
-    again = decide(snapshot, WarmStart.of(found.plan), WHOLE)
+    again = decide(snapshot, WarmStart.from_plan(found.plan), WHOLE)
     assert any(isinstance(action, Evict) for action in again.plan.actions)
     assert again.trace.violations == ()
     first, other = (report.plan.certificate.levels[0] for report in (again, found))

@@ -349,7 +349,7 @@ class Scheduler:
             return
         self._last_report = report
         # What is planned but not bound by then is where the next session begins.
-        self._warm_start = WarmStart.of(report.plan)
+        self._warm_start = WarmStart.from_plan(report.plan)
         self._may_search_on = True
         self._answer = self._build_answer(snapshot, policy, report, repeats)
         if self._leads():
@@ -401,7 +401,7 @@ class Scheduler:
             return
         if found.plan.binds:
             log.info("a search between sessions has placed %d tasks", len(found.plan.binds))
-            self._warm_start = WarmStart.of(found.plan)
+            self._warm_start = WarmStart.from_plan(found.plan)
             self._answer = replace(answer, until_ms=snapshot.taken_ms)
             self._changed.set()
 
