@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
+from weakref import ref
 
 import numpy as np
 
@@ -33,6 +34,8 @@ class Preferences:
 
     Attributes
     ----------
+    problem_ref
+        A weak reference: a problem in a cycle of references would be freed late.
     terms
         Distinct terms (M of them).
     matcher
@@ -44,11 +47,19 @@ class Preferences:
 
     """
 
-    problem: Problem
+    problem_ref: ref[Problem]
     terms: tuple[Term, ...]
     matcher: TermMatcher
     selected: I64
     carried: I64
+
+    @property
+    def problem(self) -> Problem:
+        """The problem, which keeps its preferences and not the other way round."""
+        problem = self.problem_ref()
+        if problem is None:
+            raise ReferenceError("preferences were read after their problem was freed")
+        return problem
 
     @cached_property
     def _domains(self) -> list[tuple[I64, int]]:
@@ -175,7 +186,7 @@ def find_preferences(problem: Problem) -> Preferences | None:
     terms = tuple(found.values())
     size = (len(terms), problem.num_nodes)
     preferences = Preferences(
-        problem, terms, TermMatcher(terms), np.zeros(size, np.int64), np.zeros(size, np.int64)
+        ref(problem), terms, TermMatcher(terms), np.zeros(size, np.int64), np.zeros(size, np.int64)
     )
     for n, task in ((n, t) for n, node in enumerate(nodes) for t in node.residents):
         leaves = task.status is TaskStatus.RELEASING
