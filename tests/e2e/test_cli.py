@@ -142,7 +142,10 @@ def test_queues_that_are_needed_stay(site: Site, shell: Shell) -> None:
 
 def test_operating_a_queue_says_what_has_no_effect(site: Site, shell: Shell) -> None:
     """No Command is created either: a controller that is there would have carried it out by now."""
+    # The scheduler makes the root.
+    site.scheduler()
     site.controllers()
+    until(lambda: site.api.find(f"{QUEUES}/root"), "the root is there")
     names = [f"{site.name}-{name}" for name in ("dept", "team")]
     dept, team = names
     try:
