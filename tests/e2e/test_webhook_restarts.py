@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import ssl
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from optsched.api.kinds import collection_path, object_path
 from tests.admission.kit import job
 from tests.support.api import Refused, until
 from tests.support.webhooks import (
+    CONFIGURATIONS,
     SYSTEM,
     Webhook,
     free_port,
@@ -49,6 +51,8 @@ NUM_CLIENTS = 3
 PAUSE_S = 0.05
 NUM_BETWEEN = 15
 ROTATION_S = 90.0
+TRUST_S = 10.0
+"""How long API servers distrust the webhook at most, as docs/admission.md says."""
 
 
 @dataclass
@@ -61,6 +65,8 @@ class Load:
     refused: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
+    distrusts: list[tuple[float, bool]] = field(default_factory=list)
+    """By time: whether an API server distrusted the certificate, or made a job."""
 
     def client(self, worker: int) -> None:
         """Work until it is done."""
@@ -93,6 +99,7 @@ class Load:
                     self.done.wait(PAUSE_S)
                     continue
             self.made.append(name)
+            self.distrusts.append((time.monotonic(), False))
             return True
         return False
 
@@ -110,7 +117,20 @@ class Load:
 
     def _note(self, error: Refused) -> None:
         lost = "failed calling webhook" in str(error)
+        if "x509" in str(error):
+            self.distrusts.append((time.monotonic(), True))
         (self.lost if lost else self.wrong).append(str(error))
+
+    def longest_distrust_s(self) -> float:
+        """The longest time from an answer with an x509 error to the next job that is made."""
+        longest, began = 0.0, None
+        for at, is_distrust in self.distrusts:
+            if is_distrust and began is None:
+                began = at
+            elif not is_distrust and began is not None:
+                longest, began = max(longest, at - began), None
+        assert began is None, "the webhook is distrusted for ever"
+        return longest
 
     def go_on(self, what: str) -> None:
         """Wait until as much again has been made and refused."""
@@ -180,6 +200,54 @@ def test_nothing_bad_gets_in_while_a_webhook_comes_and_goes(
     assert {spec["queue"] for spec in stored.values()} == {"default"}
     assert api.find(object_path(kinds.QUEUE, None, "default")) is not None
     api.delete(JOBS)
+
+
+def test_api_servers_distrust_a_webhook_for_seconds_at_most(
+    control_plane: ControlPlane, api: Api, tmp_path: Path
+):
+    """Whether it signs anew or its configurations are applied again without an authority."""
+    port, number = free_port(), count()
+    make_namespace(api, SYSTEM)
+    make_namespace(api, SPACE)
+
+    def start() -> Webhook:
+        log = tmp_path / f"{next(number)}.log"
+        return Webhook(control_plane.kubeconfig, log, port).begin()
+
+    with registered(api):
+        running = start()
+        until(lambda: queue_is_made(api, "default"), "queue default")
+        with loaded(api) as load:
+            load.go_on("jobs are made")
+            running = killed(running, start, load)
+            assert not any(is_distrust for _, is_distrust in load.distrusts)
+            certificates_change(api, running, load, port)
+            for secret in (SECRET, AUTHORITY):
+                api.delete(secret)
+            running = killed(running, start, load)
+            num_before = sum(is_distrust for _, is_distrust in load.distrusts)
+            reapply(api)
+            until(
+                lambda: sum(is_distrust for _, is_distrust in load.distrusts) > num_before,
+                "the authority is gone",
+            )
+            load.go_on("it is trusted again")
+        running.stop()
+    assert load.wrong == []
+    assert load.longest_distrust_s() <= TRUST_S
+    api.delete(JOBS)
+
+
+def reapply(api: Api) -> None:
+    """Apply the configurations again as GitOps does: without the authority."""
+    for each in CONFIGURATIONS:
+        kind = kinds.find_kind(each["apiVersion"], each["kind"])
+        assert kind is not None
+        path = object_path(kind, None, each["metadata"]["name"])
+        hooks = api.get(path)["webhooks"]
+        for hook in hooks:
+            hook["clientConfig"].pop("caBundle", None)
+        api.patch(path, {"webhooks": hooks})
 
 
 def killed(running: Webhook, start: Callable[[], Webhook], load: Load) -> Webhook:
