@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from click import Context
 from click.testing import CliRunner
 
 import optsched
@@ -37,6 +38,18 @@ def test_every_function_tells_its_parameters_and_what_it_raises(name: str) -> No
     assert "Raises" in doc or name in ("compile_problem", "trace")
     if len(inspect.signature(getattr(library, name)).parameters) > 1:
         assert "Parameters" in doc
+
+
+@pytest.mark.parametrize("name", ["solve", "simulate", "compare"])
+def test_settings_have_the_names_of_the_commands_options(name: str) -> None:
+    """No abbreviations, and no second name for what a command names already."""
+    command = main.get_command(Context(main), name)
+    assert command is not None
+    options = {option for each in command.params for option in each.opts}
+    parameters = inspect.signature(getattr(library, name)).parameters.values()
+    settings = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    assert settings
+    assert {f"--{setting.replace('_', '-')}" for setting in settings} <= options
 
 
 def test_other_names_are_none_and_nothing_is_loaded_before_it_is_used() -> None:
