@@ -33,9 +33,10 @@ from optsched.local.files import locked, write_private
 from optsched.local.kubeconfig import kubeconfig, write_kubeconfig
 from optsched.local.kubectl import Kubectl, install_crds
 from optsched.local.pki import Authority, Credential, ensure_pki
+from optsched.local.ports import choose_ports
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from optsched.local.assets import Assets
     from optsched.local.files import Progress
@@ -291,7 +292,7 @@ def _prepare(layout: Layout, assets: Assets, options: Options) -> State:
     authority = ensure_pki(layout.pki, now=datetime.now(UTC))
     for folder in layout.private_folders:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    ports = _choose_ports(earlier.ports if earlier else {})
+    ports = choose_ports(WITH_PORT, earlier.ports if earlier else {})
     state = State(
         kubectl=str(assets.path("kubectl")),
         ports=ports,
@@ -330,26 +331,6 @@ def _waves(components: Sequence[str]) -> list[tuple[str, ...]]:
 def _environment(layout: Layout) -> dict[str, str]:
     # A home of its own: KWOK would add the user's ~/.kwok/kwok.yaml to our stages.
     return {"HOME": str(layout.directory), "PATH": os.environ.get("PATH", os.defpath)}
-
-
-def _choose_ports(earlier: Mapping[str, int]) -> dict[str, int]:
-    """A free loopback port for each component, the earlier one if it can be had."""
-    sockets = {name: _bind(earlier.get(name, 0)) for name in WITH_PORT}
-    ports = {name: bound.getsockname()[1] for name, bound in sockets.items()}
-    for bound in sockets.values():
-        bound.close()
-    return ports
-
-
-def _bind(port: int) -> socket.socket:
-    # All are held until all are chosen, so that no two components get the same.
-    bound = socket.socket()
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        bound.bind(("127.0.0.1", port))
-    except OSError:
-        bound.bind(("127.0.0.1", 0))
-    return bound
 
 
 def _is_ok(connection: http.client.HTTPConnection, path: str) -> bool:

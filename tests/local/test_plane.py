@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
 
 from optsched.local import plane as plane_module
 from optsched.local.assets import BINARIES, Assets
-from optsched.local.components import API_SERVER, WITH_PORT, Layout, Lifetime, Options, State
+from optsched.local.components import WITH_PORT, Layout, Lifetime, Options, State
 from optsched.local.plane import ControlPlane, PlaneError, wipe
 
 MISSING = Assets({binary.name: Path("/nowhere") / binary.name for binary in BINARIES})
@@ -53,16 +52,6 @@ def test_an_unknown_component_is_named(tmp_path: Path) -> None:
 def test_too_long_a_path_is_refused_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(PlaneError, match="107 bytes, the limit for sockets"):
         ControlPlane.start(tmp_path / ("x" * 100), MISSING)
-
-
-def test_ports_are_kept_if_they_can_be(tmp_path: Path) -> None:
-    first = plane_module._choose_ports({})
-    assert len(set(first.values())) == len(WITH_PORT)
-    assert plane_module._choose_ports(first) == first
-    with socket.create_server(("127.0.0.1", first[API_SERVER])):
-        second = plane_module._choose_ports(first)
-    assert second[API_SERVER] != first[API_SERVER]
-    assert {**second, API_SERVER: 0} == {**first, API_SERVER: 0}
 
 
 def test_a_start_that_fails_leaves_only_files(tmp_path: Path) -> None:

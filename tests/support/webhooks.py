@@ -25,6 +25,7 @@ from optsched.kube.serving.certificates import (
     renew_credentials,
     server_context,
 )
+from optsched.local.ports import choose_ports
 from tests.support.api import Refused, until
 from tests.support.live import Process
 
@@ -39,11 +40,8 @@ CONFIGURATIONS = [configuration(SERVICE_OF[path]) for path in DEFAULT_PATHS]
 
 
 def free_port() -> int:
-    """A port that nobody listens to."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
+    """A port that nobody listens to, and that nobody gets who asks for any."""
+    return choose_ports(["webhook"], {})["webhook"]
 
 
 class Webhook(Process):
