@@ -34,19 +34,25 @@ def list_candidates(attempt: Attempt, rounds: Rounds) -> list[Candidate]:
     first, session = rounds.first, attempt.session
     if not session.is_optimised:
         return [Candidate(first, first.answers[0])]
-    candidates: list[Candidate] = []
-    for each in (rounds.cleared, first, rounds.joint):
-        if each is None:
-            continue
-        # Where the solver has kept the pipeline's decisions they compete once.
-        distinct = {id(answer.decisions): answer for answer in reversed(each.answers)}
-        candidates += [Candidate(each, answer) for answer in reversed(distinct.values())]
+    candidates = list_searched(rounds)
     best = rounds.cleared or first
     # Where pods may be evicted the pipeline proposes a plan, however little time is left.
     if not _is_best(best, can_evict=rounds.can_evict) and (
         rounds.can_evict or session.clock.has_time
     ):
         candidates += propose_greedily(attempt, first, Candidate(best, best.answers[0]))
+    return candidates
+
+
+def list_searched(rounds: Rounds) -> list[Candidate]:
+    """Return the plans of rounds: those of the solver, and those that it began with."""
+    candidates: list[Candidate] = []
+    for each in (rounds.cleared, rounds.first, rounds.joint):
+        if each is None:
+            continue
+        # Where the solver has kept the pipeline's decisions they compete once.
+        distinct = {id(answer.decisions): answer for answer in reversed(each.answers)}
+        candidates += [Candidate(each, answer) for answer in reversed(distinct.values())]
     return candidates
 
 

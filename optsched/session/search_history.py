@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -68,6 +69,15 @@ class History:
             self.note(Progress(result.name, self.now, result.value, result.bound, self.turn))
         binds = binds_of(problem, answer.decisions)
         self.incumbents.append(Incumbent(self.turn, binds, answer.results))
+
+    def adopt(self, other: History) -> None:
+        """Take over, and tell of, what a watched search without listeners has found."""
+        for progress in other.progress:
+            self.note(progress)
+        for incumbent in other.incumbents:
+            self.turn = incumbent.turn
+            self.improved(partial(replace, incumbent))
+        self.incumbents = other.incumbents
 
     @property
     def now(self) -> float:

@@ -21,14 +21,12 @@ from optsched.session.backfill_reservations import expected, reserve
 from optsched.session.certification import UNEXPLAINED, certify_plan, first_stage
 from optsched.session.context import SessionContext
 from optsched.session.decompile import pending_of
-from optsched.session.eviction_rounds import Rounds, decide_evictions
+from optsched.session.eviction_rounds import Rounds
 from optsched.session.lending import separate_loans
-from optsched.session.pipeline_candidates import list_candidates
-from optsched.session.rounds import place_pods
+from optsched.session.searches import search
 from optsched.session.session_input import find_tiers, normalise
 from optsched.solver.greedy.pipeline import order_gangs
 from optsched.solver.portfolio import evaluate_greedy
-from optsched.solver.preemption.sequential.stage import EvictionPlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -122,12 +120,9 @@ def run_session(
     violations: list[Violation] = []
     for left in reversed(range(_MAX_ATTEMPTS)):
         attempt = begin_attempt(session, previous)
-        reserved = attempt.reserved
-        nothing, warm_start = EvictionPlan(), context.warm_start
-        first = place_pods(attempt, reserved.snapshot, nothing, reserved.problem, warm_start)
-        rounds = decide_evictions(attempt, first)
-        candidates = list_candidates(attempt, rounds)
-        accepted = accept_candidate(attempt, rounds, candidates, is_last=left == 0)
+        searched = search(attempt)
+        rounds = searched.rounds
+        accepted = accept_candidate(attempt, rounds, searched.candidates, is_last=left == 0)
         violations += accepted.violations
         if accepted.is_nothing and session.policy.proposers:
             session = session.without_proposers(str(accepted.violations[0]))
@@ -151,7 +146,7 @@ def run_session(
         incumbents=tuple(session.history.incumbents),
         num_cut_searches=dict(certified.num_cut_searches),
     )
-    return Report(certified.plan, first.problem, trace, certified.flaws, certified.opened)
+    return Report(certified.plan, rounds.first.problem, trace, certified.flaws, certified.opened)
 
 
 def expected_starts(

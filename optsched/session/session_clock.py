@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from optsched.solver.cpsat.level_model import Limits
 
 
+LEAST_SHORTER_MS = 100
+"""The least budget of searches that come before those of a larger one."""
+
+
 class SessionClock:
     """Measures phases and limits searches; without a clock nothing is limited by time.
 
@@ -89,6 +93,33 @@ class SessionClock:
             return limits
         fair_ms = max((self._period_ms - 2 * elapsed_ms) // 2, limits.budget_ms // 2)
         return replace(limits, budget_ms=min(limits.budget_ms, fair_ms))
+
+    @property
+    def shorter_budgets_ms(self) -> tuple[int, ...]:
+        """The budgets of the searches before those of the whole budget, the smallest first.
+
+        Each is a tenth of the next one, and at least `LEAST_SHORTER_MS`. None once something was
+        searched.
+        """
+        budget_ms = self._given_limits.budget_ms
+        if budget_ms is None or self._clock is None or self.seconds.keys() & set(SEARCHES):
+            return ()
+        found: list[int] = []
+        while (budget_ms := budget_ms // 10) >= LEAST_SHORTER_MS:
+            found.insert(0, budget_ms)
+        return tuple(found)
+
+    def begin_shorter(self, budget_ms: int) -> SessionClock:
+        """Return a clock for searches of another budget, which begin now."""
+        return SessionClock(self._clock, replace(self._given_limits, budget_ms=budget_ms), None)
+
+    def add(self, shorter: SessionClock) -> None:
+        """Add the time that shorter searches took, and take their budget off the one of this."""
+        for phase, seconds in shorter.seconds.items():
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
+        budget_ms, taken_ms = self._given_limits.budget_ms, shorter.limits.budget_ms
+        if budget_ms is not None and taken_ms is not None:
+            self._given_limits = replace(self._given_limits, budget_ms=budget_ms - taken_ms)
 
     def placement_limits(self, kept_ms: int) -> Limits:
         """Return the limits of a search for placements: what is left, but `least_placement_ms`.

@@ -1,0 +1,75 @@
+"""The searches of an attempt: its rounds with and without victims, and the plans that compete.
+
+What a search finds depends on how its time is divided: a longer one alone may end with a worse
+plan. A large budget therefore begins with the searches of a tenth of it, and their plans compete.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from optsched.cluster.decisions import LevelStatus
+from optsched.session.eviction_rounds import Rounds, decide_evictions
+from optsched.session.pipeline_candidates import list_candidates, list_searched
+from optsched.session.rounds import place_pods
+from optsched.session.search_history import History, Listener
+from optsched.session.warm_start import WarmStart
+from optsched.solver.preemption.sequential.stage import EvictionPlan
+
+if TYPE_CHECKING:
+    from optsched.problem.problem import Problem
+    from optsched.session.attempt import Attempt
+    from optsched.session.candidates import Candidate
+
+
+@dataclass(frozen=True, eq=False)
+class Searched:
+    """The rounds of the longest search, and the candidates of all searches."""
+
+    rounds: Rounds
+    candidates: list[Candidate]
+
+
+def search(attempt: Attempt) -> Searched:
+    """Search with a small part of the budget where it is large, then with all that is left."""
+    session = attempt.session
+    known, warm_start = attempt.reserved.problem, session.context.warm_start
+    earlier: list[Candidate] = []
+    # An earlier session has been through the shorter searches, if this one resumes it.
+    may_begin_shorter = session.is_optimised and not session.context.start
+    for budget_ms in session.clock.shorter_budgets_ms if may_begin_shorter else ():
+        brief = _shorten(attempt, budget_ms)
+        rounds = _decide(brief, known, warm_start)
+        session.clock.add(brief.session.clock)
+        if _is_proved(rounds):
+            session.history.adopt(brief.session.history)
+            return Searched(rounds, list_candidates(attempt, rounds))
+        earlier = [*list_searched(rounds), *earlier]
+        known = rounds.first.problem
+        warm_start = WarmStart.from_decisions(known, rounds.first.answers[0].decisions)
+    rounds = _decide(attempt, known, warm_start)
+    return Searched(rounds, [*list_candidates(attempt, rounds), *earlier])
+
+
+def _shorten(attempt: Attempt, budget_ms: int) -> Attempt:
+    """Return the attempt with a budget of its own; nobody is told of its progress yet."""
+    session = attempt.session
+    clock = session.clock.begin_shorter(budget_ms)
+    watch = None if session.context.watch is None else Listener(lambda _: None)
+    history = History(watch, session.clock.elapsed_s)
+    return replace(attempt, session=replace(session, clock=clock, history=history))
+
+
+def _decide(attempt: Attempt, previous: Problem | None, warm_start: WarmStart | None) -> Rounds:
+    """Place pods without evictions, then search for victims for the gangs that wait."""
+    start = attempt.reserved.snapshot
+    return decide_evictions(
+        attempt, place_pods(attempt, start, EvictionPlan(), previous, warm_start)
+    )
+
+
+def _is_proved(rounds: Rounds) -> bool:
+    """Whether no search can find a better plan."""
+    results = rounds.first.answers[0].results
+    return not rounds.can_evict and all(r.status is LevelStatus.OPTIMAL for r in results)

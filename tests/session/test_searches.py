@@ -1,0 +1,136 @@
+"""A large budget begins with the searches of a small part of it, whose plans compete."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from optsched.cluster.decisions import Incumbent, LevelStatus
+from optsched.policy.load import load_policy
+from optsched.session.session import SessionContext, run_session
+from optsched.session.session_clock import SessionClock
+from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.cpsat.process import InProcess, Solved
+from tests.support.small import cluster, gang, node, shape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from optsched.cluster.decisions import Progress
+    from optsched.session.session import Report
+    from optsched.solver.cpsat.level_model import LevelModel
+    from optsched.solver.cpsat.process import OnStep
+
+POLICY = load_policy("volcano-default", Path.read_text)
+# The pipeline starts the first gang; the last one alone would fill both nodes.
+SNAPSHOT = cluster(
+    [node("n0", cpu=6), node("n1", cpu=6)],
+    [gang("a", ("w", 2, shape(5))), gang("b", ("w", 1, shape(6))), gang("c", ("w", 2, shape(6)))],
+)
+GREEDY, BEST = 10_000, 12_000
+
+
+class StoppedClock:
+    """Time does not pass."""
+
+    def now_ms(self) -> int:
+        return 0
+
+    def monotonic(self) -> float:
+        return 0.0
+
+
+@dataclass
+class Solving(InProcess):
+    """Solves with small budgets alone, proves only if it may, and keeps the budgets."""
+
+    most_ms: int
+    proves: bool = True
+    budgets_ms: list[int] = field(default_factory=list)
+
+    def solve(self, model: LevelModel, limits: Limits, on_step: OnStep = None) -> Solved:
+        """See `Solver`."""
+        assert limits.budget_ms is not None
+        self.budgets_ms.append(limits.budget_ms)
+        if limits.budget_ms > self.most_ms:
+            return Solved((), "out of luck")
+        solved = super().solve(model, replace(limits, budget_ms=None), on_step)
+        if self.proves:
+            return solved
+        first = replace(solved.updates[0], bound=None, status=LevelStatus.FEASIBLE)
+        return Solved((first,), "out of time")
+
+
+@dataclass
+class Listening:
+    """Keeps what a session tells."""
+
+    told: list[Progress] = field(default_factory=list)
+    incumbents: list[Incumbent] = field(default_factory=list)
+
+    def progressed(self, progress: Progress) -> None:
+        """See `Watch`."""
+        self.told.append(progress)
+
+    def improved(self, turn: int, incumbent: Callable[[], Incumbent]) -> None:
+        """See `Watch`."""
+        assert turn == 1
+        self.incumbents.append(incumbent())
+
+
+def decide(solver: Solving, budget_ms: int, watch: Listening | None = None) -> Report:
+    limits = Limits(budget_ms=budget_ms, num_workers=1)
+    return run_session(
+        SNAPSHOT, POLICY, SessionContext(StoppedClock(), solver, limits=limits, watch=watch)
+    )
+
+
+def admission(report: Report) -> int:
+    return report.plan.certificate.levels[0].value
+
+
+def test_what_a_shorter_search_finds_competes() -> None:
+    assert admission(decide(Solving(most_ms=0), 1000)) == GREEDY
+    solver = Solving(most_ms=100, proves=False)
+    assert admission(decide(solver, 1000)) == BEST
+    assert solver.budgets_ms == [90, 850]
+
+
+def test_a_longer_search_follows_where_the_shorter_one_proves_nothing() -> None:
+    solver = Solving(most_ms=1000, proves=False)
+    decide(solver, 10_000)
+    assert [round(budget_ms, -2) for budget_ms in solver.budgets_ms] == [100, 1000, 8800]
+
+
+def test_a_proof_of_a_shorter_search_ends_the_session_and_is_told() -> None:
+    solver, watch = Solving(most_ms=100), Listening()
+    report = decide(solver, 1000, watch)
+    assert report.plan.certificate.is_proved
+    assert solver.budgets_ms == [90]
+    assert watch.told[-1].incumbent == report.plan.certificate.levels[-1].value
+    assert watch.incumbents == list(report.trace.incumbents)
+    assert set(watch.incumbents[0].binds) == {"ns/c-w-0", "ns/c-w-1"}
+
+
+@pytest.mark.parametrize(
+    ("budget_ms", "expected"),
+    [(400, ()), (999, ()), (1000, (100,)), (10_000, (100, 1000)), (None, ())],
+)
+def test_only_large_budgets_begin_with_shorter_ones(
+    budget_ms: int | None, expected: tuple[int, ...]
+) -> None:
+    limits = Limits(budget_ms=budget_ms)
+    assert SessionClock(StoppedClock(), limits, None).shorter_budgets_ms == expected
+    assert SessionClock(None, limits, None).shorter_budgets_ms == ()
+
+
+def test_what_is_resumed_has_been_through_the_shorter_searches() -> None:
+    solver = Solving(most_ms=10**6)
+    left = Incumbent(1, {"ns/c-w-0": "n0", "ns/c-w-1": "n1"}, ())
+    limits = Limits(budget_ms=10_000, num_workers=1)
+    around = SessionContext(StoppedClock(), solver, limits=limits, start=(left,))
+    assert admission(run_session(SNAPSHOT, POLICY, around)) == BEST
+    assert solver.budgets_ms == [9950]
