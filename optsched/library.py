@@ -123,7 +123,7 @@ def node(
     Raises
     ------
     ValueError
-        A quantity has no reading; says which and what would be accepted.
+        A quantity can not be read; names it and what would be accepted.
 
     """
     return Node(name, _amounts(allocatable), labels={HOSTNAME: name, **(labels or {})})
@@ -145,7 +145,7 @@ def queue(
     weight
         Its part where queues share by weight.
     capability, deserved, guarantee
-        What it may have at most, its fair part, and what is kept for it. None: no limit, nothing.
+        Its ceiling, its fair share and its guarantee. None: no limit, nothing.
 
     Raises
     ------
@@ -257,8 +257,8 @@ def trace(
 ) -> Given:
     """A trace of arrivals, to be played.
 
-    What can not be played is left out and told in `problems`, as in files of traces; nothing is
-    raised for it.
+    Jobs that can not be replayed are left out and listed in `problems`, as in files of traces;
+    nothing is raised for them.
 
     Parameters
     ----------
@@ -292,7 +292,7 @@ def read(path: str | Path) -> Snapshot:
     Raises
     ------
     InstanceError
-        There is nothing to schedule there.
+        The path holds nothing to schedule.
 
     """
     return read_instance(Path(path), preview=preview_jobs).snapshot
@@ -313,7 +313,7 @@ def read_trace(
     Raises
     ------
     InstanceError, SyntheticError
-        There is no such trace, or nothing of it can be played.
+        There is no such trace, or none of its jobs can be replayed.
 
     """
     return read_given(str(source), trace_format, None if nodes is None else Path(nodes))
@@ -330,7 +330,7 @@ def load_policy(model: str | Path) -> Policy:
     Raises
     ------
     PolicyError
-        There is no such model, or it has mistakes; says where and what would be accepted.
+        There is no such model, or it has mistakes; names the place and what would be accepted.
 
     """
     return load.load_policy(str(model), lambda path: path.read_text("utf-8"), Shelf())
@@ -365,7 +365,7 @@ def solve(
     seed
         Of the solver.
     progress
-        Called with what is new about a level, as soon as it is known.
+        Called with progress of a level as soon as it is known.
 
     Returns
     -------
@@ -408,7 +408,7 @@ def solve_result(
     model, time_limit, gap, seed, progress
         As for `solve`.
     resume
-        A result of the same cluster and model, to be gone on from.
+        A result of the same cluster and model, from which the search continues.
 
     Returns
     -------
@@ -423,7 +423,7 @@ def solve_result(
     ResumeError
         The result is of another cluster or model; says which field differs.
     InstanceError, OSError
-        There is nothing to schedule there, or a file can not be read.
+        The path holds nothing to schedule, or a file can not be read.
 
     """
     policy = _policy(model)
@@ -548,7 +548,7 @@ def compare(
         What `trace` gives, or sources that `read_trace` takes; a synthetic one is made again for
         each seed.
     models
-        Names, files or policies; the first is what others are compared with.
+        Names, files or policies; the others are compared with the first.
     workers
         Processes of a local cluster of Dask; 0: this process.
 
@@ -562,7 +562,7 @@ def compare(
     InstanceError, SyntheticError, PolicyError, PlaceError
         A trace or a model can not be read, or Dask is not installed.
     ValueError
-        There is no trace, model or seed, or one is given more than once.
+        There is no such trace, model or seed, or one is given more than once.
 
     """
     named, given_traces, numbers = list(models), list(traces), list(seeds)

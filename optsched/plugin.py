@@ -1,4 +1,4 @@
-"""Everything that a plugin is written with; what stands here stays as it is.
+"""Everything that a plugin is written with; these names do not change.
 
 A plugin is a rule of your own: it keeps tasks off nodes, prefers nodes, orders queues and gangs, or
 votes. A Python file in the folder of `--plugins-dir`, or an entry point of the group

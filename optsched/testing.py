@@ -55,7 +55,7 @@ examples = settings(
 
 
 class RuleContract:
-    """Subclass it, name the rule and what it looks at, and let pytest collect it.
+    """Subclass it, name the rule and what it reads, and let pytest collect it.
 
     Attributes
     ----------

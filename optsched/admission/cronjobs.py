@@ -1,7 +1,7 @@
 """CronJobs: their timetable can be read, and the jobs they make would be taken.
 
-Source: pkg/webhooks/admission/cronjobs. That the job inside is looked at is ours: what is wrong
-with it would show only once the first job is due.
+Source: pkg/webhooks/admission/cronjobs. This project checks the job inside too: its mistakes would
+show only once the first job is due.
 """
 
 from __future__ import annotations

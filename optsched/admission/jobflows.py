@@ -1,7 +1,7 @@
 """JobFlows and JobTemplates: jobs that follow one another, and what they are made of.
 
-Source: pkg/webhooks/admission/jobflows. That patches and templates are looked at is ours: what is
-wrong with them would show only once the job is made.
+Source: pkg/webhooks/admission/jobflows. This project checks patches and templates too: their
+mistakes would show only once the job is made.
 """
 
 from __future__ import annotations

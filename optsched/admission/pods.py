@@ -1,4 +1,4 @@
-"""Pods: where those of a resource group run, and what annotations of ours say.
+"""Pods: where those of a resource group run, and what optsched's own annotations say.
 
 Source: pkg/webhooks/admission/pods. That the lists of a queue bind a bare pod too is ours.
 """
@@ -73,7 +73,7 @@ def mutate(request: Request, world: World, settings: Settings) -> Response:
 
 
 def _add_scheduling_gate(spec: Raw, findings: Findings) -> None:
-    """Add the gate; of pods of other schedulers nobody would take it off."""
+    """Add the gate, except to pods of other schedulers: nobody would remove it from them."""
     gate = {"name": QUEUE_ALLOCATION_GATE}
     held = spec.get("schedulingGates")
     gates = held if isinstance(held, list) else []

@@ -180,8 +180,8 @@ class Response:
 def read_body(body: bytes) -> Request:
     """Return the request in the text of an AdmissionReview; raises MalformedReview.
 
-    What JSON does not have (NaN) or leaves open (a name twice) is refused: what would be looked at
-    might not be what is stored. TooLarge for a text with more values than any two objects have.
+    JSON that is ambiguous (a name twice) or not allowed (NaN) is refused: what is checked might
+    differ from what is stored. TooLarge for a text with more values than any two objects have.
     """
     num_values = count_values(body)
     if num_values > MAX_VALUES_OF_REVIEW:

@@ -45,7 +45,7 @@ CONTROLLERS: Final = (
     "system:serviceaccount:volcano-system:optsched-controllers",
     "system:serviceaccount:volcano-system:volcano-controllers",
 )
-"""Users whose new pods are those of jobs that were reviewed."""
+"""Users whose new pods belong to jobs that were reviewed."""
 _BY_CONTROLLERS: Final = f"request.userInfo.username in {list(CONTROLLERS)}"
 _ANNOTATIONS: Final = str([*_PLACES, *GUARDED, *RESERVED, SUBMITTER])
 _MEANT: Final = (

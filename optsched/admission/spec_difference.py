@@ -41,7 +41,7 @@ _POINTERS: Final = frozenset(
         "ttlSecondsAfterFinished",
     }
 )
-"""Fields of which Go tells zero or false from absent."""
+"""Fields for which Go distinguishes zero or false from absent."""
 
 
 def find_difference(old: Any, new: Any, path: str = "spec") -> tuple[str, Any, Any] | None:  # noqa: ANN401  JSON

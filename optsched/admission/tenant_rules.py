@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from optsched.api.wellknown import Subject
 
 GUARDED: Final = (PREEMPTABLE, COOLDOWN_TIME, USER, CRATER_USER)
-"""Annotations and labels that keep a pod from being a victim, or say whom its use is charged to."""
+"""Annotations and labels that keep a pod from being a victim, or say who is charged for its use."""
 
 RESERVED: Final = (
     ADMITTED_QUEUE,

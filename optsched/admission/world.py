@@ -53,8 +53,8 @@ class Settings:
     are held back until their queue has room (Volcano's feature SchedulingGatesQueueAdmission).
     checks_use: whether a user needs the right `use` of a queue, unless its lists name him.
     tenant_annotations: guarded annotations that users without the right to update queues may write
-    too. tenant_classes: PriorityClasses that they may name; None for all but those of the system.
-    device_schedulers: others whose pods' annotations say which devices they hold.
+    too. tenant_classes: PriorityClasses that tenants may name; None for all but those of the
+    system. device_schedulers: others whose pods' annotations say which devices they hold.
     """
 
     scheduler_names: tuple[str, ...] = (DEFAULT_SCHEDULER_NAME,)

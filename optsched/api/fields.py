@@ -112,7 +112,7 @@ def record(description: str, required: tuple[str, ...] = (), /, **fields: Schema
 
 
 def plain(description: str, **rules: object) -> Schema:
-    """An object of another kind's making, kept as it is."""
+    """An object of another kind, kept as it is."""
     kept = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     return {"description": description, **kept, **rules}
 
@@ -229,7 +229,7 @@ class Fields:
             return None
 
     def mapping(self, name: str) -> dict[str, Any]:
-        """An object of another kind's making, as it stands."""
+        """An object of another kind, as it is."""
         return dict(self._entries(name))
 
     def amounts(self, name: str, *, whole_gpus: bool = False) -> dict[str, int]:

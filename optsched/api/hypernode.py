@@ -1,8 +1,8 @@
 """HyperNodes, Numatopologies and NodeShards: how nodes are grouped, and what is inside a node.
 
 Source of names and limits: Volcano's topology/v1alpha1/hypernode_types.go and its webhook
-(pkg/webhooks/admission/hypernodes). What a HyperNode means beside others (parents, cycles, nodes
-that two of them list) is told where the tree is put together, not here.
+(pkg/webhooks/admission/hypernodes). Relations between HyperNodes (parents, cycles, nodes that two
+of them list) are checked where the tree is built, not here.
 """
 
 from __future__ import annotations

@@ -428,7 +428,7 @@ def parse_command(obj: object) -> tuple[Command | None, tuple[FieldError, ...]]:
 
 
 def _target(target: Fields) -> OwnerReference:
-    # Nothing follows from who blocks whose deletion; it is read so that a wrong value is named.
+    # Owner references that block deletion are read only so that a wrong value is named.
     target.boolean("blockOwnerDeletion")
     return OwnerReference(
         api_version=target.text("apiVersion"),

@@ -296,7 +296,7 @@ def parse_jobtemplate(obj: object) -> tuple[JobTemplate | None, tuple[FieldError
 
 
 class ConcurrencyPolicy(StrEnum):
-    """Whether jobs of one CronJob may run beside each other."""
+    """Whether jobs of one CronJob may run at the same time."""
 
     ALLOW = "Allow"
     FORBID = "Forbid"

@@ -190,7 +190,7 @@ def parse_queue(obj: object) -> tuple[Queue | None, tuple[FieldError, ...]]:
 
 
 def _weight(spec: Fields) -> int:
-    # Volcano's webhook takes 0, which is what Go writes for "not set", for 1.
+    # Volcano's webhook reads 0, which is what Go writes for "not set", as 1.
     value = spec.raw("weight")
     return 1 if type(value) is int and value == 0 else spec.integer("weight")
 

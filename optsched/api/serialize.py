@@ -1,7 +1,7 @@
 """What the scheduler writes back: status patches with Volcano's field names.
 
-The patches are JSON merge patches (RFC 7386): numbers are always written, for a count that went
-back to zero must not keep its old value, and a key that is to go is written as null.
+The patches are JSON merge patches (RFC 7386): numbers are always written, since a count that is
+zero again must not keep its old value, and a key to be removed is written as null.
 """
 
 from __future__ import annotations

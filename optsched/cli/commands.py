@@ -98,7 +98,7 @@ SHORT_FORMS: Final[Mapping[str, str]] = {
     "-v": "--v",
     "-w": "--weight",
 }
-"""What each short form means in every command, but for those of `VOLCANO_FORMS`."""
+"""What each short option means in every command except `VOLCANO_FORMS`."""
 
 _TARGETS: Final = (
     *(f"job {verb}" for verb in ("delete", "explain", "resume", "suspend", "view", "watch")),

@@ -45,7 +45,7 @@ _MS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one queue has used, as it counts at one instant.
+    """What one queue has used, with older usage counting less.
 
     Attributes
     ----------
@@ -76,9 +76,9 @@ class Usage:
         return Usage(found, self.at_ms + elapsed_ms)
 
     def average(self, half_life_ms: int) -> dict[str, float]:
-        """What was held on average, where what is older counts less; in base units.
+        """The average amount held, in which older amounts count less; in base units.
 
-        Who has always held the same amount has just that mean.
+        A queue that has always held the same amount has that amount as its mean.
         """
         _check(half_life_ms)
         return {name: amount / _mean_s(half_life_ms) for name, amount in self.seconds}

@@ -94,7 +94,7 @@ def compile_selector(text: str) -> Selector:
 
 @lru_cache(maxsize=1024)
 def _compiled(text: str) -> Selector | str:
-    """The selector, or why there is none: what is refused is not read again and again."""
+    """The selector, or why it is refused: a refused one is not parsed again and again."""
     try:
         tokens = _tokens(text)
         return Selector(text, _Parser(tokens).parse_expression(), len(tokens))

@@ -50,7 +50,7 @@ class Evict:
     Attributes
     ----------
     preemptor
-        Key of the gang that gets the room; empty where none is to get it.
+        Key of the gang that gets the room; empty where none gets it.
     to
         The node where it starts again, if it only moves.
     plugin, reason
@@ -87,7 +87,7 @@ class LevelStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LevelResult:
-    """One level of the objective: what was reached and what could be reached at most.
+    """One level of the objective: the value reached, and the best value possible.
 
     Attributes
     ----------
@@ -119,7 +119,7 @@ PPM = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class QueueShare:
-    """What a queue holds after a plan, and what it would hold if tasks could be cut as one likes.
+    """What a queue holds after a plan, and what it would hold if tasks could be divided at will.
 
     Attributes
     ----------
@@ -139,7 +139,7 @@ class QueueShare:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """How far a plan is from the best there is, and who says so.
+    """How far a plan is from the best one, and how that was found.
 
     Attributes
     ----------

@@ -100,7 +100,7 @@ class PooledDevice:
     problem
         Why it is never allocated; empty where it may be.
     taints
-        Those that keep it from requests which do not tolerate them.
+        Taints that keep the device from requests which do not tolerate them.
     """
 
     id: DeviceId
@@ -180,7 +180,7 @@ class DeviceNeed:
     tolerations
         Taints of devices that do not matter to it.
     alternatives
-        Requests of which one is met, the first if possible; then nothing else of this counts.
+        Requests of which one is met, the first if possible; then the other fields do not count.
     queue_amounts
         What it counts for in queues, by `deviceclass/…`.
     problem
@@ -242,7 +242,7 @@ class DeviceAllocation:
     nodes
         Where pods may use it; None for everywhere.
     devices
-        (request, device) that nobody else gets.
+        (request, device) for the exclusive use of the claim.
     """
 
     nodes: NodeSelector | None = None
@@ -306,7 +306,7 @@ class DeviceClass:
 
 @dataclass(frozen=True, slots=True)
 class DeviceGrant:
-    """What a plan allocates to a claim when a task is bound; nothing where it has got all."""
+    """What a plan allocates to a claim when a task is bound; empty where nothing is missing."""
 
     claim: str
     devices: tuple[tuple[str, DeviceId], ...] = ()
@@ -350,7 +350,7 @@ class Devices:
         }
 
     def freed(self, residents: Iterable[ClaimUser], gone: Collection[str]) -> frozenset[str]:
-        """Claims that nobody uses any more once some of the tasks on nodes, by key, have gone."""
+        """Claims that nobody uses any more once these tasks, by key, have left their nodes."""
         users: dict[str, set[str]] = {}
         uids: dict[str, set[str]] = {}
         for task in residents:

@@ -1,4 +1,4 @@
-"""What tasks request and hold of GPUs, in thousandths, and which GPUs of a node they get."""
+"""The GPUs that tasks request and hold, in thousandths, and which GPUs of a node they get."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def _together(shapes: Sequence[TaskShape], free: Sequence[int]) -> list[tuple[in
     fitting = sorted((room, i) for i, room in enumerate(free) if room >= each)
     if len(fitting) < number:
         return None
-    # GPUs of which as much is free are alike; whole ones are taken where nothing has been taken.
+    # GPUs with the same free amount are equal; whole ones are taken from unused GPUs.
     for way in _gpu_subsets(fitting, number):
         left = list(free)
         for _, i in way:

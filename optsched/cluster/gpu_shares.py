@@ -63,9 +63,9 @@ class Chip:
     name
         The name that its device plugin gives it, such as `Ascend310P`.
     memory
-        What one has to give.
+        What one device offers.
     capacity
-        The most that may be asked for: what is beyond the largest template gets all of one.
+        The largest request: one beyond the largest template gets a whole device.
     templates
         From the one with the least memory on.
     """
@@ -106,7 +106,7 @@ class SharedGpu:
     npu
         Of an NPU, the name of its chip; else empty.
     chip
-        How that is cut; None where nobody says, and then it takes nothing.
+        How the device is divided; None where that is unknown, and then it takes no shares.
     network
         Of an NPU, which of those on its node it is wired to; None where nothing is said.
     """

@@ -1,7 +1,7 @@
-"""What an extender is sent and what it answers, with the names of Volcano's protocol.
+"""What an extender is sent and what it replies, with the names of Volcano's protocol.
 
 Source: Volcano `pkg/scheduler/plugins/extender/argument.go`. The types of its scheduler have no
-JSON names of their own, so Go's field names are those on the wire.
+JSON names, so the fields have their Go names on the wire.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _STATUS: Final = {
 READY, NOT_READY = 1, 2
 
 MOST_WORDS: Final = 200
-"""Characters of what a service says that are told."""
+"""Most characters of a service's message that are shown."""
 
 
 # --- what is sent --------------------------------------------------------------------------------

@@ -88,8 +88,8 @@ class PlanDocument:
     binds, nominations
         Node by key of the pod.
     shared_gpus, devices, numa
-        By key of a pod that is bound: the shared GPUs that it gets, what its claims get, and what
-        is meant for it of NUMA nodes.
+        By key of a pod that is bound: the shared GPUs that it gets, what its claims get, and its
+        NUMA nodes.
     evictions
         In order of the pods' keys.
     pending, pending_pods
@@ -189,7 +189,7 @@ def write_plan(plan: Plan) -> str:
 
 
 def written(document: PlanDocument) -> str:
-    """The same from what the file says."""
+    """The same from the content of a file."""
     found = encode_plan(document)
     return f"{write_json(found, indent=2, sort_keys=True)}\n"
 

@@ -105,7 +105,7 @@ class ModelIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """What a solve was told.
+    """The parameters of a solve.
 
     Attributes
     ----------
@@ -151,13 +151,13 @@ class SolveResult:
     command
         Words that do it again: options that only say what to write or print are left out.
     instance, model, parameters
-        What was solved, by whom, and how.
+        The instance, the model and the solver of a result.
     plan
         Verified. None where the solve was killed before there was one.
     progress
         In order of time; the first entries are the greedy plan's.
     incumbents
-        The best answer of each search; what `--resume` goes on from. Not verified.
+        The best solution of each search, from which `--resume` continues. Not verified.
 
     """
 

@@ -1,7 +1,7 @@
 """The six binaries of the control plane, and Helm: found, or built once from Go modules and kept.
 
 Each is looked up on its own, in KUBEBUILDER_ASSETS, on PATH and in the cache, and taken if its
-version will do. What is left is built from `deploy/local`, whose go.mod files pin every source.
+version will do. The others are built from `deploy/local`, whose go.mod files pin every source.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ BINARIES = (
 """The control plane."""
 
 HELM = Binary("helm", "helm", "helm.sh/helm/v4/cmd/helm", r'Version:"v4\.', ("version",))
-"""What installs charts; nothing else needs it."""
+"""Installs charts; needed for nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Assets:
 
 @dataclass(frozen=True, slots=True)
 class FoundBinaries:
-    """What is there already, and what was passed over because of its version."""
+    """The binaries that exist already, and those skipped because of their versions."""
 
     paths: dict[str, Path]
     refused: tuple[str, ...]
@@ -160,8 +160,8 @@ def _cached(binary: Binary, env: Mapping[str, str]) -> Path | None:
 def cache_path(binary: Binary, env: Mapping[str, str]) -> Path:
     """Where a binary is kept: its folder names all that it is made from.
 
-    The release of Go is there as go.mod's minimum; a later patch release builds the same
-    program, and does not throw six minutes of work away.
+    The release of Go is go.mod's minimum; a later patch release builds the same program, and six
+    minutes of work are not thrown away.
     """
     folder = shipped("local", binary.module)
     recipe = " ".join([*BUILD_FLAGS, _link_flags()])
@@ -254,7 +254,7 @@ def _watch(process: subprocess.Popen[bytes], name: str, log: Path, on_progress: 
 
 
 def _progress(log: str) -> str:
-    """What `go build -v` has said so far: one line a module, then one line a package."""
+    """The output of `go build -v` so far: one line a module, then one line a package."""
     lines = log.splitlines()
     downloads = sum(line.startswith("go: downloading") for line in lines)
     packages = sum(not line.startswith("go: ") for line in lines)

@@ -150,7 +150,7 @@ class Layout:
         return self.kubeconfigs / identity
 
     def user_kubeconfig(self, user: str) -> Path:
-        """The kubeconfig of any other user, who may well be called like a component."""
+        """The kubeconfig of any other user, who may have the name of a component."""
         return self.kubeconfigs / f"user-{user.replace(':', '-').replace('/', '-')}"
 
 
@@ -222,7 +222,7 @@ def _etcd(layout: Layout) -> dict[str, object]:
         # A socket in a private folder: nothing to encrypt, and no port that a web page or another
         # user of the machine could try.
         "listen-client-urls": f"unix://{layout.etcd_socket}",
-        # Told to other members, of which there are none; a socket is refused here.
+        # For other members, of which there are none; a socket is refused here.
         "advertise-client-urls": "http://localhost:2379",
         # A single member must still listen for peers: on any port, and to none but itself.
         "listen-peer-urls": "https://127.0.0.1:0",

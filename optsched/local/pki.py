@@ -129,7 +129,7 @@ class Authority:
 def ensure_pki(folder: Path, *, now: datetime) -> Authority:
     """The plane's authority, with every file that components read beside it.
 
-    Made once, as a whole, and then kept, so that kubeconfigs handed out stay valid.
+    Created once as a whole and then kept, so that kubeconfigs handed out stay valid.
     """
     if not folder.exists():
         draft = folder.with_name(f"{folder.name}.new")

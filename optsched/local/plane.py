@@ -324,7 +324,7 @@ def _write_kubeconfig(
 
 
 def _waves(components: Sequence[str]) -> list[tuple[str, ...]]:
-    """etcd, then what needs it, then what needs that: a client that comes early waits longer."""
+    """etcd, then its clients, then theirs: a client that starts early waits longer."""
     return [(ETCD,), (API_SERVER,), tuple(components[2:])]
 
 

@@ -27,7 +27,7 @@ def run(
     input: str | None = None,
     timeout_s: float | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, whatever its exit code, and keep what it said."""
+    """Run a command to its end, whatever its exit code, and keep its output."""
     return subprocess.run(  # noqa: S603 - no shell
         command,
         env=env,
@@ -93,7 +93,7 @@ def _matches(line: bytes, command: Sequence[str]) -> bool:
 
 
 def end(pid: int, command: Sequence[str], *, grace_s: float) -> None:
-    """Ask it to end, insist after `grace_s`, return when it is gone; gone already is fine."""
+    """Ask a process to end, kill it after `grace_s`, and return when it has ended."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -120,7 +120,7 @@ def _signal_until_gone(handle: int, grace_s: float) -> None:
 
 
 def has_ended(child: int) -> bool:
-    """Whether a child of this process has ended; if so it is let go.
+    """Whether a child of this process has ended; if so it is reaped.
 
     Its command line would not tell: the kernel shows it a moment after the start.
     """

@@ -44,7 +44,7 @@ def architecture() -> str:
 
 
 def go_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """An environment in which any go does what its command line says and nothing else.
+    """An environment in which any go command does what its command line says and nothing else.
 
     GOTOOLCHAIN and GOWORK would have go replace itself or look outside the module; GOROOT would
     give a fetched go the library of another.

@@ -14,7 +14,7 @@ from pathlib import Path
 def main() -> None:
     """Wait for the end of standard input, then stop the plane in the directory given."""
     sys.stdin.buffer.read()
-    # Only now: until then this process is to cost next to nothing.
+    # Imported late: until then this process costs next to nothing.
     from optsched.local.plane import ControlPlane, PlaneError
 
     try:

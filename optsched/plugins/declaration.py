@@ -46,8 +46,8 @@ class Argument:
     least
         The smallest number that is accepted; None without one.
     fields
-        Of a mapping. What it holds is told by dotted names: `sra.enable`. Of a list, those of each
-        entry: `strategies.0.name`.
+        Of a mapping. Its content is addressed by dotted names: `sra.enable`. Of a list, those of
+        each entry: `strategies.0.name`.
     choices
         The words of which one may be chosen.
 
@@ -96,9 +96,9 @@ class Plugin:
     name
         What configurations call it: lower-case words with hyphens between them.
     meaning
-        What it is for, in a few words; `optsched` shows it beside the name.
+        Its purpose in a few words; `optsched` shows it beside the name.
     arguments
-        What a configuration may tell it; everything else is refused there with its line.
+        The arguments that a configuration may set; any other is refused with its line.
     build
         Makes its rules from checked arguments, among them whether `enableHierarchy` and
         `enableReclaimable` are on.

@@ -410,7 +410,7 @@ class Filter:
     pods_may_help: ClassVar[bool] = False
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """(N,) nodes that a class may use whatever else is placed; None for all nodes."""
+        """(N,) nodes that a class may use regardless of other placements; None for all nodes."""
         return None
 
     def refusal(self, problem: Problem, task_class: int) -> str:
@@ -422,7 +422,7 @@ class Score:
     """Extension point: scores of nodes; larger is better."""
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """(N,) score of nodes whatever else is placed; None if all nodes score alike."""
+        """(N,) score of nodes regardless of other placements; None if all nodes score alike."""
         return None
 
     def scorer(self, problem: Problem, task_class: int) -> Scorer | None:

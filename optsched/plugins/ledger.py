@@ -1,4 +1,4 @@
-"""What the greedy pipeline has given out so far, kept once for all rules.
+"""What the greedy pipeline has placed so far, kept once for all rules.
 
 Plain lists: a session looks at a handful of numbers of one queue or gang at a time, many thousand
 times, and there a list is faster than an array.
@@ -34,13 +34,13 @@ class Ledger:
     gang_evicted
         (G,) running tasks that leave.
     gang_waiting
-        (G,) those of them whose room is yet to be freed.
+        (G,) those of them whose room is still being released.
     gang_log, queue_log
         Gangs that gained or lost tasks, and their queues, in the order of the changes.
     touched
         Gangs of which tasks have been placed, or running tasks leave.
     idle_total
-        (R,) free on all nodes together; below zero while somebody counts on what is leaving.
+        (R,) free on all nodes together; negative while tasks are placed on capacity being released.
     leaving_total
         (R,) what leaves all nodes together.
 
@@ -70,7 +70,7 @@ class Ledger:
         self._gang_used: dict[int, list[int]] = {}
 
     def holds_nothing(self, gang: int) -> bool:
-        """Whether a gang certainly holds nothing: nothing before, and nothing has been placed."""
+        """Whether a gang certainly holds nothing: neither before nor by placements."""
         return gang not in self._gang_used and not self._rows[gang].allocated
 
     def gang_used(self, gang: int) -> list[int]:
@@ -99,7 +99,7 @@ class Ledger:
         return [idle + leaving - promised for idle, leaving, promised in both]
 
     def promise(self, amounts: Sequence[int]) -> None:
-        """Record that so much of what was placed takes what is leaving, not what is free."""
+        """Record that so much of a placement takes capacity being released, not free capacity."""
         for r, amount in enumerate(amounts):
             self.idle_total[r] += amount
             self._promised_total[r] += amount

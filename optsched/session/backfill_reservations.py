@@ -172,7 +172,7 @@ def _is_outside(gang: Gang, snapshot: Snapshot, policy: Policy) -> bool:
 
 
 def _late_by(gang: Gang, now_ms: int, policy: Policy) -> int:
-    """For how long it has waited beyond what others have to; 0 where only its sla is over."""
+    """How much longer it has waited than others have to; 0 where only its sla is over."""
     return max(now_ms - gang.waiting_since_ms - policy.budgets.starvation_after_ms, 0)
 
 
@@ -193,10 +193,11 @@ def _reservation_request(
 
 
 def reserves_nodes(waited_ms: int) -> bool:
-    """Whether nodes are kept for a gang that has waited so much longer than others have to.
+    """Whether nodes are reserved for a gang that has waited that much longer than others have to.
 
-    They are for `HOLD_MS`, then others are let by for as long, then they are for twice as long,
-    and so on: neither a gang nor what is smaller waits forever behind pods that do not end.
+    They are reserved for `HOLD_MS`, then others may use them for as long, then they are reserved
+    for twice as long, and so on: neither a gang nor smaller ones wait forever behind pods that do
+    not end.
     """
     length = HOLD_MS
     while waited_ms >= length + HOLD_MS:

@@ -44,7 +44,7 @@ class Protection:
         return cover & ~self._spared() if cover.any() else cover
 
     def _spared(self) -> Bool:
-        """(V,) who stays whatever budgets say."""
+        """(V,) tasks that stay regardless of budgets."""
         spared = unwilling(self._problem)
         for rule in self._rules.guarding:
             mine = None if isinstance(rule, Victims) else rule.spares(self._problem)
@@ -72,7 +72,7 @@ class Protection:
         return self._known[alike]
 
     def _candidates(self, gang: int) -> Bool:
-        """(V,) who could go but for budgets, on nodes that the gang may use."""
+        """(V,) tasks that could be evicted but for budgets, on nodes that the gang may use."""
         problem, running = self._problem, running_tasks(self._problem)
         queues, gangs = running.queue_of, running.gang_of
         own = queues == problem.queue_of[gang]

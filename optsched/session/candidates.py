@@ -56,11 +56,11 @@ class Candidate:
     Attributes
     ----------
     actions
-        None until they are needed; see `Round` for what they come from.
+        None until they are needed.
     dropped
         Keys of the gangs that repair has dropped from it.
     lending
-        What is lent once it is chosen; None where nothing is.
+        The loans of the chosen plan; None where there are none.
 
     """
 

@@ -49,7 +49,7 @@ def actions_of(problem: Problem, decisions: Decisions, tiers: Tiers) -> tuple[Ac
 
 
 def decisions_of(problem: Problem, actions: Sequence[Action]) -> Decisions:
-    """The way back: what actions decide, with the victims having left the problem already.
+    """The reverse: what actions decide, with the victims already gone from the problem.
 
     ValueError where an action names a task, node or gang that there is not.
     """
@@ -124,7 +124,7 @@ def pending_keys(problem: Problem, decisions: Decisions) -> list[str]:
 
 
 def _shared_reasons(outcome: Outcome, explainer: Explainer, gangs: I64) -> dict[str, Reason]:
-    """Why gangs wait of which nothing is placed, by key; asked once a shape and queue."""
+    """Why gangs of which nothing is placed wait, by key; worked out once a shape and queue."""
     problem = outcome.problem
     kind = problem.shape_of[gangs] * len(problem.queues.names) + problem.queue_of[gangs]
     _, first, which = np.unique(kind, return_index=True, return_inverse=True)
@@ -144,7 +144,7 @@ def _placed(outcome: Outcome, gang: int) -> bytes:
 
 
 def _end_ms(problem: Problem, gang: int) -> int | None:
-    """When a gang would end, where that matters for what it is told."""
+    """When a gang would end, where its reason says so."""
     if not problem.rows[gang].bound:
         return None
     return gang_end_ms(problem.snapshot.gangs[gang], problem.snapshot.taken_ms)

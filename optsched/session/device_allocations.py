@@ -1,4 +1,4 @@
-"""Which parts of their nodes the tasks of a plan get: told to others when they are bound."""
+"""Which parts of their nodes the tasks of a plan get: recorded when they are bound."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def with_cards(
     snapshot: Snapshot, actions: tuple[Action, ...], rules: RuleSet
 ) -> tuple[Action, ...]:
-    """The actions with the parts of their nodes that tasks get, as far as rules deal them."""
+    """The actions with the parts of their nodes that tasks get, where rules assign parts."""
     world = World(snapshot, actions)
     shared_gpus: dict[str, tuple[GpuShare, ...]] = {}
     devices: dict[str, tuple[DeviceGrant, ...]] = {}

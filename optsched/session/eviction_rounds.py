@@ -67,7 +67,7 @@ class Rounds:
 
     @property
     def scope(self) -> EvictionScope:
-        """What bounds of certificates have to cover."""
+        """The plans that bounds of certificates have to cover."""
         return EvictionScope(self.first, self.can_evict)
 
 

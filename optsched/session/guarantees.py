@@ -1,8 +1,8 @@
 """Guarantees that the cluster can hold, and those that it never could.
 
-A queue that is guaranteed more than there is would keep everybody else out for nothing. Queues are
-looked at from the oldest: what a younger one is guaranteed beyond what all nodes together offer,
-those that are not ready included, or beyond what a queue above it may have, reserves nothing.
+A queue whose guarantee exceeds the cluster would keep all others out for nothing. Queues are taken
+from the oldest: the part of a younger one's guarantee that exceeds what all nodes together offer
+(those that are not ready included), or the ceiling of a queue above it, reserves nothing.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Unheld:
     Attributes
     ----------
     queue, resource, amount
-        Whose it is, and of what how much.
+        The queue, and its amounts.
     holder
         The queue above whose capability is too small for it; empty for the cluster.
     capacity, older
-        What the holder may have, and what of it queues below it that are older are guaranteed.
+        The ceiling of the holder, and the guarantees of older queues below it.
     """
 
     queue: str

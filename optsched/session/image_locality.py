@@ -1,7 +1,7 @@
 """Which images and data sets tell nodes apart, so that tasks which need them are classes apart.
 
-Only what some ready nodes hold and others do not makes a difference: everything else is left out,
-so that pods of many images stay alike where that does not matter.
+Only an image that some ready nodes have and others lack makes a difference: all others are left
+out, so that pods of many images stay alike where that does not matter.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 def with_required_data(snapshot: Snapshot, scoring: Iterable[Rule]) -> Snapshot:
-    """The snapshot with what pending tasks need in their shapes, as far as rules score by it.
+    """The snapshot in which shapes of pending tasks name the data that rules score.
 
-    The very same snapshot where nobody does, or where no node differs from others in it.
+    The very same snapshot where no task needs data, or where all nodes are equal.
     """
     rules = list(scoring)
     images = any(isinstance(r, NodeOrder) and r.image_locality for r in rules)

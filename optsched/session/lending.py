@@ -87,7 +87,8 @@ class Decided:
     Attributes
     ----------
     decisions, actions
-        What was decided, and the same as actions: whose evictions say who loses and reclaims pods.
+        The decisions, and the same as actions, whose evictions name who loses and who reclaims
+        pods.
     counts_all
         Whether levels of the policy count every task that the first stage places.
     is_proved
@@ -147,8 +148,8 @@ def separate_loans(
     """Separate the decisions of a finished plan into the first stage and what it lends.
 
     Where a queue exceeds what it deserves, the gangs that may borrow and fit its share stay in the
-    first stage; the others borrow. Of all such choices the one counts that is worth most on the
-    levels over gangs; where a queue has many such gangs, the best choice found.
+    first stage; the others borrow. Of all such choices the one counts that has the best values on
+    the levels over gangs; where a queue has many such gangs, the best choice found.
     """
     shares = find_shares(decided.rules)
     if shares is None or not shares.lends:
@@ -176,7 +177,7 @@ def find_shares(rules: RuleSet) -> Proportion | None:
 def without_lending(rules: RuleSet) -> RuleSet:
     """The rules for a policy that can not take back what it lends.
 
-    Reclaim takes it back. The pipeline alone evicts no whole gang, and so gets nothing back of one.
+    Reclaim takes it back. The pipeline alone evicts no whole gang, and so reclaims nothing of one.
     """
     return _with_shares(rules, lends=False)
 
@@ -201,7 +202,7 @@ def _place_borrowers(
     rest = fix_decisions(problem, decided.decisions, others)
     options = GreedyOptions(actions=(ALLOCATE,), tier_of=decided.tiers.of, gated=False)
     decisions = run_greedy(rest, rules, options)
-    # What other pods have yet to leave is not idle.
+    # Capacity of terminating pods is not idle.
     nothing = np.full_like(decisions.nominated, UNPLACED)
     decisions = replace(decisions, nominated=nothing)
     answer = evaluate_greedy(rest, decisions, levels, NO_SOLVER)
@@ -411,7 +412,7 @@ def _count_loans(
     decisions: Decisions,
     bounds: Sequence[int | None],
 ) -> tuple[LevelResult, ...]:
-    """Levels of what `decisions` lend beyond the first stage; `bounds` are those of a search."""
+    """Levels of the loans in `decisions`; `bounds` are those of a search."""
     problem = decided.problem
     fresh = Outcome(
         problem, replace(decisions, node_of=_newly_placed(decisions, decided.decisions))
@@ -436,8 +437,8 @@ def _relaxed_bound(decided: Decided, level: Placed, on_nodes: I64, *, is_fixed: 
     """The most that any plan of the same value on the levels above could lend at a level.
 
     Another plan may start other gangs first and lend to those that start here. So all gangs of the
-    tier count that may borrow, and all that is idle before anything is placed. What the first stage
-    takes comes off where it is the same in every such plan: `is_fixed`. `on_nodes` is (C,), see
+    tier count that may borrow, and all that is idle before anything is placed. Subtract what the
+    first stage uses where it is the same in every such plan: `is_fixed`. `on_nodes` is (C,), see
     `_count_fitting`.
     """
     problem, snapshot, shapes = decided.problem, decided.problem.snapshot, decided.problem.shapes
@@ -537,7 +538,7 @@ def _result(level: Placed, value: int, bound: int) -> LevelResult:
 
 @dataclass(frozen=True, eq=False)
 class Withheld:
-    """Gangs that would fit what is idle and wait for what their queue deserves.
+    """Gangs that fit idle capacity but exceed what their queue deserves.
 
     Attributes
     ----------

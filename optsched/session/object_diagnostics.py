@@ -1,4 +1,4 @@
-"""What is wrong with objects beside each other: each names its fault, and stops nothing else."""
+"""Problems between objects: each names its fault, and stops nothing else."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def find_flaws(
     snapshot
         As it was taken, with all guarantees.
     unheld
-        Those of them that reserve nothing.
+        Guarantees that reserve nothing.
     reads_topology
-        Whether anybody looks at what gangs ask of the network.
+        Whether any rule reads the network topology of gangs.
 
     """
     found = [*_queue_flaws(snapshot), *map(_unheld_flaw, unheld)]
@@ -78,7 +78,7 @@ def _tree_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
 
 
 def _sum_flaws(parent: Queue, children: Iterable[Queue]) -> Iterator[Flaw]:
-    """Where what is written of a queue is less than what is written of those below it."""
+    """Queues whose amounts are less than those of the queues below them."""
     children = list(children)
     guaranteed, deserved = (
         _summed(c.guarantee for c in children),
@@ -171,9 +171,9 @@ def _tier_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
 
 
 def _unread_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
-    """The first gang that has to stay together where nobody looks at the network.
+    """The first gang with a network topology that no rule reads.
 
-    It stands for all others: what is to be done about it is done once.
+    It stands for all others: the remedy is the same.
     """
     for gang in snapshot.gangs:
         if gang.uid and gang.derived(_stays_together):

@@ -41,7 +41,7 @@ class ResumeError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What is solved, by whom and how: everything of a result that is known beforehand."""
+    """The instance, the model and the parameters of a result: everything known beforehand."""
 
     instance: InstanceIdentity
     model: ModelIdentity
@@ -59,15 +59,15 @@ class Means:
     clock
         None where no clock may be read.
     solver, limits
-        Who solves, and what that may take.
+        The solver and its limits.
     is_stopped
         Whether somebody has asked to stop.
     show
-        Told of progress as it comes.
+        Called with progress as it comes.
     keep
-        Given what there is so far, from time to time.
+        Called with the partial result, from time to time.
     earlier
-        The result to go on from; `check_resumable` has let it pass.
+        The result to resume, which `check_resumable` has accepted.
 
     """
 
@@ -102,7 +102,7 @@ def parameters_of(policy: Policy, limits: Limits, schedulers: tuple[str, ...] = 
 def solve_offline(
     snapshot: Snapshot, policy: Policy, assignment: Assignment, means: Means
 ) -> tuple[Report, SolveResult]:
-    """Decide about a snapshot, from where an earlier result has come to if there is one.
+    """Decide about a snapshot, from where an earlier result ended if there is one.
 
     Returns the report of the session and the result, which is partial where somebody stopped it or
     not every level came within reach.
@@ -160,7 +160,7 @@ def check_resumable(earlier: SolveResult, assignment: Assignment) -> None:
 
 @dataclass
 class Recorder:
-    """Watches a session and keeps what there is so far."""
+    """Watches a session and keeps the partial result."""
 
     assignment: Assignment
     means: Means
@@ -191,7 +191,7 @@ class Recorder:
         self._offer_incumbent()
 
     def _offer_incumbent(self) -> None:
-        """Give away what there is, unless that would take too much of the time."""
+        """Hand out the partial result, unless that takes too much of the time."""
         if self.means.keep is None or not (self._found or self._known):
             return
         clock = self.means.clock
@@ -207,7 +207,7 @@ class Recorder:
             self._next_s = now_s + _PAUSE * (now_s - begun_s)
 
     def result(self, ended: SolveStatus, incumbents: tuple[Incumbent, ...]) -> SolveResult:
-        """What there is so far, without a plan."""
+        """The partial result, without a plan."""
         given = self.assignment
         return SolveResult(
             ended=ended,

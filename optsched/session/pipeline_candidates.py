@@ -45,12 +45,12 @@ def list_candidates(attempt: Attempt, rounds: Rounds) -> list[Candidate]:
 
 
 def list_searched(rounds: Rounds) -> list[Candidate]:
-    """Return the plans of rounds: those of the solver, and those that it began with."""
+    """Return the plans of rounds: those of the solver, and those with which it began."""
     candidates: list[Candidate] = []
     for each in (rounds.cleared, rounds.first, rounds.joint):
         if each is None:
             continue
-        # Where the solver has kept the pipeline's decisions they compete once.
+        # Where the solver has kept the pipeline's decisions they compete only once.
         distinct = {id(answer.decisions): answer for answer in reversed(each.answers)}
         candidates += [Candidate(each, answer) for answer in reversed(distinct.values())]
     return candidates

@@ -1,11 +1,11 @@
 """Which gates of tasks open although no node has room: their queue has.
 
-A gate keeps a pod from the eyes of who adds nodes to a cluster. Once gang and queue have nothing
-against it, only nodes are missing, and who adds them has to see it. What is let go counts against
-its queue from then on, so that no more is let go than the queue may hold.
+A gate keeps a pod from the eyes of who adds nodes to a cluster. Once neither gang nor queue forbids
+it, only nodes are missing, and the autoscaler has to see the pod. Opened tasks count against their
+queue from then on, so that no more are opened than the queue may hold.
 
 Source: Volcano, docs/design/scheduling-gates-queue-admission.md. There a gate opens task by task;
-here the minimum of a gang is let go as a whole or not at all.
+here the gates of a gang's minimum open together or not at all.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def opened(
 def _releasable_tasks(
     outcome: Outcome, rooms: _Rooms, gang: int, tasks: Sequence[int]
 ) -> list[int]:
-    """The tasks of a gang that its queue has room for: what it needs at once, then one by one."""
+    """The tasks of a gang that its queue has room for: first its minimum, then one by one."""
     problem = outcome.problem
     closed = [t for t in tasks if problem.tasks[t].gate is QueueGate.CLOSED]
     first = _tasks_needed_together(outcome, gang, tasks)
@@ -92,7 +92,7 @@ def _releasable_tasks(
 
 
 def _tasks_needed_together(outcome: Outcome, gang: int, tasks: Sequence[int]) -> set[int]:
-    """The tasks that a gang must get at once, those first whose gates are open."""
+    """The tasks that a gang must get at once, those with open gates first."""
     problem = outcome.problem
     in_order = sorted(tasks, key=lambda t: (problem.tasks[t].gate is QueueGate.CLOSED, t))
     found: set[int] = set()
@@ -111,7 +111,7 @@ def _tasks(problem: Problem, gang: int) -> range:
 
 
 class _Rooms:
-    """What queues may still take beside what the decisions give them."""
+    """What queues may still take beside the decisions."""
 
     def __init__(self, outcome: Outcome, rules: RuleSet) -> None:
         self._problem = outcome.problem

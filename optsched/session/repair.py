@@ -1,7 +1,7 @@
 """Repair of refused plans: without the gangs at fault, one after another.
 
-The verifier names the rules that a plan breaks. What is left without the gangs at fault competes
-with the other candidates. Gangs that rules of custom plugins refuse wait instead.
+The verifier names the rules that a plan breaks. The plan without the gangs at fault competes with
+the other candidates. Gangs that rules of custom plugins refuse wait instead.
 """
 
 from __future__ import annotations
@@ -154,8 +154,8 @@ def drop_invalid(
 def name_users_as_preemptors(snapshot: Snapshot, actions: tuple[Action, ...]) -> tuple[Action, ...]:
     """Return the actions with preemptors that take the nodes of their victims.
 
-    Gangs preempt one after the other. What one evicts to get below the ceiling of its queue may
-    serve the next one, and then the verifier accepts that one alone as its preemptor. Victims stay
+    Gangs preempt one after the other. A victim that one gang needs to get below its queue's ceiling
+    may serve the next gang, and then the verifier accepts only that one as preemptor. Victims stay
     as they are if no gang on their node may preempt them.
     """
     gang_of = snapshot.gang_by_key
@@ -197,7 +197,7 @@ def drop_needless_victims(attempt: Attempt, actions: tuple[Action, ...]) -> tupl
 
 
 def drop_gangs(actions: Iterable[Action], gangs: set[str]) -> tuple[Action, ...]:
-    """Return the actions without what some gangs get and without evictions for them."""
+    """Return the actions without those that place some gangs or evict for them."""
 
     def serves(action: Action) -> bool:
         if isinstance(action, Evict):
@@ -210,7 +210,7 @@ def drop_gangs(actions: Iterable[Action], gangs: set[str]) -> tuple[Action, ...]
 def _find_blamed(
     snapshot: Snapshot, actions: Sequence[Action], violations: Sequence[Violation]
 ) -> set[str]:
-    """Gangs that get something of what the violations name; all served gangs if none is named."""
+    """Gangs that are placed and that the violations name; all placed gangs if none is named."""
     served = _served_gangs(actions)
     blamed = {v.gang for v in violations if v.gang in served}
     if blamed:

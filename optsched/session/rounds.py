@@ -101,7 +101,7 @@ def greedy_options(
 def _find_start(attempt: Attempt, each: Round, warm_start: WarmStart | None) -> Answer:
     """Return where the search starts: an incumbent or warm start that keeps every rule, or greedy.
 
-    An incumbent of the same search of an earlier session comes first.
+    An incumbent of the same search of an earlier session has priority.
     """
     session, greedy = attempt.session, each.answers[0]
     context, turn = session.context, session.history.turn + 1
@@ -131,9 +131,9 @@ def _rank(answer: Answer) -> list[int]:
 
 
 def _list_bases(each: Round) -> list[Answer]:
-    """Return the greedy answer, and the same with preemptors waiting for what victims release.
+    """Return the greedy answer, and the same in which preemptors wait for released capacity.
 
-    Preemptors that take idle capacity now may be in the way of what was placed before. Both are
+    Preemptors that take idle capacity now may block earlier placements. Both are
     worth the same.
     """
     greedy = each.answers[0]

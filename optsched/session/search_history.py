@@ -1,4 +1,4 @@
-"""How a session's searches go: what watchers are told, and what another one can go on from."""
+"""How a session's searches proceed: what watchers see, and what another search can resume."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ RESUMED = "resumed"
 """The engine of decisions that an earlier solve has left."""
 
 PROVED_BEFORE = "proved before"
-"""Why a search ends at once whose start was proved to be the best already."""
+"""Why a search ends at once if its start was proved optimal before."""
 
 
 class History:
-    """Progress and incumbents of all searches of a session, told on the way.
+    """Progress and incumbents of all searches of a session, reported on the way.
 
     Parameters
     ----------
     watch
-        Who is told; None where nobody is and nothing is kept.
+        Receives them; None where nobody watches and nothing is kept.
     elapsed
         Seconds since the session began; None where no clock may be read.
 
@@ -51,7 +51,7 @@ class History:
     def begin(
         self, problem: Problem, levels: Sequence[AnyLevel], start: Answer
     ) -> Callable[[LevelProgress], None] | None:
-        """A search begins with an answer; returns who is to be told of what it finds."""
+        """A search begins with an answer; returns the callback for its progress."""
         self.turn += 1
         if self._watch is None:
             return None
@@ -71,7 +71,7 @@ class History:
         self.incumbents.append(Incumbent(self.turn, binds, answer.results))
 
     def adopt(self, other: History) -> None:
-        """Take over, and tell of, what a watched search without listeners has found."""
+        """Take over and report what a watched search without listeners has found."""
         for progress in other.progress:
             self.note(progress)
         for incumbent in other.incumbents:
@@ -81,13 +81,13 @@ class History:
 
     @property
     def now(self) -> float:
-        """Seconds; without a clock those of what has been told last."""
+        """Seconds; without a clock those of the last report."""
         if self._elapsed is not None:
             return round(self._elapsed(), 6)
         return self.progress[-1].at_s if self.progress else 0.0
 
     def note(self, progress: Progress) -> None:
-        """Keep progress and tell of it, unless nothing is new."""
+        """Keep and report progress, unless nothing is new."""
         if not changes_level(progress, self.progress):
             return
         self.progress.append(progress)
@@ -141,7 +141,7 @@ class _Search:
         self._history.note(Progress(name, at_s, value, bound, self._turn))
 
     def incumbent(self, decisions: Decisions) -> Callable[[], Incumbent]:
-        """What could be gone on from."""
+        """What another search could resume."""
         return self._lazily(lambda: decisions)
 
     def _lazily(self, decide: Callable[[], Decisions]) -> Callable[[], Incumbent]:

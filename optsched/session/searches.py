@@ -53,7 +53,7 @@ def search(attempt: Attempt) -> Searched:
 
 
 def _shorten(attempt: Attempt, budget_ms: int) -> Attempt:
-    """Return the attempt with a budget of its own; nobody is told of its progress yet."""
+    """Return the attempt with a budget of its own; its progress is not reported yet."""
     session = attempt.session
     clock = session.clock.begin_shorter(budget_ms)
     watch = None if session.context.watch is None else Listener(lambda _: None)

@@ -229,7 +229,7 @@ def waiting_lines(snapshot: Snapshot, policy: Policy) -> dict[str, tuple[str, ..
 
 
 def _is_waiting(gang: Gang) -> bool:
-    """Whether nothing of a gang runs, and something of it is to."""
+    """Whether no task of a gang runs, and some task of it should."""
     if any(task.status.counts_as_ready for task in gang.tasks):
         return False
     if gang.tasks:

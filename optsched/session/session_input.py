@@ -42,7 +42,7 @@ EVICTING = {"preempt": PREEMPT, "gangpreempt": PREEMPT, "reclaim": RECLAIM, "gan
 
 @dataclass(frozen=True, eq=False)
 class SessionInput:
-    """What a session decides, and what it may use.
+    """The input and the dependencies of a session.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class SessionInput:
     rules
         For the verifier and for victims: those of the policy, and what guards evictions.
     left_out
-        Keys of gangs that get nothing, since custom plugins let no plan with them pass.
+        Keys of gangs that get nothing, since custom plugins refuse every plan with them.
     context, clock, history, faults, extenders
         The dependencies, and what records times, progress, failures and replies.
 

@@ -1,10 +1,10 @@
 """Whether a snapshot asks anything that the last session has not answered.
 
 A session that bound nothing leaves the cluster as it was, so the same question would get the same
-answer. What may differ without a new question: that bound tasks have begun to run, what queues have
-used lately, which changes with every second, and the time, as long as nobody has waited past the
-limit after which he comes first. Everything else counts as new, also lost capacity: it may satisfy
-a rule that compares pods.
+answer. Changes that raise no new question: that bound tasks have begun to run, the recent usage of
+queues, which changes with every second, and the time, unless a gang has waited past the limit after
+which it comes first. Everything else counts as new, also lost capacity: it may satisfy a rule that
+compares pods.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ SOON_MS: Final = 5_000
 """The same for an answer that is not proved, after the first time; twice as long after each."""
 
 MOST_TIMES: Final = 4
-"""How many times the budget of a session one gets that asks what was asked before."""
+"""How many times the budget a session gets that repeats a question."""
 
 OTHERS_MS: Final = 1_000
-"""The same where somebody outside was asked, who may change his mind without a sign."""
+"""The same where an external service was asked, whose replies may change without notice."""
 
 _PARTS: Final = tuple(
     part.name
     for part in fields(Snapshot)
     if part.name not in ("taken_ms", "usage", "nodes", "gangs")
 )
-"""What is compared as it is."""
+"""What is compared unchanged."""
 
 
 def leads_to_same_plan(before: Snapshot, now: Snapshot) -> bool:
@@ -99,17 +99,17 @@ def next_turn_ms(waiting: Iterable[Gang], now_ms: int, starvation_after_ms: int)
 
 
 def ask_again_ms(plan: Plan, times: int) -> int:
-    """How long an answer may stand that has been the same so many times."""
+    """How long an answer may stand that was the same so many times."""
     if plan.certificate.is_proved:
         return AT_LATEST_MS
     return min(AT_LATEST_MS, SOON_MS << min(times, 10))
 
 
 def limits_for(solve_ms: int, repeats: int) -> Limits:
-    """What a session may spend that asks for the `repeats`-th time what was not proved before.
+    """What a session may spend that asks for the `repeats`-th time a question without proof.
 
-    Nothing else is waiting to be decided, so it gets more time, begins its search elsewhere and
-    asks a second engine.
+    Nothing else waits for a decision, so it gets more time, begins its search elsewhere and uses a
+    second engine.
     """
     if not repeats:
         return Limits(budget_ms=solve_ms)

@@ -1,4 +1,4 @@
-"""What a solve outside of a live cluster runs with: the policy's solver, and what it may spend."""
+"""The settings of a solve outside of a live cluster: the policy's solver, and its limits."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 DEFAULT_SECONDS: Final = 10.0
-"""What a solve by the clock may take unless somebody says otherwise."""
+"""The time of a solve by the clock unless another is given."""
 
 
 ENGINES: Final = 2
-"""Where nobody waits for a bind, a second engine may prove what the first one can not."""
+"""Where nobody waits for a bind, a second engine may prove what the first one could not."""
 
 
 def limits_of(
@@ -31,7 +31,7 @@ def limits_of(
     seed: int = 0,
     gap: float | None = None,
 ) -> Limits:
-    """What a solve may spend; with a gap no more than it takes to come within it."""
+    """The limits of a solve; with a gap no more than it takes to reach it."""
     work = policy.budgets.deterministic_s
     if deterministic:
         work = seconds or work

@@ -36,7 +36,7 @@ def plan_by_gang(plan: Plan) -> tuple[dict[str, int], frozenset[str]]:
 
 
 def gang_status(gang: Gang, reason: Reason | None, allocated: int, enqueued: bool) -> GangStatus:
-    """The status of a gang once a plan with so many of its tasks has been begun.
+    """The status of a gang after a plan that places so many of its tasks.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Keeps what queues use from one session to the next, where a policy looks at it.
+"""Keeps the usage of queues from one session to the next, where a policy reads it.
 
 Neither I/O nor a clock: snapshots come in with their times, and go out with the usage of that time.
 """
@@ -20,11 +20,11 @@ WRITTEN_EVERY_MS: Final = 30_000
 """How often what a queue has used is written down at most."""
 
 MATTERS: Final = 0.01
-"""The part by which a usage has to differ from what is written, faded, to be written again."""
+"""The relative difference from the written, faded usage above which it is written again."""
 
 
 class UsageKeeper:
-    """What queues have used, by name; what they hold counts until the next snapshot."""
+    """The usage of queues by name; what they hold counts until the next snapshot."""
 
     def __init__(self) -> None:
         self._half_life_ms = 0
@@ -34,9 +34,9 @@ class UsageKeeper:
         self._shares: dict[str, tuple[Gang, dict[str, int]]] = {}
 
     def noted(self, snapshot: Snapshot, half_life_ms: int) -> Snapshot:
-        """The snapshot with what queues have used until then; as it is without a half-life.
+        """The snapshot with the usage of queues until then; unchanged without a half-life.
 
-        What the snapshot itself says counts for queues of which nothing is known yet. Since it was
+        The usage in the snapshot counts for queues of which nothing is known yet. Since it was
         written they are taken to have held what they hold now.
         """
         if not half_life_ms:
@@ -75,7 +75,7 @@ class UsageKeeper:
     def to_write(self, now_ms: int, *, once_settled: bool = False) -> Iterator[tuple[str, Usage]]:
         """What should be written down now, and counts as written from then on.
 
-        `once_settled`: whatever differs, for there is no later.
+        `once_settled`: whatever the difference, since there is no later chance.
         """
         for name, usage in self._usage.items():
             usage_now = usage.advanced(self._held[name], now_ms, self._half_life_ms)

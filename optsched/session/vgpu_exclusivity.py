@@ -1,6 +1,6 @@
 """Which tasks share no vGPU with others because of their labels, written into their shapes.
 
-Labels are no part of what makes tasks alike; where a rule looks at some of them, they are.
+Labels do not decide whether tasks are alike; where a rule reads some of them, they do.
 """
 
 from __future__ import annotations

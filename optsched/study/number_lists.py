@@ -38,9 +38,9 @@ class Numbers:
         Parameters
         ----------
         what
-            What it means, for messages.
+            The meaning, for messages.
         below
-            What it has to be smaller than; None for what 64 bits hold.
+            The bound that it has to be below; None for that of 64 bits.
 
         Raises
         ------

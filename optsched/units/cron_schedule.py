@@ -1,7 +1,7 @@
 """When a timetable is due: by the clock of a place, with its summer time.
 
-As Go's robfig/cron/v3 counts (`SpecSchedule.Next`): hours that a clock leaves out are left out, and
-what falls into an hour that it shows twice is due twice.
+As Go's robfig/cron/v3 counts (`SpecSchedule.Next`): hours that a clock skips are skipped, and a
+time in an hour that it shows twice is due twice.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _MINUTE_MS: Final = 60_000
 _HORIZON: Final = timedelta(days=5 * 366)
-"""What is not due for so long never is, such as the 31st of February."""
+"""A time that is not due for that long never is, such as the 31st of February."""
 
 
 def next_due_ms(table: Timetable, after_ms: int, zone: tzinfo) -> int | None:
@@ -86,5 +86,5 @@ def _midnight(at: datetime, day: datetime) -> datetime:
 
 
 def _add_minutes(at: datetime, minutes: int) -> datetime:
-    """So many minutes later as time goes, whatever the clock shows."""
+    """So many minutes later in real time, whatever the clock shows."""
     return datetime.fromtimestamp(at.timestamp() + minutes * 60, at.tzinfo)

@@ -1,4 +1,4 @@
-"""Durations as Go writes them and times as the API server writes them, kept as integers.
+"""Go's notation of durations and the API server's notation of times, kept as integers.
 
 Durations are nanoseconds, times are milliseconds since 1970-01-01T00:00:00Z. Grammar and printing
 of durations follow Go's package time (ParseDuration, Duration.String); times are RFC 3339.

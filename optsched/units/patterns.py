@@ -24,11 +24,11 @@ _ACCEPTED: Final = (
     r"such as \1, no possessive or atomic parts such as a*+ and (?>a), and at most 1000 repetitions"
 )
 _BYTE: Final = re.compile(r"\\Q.*?(?:\\E|$)|\\(.)", re.DOTALL)
-"""Escapes, but for what is quoted; the escape C is the only one of RE2 that Go does not have."""
+r"""Escapes outside of quotations; \C is the only escape of RE2 that Go does not have."""
 
 
 class PatternError(ValueError):
-    """A text that is no regular expression of RE2; says what would be."""
+    """A text that is no regular expression of RE2; names what would be one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ _NOT_A_NAME: Final = "is not a resource name: write a text such as cpu or nvidia
 
 
 class Unit(Enum):
-    """What one step of an amount means."""
+    """The step in which an amount is counted."""
 
     MILLI_CPU = "milli-CPU"
     BYTE = "bytes"
@@ -70,7 +70,7 @@ def unit_of(resource: str) -> Unit:
 
 
 def split_usage(named: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]]:
-    """Return what a list names of nodes' resources, and what ResourceQuotas alone count.
+    """Return the resources of nodes in a list, and those that ResourceQuotas alone count.
 
     `minResources` of a PodGroup names both (`requests.cpu`, `limits.cpu`, `pods`, `count/pods`).
     A request that only quotas' names tell counts for nodes as well.

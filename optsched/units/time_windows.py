@@ -1,4 +1,4 @@
-"""Hours of the day, such as 22:00-6:00, as Volcano writes those at which nodes are lent."""
+"""Hours of the day, such as 22:00-6:00, as Volcano writes when nodes are lent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a text that is no amount, duration or time leaves behind: the value and what would do.
+"""A text that is no amount, duration or time: the value and what would be accepted.
 
 `UnitError` is a ValueError with three kinds: `QuantityError`, `DurationError`, `TimestampError`.
 """

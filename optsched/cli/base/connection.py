@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from optsched.kube.client.interfaces import Raw
 
 _BY_WEBHOOK: Final = "denied the request"
-"""In the message for what a webhook refuses, which has the code of what a user may not do."""
+"""In messages of webhooks that refuse a request, which have the same code as missing rights."""
 
 T = TypeVar("T")
 Command = TypeVar("Command", bound="Callable[..., Any]")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 BAD_INPUT: Final = 2
 NO_PLAN: Final = 3
 NOT_KEPT: Final = 4
-"""What was to be kept could not be written."""
+"""The output could not be written."""
 
 STOPPED: Final = 130
 

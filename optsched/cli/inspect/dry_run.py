@@ -1,6 +1,6 @@
 """Hypothetical jobs as the API server would admit them (`dryRun=All`: nothing is stored).
 
-Admission knows what no snapshot tells: namespaces, rights, webhooks, LimitRanges. ResourceQuotas
+Checks what no snapshot shows: namespaces, rights, webhooks, LimitRanges. ResourceQuotas
 are added up here, for a request without effect uses nothing up.
 """
 
@@ -32,7 +32,7 @@ _ADMITTED: Final = (
     *("overhead", "nodeSelector", "tolerations", "affinity", "schedulingGates"),
     *("priority", "priorityClassName", "preemptionPolicy", "runtimeClassName"),
 )
-"""What admission may change of a pod, and schedulers look at."""
+"""Fields of a pod that admission may change and schedulers read."""
 
 _NO_RIGHT: Final = "cannot create resource"
 _USED_UP: Final = "exceeded quota"

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     Raw = Mapping[str, Any]
 
 MOST_AHEAD: Final = 5
-"""How many of those before it are named in a sentence; programs get all of them."""
+"""How many of the jobs before it are named in a sentence; programs get all of them."""
 
 _UNKNOWN: Final = "not known"
 _OPEN: Final = "pods are in the way that do not say when they end"

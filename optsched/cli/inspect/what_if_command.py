@@ -133,8 +133,8 @@ class Options:
 def what_if(place: Place, form: str, **given: Any) -> None:  # noqa: ANN401  click checks them
     """Predict whether a job would start now, where, and which pods it would evict.
 
-    Nothing is made: the cluster is read once, and a session is held on a copy that has what the
-    files say. Ends with 0 if all would start, 8 if some would wait, 9 if one could never start.
+    Nothing is created: the cluster is read once, and a session runs on a copy with the objects of
+    the files. Ends with 0 if all would start, 8 if some would wait, 9 if one could never start.
     """
     options = Options(**given)
     parts = [part for path in options.files for part in read_parts(path)]

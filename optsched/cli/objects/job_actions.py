@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 ABORT: Final = "AbortJob"
 RESUME: Final = "ResumeJob"
 ENDS: Final = (JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.TERMINATED, JobPhase.ABORTED)
-"""Phases in which nothing goes on by itself."""
+"""Phases that a job does not leave by itself."""
 
 _FINISHED: Final = ENDS[:3]
 _WORDS: Final = {ABORT: "suspend", RESUME: "resume"}

@@ -173,7 +173,7 @@ def _delete(kind: Kind) -> click.Command:
 
 
 def _deletion_targets(kind: Kind, path: str, target: Target) -> list[Target]:
-    """What is to be deleted: what a file names, or one object, also by `-n`."""
+    """The objects to delete: those of a file, or one object, also by `-n`."""
     if not path:
         name = target.name or target.short
         if not name:

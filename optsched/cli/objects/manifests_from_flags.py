@@ -22,7 +22,7 @@ _FORM: Final = "write NAME=QUANTITY, with commas between, such as cpu=4,memory=8
 
 
 class Amounts(click.ParamType[dict[str, str]]):
-    """`cpu=1,memory=2Gi`, kept as it is written; a quantity that can not be read is refused."""
+    """`cpu=1,memory=2Gi`, kept as written; a quantity that can not be read is refused."""
 
     name = "name=quantity,…"
 
@@ -92,7 +92,7 @@ def job_manifest(flags: JobFlags, namespace: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class QueueFlags:
-    """What is said about a queue; None and empty for what is not."""
+    """The flags of a queue; None and empty where one is not given."""
 
     weight: int | None = None
     parent: str = ""

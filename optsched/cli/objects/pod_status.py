@@ -24,7 +24,7 @@ def ready_containers(pod: Raw) -> str:
 
 
 def _sidecars(pod: Raw) -> frozenset[str]:
-    """Init containers that go on running beside the others."""
+    """Init containers that keep running beside the others."""
     containers = _spec(pod).get("initContainers") or ()
     return frozenset(c["name"] for c in containers if c.get("restartPolicy") == "Always")
 
@@ -43,7 +43,7 @@ def restarts_of(pod: Raw) -> int:
 
 
 def status_of_pod(pod: Raw) -> str:
-    """The reason that tells most, else the phase."""
+    """The most specific reason, else the phase."""
     status = _status(pod)
     phase = str(status.get("phase") or "Unknown")
     if pod.get("metadata", {}).get("deletionTimestamp") and phase not in ("Succeeded", "Failed"):
@@ -86,7 +86,7 @@ def _is_true(condition: Raw, kind: str) -> bool:
 
 
 def _container_reason(status: Raw) -> str:
-    """What the first container says that waits or has ended; who still runs wins over Completed."""
+    """The reason of the first container that waits or has ended; a running one wins over both."""
     containers = status.get("containerStatuses") or ()
     reason = next((why for why in map(_container_state_reason, containers) if why), "")
     if reason != "Completed" or not any(map(_runs, containers)):

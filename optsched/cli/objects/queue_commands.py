@@ -253,7 +253,7 @@ def delete_queue(place: Place, form: str, name: str) -> None:
 
 
 def why_not_deleted(obj: Raw, queues: Sequence[Raw]) -> str:
-    """Why a queue has to stay; empty if it may go. queues: all there are."""
+    """Why a queue can not be deleted; empty if it can. queues: all that exist."""
     name = name_of(obj)
     if name in _BUILTIN:
         return "the cluster needs it"

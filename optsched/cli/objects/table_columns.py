@@ -171,7 +171,7 @@ OLD_QUEUES: Final = Table(
 def in_tree(queues: Sequence[Raw]) -> list[tuple[Raw, str]]:
     """Yield the queues in tree order, each with the prefix that draws its branch.
 
-    A queue whose parent is not there, or that is its own ancestor, stands at the top.
+    A queue whose parent does not exist, or that is its own ancestor, stands at the top.
     """
     below: dict[str, list[Raw]] = {}
     names = {name_of(queue) for queue in queues}

@@ -104,7 +104,7 @@ def earlier_result(
         _refuse(console, [f"{path}: can not be read: {reason or e}"])
     found, errors = read_result(text)
     if found is None:
-        # Of a file of another kind nothing else is worth a line.
+        # A file of another kind gets no further message.
         shown = [error for error in errors if error.path == "kind"] or errors
         _refuse(console, [f"{path}: {error}" for error in shown])
     try:
@@ -152,7 +152,7 @@ def solve_one(
     console, in_lines
         Where progress is shown, and whether as lines.
     snapshot, job
-        What is decided, by whom and how.
+        The model, its solver and its limits.
     is_stopped
         Whether somebody has asked to stop.
 

@@ -118,7 +118,7 @@ def job_of(
 ) -> Job:
     """Return the solve for one model of the command line.
 
-    Ends with 2 where the result to go on from is none, or one of something else.
+    Ends with 2 where the result to resume is missing, or belongs to something else.
     """
     given, policy = model
     limits = limits_of(

@@ -241,7 +241,7 @@ class _Run:
         flags.out.mkdir(parents=True, exist_ok=True)
         if flags.resume:
             self._resume(flags.out)
-        # From here on what lies there is marked, whatever ends this process.
+        # From here on the folder is marked, however this process ends.
         self.write_result(complete=False)
         mode = "a" if flags.resume else "w"
         with (flags.out / RECORD).open(mode, encoding="utf-8") as file, _stoppable(self):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from optsched.kube.controllers.process import Settings
 
 CONFIG: Final = ("volcano-system", "volcano-controller-configmap")
-"""Where Volcano's chart puts what its controllers are told."""
+"""Where Volcano's chart puts the arguments of its controllers."""
 
 LOCK_NAME: Final = "vc-controller-manager"
 

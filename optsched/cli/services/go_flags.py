@@ -42,7 +42,7 @@ class Grammar:
     Attributes
     ----------
     switches
-        Those that are on or off; Go writes the latter as `--flag=false`.
+        Boolean flags; Go writes false as `--flag=false`.
     ignored_switches, ignored
         Those without a meaning here; each of the latter takes a value.
 

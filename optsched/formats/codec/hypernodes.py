@@ -80,7 +80,7 @@ def _selector(selector: ApiSelector) -> LabelSelector:
 
 
 class NodeIndex:
-    """Nodes by name and label, and which of them each way of naming many nodes means."""
+    """Nodes by name and label, and which of them each selector of many nodes means."""
 
     def __init__(self) -> None:
         self._labels: dict[str, Mapping[str, str]] = {}
@@ -121,7 +121,7 @@ class NodeIndex:
         return True
 
     def keep_selectors(self, selectors: Iterable[_MemberSelector]) -> None:
-        """Ways that will be asked for again; what all others mean is forgotten."""
+        """Selectors that will be asked for again; what all others mean is forgotten."""
         wanted = set(selectors)
         self._member_nodes = {
             selector: selected_nodes
@@ -130,7 +130,7 @@ class NodeIndex:
         }
 
     def selected_nodes(self, selector: _MemberSelector) -> set[str]:
-        """The nodes that a way means. Read only."""
+        """The nodes that a selector means. Read only."""
         if selector not in self._member_nodes:
             likely = self._likely(selector)
             self._member_nodes[selector] = {
@@ -188,7 +188,7 @@ class _Entry:
 
 
 class TopologyIndex:
-    """HyperNodes and nodes as they come and go, and the tree that they make.
+    """HyperNodes and nodes as they come and go, and the tree that they form.
 
     Attributes
     ----------
@@ -223,7 +223,7 @@ class TopologyIndex:
         self._is_stale |= self._hypernodes.pop(name, None) is not None
 
     def topology(self) -> Topology:
-        """The tree as it is now; the very same object while nothing about it changes."""
+        """The current tree; the very same object while nothing about it changes."""
         if self._is_stale:
             self._is_stale = False
             fresh = self._build()

@@ -47,8 +47,9 @@ def parse_node(
 
     table: how GPUs and NPUs may be cut.
 
-    A resource whose amount has no reading offers nothing, and a node whose taints have none takes
-    no pods. Without any condition a node counts as ready, for manifests written by hand have none.
+    A resource whose amount can not be read offers nothing, and a node whose taints can not be read
+    takes no pods. Without any condition a node counts as ready, for manifests written by hand have
+    none.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
@@ -89,7 +90,7 @@ def _allocatable(status: Fields) -> Amounts:
 
 
 def offered_amounts(status: Fields, name: str) -> Amounts:
-    """What a machine offers by a field; more than a machine can have is told and left out."""
+    """What a node offers by a field; an amount that no machine has is reported and left out."""
     offered = status.amounts(name, whole_gpus=True)
     for resource in [r for r, amount in offered.items() if amount > most_on_node(r)]:
         message = f"{_TOO_MUCH} {most_on_node(resource)}"
@@ -110,7 +111,7 @@ def _is_ready(status: Fields) -> bool:
 # --- local data -----------------------------------------------------------------------------------
 
 IMAGES: Final = "optsched.io/images"
-"""Stands for the images of a dumped pod, whose containers are made up."""
+"""Stands for the images of a dumped pod, whose containers are invented."""
 
 _NONE: Final = "-"
 _FALSE: Final = "false"
@@ -180,7 +181,7 @@ def read_required_data(meta: ObjectMeta, spec: Mapping[str, Any]) -> RequiredDat
 
 @lru_cache(maxsize=1 << 12)
 def _required_data(names: tuple[str, ...], datasets: str) -> RequiredData:
-    """The same object for pods that need the same."""
+    """The same object for pods with equal requests."""
     images = tuple("" if name in ("", _NONE) else full_name(name) for name in names)
     wants = RequiredData(images if any(images) else (), datasets_in(datasets))
     return NO_REQUIRED_DATA if wants == NO_REQUIRED_DATA else wants
@@ -219,7 +220,7 @@ def with_shards(asked: Sharding, found: Iterable[NodeShard]) -> Sharding:
 
 
 def sharding_fields(sharding: Sharding) -> dict[str, Any]:
-    """What the dump of a snapshot says about sharding; nothing where there is none."""
+    """What the dump of a snapshot says about sharding; empty without one."""
     if sharding.mode is ShardMode.NONE:
         return {}
     return {"sharding": {"mode": sharding.mode.value, "name": sharding.name}}

@@ -1,7 +1,8 @@
 """NUMA nodes: those that agents report in Numatopologies, and what pods request and hold of them.
 
-An agent on each node (Volcano's resource-exporter) writes which CPUs and GPUs there are, which of
-them nobody has alone, and which pods hold the others. Volcano: `pkg/scheduler/api/numa_info.go`.
+An agent on each node (Volcano's resource-exporter) reports which CPUs and GPUs there are, which of
+them are free for exclusive use, and which pods hold the others. Volcano:
+`pkg/scheduler/api/numa_info.go`.
 """
 
 from __future__ import annotations
@@ -285,7 +286,7 @@ def numa_needs(spec: Fields, annotations: Mapping[str, str]) -> tuple[NumaNeed, 
 
     CPUs are given to containers of Guaranteed pods that ask for whole ones (the kubelet's CPU
     manager, policy static), GPUs to all that ask for them. Containers that only start a pod are
-    not looked at: what they had is given to the others.
+    ignored: their resources are given to the others.
     """
     if NEEDS in annotations:
         return _marked(annotations[NEEDS])

@@ -128,7 +128,7 @@ def _owner(reference: OwnerReference | None) -> Owner | None:
 
 
 def _kept_annotations(group: PodGroup) -> Mapping[str, str]:
-    """Those of the PodGroup; what a label says about being evicted counts like one."""
+    """Those of the PodGroup; a label about evictions counts like an annotation."""
     own = without_annotations(group.meta.annotations, _GROUP_MARKS)
     label = group.meta.labels.get(wellknown.PREEMPTABLE)
     return own if label is None else {wellknown.PREEMPTABLE: label, **own}
@@ -255,7 +255,7 @@ def shuffle_annotation(plugin: str, now_ms: int) -> dict[str, str]:
 
 
 def last_shuffle_ms(annotations: Iterable[Mapping[str, str]]) -> dict[str, int]:
-    """The last time by plugin, of the annotations of PodGroups; what is no time says nothing."""
+    """The last time by plugin, of annotations of PodGroups; a value that is no time is ignored."""
     found: dict[str, int] = {}
     for notes in annotations:
         for key, text in notes.items():

@@ -27,7 +27,7 @@ SYSTEM: Final[Mapping[str, int]] = {
 
 @dataclass(frozen=True, slots=True)
 class Priorities:
-    """What the names of priority classes stand for.
+    """The values of priority classes.
 
     Attributes
     ----------

@@ -69,7 +69,7 @@ _Limits = tuple[tuple[str, "Amounts"], ...]
 def queue_of(queue: ApiQueue) -> Queue:
     """The domain queue; one with fields that have no reading takes no work.
 
-    What a queue deserves is at least its guarantee where nothing else is written.
+    A queue deserves at least its guarantee where nothing else is written.
     """
     return Queue(
         name=queue.name,
@@ -114,7 +114,7 @@ def _queue_problem(queue: ApiQueue) -> Reason | None:
 
 
 def tolerance(queue: ApiQueue) -> tuple[Tolerance | None, str]:
-    """The tolerance of a queue, None without one, and what is wrong with it; empty when nothing."""
+    """The tolerance of a queue, None without one, and its problem; empty when there is none."""
     text = queue.overuse_tolerance.strip()
     if not text:
         return None, ""

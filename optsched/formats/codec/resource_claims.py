@@ -136,13 +136,13 @@ def _toleration(fields: Fields) -> Toleration:
 
 
 def _text(capacity: Fields, name: str) -> str:
-    """A quantity as it is written, for amounts are rounded to what resources count."""
+    """A quantity as written, since amounts are rounded to the steps of resources."""
     written = capacity.raw("requests")
     return str(parse_quantity_field(written[name])) if isinstance(written, dict) else "0"
 
 
 def _queue_amounts(need: DeviceNeed, fields: Fields) -> Amounts:
-    """What queues count; of all devices of a node nobody knows the number."""
+    """What queues count; nobody knows the number of all devices of a node."""
     if need.is_all:
         return ()
     whole = f"{CLASS_PREFIX}{need.device_class}"
@@ -451,8 +451,8 @@ def granted_fields(
 ) -> dict[str, Any]:
     """An allocation of a claim as kube-scheduler writes it.
 
-    With each device goes what its request tolerates; with all of them, what the classes and the
-    claim have to tell the drivers (`allocation.devices.config`).
+    Each device comes with the tolerations of its request; all of them come with what the classes
+    and the claim configure for drivers (`allocation.devices.config`).
     """
     spec = claim.get("spec") or {}
     asked = spec.get("devices") or {}
@@ -531,7 +531,7 @@ class ClaimBook:
         self._uses: dict[str, tuple[str, ...]] = {}
 
     def note(self, pod: str, uid: str, keys: tuple[str, ...]) -> set[str]:
-        """Take note of the claims that a pod names; other pods whose part of one may differ now."""
+        """Record the claims that a pod names; other pods with one may have to be read again."""
         before = self._uses.get(pod, ())
         if before == keys and all(self._users[key][pod] == uid for key in keys):
             return set()

@@ -1,4 +1,4 @@
-"""Annotations of our own, by which a dumped snapshot comes back as it was.
+"""Annotations of optsched, with which a dumped snapshot is read back unchanged.
 
 They state what a manifest has no field for. Users need none of them; who measures the load of nodes
 may write `optsched.io/load`.

@@ -42,7 +42,7 @@ ZONE_LABELS: Final = (
 )
 """Labels of a volume that say where it is, in order."""
 BETWEEN_ZONES: Final = "__"
-"""What stands between the values of such a label where a volume is in several zones."""
+"""What separates the values of such a label where a volume is in several zones."""
 
 LOST: Final = "is lost: its volume is gone"
 
@@ -55,7 +55,7 @@ _STORAGE: Final = "storage"
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """A PersistentVolume that nobody has yet, and the uid of the claim that it is kept for."""
+    """A PersistentVolume that no claim uses yet, and the uid of the claim it is reserved for."""
 
     volume: Volume
     modes: frozenset[str]
@@ -129,7 +129,7 @@ class Storage:
 
 
 def _claim_reference(volume: Mapping[str, Any]) -> str:
-    """The claim that a volume names; most of them are bound, and nobody reads more of those."""
+    """The claim that a volume names; most volumes are bound, and those are not needed."""
     spec = volume.get("spec")
     ref = spec.get("claimRef") if isinstance(spec, dict) else None
     if not isinstance(ref, dict) or not ref.get("name"):
@@ -163,7 +163,7 @@ def parse_claim(obj: object, storage: Storage) -> tuple[Claim | None, tuple[Fiel
 
 
 def _bound(meta: ObjectMeta, volume: str, phase: str, storage: Storage) -> Claim:
-    """A claim with a volume: who uses it has that attached, whatever is wrong with the claim."""
+    """A claim with a volume: its pods have that attached, even if the claim has problems."""
     found = storage.volumes.get(volume)
     driver, handle = _attachment(Fields(found, VOLUME, "", []).record("spec"))
     claim = Claim(meta.key, driver=driver, handle=handle)
@@ -282,8 +282,8 @@ def _zones(volume: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...]]]:
 def parse_csi_node(obj: object) -> tuple[str, Amounts | None, tuple[FieldError, ...]]:
     """The name of a node, most volumes attached to it by CSI driver, and what has no reading.
 
-    None only without a name. A number that has no reading lets no volume of its driver in; one that
-    is not there lets in all.
+    None only without a name. A limit that can not be read lets no volume of its driver in; a
+    missing one lets in all.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)

@@ -8,12 +8,12 @@ from tempfile import NamedTemporaryFile
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a file beside and put it in its place, once it has reached the disk.
+    """Write a file beside the target and move it into place once it is on the disk.
 
     Raises
     ------
     OSError
-        It can not be written; names the file. What was there stays, and nothing is left beside it.
+        It can not be written; names the file. The old content stays, and nothing is left beside it.
 
     """
     try:
@@ -48,9 +48,9 @@ def _umask() -> int:
 
 
 def truncate_to_last_line(path: Path) -> str:
-    """Cut off what comes after the last line break of a file; returns the rest.
+    """Cut off everything after the last line break of a file; returns the rest.
 
-    Nothing of what is no plain file, such as a device.
+    Empty for anything but a plain file, such as a device.
     """
     if not path.is_file():
         return ""

@@ -1,4 +1,4 @@
-"""What is wrong with the objects of a cluster: object, field, value, what would be accepted.
+"""Problems of the objects of a cluster: object, field, value, what would be accepted.
 
 InstanceError(Exception)    a place in which there is no cluster
 └─ ObjectProblem            one thing that is wrong with one object; it stops nothing else
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ObjectProblem:
-    """One thing that is wrong with one object; everything else is read all the same.
+    """One problem of one object; everything else is read all the same.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class ObjectProblem:
     value
         What the field holds.
     message
-        What is wrong and what would be accepted.
+        The problem, and what would be accepted.
     where
         `file:line` of the object; empty where it comes from no file.
 
@@ -53,7 +53,7 @@ class ObjectProblem:
 
 
 class InstanceError(Exception):
-    """A place in which there is nothing to schedule; `problems` says what was wrong on the way."""
+    """A place in which there is nothing to schedule; `problems` are those found on the way."""
 
     def __init__(self, message: str, problems: Iterable[ObjectProblem] = ()) -> None:
         self.message = message

@@ -22,7 +22,7 @@ _PURPOSES: Final = (
 
 
 def key_usage(*purposes: str) -> x509.KeyUsage:
-    """What a key is for, and nothing else."""
+    """The only purposes that a key may be used for."""
     return x509.KeyUsage(**{purpose: purpose in purposes for purpose in _PURPOSES})
 
 

@@ -1,8 +1,8 @@
 """YAML and JSON texts as plain values, document by document; the only place that knows PyYAML.
 
-Plain scalars are read as kubectl reads them (sigs.k8s.io/yaml on go-yaml 2), so that a manifest
-means the same here and there: `yes` and `on` are true, `010` is 8, a timestamp stays a text, keys
-are always texts. One difference: `y` and `n` stay texts, as in PyYAML and YAML 1.2, for they name
+Plain scalars are read as kubectl reads them (sigs.k8s.io/yaml on go-yaml 2), so that a manifest has
+the same meaning in both: `yes` and `on` are true, `010` is 8, a timestamp stays a text, keys are
+always texts. One difference: `y` and `n` stay texts, as in PyYAML and YAML 1.2, for they name
 things; kubectl refuses a manifest with `name: y`. The parser is libyaml's where PyYAML has it.
 """
 
@@ -219,7 +219,7 @@ def _error(problem: str, event: _Event) -> yaml.MarkedYAMLError:
 
 
 class _Builder:
-    """Values from the events of a parser; what an anchor names is built once and shared."""
+    """Values from the events of a parser; an anchored value is built once and shared."""
 
     def __init__(self, loader: Any, line: int, end: int, size: int) -> None:  # noqa: ANN401  C or Python
         self._most_aliased = _ALIASED[0] + _ALIASED[1] * size
@@ -233,7 +233,7 @@ class _Builder:
         self._item_lines: list[int] = []
 
     def documents(self) -> Iterator[Document | TextError]:
-        """The documents of the part, each after what there is to remark about it."""
+        """The documents of the part, each after the remarks about it."""
         self._get()
         while type(self._get()) is not yaml.StreamEndEvent:
             self._anchors, self._remarks, self._item_lines = {}, [], []
@@ -250,7 +250,7 @@ class _Builder:
         if kind is yaml.AliasEvent:
             if event.anchor not in self._anchors:
                 raise _error(f"the alias {event.anchor} names nothing that is complete", event)
-            # Shared values cost nothing here, but readers meet them once for each alias.
+            # Shared values cost nothing here, but readers visit them once for each alias.
             self._num_values += self._sizes[event.anchor]
             self._num_aliased += self._sizes[event.anchor]
             if self._num_aliased > self._most_aliased:
@@ -276,7 +276,7 @@ class _Builder:
         return built
 
     def _items(self, event: _Event) -> Any:  # noqa: ANN401
-        """What `items` holds; if it is a list, the line of each item is kept."""
+        """The content of `items`; if it is a list, the line of each item is kept."""
         if type(event) is not yaml.SequenceStartEvent:
             return self._value(event)
         built: list[Any] = []
@@ -332,7 +332,7 @@ class _Builder:
 
 @lru_cache(maxsize=65536)
 def scalar(text: str) -> Any:  # noqa: ANN401  whatever the text says
-    """What a plain scalar stands for."""
+    """The value of a plain scalar."""
     if text in _WORDS:
         return _WORDS[text]
     if text[0] not in "+-.0123456789":

@@ -110,7 +110,7 @@ def assemble(
     options
         Which pods this scheduler decides.
     taken_ms
-        When; None for what the dump of a snapshot says, or else the latest creation.
+        The time of the snapshot; None for that of the dump, or else the latest creation.
     where
         `file:line` of each object, for messages.
 

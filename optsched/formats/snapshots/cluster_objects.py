@@ -80,7 +80,7 @@ class ClusterObjects:
     Attributes
     ----------
     pods, gangs, nodes, devices, volumes, queues, shards
-        What objects of these kinds say, and what is about to become true of them.
+        The content of objects of these kinds, with changes that are assumed but not yet seen.
 
     """
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 MOST_SHUFFLES: Final = 64
-"""Plugins whose times in annotations are kept: tenants write annotations, of any name."""
+"""Plugins whose times in annotations are kept: tenants can write annotations of any name."""
 
 
 class GangStore:

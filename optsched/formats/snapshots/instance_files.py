@@ -1,7 +1,7 @@
 """An instance: the cluster in a file, a folder of manifests or a trace, and its identity.
 
-Every file and every document of it is read, whatever is wrong with the others. Only a place in
-which there is nothing to schedule is an error.
+Every file and every document of it is read, even if others have problems. Only a place without
+anything to schedule is an error.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Instance:
     problems
         What could not be read, with file and line; the rest is in the snapshot.
     notices
-        What was left out although nothing is wrong with it, in sentences.
+        Valid objects that were left out, in sentences.
     left_out
         Objects of kinds that no scheduler reads, in sentences with file and line.
 
@@ -99,16 +99,16 @@ def read_instance(
     options
         Whose pods are ours.
     taken_ms
-        When the snapshot counts as taken; None for what a dump says or else the latest creation.
+        The time of the snapshot; None for that of a dump or else the latest creation.
     progress
-        Told how far reading has come.
+        Told how many objects have been read.
     preview
         Replaces objects by those that controllers would create for them; None for no such objects.
 
     Raises
     ------
     InstanceError
-        Nothing is there, or nothing of it is of a kind that a scheduler reads.
+        The file does not exist, or holds no object of a kind that a scheduler reads.
 
     """
     where = Path(path)
@@ -149,7 +149,7 @@ def files_of(path: Path) -> list[Path]:
 
 
 def _silent(read: int, total: int) -> None:
-    """Progress that nobody looks at."""
+    """Progress that is not shown."""
 
 
 def _files(path: Path) -> list[Path]:
@@ -298,7 +298,7 @@ def instance_identity(path: str | Path) -> InstanceIdentity:
 
 
 def snapshot_identity(snapshot: Snapshot) -> InstanceIdentity:
-    """The same for a snapshot that comes from no file: SHA-256 over its manifests, line by line."""
+    """The same for a snapshot without a file: SHA-256 over its manifests, line by line."""
     lines = (json.dumps(each, sort_keys=True, ensure_ascii=False) for each in encode(snapshot))
     return InstanceIdentity("", (FileSum("snapshot", checksum("\n".join(lines))),))
 

@@ -1,4 +1,4 @@
-"""Objects of the kinds that snapshots are made of, parsed as they come and go, apart from pods."""
+"""Objects of the kinds that snapshots consist of, except pods, parsed as they change."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ class VolumeStore:
         self._is_storage_stale = True
 
     def find_claim(self, key: str) -> Claim | None:
-        """Return a claim as it stands at this moment; None where there is none."""
+        """Return a claim in its present state; None where there is none."""
         obj = self._raw_claims.get(key)
         return None if obj is None else parse_claim(obj, self._current_storage())[0]
 
@@ -266,7 +266,7 @@ class VolumeStore:
         return found
 
     def _current_storage(self) -> Storage:
-        """Return volumes and classes; what is parsed of them is kept until one changes."""
+        """Return volumes and classes; the parsed ones are kept until one changes."""
         if self._storage is None:
             self._storage = Storage(*self._raw_storage.values())
         return self._storage

@@ -212,7 +212,7 @@ class Pod:
     reported
         The task as the server has it.
     task
-        The task as it counts: with the assumption applied, else the very same object.
+        The task with the assumption applied, else the very same object.
     assumed
         The change that is under way; None for none.
     annotations
@@ -370,7 +370,7 @@ class PodStore:
             self._decode(self._claiming[pod], is_over=False)
 
     def _record_claims(self, raw: Raw, *, is_over: bool) -> list[str]:
-        """Record the claims of a pod; returns other pods that have to be decoded again."""
+        """Record the claims of a pod; returns other pods that have to be read again."""
         meta = _mapping_at(raw, "metadata")
         key = f"{meta.get('namespace')}/{meta.get('name')}"
         claims = () if is_over else claims_of(raw)

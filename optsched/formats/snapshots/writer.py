@@ -1,8 +1,8 @@
-"""The way back: a snapshot as objects that `assemble` reads as the same snapshot.
+"""Write a snapshot as objects that `assemble` reads as the same snapshot.
 
-Everything is said with the fields of the API where it has one. What it has none for (why an object
-could not be used, since when a gang waits, parts of GPUs) stands in annotations, see `marks`.
-Containers and whatever else no scheduler looks at are made up.
+Everything is said with the fields of the API where it has one. What objects have no field for (why
+one could not be used, since when a gang waits, parts of GPUs) stands in annotations, see `marks`.
+Containers and other parts that no scheduler reads are invented.
 """
 
 from __future__ import annotations
@@ -393,7 +393,7 @@ def _offers(claims: Iterable[Claim]) -> Iterator[Manifest]:
     for name, theirs in by_class.items():
         provisions = any(claim.provisions or claim.driver for claim in theirs)
         yield _class(name, replace(theirs[0], provisions=provisions))
-        # Where others get theirs made, who does not has one kept.
+        # A controller would create it elsewhere; without one it is kept here.
         kept = {c.volumes[0].name: c.key for c in theirs if provisions and not c.provisions}
         offered = {volume.name: volume for claim in theirs for volume in claim.volumes}
         for volume in offered.values():

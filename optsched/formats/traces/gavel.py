@@ -57,8 +57,8 @@ class Throughputs:
     def duration_ms(self, job_type: str, gpus: int, steps: int) -> int | None:
         """How long so many steps take; None for an unknown type of job.
 
-        A number of GPUs that was not measured counts as the next smaller one that was: nobody
-        knows that more would be faster.
+        A number of GPUs that was not measured counts as the next smaller measured one: it may not
+        be faster.
         """
         known = [n for kind, n in self.of if kind == job_type and n <= gpus]
         rate = self.of[job_type, max(known)] if known else 0

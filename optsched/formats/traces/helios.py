@@ -54,7 +54,7 @@ def read_helios(file: Path, nodes: Sequence[Node] | None = None) -> Found:
     file
         A file `cluster_log.csv`.
     nodes
-        What to play it on; None for nodes of eight GPUs, as many as `cluster_gpu_number.csv`
+        The cluster to replay on; None for nodes of eight GPUs, as many as `cluster_gpu_number.csv`
         beside it has on its first day, where each queue deserves its own.
 
     Raises

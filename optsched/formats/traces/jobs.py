@@ -39,7 +39,7 @@ class Part:
     Attributes
     ----------
     role
-        What they are called; empty where they are all that there is.
+        Their names; empty where they are the only ones.
     number
         How many.
     demands
@@ -71,7 +71,7 @@ class TracedJob:
     queue
         Where it asks.
     user
-        Whose it is; empty where that is not told.
+        The owner; empty where the trace names none.
     parts
         Its tasks, all of which start together.
 
@@ -145,8 +145,9 @@ def played(
 ) -> Found:
     """Jobs in the order given as a trace that begins with the first of them.
 
-    A resource that no node offers is not asked for; who asks for nothing else is left out, and
-    their number is told. The rest as in `sound_trace`: what can not be played is told.
+    A resource that no node offers is dropped; a job that requests nothing else is left out, and the
+    number of these is reported. The rest as in `sound_trace`: jobs that can not be replayed are
+    reported.
 
     Raises
     ------
@@ -172,7 +173,7 @@ def played(
 
 
 def _start_ms(jobs: Sequence[TracedJob]) -> int:
-    """The time of the first job, if nothing is before it; else the clock may have jumped there."""
+    """The time of the first job, if no earlier time is written; else the clock may have jumped."""
     first = jobs[0].at_ms if jobs else 0
     return first if all(job.at_ms >= first for job in jobs) else 0
 

@@ -98,7 +98,7 @@ class PodRow:
     Attributes
     ----------
     cpu_m, memory_mib
-        What it asks for beside GPUs.
+        What a pod requests beside GPUs.
     num_gpu, gpu_milli
         How many GPUs, and thousandths of each.
     gpu_spec
@@ -170,7 +170,7 @@ def _read(
     build: Callable[[_Row], T],
     problems: list[ObjectProblem],
 ) -> Iterator[T]:
-    """What can be built from the rows of a table; the others are reported."""
+    """The objects that can be built from the rows of a table; the other rows are reported."""
     try:
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as e:

@@ -1,4 +1,4 @@
-"""Tables of a trace, row by row: a row that can not be read is told and left out, nothing else."""
+"""Tables of a trace, row by row: only a row that can not be read is reported and left out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NOTHING: Final = frozenset({"", "None", "none", "null", "NaN", "nan", "NULL", "N/A"})
-"""What stands for nothing in a cell."""
+"""Texts that mean an empty cell."""
 
 _MISSING: Final = "is missing: the row ends before this column"
 _NOT_A_COUNT: Final = "is not a whole number of zero or more"
@@ -31,8 +31,8 @@ _LONGEST_S: Final = Decimal(10**12)
 class Row:
     """One row of a table, and where to complain about it.
 
-    Each reading method tells what is wrong and answers 0, "" or None then; `is_sound` says whether
-    anything was wrong up to now.
+    Each reading method reports a problem and then returns 0, "" or None; `is_sound` says whether
+    there was any problem so far.
     """
 
     kind: str
@@ -44,11 +44,11 @@ class Row:
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing has been told of this row."""
+        """Whether this row has no problem so far."""
         return len(self.problems) == self._before
 
     def reject(self, column: str, message: str) -> None:
-        """Tell what is wrong with a cell and what would be accepted."""
+        """Report a problem of a cell and what would be accepted."""
         value = self.cells.get(column)
         self.problems.append(
             TraceProblem(
@@ -71,7 +71,7 @@ class Row:
             self.reject(column, _MISSING)
 
     def text(self, column: str) -> str:
-        """What a cell holds; nothing is a problem."""
+        """The content of a cell; an empty one is a problem."""
         if self.cells.get(column) is None:
             self.reject(column, _MISSING)
         elif not self.has_value(column):
@@ -121,7 +121,7 @@ class Row:
 def instant_ms(text: str) -> int | None:
     """Milliseconds since 1970 of `YYYY-MM-DD HH:MM:SS`, with or without an offset; None for none.
 
-    `PST` and `PDT` at the end count as nothing: where they stand, all times have them.
+    `PST` and `PDT` at the end are ignored: where they occur, all times have them.
     """
     try:
         found = datetime.fromisoformat(text.removesuffix(" PST").removesuffix(" PDT").strip())

@@ -155,7 +155,7 @@ def read_trace_file(path: Path) -> Found:
 
 
 def is_trace_file(path: Path) -> bool:
-    """Whether a file is a trace of this kind, as far as its beginning tells."""
+    """Whether a file is a trace of this kind, judged by its beginning."""
     try:
         with path.open(encoding="utf-8") as file:
             head = file.read(4096)
@@ -275,8 +275,8 @@ def read_published_trace(name: str, path: Path, nodes: Sequence[Node] | None = N
     path
         Its file, for `pai` its folder.
     nodes
-        What to play it on; None for the nodes that the trace comes with. Those of `acme` and
-        `gavel` come with none.
+        The cluster to replay on; None for the nodes of the trace. Traces of `acme` and `gavel` have
+        none.
 
     Returns
     -------

@@ -257,7 +257,7 @@ class ClusterCache:
         return self._watches.versions[kinds.POD].lookup(key)
 
     def claim(self, key: str) -> Claim | None:
-        """Return a PersistentVolumeClaim as it stands at this moment; None if there is none."""
+        """Return a PersistentVolumeClaim in its present state; None if there is none."""
         return self._objects.volumes.find_claim(key)
 
     def node_labels(self, name: str) -> Mapping[str, str] | None:
@@ -336,7 +336,7 @@ class ClusterCache:
         return self._objects.shards.by_key
 
     def snapshot(self, now_ms: int) -> Snapshot:
-        """Return the cluster as it is known now; parts that did not change are the same objects."""
+        """Return the present cluster; parts that did not change are the same objects."""
         return self._objects.build(now_ms, self._watches.used_namespaces())
 
 

@@ -133,8 +133,8 @@ _BY_CODE: Final[Mapping[int, type[ApiError]]] = {
 def parse_error(code: int, body: bytes, phrase: str = "", retry_after: str = "") -> ApiError:
     """The error of an answer.
 
-    Of the body only the reason, the message and the causes of a Status are kept: anything else,
-    such as a page of a proxy or an object that was sent back, could hold secrets.
+    Of the body only the reason, the message and the causes of a Status are kept: the rest, such as
+    a page of a proxy or a returned object, could hold secrets.
     """
     status = _parse_status(body)
     delay = float(retry_after) if retry_after.isdecimal() else None

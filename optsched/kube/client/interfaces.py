@@ -58,10 +58,10 @@ class Api(Protocol):
         """An object."""
 
     async def create(self, ref: Ref, body: Raw) -> Raw:
-        """Create an object; returns it as it is kept."""
+        """Create an object; returns it as stored."""
 
     async def patch(self, ref: Ref, body: Raw, subresource: str = "") -> Raw:
-        """Merge into an object or a subresource of it (RFC 7386); returns it as it is kept."""
+        """Merge into an object or a subresource of it (RFC 7386); returns it as stored."""
 
     async def evict(self, namespace: str, name: str, uid: str, version: str = "") -> None:
         """Evict a pod, if it is that very pod and no disruption budget is against it.
@@ -108,5 +108,5 @@ class DeletingApi(Api, Protocol):
     ) -> Raw:
         """Delete an object, if it is that very one.
 
-        Returns it as it is kept until it may go, or a Status if it is gone at once.
+        Returns the object while it terminates, or a Status if it is deleted at once.
         """

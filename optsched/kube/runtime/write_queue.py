@@ -28,7 +28,7 @@ AWAY_S: Final = 3.0
 MOST_FAULTS: Final = 10
 """Server faults (5xx) in a row after which a write is given up: some 80 s after the first.
 
-An unreachable or busy server has no such limit: nothing is wrong with the write.
+An unreachable or busy server has no such limit: the write itself is not at fault.
 """
 
 

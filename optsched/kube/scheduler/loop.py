@@ -364,8 +364,7 @@ class Scheduler:
     async def _search_between_sessions(self, policy: Policy, end_s: float) -> None:
         """Search on until the next session may begin, which starts from what is found.
 
-        Nothing of it is carried out: the next session compares it with what it finds itself, if it
-        still holds.
+        It is not carried out: the next session compares it, if it still holds, with its own plan.
         """
         answer, report = self._answer, self._last_report
         if not self._may_search_on or answer is None or report is None or self._stopping.is_set():

@@ -1,4 +1,4 @@
-"""What binds, evictions and writes come to: metrics, events and log lines."""
+"""The results of binds, evictions and writes: metrics, events and log lines."""
 
 from __future__ import annotations
 

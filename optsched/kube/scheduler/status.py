@@ -245,7 +245,7 @@ class Account:
     phases: dict[GangPhase, int] = field(default_factory=dict)
 
     def add(self, share: Share, times: int) -> None:
-        """Add a share, or remove one with -1; what comes to zero is forgotten."""
+        """Add a share, or remove one with -1; a share of zero is forgotten."""
         for name, amount in share.held.items():
             _add_number(self.held, name, times * amount)
         if share.phase is not None:
@@ -378,7 +378,7 @@ class StatusTracker:
     Attributes
     ----------
     due_ms
-        When deferred patches are due, even if nothing else changes; None for none.
+        When deferred patches are due, even if nothing else changes; None if there are none.
 
     """
 

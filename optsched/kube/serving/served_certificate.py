@@ -39,7 +39,7 @@ class ServedCertificate:
     def present(self, credentials: Credentials) -> datetime:
         """Use credentials for new connections; returns when the certificate ends.
 
-        ValueError or OSError for those that are none: what was in use stays.
+        ValueError or OSError for files that hold none: the certificate in use stays.
         """
         ends = load_credentials(self.tls, credentials)
         self.credentials = credentials

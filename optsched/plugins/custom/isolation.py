@@ -1,7 +1,7 @@
 """Isolation of custom plugins: an exception in one of them does no harm to others.
 
-What a face answers is checked, and an error in it is noted and answered for: scores and orders have
-no say, and what a hard rule can not judge is refused. See docs/plugins.md.
+The answers of a face are checked, and an error in it is recorded and replaced: scores and orders
+have no say, and a hard rule that fails refuses. See docs/plugins.md.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Fault:
     Attributes
     ----------
     plugin, rule, point
-        Whose face it was; an action of a user has neither.
+        The plugin of the face; a custom action has none.
     error
         Kind and message of what was raised.
     where
@@ -142,7 +142,7 @@ class IsolatedRule(Rule):
     def answer_or(
         self, point: str, question: Callable[[], Answer], otherwise: Callable[[], Answer]
     ) -> Answer:
-        """What a face answers; something else where it raises."""
+        """The answer of a face; the replacement where it raises."""
         try:
             return question()
         except HARMFUL as e:
@@ -396,7 +396,7 @@ class _IsolatedGreedy:
         self._widths: dict[str, int] = {}
 
     def key(self, point: str, *arguments: int) -> tuple[float, ...]:
-        """An order; once it has failed nobody comes before anybody by it."""
+        """An order; once it has failed it ranks all equal."""
         if point not in self._widths or self._widths[point] >= 0:
             found = self._rule.answer_or(
                 point, lambda: _key(getattr(self._inner, point)(*arguments)), lambda: None
@@ -408,7 +408,7 @@ class _IsolatedGreedy:
         return (0.0,) * ~self._widths[point]
 
     def call_checked(self, point: str, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401  one for all faces
-        """What any other face says, checked."""
+        """The answer of any other face, checked."""
         check, otherwise = _CHECKS[point]
         return self._rule.answer_or(
             point,
@@ -457,7 +457,7 @@ _CHECKS: dict[
     "preemptable": (lambda _, v: _indices(v), lambda _, arguments: arguments[2][:0]),
     "reclaimable": (lambda _, v: _indices(v), lambda _, arguments: arguments[2][:0]),
 }
-"""How answers are checked, and what stands for them where a face fails."""
+"""How answers are checked, and what replaces them where a face fails."""
 
 _KEYS = ("queue_key", "gang_key", "victim_queue_key")
 

@@ -1,7 +1,7 @@
-"""Actions of a user: what they see of a session, and what they may propose.
+"""Custom actions: what they see of a session, and what they may propose.
 
-They propose and do nothing themselves: what they propose is held to the same rules as what the
-pipeline comes to by itself, and what raises in them harms nobody. See docs/plugins.md.
+They only propose: their proposals are held to the same rules as those of the pipeline, and an error
+in them harms no other action. See docs/plugins.md.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Displace:
-    """Let a running task, by key, go so that a gang gets what is proposed for it."""
+    """Evict a running task, by key, so that a gang gets its proposed nodes."""
 
     task: str
     gang: str
@@ -51,7 +51,7 @@ class View:
     snapshot
         The cluster as the session began.
     gangs
-        Those that may get something now and have tasks left, who is next first.
+        Gangs with tasks left that may get something now, the next one first.
     waiting
         Their tasks that have nothing yet, in order, by key of the gang.
     free
@@ -59,9 +59,9 @@ class View:
     placed
         Node by task of what has been placed before in this session.
     promised
-        The same for tasks whose room is about to be freed.
+        The same for tasks whose room is still being released.
     leaving
-        Running tasks that this session has told to go.
+        Running tasks that this session has evicted.
 
     """
 
@@ -86,10 +86,9 @@ class Action:
     arguments
         What `configurations` may say about it.
     build
-        For an action of a user: makes of its arguments what proposes. None for those that come
-        along.
+        For an action of a user: makes of its arguments what proposes. None for built-in ones.
     origin
-        Where it comes from; empty for those that come along.
+        Its file; empty for built-in ones.
 
     """
 
@@ -108,7 +107,7 @@ class Proposer:
     propose: Propose
 
     def ask(self, view: View, faults: Faults) -> tuple[Proposal, ...]:
-        """What it proposes; nothing where it raises, and without what is no proposal."""
+        """Its proposals; empty where it raises, and without values that are no proposals."""
         try:
             found = tuple(self.propose(view))
         except HARMFUL as e:

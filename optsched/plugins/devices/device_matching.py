@@ -158,7 +158,7 @@ class Steps:
         self.num_cut: Counter[str] = Counter()
 
     def spend(self, number: int = 1) -> None:
-        """Raise OutOfStepsError once nothing is left."""
+        """Raise OutOfStepsError once no step is left."""
         self.left -= number
         if self.left < 0:
             raise OutOfStepsError

@@ -102,7 +102,7 @@ class Need(NamedTuple):
 
     @property
     def is_npu(self) -> bool:
-        """Whether it requests NPUs, of which a task must not get the same one twice."""
+        """Whether it requests NPUs, none of which a task may get twice."""
         return self.family not in ("", NVIDIA)
 
     def memory_of(self, device: SharedGpu) -> int:
@@ -898,7 +898,7 @@ class _DeviceRows:
             self._model.add_row(variables, factors, upper=0)
 
     def _bound_owners(self, at: int, device: SharedGpu) -> None:
-        """An exclusive task needs an empty device, and no other task comes to it."""
+        """An exclusive task needs an empty device, which no other task gets."""
         model, owner, departures = self._model, int(self._alone[at]), self._departures[at]
         most = min(device.sharers - self._left[at].number, self._pending)
         if self._owning[at]:

@@ -293,7 +293,7 @@ def devices_left(free: I64, parts: Sequence[tuple[int, int]], whole: I64) -> I64
     """Return (N, D) idle thousandths after shares and then whole GPUs have been taken.
 
     Shares are (node, thousandths); the largest goes first, to the fullest GPU that fits. Whole GPUs
-    (N,) come from unused ones. What does not fit takes nothing.
+    (N,) come from unused ones. A share that does not fit takes nothing.
     """
     left = free.copy()
     for node, part in sorted(parts, key=lambda p: -p[1]):

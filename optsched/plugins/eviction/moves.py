@@ -1,4 +1,4 @@
-"""Moves of running pods: those that plugins propose, and those that give gangs room in one piece.
+"""Moves of running pods: those that plugins propose, and those that make room for gangs.
 
 Mathematics: models/formulation/moves.md and models/formulation/consolidation.md.
 """

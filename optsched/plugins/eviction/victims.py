@@ -61,7 +61,7 @@ class Conformance(Rule):
 
 
 class _Sparing(Greedy):
-    """Leaves out tasks that keep the cluster alive, and has their gangs served before others."""
+    """Leaves out tasks that keep the cluster alive, and serves their gangs before others."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -341,7 +341,7 @@ def _least_request(gang: Gang) -> Mapping[str, int]:
 
 
 def _problem(world: World, eviction: Evict) -> str:
-    """Return what is wrong with an eviction; empty for nothing."""
+    """Return why an eviction is not allowed; empty if it is."""
     task = world.task_by_key.get(eviction.task)
     if task is None:
         return "evicted, but belongs to no gang"

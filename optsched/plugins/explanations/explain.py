@@ -101,7 +101,7 @@ class Explainer:
         )
 
     def waiting(self, gang: int) -> Reason:
-        """Return that room is kept for a gang, and which rules close those nodes until then."""
+        """Return that nodes are reserved for a gang, and which rules close them until then."""
         problem, outcome = self._outcome.problem, self._outcome
         tasks = np.arange(problem.task_start[gang], problem.task_start[gang + 1])
         kept = tasks[outcome.decisions.nominated[tasks] >= 0]

@@ -145,7 +145,7 @@ class Packing:
     is_open
         (K, I) whether a class takes an item at all.
     admits
-        Whether a node of a class takes so many pods of each item, whatever its resources are; None
+        Whether a node of a class takes so many pods of each item apart from its resources; None
         where nothing but resources counts. What it refuses it refuses with more pods, too.
     cliques
         Items (I,) of which no more than a number of pods fit all nodes together.

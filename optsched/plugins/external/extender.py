@@ -45,7 +45,7 @@ NOBODY = "no answer has been recorded, and nobody is asked offline"
 
 
 class Verb(StrEnum):
-    """What may be asked; the values are those of Volcano's arguments without `Verb`."""
+    """The verbs; their values are those of Volcano's arguments without `Verb`."""
 
     PREDICATE = "predicate"
     PRIORITIZE = "prioritize"
@@ -113,7 +113,7 @@ class Reply:
     fields
         What the answer holds, checked by whoever has asked the service.
     failure
-        Why there is no answer; empty where there is one.
+        Why there is no reply; empty where there is one.
 
     """
 

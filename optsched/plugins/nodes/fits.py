@@ -50,7 +50,7 @@ class Fits(Rule):
         yield from self._verify_nominations(world)
 
     def _verify_nominations(self, world: World) -> Iterator[Violation]:
-        """What is promised fits once everything that is leaving has left."""
+        """Nominations fit once everything that terminates has left."""
         for name, promised in world.nominated_tasks.items():
             node = world.snapshot.node_by_name[name]
             stays = [t for t in node.residents if t.status is not TaskStatus.RELEASING]

@@ -1,8 +1,8 @@
 """Queues bound to groups of nodes, and how much of a group each of them may hold.
 
 Mathematics: models/formulation/nodegroup.md. Volcano: `pkg/scheduler/plugins/nodegroup`. A group is
-the value of the node label `volcano.sh/nodegroup-name`; `NodeGroups` says what a queue has to say
-about it.
+the value of the node label `volcano.sh/nodegroup-name`; `NodeGroups` holds what a queue says about
+groups.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _Spot = tuple[str, str]
 
 @dataclass(frozen=True)
 class NodeGroup(Rule):
-    """Tasks go to nodes of the groups that their queue names, as far as its limits there allow.
+    """Tasks go to nodes of the groups that their queue names, within its limits there.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class NodeGroup(Rule):
     inherits: bool = False
 
     def groups(self, snapshot: Snapshot, queue: str) -> NodeGroups:
-        """The groups by which a queue goes; nothing for a queue that is not there."""
+        """The groups of a queue; empty for an unknown queue."""
         by_name = snapshot.queue_by_name
         seen: set[str] = set()
         while queue in by_name and queue not in seen:
@@ -172,7 +172,7 @@ class NodeGroup(Rule):
         return found
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Σ request[c, r]·supplied[c, n] ≤ limit − held + what goes, over a queue and a group."""
+        """Σ request[c, r]·supplied[c, n] ≤ limit − held + released, over a queue and a group."""
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         for spot in (spot for spots in _limited(problem).values() for spot in spots):
             mine = np.array([q == spot.queue for q in problem.classes.queues], np.bool_)

@@ -1,4 +1,4 @@
-"""The nodes of our shard: all there is, or what is taken first.
+"""The nodes of this scheduler's shard: the only ones, or the first ones.
 
 Mathematics: models/formulation/shards.md. Volcano: the modes of `--scheduler-sharding-mode` in
 `pkg/scheduler/actions` (nodes in other shards come after those in ours, whatever their scores) and
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from optsched.problem.tiers import Tiers
 
 FAR_ABOVE = 1e9
-"""A score that all others together do not reach, with their fractions still told apart."""
+"""A score above the sum of all others, with their fractions still distinguishable."""
 
 
 class Shards(Rule):
@@ -57,7 +57,7 @@ class Shards(Rule):
         return own_nodes(problem) if _mode(problem) is ShardMode.HARD else None
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """Whose nodes others are not, in words."""
+        """The owner of nodes outside the shard, in words."""
         return f"did not belong to shard {problem.snapshot.sharding.name}"
 
     def spares(self, problem: Problem) -> Bool | None:

@@ -1,4 +1,4 @@
-"""Measured load of nodes: nodes under heavy load take nothing, the least loaded come first.
+"""Measured load of nodes: nodes under heavy load take nothing, the least loaded are preferred.
 
 Mathematics: models/formulation/usage.md. Volcano: `pkg/scheduler/plugins/usage`. What was placed
 too recently to show up in measurements is estimated.
@@ -72,7 +72,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Usage(Rule):
-    """Nodes above a limit of load take nothing more; of the others the least loaded come first.
+    """Nodes above a limit of load take no more pods; of the others the least loaded are preferred.
 
     Attributes
     ----------

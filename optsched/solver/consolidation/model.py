@@ -1,7 +1,7 @@
-"""A what-if as a level model over node classes: who starts, and how few move for that.
+"""A what-if as a level model over node classes: which gangs start, and how few tasks move for them.
 
-A task that may move is pending in the what-if, and a node on which it runs may keep it: "stay" is a
-task class of its own, which fits that node only, as often as such tasks run there.
+A task that may move is pending in the what-if, and its present node may keep it: "stay" is a task
+class of its own, which fits that node only, as often as such tasks run there.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MOVES = "moves"
 
 @dataclass(frozen=True, eq=False)
 class WhatIf:
-    """Movable tasks and gangs that ask, with what stands for sure.
+    """Movable tasks and requesting gangs, with everything else fixed.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class WhatIf:
     problem
         Its what-if, with the gangs settled that are not decided here.
     base
-        Everything as it is, with what is placed without moving anybody; on the axes of `problem`.
+        The state without moves; on the axes of `problem`.
     requesting
         (G,) gangs that may start beyond those of `base`.
     tiers
@@ -128,7 +128,7 @@ def encode(
     levels: Sequence[tuple[GangLevel, int]],
     most_moves: int = 0,
 ) -> Encoded:
-    """Write everything out; `levels` come with what `base` reaches.
+    """Encode the what-if; `levels` come with the values of `base`.
 
     No more tasks move than `most_moves`, where that is not 0.
     """
@@ -180,7 +180,7 @@ def _stay_rows(form: Formulation, movables: Movables) -> I64:
 
 
 def _minimum_rows(form: Formulation, what: WhatIf, hint: I64) -> None:
-    """Gangs that ask get their minimum, nobody moves for more."""
+    """Requesting gangs get their minimum; no task moves for more."""
     gangs = form.gangs
     first = gangs.members[gangs.member_start[:-1]]
     for h in np.flatnonzero(what.requesting[first] & (form.start >= 0)).tolist():
@@ -196,7 +196,7 @@ def _minimum_rows(form: Formulation, what: WhatIf, hint: I64) -> None:
 
 
 def _fix_bounds(form: Formulation, what: WhatIf, hint: I64) -> tuple[I64, I64]:
-    """Bounds: what stands stands, and nobody but those who ask gets more."""
+    """Bounds: fixed tasks stay, and only requesting gangs get more."""
     lower, upper = form.model.bounds
     gangs = form.gangs
     first = gangs.members[gangs.member_start[:-1]]

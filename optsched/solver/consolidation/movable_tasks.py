@@ -1,7 +1,7 @@
 """Which running tasks may be moved, and the problem in which all of them are to be placed again.
 
-Tasks that nothing tells apart when they move are of one kind, axis M: equal class, and the same
-gang where the gang has to keep a minimum, and the same budgets.
+Tasks that are alike when they move are of one kind, axis M: equal class, and the same gang where
+the gang has to keep a minimum, and the same budgets.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _WAITS = frozenset({TaskStatus.PENDING, TaskStatus.GATED})
 def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: I64) -> Bool:
     """(V,) running tasks that may be moved for gangs (G,) of one priority; `priority` is (G,).
 
-    Tasks that look at other pods, or hold what one node has, stay: what becomes of them elsewhere
-    is not seen by node classes.
+    Tasks that depend on other pods, or on something of one node, stay: node classes do not show
+    what becomes of them elsewhere.
     """
     running = running_tasks(problem)
     may: Bool = ~rules.spared(problem) & (running.queue_of >= 0)
@@ -62,9 +62,9 @@ def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: 
 
 
 def select_promising(problem: Problem, may: Bool, requesting: Bool, most: int) -> Bool:
-    """(V,) of some tasks about so many: those on the nodes that lack the least for who asks.
+    """(V,) about so many of some tasks: those on the nodes that lack least for requesting gangs.
 
-    Nodes that lack nothing need not be cleared, and come last.
+    Nodes that lack nothing need not be cleared, and are last.
     """
     running = running_tasks(problem)
     room = np.maximum(problem.allocatable - problem.used + problem.releasing, 0)
@@ -96,9 +96,9 @@ def _has_no_constraints(task: Task) -> bool:
 
 
 def _open_queues(problem: Problem, requesting: Bool) -> Bool:
-    """(Q,) queues whose tasks may move: they would be taken in again, and in any order.
+    """(Q,) queues whose tasks may move: their gangs are admitted again, in any order.
 
-    Those that give nothing back are disturbed for gangs of their own only.
+    Tasks that release nothing of use are moved for gangs of their own queue only.
     """
     found = np.array([q.reclaimable for q in problem.snapshot.queues], np.bool_)
     theirs = np.unique(problem.queue_of[requesting])
@@ -152,7 +152,7 @@ class Movables:
     task_class, count
         (M,) class in `what_if`, and number of tasks.
     wholes
-        Gangs whose minimum is to be kept.
+        Gangs that have to keep their minimum.
     budgets
         (kinds, most) of disruption budgets.
 
@@ -262,7 +262,7 @@ def _build_movable_gang(
 
 
 def find_tied_tasks(movables: Movables, rules: RuleSet) -> Bool:
-    """(V',) tasks that rules tie to what else stands on nodes, or others' terms look at."""
+    """(V',) tasks tied by rules to other tasks on nodes, or to which other tasks' terms refer."""
     what_if = movables.what_if
     tied = np.zeros(len(what_if.classes.shapes), np.bool_)
     for c in np.unique(movables.task_class).tolist():

@@ -1,4 +1,4 @@
-"""Solutions of a what-if → who moves where, and who starts where."""
+"""Solutions of a what-if → which tasks move, and which gangs start where."""
 
 from __future__ import annotations
 
@@ -80,9 +80,10 @@ def _rank_move_costs(problem: Problem, movables: Movables) -> I64:
 def _assign_configurations(
     encoded: Encoded, update: LevelUpdate, known: tuple[Movables, I64]
 ) -> I64:
-    """(N, C'') what every node gets: configurations go to the nodes of their class.
+    """(N, C'') what every node gets: configurations are assigned to the nodes of their class.
 
-    Those that keep the fewest tasks go to the nodes where these cost the least to move.
+    Configurations that keep the fewest tasks are assigned to the nodes where moving these costs
+    least.
     """
     assert update.use_class is not None  # noqa: S101
     assert update.use_tasks is not None  # noqa: S101
@@ -98,7 +99,7 @@ def _assign_configurations(
         mine = mine[np.argsort(stays, kind="stable")]
         nodes = np.flatnonzero(encoded.class_of == k)
         used = np.repeat(mine, update.uses[mine])
-        # Nodes without a configuration keep nobody, so they come first.
+        # Nodes without a configuration keep no task, so they are first.
         nodes = nodes[np.argsort(dearest[nodes], kind="stable")][len(nodes) - len(used) :]
         filled[nodes] = update.use_tasks[used]
     return filled
@@ -124,7 +125,7 @@ def _choose_movers(movables: Movables, costs: I64, kept: I64) -> I64:
 
 
 def _drop_needless_moves(movables: Movables, leaves: I64, slots: I64) -> I64:
-    """Those that leave, without tasks of their own that would come back to the node they are on."""
+    """Tasks that leave, without those that would return to the node they are on."""
     bound = np.zeros(len(movables.count), np.bool_)
     for whole in movables.wholes:
         bound[whole.kinds] = True

@@ -1,7 +1,7 @@
 """Gangs that stay out for lack of room in one piece, and who moves so that they can start.
 
 Priority by priority from the highest: all gangs of one priority together. What is placed without
-moving anybody stays placed, though perhaps elsewhere, for nothing of it runs yet.
+moves stays placed, though perhaps elsewhere, since nothing of it runs yet.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ if TYPE_CHECKING:
     from optsched.solver.cpsat.process import Solver
 
 _ABOVE = ("guarantee", "admission")
-"""Levels that moves are worth; for what comes below nobody is disturbed."""
+"""Levels that justify moves; for those below no task moves."""
 
 MOST_MOVABLE = 4000
 """Running tasks that are looked at; where more may move, those on the most promising nodes."""
 
 _TRIES = 4
-"""How often those who could not come back are left out before no more is tried."""
+"""How often tasks that could not return are left out before the search gives up."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ class Means:
     excluded_gangs, unmovable_gangs
         Keys of gangs that no room is made for, and of gangs that are not moved.
     most_moves
-        Tasks that may move in all; 0 where as many may as it takes.
+        The most tasks that may move; 0 for no limit.
 
     """
 
@@ -95,14 +95,14 @@ class Means:
 
 @dataclass(frozen=True, eq=False)
 class Consolidation:
-    """Who moves where, and for whom.
+    """Which tasks move where, and for which gangs.
 
     Attributes
     ----------
     evictions
         Each with the node where its task starts again.
     places
-        Node by task: everybody who is placed with the room that is made.
+        Node by task: every task that is placed with the new room.
     gains
         Keys of the gangs that start by it.
     results
@@ -116,7 +116,7 @@ class Consolidation:
     results: tuple[LevelResult, ...] = ()
 
     def apply_to(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with everybody on the way who moves, and room kept for all."""
+        """The snapshot with moving tasks terminating, and room reserved for them and the gangs."""
         left = relocate(snapshot, {e.task: e.to for e in self.evictions})
         return nominated(left, self.places)
 
@@ -204,10 +204,10 @@ class _PriorityPass:
         self._means = means
 
     def run(self, requesting: Bool, priority: I64) -> Consolidation:
-        """What to move; nobody where that does not help.
+        """The moves; none where they help no gang.
 
-        At first only single tasks and what gangs can do without, then whole gangs as well: these
-        tie nodes to one another, so that there may not be the time to look at all of them.
+        At first only single tasks and those that gangs can spare, then whole gangs too: these tie
+        nodes to one another, and there may not be time to consider all of them.
         """
         may = self._find_movable_tasks(requesting, priority)
         is_all = int(may.sum()) <= MOST_MOVABLE
@@ -296,7 +296,7 @@ class _PriorityPass:
         )
 
     def _current_decisions(self, movables: Movables) -> Decisions:
-        """Those who may move where they are, and everybody else where they were placed."""
+        """Tasks that may move at their nodes, and all others where they were placed."""
         before, what_if = self._decisions, movables.what_if
         at = {t.key: i for i, t in enumerate(self._problem.tasks)}
         index = np.array([at.get(t.key, UNPLACED) for t in what_if.tasks], np.int64)
@@ -364,7 +364,7 @@ class _PriorityPass:
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """What came of one model: what gangs gain by it level by level, and the fewest moves for that.
+    """The result of one model: what gangs gain level by level, and the fewest moves for that.
 
     The number of moves is bounded only for what may move in that model.
     """

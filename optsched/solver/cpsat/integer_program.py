@@ -101,7 +101,7 @@ class Result:
 
 @dataclass(frozen=True, eq=False)
 class SolverProgress:
-    """What is seen of a solve that goes on.
+    """The progress of a solve.
 
     Attributes
     ----------
@@ -127,7 +127,7 @@ def maximize(
     Parameters
     ----------
     task, effort
-        What to solve, and what it may take.
+        The model and its limits.
     watch
         Told of each better solution, and by the clock of each better bound, possibly in threads of
         the solver, one call at a time.
@@ -304,7 +304,7 @@ def _find_redundant_rows(task: Task, entries: tuple[I64, I64, I64], fixed: I64, 
 def _add_objective(
     model: cp_model.CpModel, task: Task, is_free: np.ndarray, variables: dict[int, cp_model.IntVar]
 ) -> tuple[cp_model.LinearExprT, int]:
-    """Keep the objective within what is known; returns it without what is constant, and that."""
+    """Keep the objective within known bounds; returns it without its constant, and the constant."""
     numbers, factors = task.objective.variables, task.objective.coefficients
     mine = is_free[numbers]
     constant = task.objective.constant + int(factors[~mine] @ task.lower[numbers[~mine]])

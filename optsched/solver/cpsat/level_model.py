@@ -1,4 +1,4 @@
-"""What goes to the solver process and what comes back: plain arrays, no OR-Tools."""
+"""The messages to and from the solver process: plain arrays, no OR-Tools."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Objective:
         A value that is known to be reachable while all levels above are at theirs, in the sense's
         own direction; None when nothing is known.
     at_most
-        What is known not to be beaten as long as no level above falls short of its `at_least`, in
-        the sense's own direction; None when nothing is known.
+        A bound that holds as long as no level above falls short of its `at_least`, in the sense's
+        own direction; None when none is known.
 
     """
 
@@ -68,7 +68,7 @@ class Configurations:
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """What the variables of a complete model stand for, so that parts of it can be solved.
+    """The meaning of the variables of a complete model, with which parts of it can be solved.
 
     Attributes
     ----------
@@ -78,8 +78,8 @@ class Placement:
         (variables,) the first level on which the gangs of a variable count; -1 for variables that
         belong to no gang.
     linking
-        (rows,) rows in which what gangs place is what nodes supply. Where gangs are left out,
-        nodes can supply as much less.
+        (rows,) rows in which the placements of gangs equal the supply of nodes. Where gangs are
+        left out, nodes can supply as much less.
     num_rules
         Rows of hard rules; those that follow define levels.
 
@@ -108,7 +108,7 @@ class LevelModel:
         tasks in different queues: moving some from one to another changes no row but those of
         queues.
     configurations
-        None when the model is complete as it stands.
+        None when the model is complete.
     placement
         None where only the whole model can be solved.
 

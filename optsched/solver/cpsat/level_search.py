@@ -125,7 +125,7 @@ def solve_levels(
     now
         A monotonic clock in seconds; never read when `limits.budget_ms` is None.
     on_step
-        Told of everything new on the way, possibly in threads of the solver, one call at a time.
+        Called with all progress on the way, possibly in threads of the solver, one call at a time.
 
     Raises
     ------
@@ -198,7 +198,7 @@ class _LevelSearch:
         )
 
     def known_bound(self, objective: Objective) -> int | None:
-        """What is known not to be beaten, in terms of what is maximised; None when nothing is.
+        """A bound in terms of what is maximised; None when none is known.
 
         The bounds of variables count too: where the incumbent reaches them nothing is solved.
         """
@@ -207,7 +207,7 @@ class _LevelSearch:
         )
 
     def earlier_bound(self, objective: Objective) -> int | None:
-        """What an earlier search has proved, in terms of what is maximised; None where none has."""
+        """The bound of an earlier search, in terms of what is maximised; None without one."""
         if objective.at_most is None or not self._levels_above_kept:
             return None
         return objective.at_most if objective.sense is Sense.MAX else -objective.at_most
@@ -247,12 +247,12 @@ class _LevelSearch:
         return result
 
     def is_expired(self) -> bool:
-        """Whether no time is left for what there would be to do."""
+        """Whether no time is left for the remaining work."""
         self._was_cut_off |= self.clock.is_expired
         return self.clock.is_expired
 
     def steps(self, level: int, objective: Objective) -> Generator[LevelUpdate, None, LevelUpdate]:
-        """One level, with those above it held; yields what is worth keeping on the way."""
+        """One level, with those above it held; yields its updates on the way."""
         yield from ()
         return self.solve_level(level, objective)
 
@@ -261,13 +261,13 @@ class _LevelSearch:
         raise NotImplementedError
 
     def keep_level(self, objective: Objective, value: int | None) -> None:
-        """Let no later solution be worse on a level than a value; None holds nothing."""
+        """Let no later solution be worse on a level than a value; None allows any."""
         raise NotImplementedError
 
     def make_update(
         self, level: int, objective: Objective, value: int | None, bound: int | None
     ) -> LevelUpdate:
-        """What to report of a level for which nothing was solved."""
+        """The report of a level for which nothing was solved."""
         return self.update(level, objective, value, bound)
 
     def incumbent(self, objective: Objective) -> int | None:
@@ -522,9 +522,9 @@ class _DirectSearch(_LevelSearch):
 
 
 def _can_exclude_gangs(model: LevelModel, placement: Placement, later: Bool) -> bool:
-    """Whether each solution stays one without some gangs, once nodes supply as much less.
+    """Whether each solution stays valid without some gangs, once nodes supply as much less.
 
-    Rows over those gangs alone have to allow zero; all other rows may only be eased.
+    Rows over those gangs alone have to allow zero; in all other rows they may only use capacity.
     """
     if model.lower[later].any():
         return False
@@ -664,7 +664,7 @@ class _ConfigurationSearch(_LevelSearch):
     ) -> int | None:
         """Whole solutions: first near the relaxed one, then wherever a better one may be.
 
-        Returns the best value; `_bound` follows what is proved on the way.
+        Returns the best value; `_bound` follows the proofs on the way.
         """
         proof, relaxed = found
         bound = goal.constant + proof.bound if self._bound is None else self._bound
@@ -824,7 +824,7 @@ class _ConfigurationSearch(_LevelSearch):
         return result.answer
 
     def _make_progress_update(self, sight: SolverProgress) -> LevelUpdate | None:
-        """What a solution that CP-SAT finds on the way is worth; its bounds hold nearby only."""
+        """The value of a solution that CP-SAT finds on the way; its bounds hold nearby only."""
         if sight.solution is None:
             return None
         (level, objective), num = self._at, len(self.model.lower)

@@ -41,7 +41,7 @@ class Relaxed:
     prices
         (rows,) of the model's rows, then of the rows added later.
     class_prices
-        (K,) what one more node of a class would be worth.
+        (K,) the price of one more node of a class.
 
     """
 

@@ -34,7 +34,7 @@ class TooManyCapacities(Exception):
 
 
 def useful_capacity(capacity: I64, request: I64) -> I64:
-    """Room that tasks could use, (K, R): what other resources keep them from using is cut off.
+    """Room that tasks could use, (K, R), without what other resources keep them from using.
 
     If every class asks for resource q, a node can not give out more of r than q's room times the
     largest ratio request[r] / request[q].

@@ -1,8 +1,8 @@
 """The solver behind one port: in this process, or in one of its own that may die without harm.
 
 CP-SAT can abort its process on a failed check and can overrun its limit inside presolve. A live
-scheduler therefore talks to a worker process, waits no longer than half as long again as it was
-given, kills it if it must, and goes on with what it has.
+scheduler therefore talks to a worker process, waits at most one and a half times the budget, kills
+the process if necessary, and continues with the results so far.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ class Solver(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of whatever it holds."""
+        """Release its resources."""
 
 
 class Work(Protocol):
-    """Something else that a worker does; it is pickled on its way there."""
+    """Another task for a worker; it is pickled on its way there."""
 
     def run(self, report: Callable[[object], None]) -> str:
-        """Do it, report what comes of it, and say why it ended."""
+        """Do the work, report its results, and say why it ended."""
 
 
 class InProcess:
@@ -96,8 +96,8 @@ class WorkerProcess:
     Parameters
     ----------
     is_stopped
-        Asked again and again during a solve, which ends with what it has once that is true; None
-        where nobody stops it.
+        Asked again and again during a solve, which ends with its results so far once that is true;
+        None where nobody stops it.
 
     """
 
@@ -141,7 +141,7 @@ class WorkerProcess:
         return Solved(_add_unfinished_level(updates, steps), stopped)
 
     def work(self, work: Work, seconds: float | None) -> Generator[Any, None, str]:
-        """What comes of some work as it comes, and at last why no more came.
+        """Results of some work as they come, and at last why no more came.
 
         Parameters
         ----------

@@ -46,7 +46,7 @@ def serve(connection: Connection) -> None:
 
 
 class _Mail:
-    """Updates on their way out: those with the same solution go together, which is sent once.
+    """Updates to be sent: those with the same solution go together, which is sent once.
 
     A model may have thousands of levels, most of which leave the solution as it is.
     """

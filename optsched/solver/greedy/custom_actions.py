@@ -1,7 +1,7 @@
-"""Actions of a user in the pipeline: what they see, and what becomes of what they propose.
+"""Custom actions in the pipeline: what they see, and how their proposals are handled.
 
-A gang gets all that is proposed for it or nothing, as rules, queues and room allow, as if the
-pipeline had come to it by itself. Running tasks go by the votes of `preempt` and `reclaim`.
+A gang gets all of its proposal or nothing, within rules, queues and room, as if the pipeline had
+made it. Running tasks go by the votes of `preempt` and `reclaim`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NO_EVICTIONS = "displaces pods, which has no effect with a solver: it decides w
 
 @dataclass(slots=True)
 class _GangProposal:
-    """What is proposed for one gang: tasks by index with their nodes, and running tasks that go."""
+    """The proposal for one gang: tasks by index with their nodes, and running tasks to evict."""
 
     node_of: dict[int, int] = field(default_factory=dict)
     victims: list[int] = field(default_factory=list)
@@ -46,7 +46,7 @@ class CustomActionRunner:
         may_start: Callable[[int], bool],
         object_to: Callable[[str], None],
     ) -> None:
-        """`evicting` is None where nobody may be evicted here; `object_to` is told nonsense."""
+        """`evicting` is None where no task may be evicted; `object_to` is called with problems."""
         self._placing = placing
         self._problem: Problem = placing.problem
         self._evicting = evicting
@@ -56,7 +56,7 @@ class CustomActionRunner:
     # --- what is seen ----------------------------------------------------------------------------
 
     def view(self, gangs: Sequence[int]) -> View:
-        """The session as it stands, with gangs that may get something, who is next first."""
+        """The present session, with gangs that may get something, the next one first."""
         problem, placing = self._problem, self._placing
         names = [node.name for node in problem.snapshot.nodes]
         free = np.maximum(placing.book.idle, 0).tolist()
@@ -97,7 +97,7 @@ class CustomActionRunner:
     # --- what is proposed ------------------------------------------------------------------------
 
     def carry_out(self, name: str, gangs: Sequence[int], proposals: Iterable[Proposal]) -> None:
-        """Do what an action of a name proposes, gang by gang in the order in which they come."""
+        """Carry out the proposals of an action, gang by gang in their order."""
         for gang, proposed in self._read_proposals(gangs, proposals).items():
             if proposed.victims:
                 self._evict_for_gang(gang, proposed, name)
@@ -141,7 +141,7 @@ class CustomActionRunner:
             self._placing.place_nominated(gang, self._count_by_node(gang, proposed))
 
     def _evict_for_gang(self, gang: int, proposed: _GangProposal, name: str) -> None:
-        """Let running tasks go for a gang, and promise it its places; all of it or nothing."""
+        """Evict running tasks for a gang, and nominate its nodes; all of it or nothing."""
         evicting = self._evicting
         if evicting is None or evicting.is_losing_tasks(gang) or not evicting.starving([gang]):
             return
@@ -185,7 +185,7 @@ class CustomActionRunner:
 
 
 class _ProposalReader:
-    """Proposals by gang, and what is wrong with those that make no sense."""
+    """Proposals by gang, and the problems of those that make no sense."""
 
     def __init__(
         self,

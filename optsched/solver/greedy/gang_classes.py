@@ -1,6 +1,6 @@
 """Gang classes: gangs that the pipeline treats equally, except for their age and name.
 
-What holds for one gang of a class holds for all, as long as nothing is placed or evicted for any of
+What holds for one gang of a class holds for all, as long as no pod is placed or evicted for any of
 them. The pipeline therefore skips a gang if another gang of its class has just failed.
 """
 
@@ -30,7 +30,7 @@ ALONE: Final = -1
 """The class of gangs that share none."""
 
 _OF_ONE_GANG: Final = frozenset({RUNNING_ESTIMATE, USER})
-"""Annotations that neither rules on victims nor those on starts read."""
+"""Annotations that no rule on victims or starts reads."""
 
 
 class _Traits(NamedTuple):
@@ -129,7 +129,7 @@ class GangClasses:
         if self._touched:
             numbers[np.isin(gangs, list(self._touched))] = ALONE
         alone = numbers == ALONE
-        # Each gang that is alone gets a number of its own.
+        # Each gang without equals gets a number of its own.
         numbers[alone] = len(self._numbers) + np.arange(alone.sum())
         _, first, which = np.unique(numbers, return_index=True, return_inverse=True)
         values = [function(gang) for gang in gangs[first].tolist()]

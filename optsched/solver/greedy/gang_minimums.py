@@ -1,4 +1,4 @@
-"""Whether gangs that get tasks in a session keep their minimum when others are evicted in it."""
+"""Whether gangs that get tasks in a session keep their minimum despite its evictions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class GangMinimums:
-    """Counts tasks of gangs by role as they come and go."""
+    """Counts tasks of gangs by role as they are placed and evicted."""
 
     def __init__(self, placing: PlacementState, rules: RuleSet) -> None:
         self._placing = placing
@@ -29,7 +29,7 @@ class GangMinimums:
         gone[self._running.tasks[victim].role] += sign
 
     def can_spare(self, victim: int) -> bool:
-        """Whether a running task may go for another gang, as far as its own gets something."""
+        """Whether a running task may be evicted for another gang, given what its own gang gets."""
         self.record_eviction(victim, 1)
         can = self.has_minimum(int(self._running.gang_of[victim]))
         self.record_eviction(victim, -1)
@@ -46,7 +46,7 @@ class GangMinimums:
         left = Counter(t.role for t in found.tasks if t.status.counts_as_ready)
         left.subtract(gone)
         if not (found.min_resources and gone.total()):
-            # Else it would have to start again, with all that it names free.
+            # Else it would have to start again, with all that its eviction releases free.
             left.update(self._count_placed_by_role(gang))
         if left.total() < found.min_member:
             return False

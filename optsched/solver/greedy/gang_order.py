@@ -20,7 +20,7 @@ Key = tuple[float, ...]
 
 
 class GangOrder:
-    """Keys of gangs as things stand; those of untouched gangs of a class are worked out once."""
+    """Present keys of gangs; those of untouched gangs of a class are worked out once."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class GangOrder:
         return (self.key(gang), self._born[gang], gang)
 
     def entry_in_line(self, gang: int) -> tuple[Key, int, int]:
-        """The same as it was when the gang was sorted."""
+        """The key with which the gang was sorted."""
         return self._read[gang] if gang in self._read else self.entry(gang)
 
     def sorted(self, gangs: Sequence[int]) -> list[int]:

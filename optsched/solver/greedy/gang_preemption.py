@@ -2,8 +2,8 @@
 
 As Volcano's (`pkg/scheduler/actions/gangpreempt`, `gangreclaim`) they look for a domain of the
 network in which victims free enough for the minimum of a gang, tasks that their gangs can spare
-first, then gangs as a whole. Other than there a gang of victims never keeps a part that can not
-work, what turns out not to be needed stays, and the room stays promised in later sessions.
+first, then gangs as a whole. Unlike there, no part of a victim gang is kept that can not work,
+victims that turn out not to be needed stay, and the room stays reserved in later sessions.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class GangPreemption:
         return False
 
     def _unplaced_runs(self, gang: int) -> list[list[int]]:
-        """What is left of a gang for which others may be evicted: entry and number."""
+        """The rest of a gang for which others may be evicted: entry and number."""
         entries = self._evicting.entries(gang)
         return [run for run in self._placing.cursor(gang).runs if run[1] and run[0] in entries]
 
@@ -130,7 +130,7 @@ class GangPreemption:
     def _units(
         self, gang: int, action: str, candidates: Bool, how: GangPreemptionOptions
     ) -> Iterator[list[int]]:
-        """What may go at once, in order: spare tasks one by one, then gangs as a whole."""
+        """Units to evict at once, in order: spare tasks one by one, then gangs as a whole."""
         faces = self._evicting.faces
         votes = faces.gang_preemptable if action == GANG_PREEMPT else faces.gang_reclaimable
         entry = self._evicting.entries(gang)[0]
@@ -175,7 +175,7 @@ class GangPreemption:
         return not (ends or found.sub_groups or left_broken(found, victims))
 
     def _can_run_without_victims(self, unit: list[int]) -> bool:
-        """Whether the gang of those that stay after all can work with what is left of it."""
+        """Whether the gang of tasks that stay after all can work with its remaining tasks."""
         number = int(self._running.gang_of[unit[0]])
         victims = {self._running.tasks[v].key for v in self._evicted_tasks(number)}
         return not left_broken(self._problem.snapshot.gangs[number], victims)
@@ -208,7 +208,7 @@ class GangPreemption:
     def _evict_until_placed(
         self, gang: int, units: Iterator[list[int]], nominate: Callable[[int], bool]
     ) -> bool:
-        """Let units go until the gang sits; then let those stay that are not needed."""
+        """Evict units until the gang fits; then keep those that are not needed."""
         evicting = self._evicting
         victims: list[list[int]] = []
         for unit in units:
@@ -222,7 +222,7 @@ class GangPreemption:
         return False
 
     def _evict_unit(self, unit: list[int], gang: int) -> bool:
-        """Let a unit go, all of it or nobody."""
+        """Evict a unit, all of it or nothing."""
         before = len(self._evicting.taken)
         for v in unit:
             if not self._evicting.can_evict(v, gang):
@@ -251,7 +251,7 @@ class GangPreemption:
         return total
 
     def _nominate_minimum(self, gang: int) -> bool:
-        """Promise a gang what it needs; nothing stands where that can not be."""
+        """Nominate nodes for the minimum of a gang, or change nothing."""
         placing = self._placing
         placing.undo(gang)
         if self._domains.guide(gang):
@@ -264,7 +264,7 @@ class GangPreemption:
         return False
 
     def _nominate_one_more(self, gang: int) -> bool:
-        """Promise a gang that has its minimum one more task; nothing stands where that can not be.
+        """Nominate a node for one more task of a gang that has its minimum, or change nothing.
 
         Gangs that stay together in the network, or start group by group, grow by other actions.
         """
@@ -282,7 +282,7 @@ class GangPreemption:
     def _spare_needless_victims(
         self, gang: int, victims: list[list[int]], nominate: Callable[[int], bool]
     ) -> None:
-        """Of those that go let stay whom the gang does not need, the most important first."""
+        """Of the victims keep those that the gang does not need, the most important first."""
         for unit in reversed(victims[:-1]):
             self._placing.undo(gang)
             self._evicting.keep_running(unit)

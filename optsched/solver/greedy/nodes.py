@@ -183,7 +183,7 @@ class NodeTable:
     idle, used
         (N, R) idle and used now.
     spare
-        (N, D) what is left of what rules add to resources, see `Reservation`.
+        (N, D) what is left of resources that rules add, see `Reservation`.
 
     """
 
@@ -210,7 +210,7 @@ class NodeTable:
         return self._view(task_class).fit
 
     def is_tied(self, task_class: int) -> bool:
-        """Whether rules tie a class to what else stands on nodes."""
+        """Whether rules tie a class to other tasks on nodes."""
         return self._fixed.is_tied(task_class)
 
     def allowed(self, task_class: int) -> Bool | None:
@@ -260,7 +260,7 @@ class NodeTable:
         self._most_read = _UNREAD
 
     def take_spare(self, task_class: int, nodes: I64, counts: I64) -> None:
-        """Count tasks (m,) on nodes (m,) against what rules add to resources, and nothing else."""
+        """Count tasks (m,) on nodes (m,) against resources that rules add, and nothing else."""
         self.spare[nodes] -= counts[:, None] * self._spare_request[task_class]
         self._log.append(nodes)
 

@@ -57,8 +57,7 @@ class GreedyOptions:
     by_gang
         How gangpreempt and gangreclaim go about it, by action.
     weighs_nodes
-        Whether preempt takes the node where those who have to go cost least, not the one that suits
-        best.
+        Whether preempt takes the node with the cheapest victims, not the one with the best score.
     gated
         Whether a gang in phase Pending takes part only once it has been enqueued, although its
         pods exist.
@@ -68,7 +67,7 @@ class GreedyOptions:
     proposers
         The actions of a user.
     faults
-        Takes note of what goes wrong in them.
+        Records errors of custom actions.
     is_late
         Whether preempt and reclaim stop; evictions decided before stay.
 
@@ -201,7 +200,7 @@ class _Pipeline:
     def _enqueue_gang(self, gang: int) -> bool:
         """Enqueue a gang if there may be room; in strict order nobody is after one that waits."""
         queue, one = int(self._problem.queue_of[gang]), self._problem.snapshot.gangs[gang]
-        # What quotas alone count, such as limits, is a part of `minResources` too.
+        # Resources that only quotas count, such as limits, are part of `minResources` too.
         has_least = bool(one.min_resources or one.min_usage)
         if queue not in self._closed_queues and (not has_least or self._faces.may_enqueue(gang)):
             self._enqueued[gang] = True
@@ -250,7 +249,7 @@ class _Pipeline:
         return [g for g in found if g not in away] if away else found
 
     def _serve_gang(self, gang: int, lines: QueueOrder) -> bool:
-        """Place what a gang may place now; False when it gets nothing."""
+        """Place the next tasks of a gang; False when it gets nothing."""
         if self._waits_for_earlier_gang(gang):
             return False
         if not self._placing.cursor(gang).has_minimum or not self._domains.has_groups(gang):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Cursor:
-    """Progress of a gang: what is placed and what its minimum lacks.
+    """Progress of a gang: its placed tasks, and what its minimum lacks.
 
     Attributes
     ----------

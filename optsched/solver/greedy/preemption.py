@@ -1,7 +1,7 @@
 """The actions preempt and reclaim of a policy without a solver.
 
-Who is tried and in which order is Volcano's (`pkg/scheduler/actions/preempt`, `reclaim`): gang by
-gang, task by task, node by node, votes of plugins by tiers, all or nothing for a gang. Where
+The choice and the order of victims are Volcano's (`pkg/scheduler/actions/preempt`, `reclaim`): gang
+by gang, task by task, node by node, votes of plugins by tiers, all or nothing for a gang. Where
 Volcano leaves the order to chance, names end it. What evictions free is promised to the gang.
 """
 
@@ -48,7 +48,7 @@ _Entry = tuple[int, int]
 """A gang and an entry of it."""
 
 _LOWEST = 2**31
-"""What makes every priority count as more than nobody."""
+"""Added so that every priority counts for more than no task."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class GreedyPreemption:
         weighs: bool = False,
         is_late: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`weighs`: whether preempt looks at all nodes for those who cost least.
+        """`weighs`: whether preempt compares all nodes by the cost of their victims.
 
         Once `is_late` no further gang is asked.
         """
@@ -181,7 +181,7 @@ class GreedyPreemption:
 
     @contextmanager
     def ignoring_possible_victims(self) -> Iterator[None]:
-        """While victims are looked for, what waits for room minds nobody who may have to leave."""
+        """While victims are searched, waiting tasks do not count for tasks that may be evicted."""
         self.placing.future.use_masks_of(without_gangs(self._problem))
         self._keys = _Keys()
         try:
@@ -230,7 +230,7 @@ class GreedyPreemption:
         attempt: Callable[[int], bool],
         is_refused: Callable[[int], bool] = lambda _: False,
     ) -> None:
-        """Let gangs try in the order of queues; who gets something comes again.
+        """Let gangs try in the order of queues; one that gets something has another turn.
 
         Gangs that are refused when their turn comes lose it, and change the order of no queue.
         """
@@ -294,7 +294,7 @@ class GreedyPreemption:
         return found
 
     def is_losing_tasks(self, gang: int) -> bool:
-        """Whether tasks of a gang leave: it gets nothing while they do."""
+        """Whether tasks of a gang are evicted: it gets nothing while they terminate."""
         return self.placing.ledger.gang_evicted[gang] > 0
 
     def gang_key(self, gang: int) -> tuple[Key, int, int]:
@@ -528,10 +528,10 @@ class GreedyPreemption:
     def _by_cost(
         self, entry_of_gang: _Entry, nodes: Iterable[int], clears: Callable[[int], bool]
     ) -> list[int]:
-        """Nodes on which room can be made, by who would have to go there (`preempt.go`).
+        """Nodes on which room can be made, by the cost of the victims there (`preempt.go`).
 
-        The least highest priority is best, then the least sum, the fewest, and those of the most
-        important who began last.
+        The lowest highest priority is best, then the lowest sum, the fewest, and the latest start
+        of the most important ones.
         """
         found: list[tuple[tuple[float, ...], int]] = []
         first = preferred_nodes(self._problem)
@@ -552,7 +552,7 @@ class GreedyPreemption:
         """Nodes where all candidates together would make room: by score, or by name to reclaim.
 
         Nodes of the own shard come first if preferred. With `takes_idle`, nodes with idle capacity
-        for a task come before all others, and need no candidates.
+        for a task are first, and need no candidates.
         """
         problem, running = self._problem, self.running
         later, request = self.placing.future, problem.classes.request[task_class]
@@ -662,7 +662,7 @@ class GreedyPreemption:
         return False
 
     def _spare_needless_victims(self, entry_of_gang: _Entry, node: int, before: int) -> bool:
-        """Of those that were taken for a task that has its room let stay who is not in its way."""
+        """Of the victims of a task that has its room keep those that are not in its way."""
         for v in self.taken[before:-1][::-1]:
             self.placing.undo_to(entry_of_gang[0], self.placing.mark - 1)
             self.keep_running([v])
@@ -672,7 +672,7 @@ class GreedyPreemption:
         return True
 
     def can_evict(self, v: int, gang: int) -> bool:
-        """Whether a running task may go for a gang, on top of those that were taken."""
+        """Whether a running task may be evicted for a gang, on top of the victims so far."""
         if any(self._budgets[b] <= 0 for b in self._covering(v)):
             return False
         return int(self.running.gang_of[v]) == gang or self.gang_minimums.can_spare(v)
@@ -682,18 +682,18 @@ class GreedyPreemption:
         return [b for b in self._budgets if covers(b, task)]
 
     def evict(self, v: int) -> None:
-        """Let a running task go, until that is undone."""
+        """Evict a running task, until that is undone."""
         self.taken.append(v)
         self._record_eviction(v, 1)
 
     def keep_running(self, victims: Iterable[int]) -> None:
-        """Let some of those that were taken stay after all."""
+        """Keep some of the victims after all."""
         for v in victims:
             self.taken.remove(v)
             self._record_eviction(v, -1)
 
     def undo_evictions(self, number: int) -> None:
-        """Let the last so many victims stay after all."""
+        """Keep the last so many victims after all."""
         for _ in range(number):
             self._record_eviction(self.taken.pop(), -1)
 
@@ -710,7 +710,7 @@ class GreedyPreemption:
 
 
 def _eviction_cost(victims: Sequence[Task]) -> tuple[float, ...]:
-    """What it costs that some tasks go, less is better; nothing where nobody has to."""
+    """The cost of evicting some tasks, less is better; zero where there are none."""
     if not victims:
         return (-math.inf,)
     highest = max(t.priority for t in victims)

@@ -31,7 +31,7 @@ class GangQueue:
         return bool(self._rest or self._again)
 
     def pop(self) -> int:
-        """Take out the gang whose turn it is."""
+        """Remove the gang whose turn it is."""
         if not self._again:
             self._head = None
             return self._rest.pop()
@@ -74,7 +74,7 @@ class QueueOrder:
     """One line a queue. A key is read when its owner enters the line or the queue comes back.
 
     That is enough where in one session only its own tasks change a queue's or a gang's key. Keys of
-    queues that others' tasks change (`reach`) are read again before a turn is given.
+    queues that depend on other queues' tasks (`reach`) are read again before a turn is given.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class QueueOrder:
                 heapq.heappush(self._queues, self._entry(queue))
 
     def _pop_queue(self) -> int:
-        """Take out the queue whose turn it is."""
+        """Remove the queue whose turn it is."""
         if self._reach is KeyReach.ANY:
             self._queues = [self._entry(queue) for _, _, queue in self._queues]
             heapq.heapify(self._queues)
@@ -138,5 +138,5 @@ class QueueOrder:
         self._line[self._queue_of[gang]].rejoin(gang)
 
     def is_last_gang(self, gang: int) -> bool:
-        """Whether nobody else is in any line."""
+        """Whether all other lines are empty."""
         return not self._queues and not self._line[self._queue_of[gang]]

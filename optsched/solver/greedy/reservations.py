@@ -39,14 +39,14 @@ MOST_HOPELESS = 16
 
 @dataclass(frozen=True, slots=True)
 class ReservationRequest:
-    """Who is to get bookings.
+    """Gangs that get bookings.
 
     Attributes
     ----------
     gangs
         Numbers of gangs, the first first.
     may_hold
-        Those of them for which nodes may be kept although nobody says when they become free.
+        Those for which nodes may be reserved although no end of the pods there is known.
     most
         Bookings at most.
 
@@ -191,7 +191,7 @@ class _ReservationPlanner:
         frozen(used, allocated, releasing)
         queues = replace(alone.queues, allocated=allocated)
         then = replace(alone, used=used, releasing=releasing, queues=queues)
-        # These look at who stands where, not at amounts.
+        # These depend on which tasks stand where, not on amounts.
         return find_start(
             then.inherit_derived(alone, shares_devices, find_preferences), self._rules, 0
         )
@@ -306,7 +306,7 @@ class _ReservationPlanner:
         )
 
     def _ceilings(self, queue: int, of_queues: I64) -> tuple[tuple[str, Amounts], ...]:
-        """What must be free below each ceiling of a queue and those above it."""
+        """What must be free below the ceilings of a queue and its ancestors."""
         queues = self._problem.queues
         above = np.flatnonzero(queues.subtree[:, queue]).tolist()
         limited = queues.capability < UNLIMITED
@@ -320,7 +320,7 @@ class _ReservationPlanner:
 
 
 def _alone(problem: Problem, gang: int) -> Problem:
-    """The problem of one gang, as number 0; nodes and queues are full of what others hold."""
+    """The problem of one gang, as number 0; the pods of others fill nodes and queues."""
     snapshot = problem.snapshot
     one = slice(gang, gang + 1)
     tasks = slice(int(problem.task_start[gang]), int(problem.task_start[gang + 1]))

@@ -1,8 +1,8 @@
 """Gangs that stay together in the network, and gangs of smaller groups that start whole.
 
-Domains are tried by tier upwards; those of one tier that have room, counted for all of them at
-once, by score. The first that takes the minimum is it (Volcano `allocateForJob`). A gang that asks
-for nothing but has smaller groups is placed group by group, each with all its tasks or none.
+Domains are tried by tier upwards; those of one tier with room for the whole gang by score. The
+first that takes the minimum is it (Volcano `allocateForJob`). A gang that asks for nothing but has
+smaller groups is placed group by group, each with all its tasks or none.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class TopologyPlacement:
         return False
 
     def nominate(self, gang: int) -> bool:
-        """Find room for a gang that it gets now or once victims have left; it stands if found."""
+        """Find room for a gang, idle or released by victims; the placement stands if found."""
         return self._nominate_in(gang, self._placing.future)
 
     def _nominate_in(self, gang: int, later: NodeTable) -> bool:
@@ -109,7 +109,7 @@ class TopologyPlacement:
         return any(placing.faces.all_rules_hold(gang) for _ in self._try_domains(gang, stages))
 
     def _try_domains(self, gang: int, stages: Sequence[Where]) -> Iterator[_DomainNodes]:
-        """Each way to start a gang, while it stands; nothing stands in the end."""
+        """Each way to start a gang, in place while it is yielded and undone in the end."""
         work = self._work(gang)
         for fence in work.candidate_domains(stages[-1][0]):
             for where in stages:
@@ -326,7 +326,7 @@ class _GangPlacement:
     # --- placing ---------------------------------------------------------------------------------
 
     def fill(self, fence: _DomainNodes, where: Where) -> None:
-        """Place what the minimum needs within a fence, as far as there is room."""
+        """Place the tasks of the minimum within a fence, as far as there is room."""
         for rule, groups in self._shape.need_groups:
             mine = self._sub_groups_of_rule(rule)
             for part in mine:
@@ -365,7 +365,7 @@ class _GangPlacement:
         return placed
 
     def _chain(self, part: int, bound: Bound, fence: _DomainNodes) -> Iterator[_DomainNodes]:
-        """Fences around what there is of a gang or part already, the narrowest first."""
+        """Fences around the placed part of a gang, the narrowest first."""
         forest = self._problem.topology.forest(bound)
         anchor = self._anchor(part, bound)
         for d in forest.upwards(anchor):
@@ -395,7 +395,7 @@ class _GangPlacement:
         return False
 
     def _place_run(self, run: list[int], wanted: int, where: Where, fence: _DomainNodes) -> int:
-        """Place tasks of a run within a fence, near to what there is already."""
+        """Place tasks of a run within a fence, near to those placed already."""
         placed = 0
         if wanted > 1 and self._is_wide(fence) and self._bonus(run, fence) is None:
             placed = self._placing.place(self._gang, run, 1, where, NodeView(fence.nodes))
@@ -448,7 +448,7 @@ class _GangPlacement:
         return placed
 
     def _reach(self, book: NodeTable) -> Iterator[_DomainNodes]:
-        """Fences around what there is of the gang, the narrowest first; else all good ones."""
+        """Fences around the placed tasks of the gang, the narrowest first; else all good ones."""
         bound = self._bound(NO_PART)
         if bound is None:
             yield _CLUSTER

@@ -27,7 +27,7 @@ def assign_tasks(
     """Give the tasks that a solution places to single gangs and nodes.
 
     Tasks that are bound to domains of the network choose first, those of the lowest tier before all
-    others: what is left of a wider domain then is as good as any other part of it.
+    others: any rest of a wider domain is then as good as any other.
 
     Parameters
     ----------

@@ -44,7 +44,7 @@ MOST_START_CELLS = 4_000_000
 
 @dataclass(frozen=True, eq=False)
 class Goal:
-    """What is to be reached.
+    """The goal.
 
     Attributes
     ----------
@@ -53,8 +53,8 @@ class Goal:
     known
         The incumbent's value of each level.
     bounds
-        What is known not to be beaten on each level with those above at `known`; None where
-        nothing is; nothing at all where nobody has searched before.
+        A bound of each level with those above at `known`; None where there is none; nothing at all
+        where nothing was searched before.
 
     """
 
@@ -74,7 +74,7 @@ class Encoding(Protocol):
 
     @property
     def model(self) -> LevelModel:
-        """What the solver gets."""
+        """The input of the solver."""
 
     @property
     def level_of(self) -> list[int]:
@@ -135,7 +135,7 @@ def encode_direct(
     supplied = np.full(most.shape, -1, np.int64)
     variables = form.model.add_variables(0, most[task_class, node])
     supplied[task_class, node] = variables
-    # What is supplied is placed, neither more nor less: other tasks look at where tasks stand.
+    # Supply equals placements: other tasks depend on where tasks stand.
     form.model.add_entries(form.supply[task_class], variables, -1)
     placed = form.gangs.class_of
     balance = form.model.add_rows(
@@ -195,8 +195,8 @@ def _stages(
 def _forbid_near_nominations(problem: Problem, rules: RuleSet, incumbent: Decisions) -> Bool:
     """(C, N) where no more tasks may come than the incumbent has there.
 
-    Rules that tie nodes know nothing of what has been nominated: devices that are free now may be
-    meant for somebody who waits for others besides. With what the incumbent has there it fits.
+    Rules that tie nodes ignore nominations: devices that are free now may be meant for a task that
+    waits for other devices too. With what the incumbent has there it fits.
     """
     ties = np.zeros(len(problem.classes.shapes), np.bool_)
     nominated = np.flatnonzero(incumbent.nominated >= 0)
@@ -394,7 +394,7 @@ def _kin(form: Formulation) -> I64:
     entry, _ = row_groups((gangs.entry_of, alike[gangs.gang_class_of]))
     kin[form.placed_variable[form.is_flexible]] = len(alike) + entry[form.is_flexible]
     for choice in form.choices.all:
-        # Where a gang goes is told by its class: none can take the place of another one.
+        # The class of a gang says where it goes: none can take the place of another one.
         h = choice.gang_class
         kin[form.placed_variable[gangs.start[h] : gangs.start[h + 1]]] = -1
         kin[form.start[h : h + 1][starts[h : h + 1]]] = -1

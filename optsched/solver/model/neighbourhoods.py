@@ -32,7 +32,7 @@ class Neighbourhood(NamedTuple):
     Attributes
     ----------
     nodes
-        (N,) those that may get other tasks than the incumbent has there.
+        (N,) nodes that may get other tasks than in the incumbent.
     most
         (C, N) how many tasks of a class fit a node by themselves.
 

@@ -39,7 +39,7 @@ class Columns:
     Parameters
     ----------
     items
-        What has to be packed.
+        The items to pack.
     pool
         Every bin; None where they are too many.
     random
@@ -66,7 +66,7 @@ class Columns:
     # --- a bound ---------------------------------------------------------------------------------
 
     def bounds(self) -> Iterator[int]:
-        """Generate columns until the bound is as good as it gets; every bound on the way."""
+        """Generate columns until the bound can not improve; yields every bound on the way."""
         while self._seconds() > 0:
             solved = self.master.solve(self._seconds())
             if solved is None:
@@ -136,7 +136,7 @@ class Columns:
         return sum([self.master.add(counts) for counts in found.bins])
 
     def most_used_columns(self, uses: F64, left: I64, noise: float, part: float) -> list[I64]:
-        """Columns that are used whole, or else a part of the most used ones, cut to what is left.
+        """Columns that are used whole, or else a part of the most used ones, cut to the demand.
 
         Parameters
         ----------

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Need:
-    """What columns have to cover.
+    """The demand that columns have to cover.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ def fewest_columns(
     columns
         Bins (K,) to choose from.
     need
-        What has to be covered.
+        The demand.
     between
         How many columns must and may be used; fewer are known not to do.
     work

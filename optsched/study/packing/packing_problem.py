@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Bin: TypeAlias = "tuple[tuple[int, int], ...]"
-"""(kind of item, how many) of what is in it; every kind once, none of no item."""
+"""(kind of item, how many) of its content; every kind once, none of no item."""
 
 
 @dataclass(frozen=True, slots=True)
 class ItemKind:
     """Items alike: their sizes by dimension, and how many there are.
 
-    A size below zero makes room for others in the same bin.
+    An item of negative size makes room for others in the same bin.
     """
 
     sizes: tuple[int, ...]

@@ -1,7 +1,8 @@
 """Every bin that can be filled, where they are not too many: written down once, priced at a glance.
 
-Items are put in the order of the dimension that tells most, largest first. A bin grows item by item
-in that order, so that those which still fit are one stretch of the order; each is found once.
+Items are put in the order of the dimension that tells most, largest first. A bin is filled item by
+item in that order, so that those which still fit are one stretch of the order; each bin is found
+once.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Pool:
     Attributes
     ----------
     inside
-        (P, W) kinds of the items of each bin; the number of kinds stands for nothing.
+        (P, W) kinds of the items of each bin; the number of kinds marks an empty place.
     num_kinds
         K.
 

@@ -101,7 +101,7 @@ def _multipliers(sizes: I64, price: F64, capacity: I64) -> F64:
 
 
 class _Tree:
-    """All choices of items whose bound stays above what is asked for, layer by layer."""
+    """All choices of items whose bound stays above the limit, layer by layer."""
 
     def __init__(self, sizes: I64, reduced: F64, capacity: I64, wanted: float) -> None:
         self._sizes, self._reduced, self._capacity = sizes, reduced, capacity

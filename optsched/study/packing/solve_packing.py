@@ -218,7 +218,7 @@ class _Search:
     # --- columns ---------------------------------------------------------------------------------
 
     def _grow(self) -> None:
-        """Generate columns until the bound is as good as it gets."""
+        """Generate columns until the bound can not improve."""
         pool = every_bin(self._items, self._is_late)
         self._columns = Columns(self._items, pool, self._random, lambda: self._end - self._clock())
         for counts, _ in self.best:
@@ -244,7 +244,7 @@ class _Search:
             self._choose(self._items.number, [], columns.prices, columns.value, work)
 
     def _choose(self, left: I64, fixed: list[I64], prices: F64, value: float, work: float) -> None:
-        """The fewest bins for what is left beside some that are fixed."""
+        """The fewest bins for the rest beside some that are fixed."""
         from optsched.study.packing.covering import Need, fewest_columns
 
         most = self._num_best - 1 - len(fixed)

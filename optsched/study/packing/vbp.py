@@ -52,8 +52,8 @@ def read_vbp(file: Path) -> VectorPacking:
     Raises
     ------
     InstanceError
-        The file can not be read, or an item fits into no bin; the message has file, line, what is
-        there and what belongs there.
+        The file can not be read, or an item fits into no bin; the message has file, line, the text
+        there and what would be accepted.
 
     """
     return parse_vbp(text_of(file), file.stem, str(file))
@@ -179,7 +179,7 @@ def _archive_of(path: Path) -> Path | None:
 
 
 def _is_file(path: Path) -> bool:
-    """Whether there is such a file; a name that is too long is none."""
+    """Whether the file exists; no file has too long a name."""
     try:
         return path.is_file()
     except OSError:

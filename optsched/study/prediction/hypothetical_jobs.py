@@ -1,6 +1,6 @@
 """What would become of jobs that are not there: the session itself, on a cluster that has them.
 
-The same cluster without them is decided as well, so that it can be said who else is concerned.
+The same cluster without them is decided as well, to show which other gangs are affected.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Start(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A pod that would leave; gang: whose it is, empty for nobody's."""
+    """A pod that would leave; gang: that of the pod, empty for none."""
 
     pod: str
     node: str
@@ -58,7 +58,7 @@ class Answer:
     num_pods
         How many pods it has.
     places
-        Node by pod: of those that would be bound, or have room kept for them.
+        Node by pod: of those that would be bound or nominated.
     victims
         Who would leave for it.
     reason
@@ -80,16 +80,16 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What would become of all that was asked about, and of others because of it.
+    """The answers for all objects asked about, and for other gangs that they affect.
 
     Attributes
     ----------
     taken_ms
         When the cluster was as it is taken to be.
     starts_no_more, starts_too
-        Other gangs that would start now only without, or only with what was added.
+        Other gangs that would start now only without, or only with, the added objects.
     problems
-        What could not be read, of the cluster and of what was added.
+        Problems of the cluster and of the added objects.
 
     """
 
@@ -108,9 +108,9 @@ class Added:
     Attributes
     ----------
     objects
-        Pods and PodGroups are new; anything else may also take the place of what is there.
+        Pods and PodGroups are new; any other object may replace one of the cluster.
     pods_of
-        Pods that a controller makes once a PodGroup among the objects is let in, by its key.
+        Pods that a controller creates once a PodGroup among the objects is let in, by its key.
 
     """
 
@@ -127,14 +127,14 @@ class Clash(Exception):
 
 
 def predict(objects: Sequence[Manifest], added: Added, means: Means) -> Answers:
-    """What would become of a cluster with further objects, or with others of the same names.
+    """A cluster with further objects, or with others of the same names.
 
     Parameters
     ----------
     objects
         The cluster, as `kube.capture` or a file has it.
     added
-        What is to be there besides.
+        The objects to add.
     means
         The policy, and what a session may use.
 
@@ -190,7 +190,7 @@ class _Study:
     # --- what controllers would do ---------------------------------------------------------------
 
     def _gate_reasons(self) -> dict[str, Reason | None]:
-        """Why gangs are not let in whose pods are made only then, by key."""
+        """Why gangs whose pods are created only then are not let in, by key."""
         if not self._pods_of:
             return {}
         unmade = {key_of(pod) for pod in self._all_pods}
@@ -225,7 +225,7 @@ class _Study:
         )
 
     def _with_times(self, found: Sequence[Answer], plan: Plan) -> Iterator[Answer]:
-        """The answers, with when those could start that wait, once all others are placed."""
+        """The answers, with the time at which waiting gangs could start once others are placed."""
         waiting = {answer.gang for answer in found if answer.start is Start.LATER}
         if not waiting:
             yield from found
@@ -356,7 +356,7 @@ def _started(snapshot: Snapshot, plan: Plan) -> set[str]:
 
 
 def _carried_out(objects: Iterable[Manifest], plan: Plan) -> Iterator[Manifest]:
-    """A cluster once everybody runs who is placed, and who has to leave has left."""
+    """The cluster once all placed pods run, and all victims have left."""
     node_of = {a.task: a.node for a in plan.actions if isinstance(a, Allocate | Nominate)}
     evicted = {a.task: a.to for a in plan.actions if isinstance(a, Evict)}
     for obj in objects:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Means:
-    """The policy, what a session may use, and whose pods are ours."""
+    """The policy, the dependencies of a session, and whose pods are counted."""
 
     policy: Policy
     context: SessionContext
@@ -28,7 +28,7 @@ class Means:
 
 
 def name_of(obj: Manifest) -> tuple[str, str]:
-    """What tells objects apart: kind and key."""
+    """The identity of an object: kind and key."""
     return f"{obj.get('apiVersion')} {obj.get('kind')}", key_of(obj)
 
 

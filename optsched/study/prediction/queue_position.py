@@ -70,7 +70,7 @@ def waiting(
     key
         Of the gang.
     pods
-        Those that will be made once it is let in: they say what room it needs.
+        Pods that are created once it is let in: they say what room it needs.
     means
         The policy, and whose pods are ours.
 

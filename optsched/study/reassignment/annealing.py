@@ -35,7 +35,7 @@ _FROZEN: Final = 0.002
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """What an annealing looks at; none is the best for all.
+    """The part of the costs that an annealing considers; none is the best for all.
 
     Attributes
     ----------

@@ -124,7 +124,7 @@ class AssignmentState:
     # --- swaps -----------------------------------------------------------------------------------
 
     def swaps(self, processes: I64, others: I64) -> F64:
-        """What it would cost if each of some processes changed places with each other, (K, Q).
+        """The cost of exchanging each of some processes for each other, (K, Q).
 
         Of no meaning for two on one machine. The cost of services is not in.
         """
@@ -145,9 +145,9 @@ class AssignmentState:
         return cost.reshape(excess.shape[1:])
 
     def may_swap(self, processes: I64, others: I64) -> Bool:
-        """Whether each process could change places with the other of the same index.
+        """Whether each process could be exchanged for the other of the same index.
 
-        There is room, and the service is not there yet; what else forbids it only `swap` knows.
+        There is room, and the service is not there yet; only `swap` knows the other constraints.
         """
         here, there = self.machine_of[processes], self.machine_of[others]
         found = _all_resources(self._released_load(processes) >= self._added_load(others, here))
@@ -168,7 +168,7 @@ class AssignmentState:
     # --- changes ---------------------------------------------------------------------------------
 
     def shift(self, p: int, machine: int) -> bool:
-        """Run a process where there is room; False, and nothing changes, if services forbid it."""
+        """Run a process where there is room; False, without any change, if services forbid it."""
         service, here = int(self.instance.service[p]), int(self.machine_of[p])
         if self._on[service, machine]:
             return False
@@ -179,7 +179,7 @@ class AssignmentState:
         return False
 
     def swap(self, p: int, q: int) -> bool:
-        """Let two processes change places; False, and nothing changes, where services forbid it."""
+        """Exchange two processes; False, without any change, where services forbid it."""
         here, there = int(self.machine_of[p]), int(self.machine_of[q])
         self.move(p, there)
         self.move(q, here)

@@ -34,7 +34,7 @@ class Instance:
     Attributes
     ----------
     request, lasting
-        (R, P) what a process takes, and without what is transient.
+        (R, P) what a process requests, and the same without transient resources.
     room
         (R, M) capacity without the transient requests of those that run there at first: these
         stay, whoever moves.
@@ -72,7 +72,7 @@ class Instance:
     service_weight: float
 
     def __post_init__(self) -> None:
-        """Keep everything as it is."""
+        """Keep the assignment unchanged."""
         frozen(*(getattr(self, name) for name in self.__dataclass_fields__))
 
     @classmethod
@@ -82,7 +82,7 @@ class Instance:
         Raises
         ------
         ValueError
-            Its numbers are so large that sums of them may not be exact, or there is nothing in it.
+            Its numbers are so large that sums of them may not be exact, or it is empty.
 
         """
         if not (problem.processes and problem.machines and problem.resources):

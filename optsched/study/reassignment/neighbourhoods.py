@@ -39,7 +39,7 @@ _MODEL: Final = 0.05
 
 
 class _Kind:
-    """A way to choose a neighbourhood, of as many machines as are decided in the time for one.
+    """A way to choose a neighbourhood, of as many machines as can be decided in its time.
 
     Attributes
     ----------
@@ -68,10 +68,10 @@ class _Kind:
 class Neighbourhoods:
     """Solves neighbourhoods of three kinds, more often of those kinds that have gained more.
 
-    Any machines, with all processes on them. Machines of which one pays for what others could
-    spare, with all of theirs. And one that costs much, with others and those who
-    came there, who may go home: what is transient keeps large processes where they are as long as
-    small ones have taken the little room elsewhere.
+    Any machines, with all processes on them. Machines of which one is overloaded and others have
+    spare capacity, with all their processes. One that costs much, with others and the processes
+    that moved there, which may return: transient resources keep large processes in place as long as
+    small ones occupy the little room elsewhere.
 
     Attributes
     ----------
@@ -144,7 +144,7 @@ class Neighbourhoods:
         return np.flatnonzero(np.isin(self.machine_of, machines))
 
     def _wasteful(self, width: int) -> Chosen:
-        """One that costs for a term, and others by what they have to spare of it."""
+        """One that costs much for a term, and others by their spare capacity for it."""
         excess = self._state.excess
         over, under = np.maximum(excess, 0), np.maximum(-excess, 0)
         waste = self._instance.weight * np.minimum(over.sum(axis=1), under.sum(axis=1))
@@ -159,7 +159,7 @@ class Neighbourhoods:
         return machines, self._processes_on(machines)
 
     def _dear(self, width: int) -> Chosen:
-        """One by what it costs, any others, and where those are at home who came to them."""
+        """One by its cost, any others, and the first machines of processes that moved to them."""
         instance, costs = self._instance, self._state.term_cost
         if not costs.any():
             return None

@@ -32,7 +32,7 @@ def reassignment_document(
     machine_of
         Of each process.
     result
-        What it costs, how good that is, and who found it.
+        The costs, their quality, and their source.
     made
         What is needed to make it again.
 

@@ -44,7 +44,7 @@ class Machine:
     neighbourhood, location
         Numbers of the groups it belongs to.
     capacity, safety
-        By resource: what must not be exceeded, and what costs when it is.
+        By resource: the hard capacity, and the safe capacity above which use costs.
     move_cost
         By machine: the cost of a process that comes from here.
 
@@ -76,7 +76,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process: its service, what it takes by resource, and what it costs to move it."""
+    """A process: its service, its requests by resource, and the cost of moving it."""
 
     service: int
     request: tuple[int, ...]

@@ -67,8 +67,8 @@ def reassignments(
     Parameters
     ----------
     workers
-        Each draws other lots; from the best of all each stage goes on. With a number of steps
-        what comes out depends on how many there are.
+        Each draws other random numbers; each stage continues from the best result of all. With a
+        number of steps the result depends on their number.
     effort
         Of each; its clock is a function of the standard library.
 
@@ -103,11 +103,11 @@ class _Race:
         self._stopped, self._running = OUT_OF_TIME, 0
 
     def is_optimal(self) -> bool:
-        """Whether nothing better can come."""
+        """Whether no better result is possible."""
         return self.best.is_proved
 
     def result(self, stopped: str) -> ReassignmentResult:
-        """The best, and why it is the last one: what was said, or what a worker said."""
+        """The best result, and why it is the last one: as decided, or as a worker said."""
         said = BOUND_MET if self.best.is_proved else stopped or self._stopped
         return replace(self.best, stopped=said, history=tuple(self._history))
 

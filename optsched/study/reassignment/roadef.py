@@ -38,8 +38,8 @@ def read_reassignment(model: Path, assignment: Path | None = None) -> Reassignme
     Raises
     ------
     InstanceError
-        A file can not be read; the message has file, line, what is there and what belongs there.
-        Or the processes can not run where they do.
+        A file can not be read; the message has file, line, the text there and what would be
+        accepted. Or the processes can not run where they do.
 
     """
     initial = assignment or initial_file(model)
@@ -58,7 +58,7 @@ def initial_file(model: Path) -> Path:
 def parse_reassignment(
     model: str, assignment: str, name: str = "model", initial_name: str = "assignment"
 ) -> Reassignment:
-    """The same of texts, whatever the assignment is worth.
+    """The same of texts, whatever the costs of the assignment.
 
     Raises
     ------

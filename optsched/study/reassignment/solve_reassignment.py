@@ -1,8 +1,7 @@
 """Machine reassignment: prices for a bound, annealing, then neighbourhoods solved whole.
 
-Simulated annealing of shifts and swaps brings an assignment most of the way, warming it up again
-some further; CP-SAT then decides the processes of a few machines at once, with all others where
-they are.
+Simulated annealing of shifts and swaps improves an assignment most, and again after reheating;
+CP-SAT then decides the processes of a few machines at once, with all others fixed.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ _BOUND_STEPS: Final = 20
 """Steps of prices for one of annealing, where steps are counted."""
 
 _OFTEN: Final = 0.01
-"""Part of the effort after which annealing tells of what it has found."""
+"""Part of the effort after which annealing reports its best result."""
 
 _NEIGHBOURHOOD_STEPS: Final = 20
 """Steps of annealing that a neighbourhood counts for."""
@@ -81,8 +80,8 @@ class Effort:
     seed
         Of all that is drawn by lot; odd ones look at large processes more often than even ones.
     steps
-        Steps of annealing, and of other kinds in proportion. The same assignment comes out
-        whenever it is given: no clock is read.
+        Steps of annealing, and of other kinds in proportion. The same input gives the same
+        assignment: no clock is read.
 
     """
 
@@ -153,7 +152,7 @@ def solve_reassignment(
     problem
         Its first assignment is allowed.
     report
-        Told of what is better than before, assignment or bound.
+        Called with each better assignment or bound.
 
     Raises
     ------

@@ -36,7 +36,7 @@ _VALUES: Final = 640.0
 
 
 def comparison_page(found: Comparison) -> Page:
-    """What differs between models, in figures and over time, and what the models say."""
+    """Differences between models: figures, values over time, and definitions."""
     traces = list(dict.fromkeys(row.trace for row in found.rows))
     seeds = sorted({row.seed for row in found.rows})
     replays = count_text(len({(row.trace, row.seed) for row in found.rows}), "replay")
@@ -110,7 +110,7 @@ def _unfinished_reasons(found: Comparison) -> Table:
 
 
 def _columns(found: Comparison) -> list[Figure]:
-    """Figures that somebody has, those that matter most first."""
+    """Figures that some model has, the most important first."""
     there = [f for f in FIGURES if any(found.value(row, f) is not None for row in found.rows)]
     return sorted(there, key=lambda f: SHOWN.index(f.name) if f.name in SHOWN else len(SHOWN))
 

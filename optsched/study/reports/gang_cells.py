@@ -45,7 +45,7 @@ class Holder(NamedTuple):
     name
         On the cell; empty for none.
     number
-        Stands for the name where there is no room for it; 0 for none.
+        Stands for a name without room; 0 for none.
 
     """
 
@@ -68,8 +68,8 @@ class Grid:
     who
         By number.
     cells
-        Of each cell its changes: (instant, ((who, percent), ...)), the first at instant 0. Who is
-        a number of `who` or one of `FREE`, `DOWN`, `OTHERS`.
+        Of each cell its changes: (instant, ((who, percent), ...)), the first at instant 0. `who` is
+        a number of a gang or one of `FREE`, `DOWN`, `OTHERS`.
 
     """
 
@@ -125,7 +125,7 @@ def gang_table(gangs: Sequence[tuple[str, str]]) -> Table:
 
 
 def grid_data(grid: Grid, at: Sequence[float], told: Sequence[str]) -> dict[str, Any]:
-    """What the script needs: `at` are parts of the axis of time, `told` what is shown in words."""
+    """What the script needs: `at` are parts of the axis of time, `told` is the text shown."""
     return {
         "at": list(at),
         "told": list(told),
@@ -206,7 +206,7 @@ def _segments(box: Box, parts: Parts) -> list[tuple[int, Box]]:
 
 
 def cell_tip(grid: Grid, number: int, parts: Parts) -> str:
-    """What a cell is, and who is in it."""
+    """The state of a cell, and the gang in it."""
     lines = [grid.places[number]]
     for who, percent in parts:
         part = f", {percent} %" if who >= 0 and percent < 100 else ""
@@ -253,7 +253,7 @@ def _name(holder: Holder, box: Box) -> Iterable[Markup]:
     number = str(holder.number or "")
     words = fitted(holder.name, room, NAME_SIZE, bold=True)
     if words != holder.name:
-        # Names that share their ends look the same without their middle: the number tells.
+        # Names with equal ends look the same without their middle: the number distinguishes them.
         head = text_width(f"{number} ", NAME_SIZE, bold=True)
         words = fitted(holder.name, room - head, NAME_SIZE, bold=True)
         words = f"{number} {words}" if len(words) >= LEAST_NAME else number

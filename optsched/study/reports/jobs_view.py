@@ -55,7 +55,7 @@ def queue_charts(view: View) -> list[Chart]:
 
 
 def job_table(view: View) -> Table:
-    """Every gang, as far as there is room: those that waited longest."""
+    """Every gang for which there is room: those that waited longest."""
     end_ms = view.timeline.end_ms
     jobs = sorted(view.timeline.jobs, key=lambda j: -waited_ms(j, end_ms))
     rows = [_job_row(view, job) for job in sorted(jobs[:MOST_ROWS], key=lambda j: j.submit_ms)]

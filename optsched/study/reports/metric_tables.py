@@ -1,4 +1,4 @@
-"""The figures of a replay as tables, each with what it means."""
+"""The figures of a replay as tables, each with its explanation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _NUMBERS: Final = (
 
 
 def figure_tables(metrics: Mapping[str, Any]) -> list[Table]:
-    """Times with their percentiles, and the other figures; nothing where nothing was measured."""
+    """Times with their percentiles, and the other figures; empty where nothing was measured."""
     return [_spread_table(metrics), _figure_table(metrics)]
 
 

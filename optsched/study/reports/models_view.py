@@ -1,4 +1,4 @@
-"""Models as reports tell them: what one says in words, and in what several differ."""
+"""Models in reports: the definition of one in words, and the differences of several."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _settings(model: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def difference_table(models: Sequence[Mapping[str, Any]]) -> Table:
-    """Keys in which models are not all alike; the first is what others are held against."""
+    """Keys in which models differ; the others are compared with the first."""
     told = [flat(model) for model in models]
     keys = list(dict.fromkeys(key for each in told for key in each))
     rows = []

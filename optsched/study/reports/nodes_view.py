@@ -1,4 +1,4 @@
-"""Who had which node when: a bar for each gang, or what groups of nodes held where there are many.
+"""Nodes over time: a bar for each gang, or the load of groups of nodes where there are many.
 
 Bars are drawn where there are few enough to tell them apart; otherwise neighbours (in name order)
 are put together, and each row shows how much of them each queue held.
@@ -55,7 +55,7 @@ _GROUP_HEIGHT: Final = 36.0
 
 
 def node_chart(view: View) -> Chart:
-    """Bars by node where they can be told apart, else by groups of nodes."""
+    """Bars by node where there is room for each, else by groups of nodes."""
     if len(view.timeline.nodes) <= MOST_NODES:
         bars = _bars(view)
         if len(bars) <= MOST_BARS:

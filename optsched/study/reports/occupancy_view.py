@@ -151,7 +151,7 @@ def _by_lane(view: View) -> tuple[Grid, list[int]]:
 def _changes(
     stays: Sequence[tuple[int, int, int, int]], down: Sequence[tuple[int, int]], whole: int
 ) -> list[tuple[int, Parts]]:
-    """Who is in a cell from which instant on; `stays` are (begin, end, who, thousandths)."""
+    """The gang in a cell from each instant; `stays` are (begin, end, who, thousandths)."""
     turns = {0} | {t for a, b, *_ in stays for t in (a, b)} | {t for span in down for t in span}
     found: list[tuple[int, Parts]] = []
     for at in sorted(turns):

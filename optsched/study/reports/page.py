@@ -60,7 +60,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One line of a legend: the class of its swatch and what it means."""
+    """One line of a legend: the class of its swatch and its meaning."""
 
     css: str
     name: str
@@ -77,7 +77,7 @@ class Chart:
     drawing
         SVG.
     is_walkable
-        Whether arrow keys go from one part to the next and tell what it is.
+        Whether arrow keys move between the parts, each with a label.
 
     """
 
@@ -138,7 +138,7 @@ class Page:
     facts
         (what, value) under the title.
     warnings
-        What has to be known before anything is believed.
+        The limits of the figures, to be read first.
 
     """
 
@@ -169,7 +169,7 @@ def as_data(value: object) -> Markup:
 
 
 def write_page(page: Page, target: Path) -> None:
-    """Write the page; under its name there is the whole of it, or what was there before.
+    """Write the page: the file holds all of it, or its old content.
 
     Raises OSError, with the name of the target, where it can not be written.
     """

@@ -86,7 +86,7 @@ class PlansData:
 
     @cached_property
     def colour_of(self) -> dict[str, int]:
-        """Of each queue that has a gang; those that ask for the most have one of their own."""
+        """Every queue with a gang; those that ask for the most have one of their own."""
         asked: Counter[str] = Counter()
         for gang in self.snapshot.gangs:
             asked[gang.queue] += sum(self.size(task) for task in gang.tasks)
@@ -119,7 +119,7 @@ class PlansData:
 
 
 class _Table:
-    """Deals out the lanes of all nodes, in order: who sits there, then who comes."""
+    """Assigns the lanes of all nodes, in order: first pods that run, then those that start."""
 
     def __init__(self, data: PlansData, plan: PlanDocument | None) -> None:
         self._deal, self._plan = data, plan
@@ -183,7 +183,7 @@ class _Table:
 
 
 def plan_film(data: PlansData) -> Film:
-    """A grid of GPUs; the slider goes from what there was to the plan of each model."""
+    """A grid of GPUs; the slider goes from the present state to the plan of each model."""
     told = [_describe_node(data, name) for name in data.frames]
     whole = sum(data.lanes.number) <= MOST_CELLS
     grid = _by_lane(data) if whole else _by_node(data)

@@ -34,7 +34,7 @@ _LEFT, _RIGHT = 190.0, svg.WIDTH - 130.0
 
 @dataclass(frozen=True)
 class Answer:
-    """What one model has come to: its result, its definition and the figures of its plan."""
+    """The result of one model: its outcome, its definition and the figures of its plan."""
 
     result: SolveResult
     definition: Mapping[str, Any]
@@ -423,7 +423,7 @@ def _line(points: Sequence[tuple[float, float]], css: str, tip: str) -> Iterable
 
 
 def _end_words(ends: Sequence[tuple[str, int, float]]) -> Iterable[Markup]:
-    """What value and bound are in the end, where neither covers the other."""
+    """The final value and bound, where neither label covers the other."""
     if len({value for _, value, _ in ends}) == 1 < len(ends):
         _, value, height = ends[0]
         yield svg.text((_RIGHT + 8, height + 4), f"{plain(value)}, proved", class_="name")

@@ -143,7 +143,7 @@ def _area_path(edges: Sequence[float], tops: Sequence[float], bottoms: Sequence[
 def drawing(
     name: str, height: float, title: str, children: Iterable[Markup], *, css: str = ""
 ) -> Markup:
-    """A whole chart; `title` says to those who do not see it what it shows."""
+    """A whole chart; `title` describes it to those who do not see it."""
     return tag(
         "svg",
         tag("title", title, id=f"{name}-title"),

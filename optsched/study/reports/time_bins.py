@@ -1,4 +1,4 @@
-"""What intervals come to in equal stretches of time, on arrays."""
+"""Sums of intervals over equal stretches of time, on arrays."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class View:
     colour
         Of each queue, from 0; the queues that held the most have one of their own.
     colours
-        What each colour means.
+        The meaning of each colour.
 
     """
 

@@ -22,10 +22,11 @@ _OVER: Final = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED})
 def trace_of_record(snapshots: Sequence[Snapshot], name: str) -> Trace:
     """Return the trace of what happened between snapshots, which are in order of time.
 
-    Gangs arrive when they were made, and run from when their first task was bound until the first
-    picture in which they are over or gone; what is still there in the last one runs forever. Who
-    runs in the first picture goes on where it is. Gangs that left without having run are left out.
-    Nodes fail and come back with the pictures that show it. ValueError where there is no picture.
+    Gangs arrive when they were created, and run from when their first task was bound until the
+    first picture in which they are over or gone; those still in the last one run forever. A gang
+    that runs in the first picture continues on its nodes. Gangs that left without having run are
+    left out. Nodes fail and come back with the pictures that show it. ValueError where there is no
+    picture.
     """
     if not snapshots:
         raise ValueError("there is no picture to begin with")
@@ -127,7 +128,7 @@ def _nodes(snapshots: Sequence[Snapshot]) -> Iterator[Node]:
 def _devices(snapshots: Sequence[Snapshot]) -> Devices:
     """Return the devices of the first snapshot with the claims of all snapshots.
 
-    Those that come later have nothing when they come.
+    Gangs that arrive later hold nothing at first.
     """
     first = snapshots[0].devices
     came: dict[str, DeviceClaim] = {}

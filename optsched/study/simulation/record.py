@@ -1,7 +1,7 @@
 """Events of a simulation in order of time, and their JSON lines.
 
-Nothing of it depends on the clock of the machine: the same trace, policy and seed give the same
-record, byte by byte.
+Nothing depends on the clock of the machine: the same trace, policy and seed give the same record,
+byte by byte.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Tasks of a gang go to other nodes; it goes on from its last checkpoint."""
+    """Tasks of a gang move to other nodes; it continues from its last checkpoint."""
 
     at_ms: int
     job: str

@@ -75,7 +75,7 @@ def read_given(source: str, trace_format: str | None = None, nodes: Path | None 
     Raises
     ------
     InstanceError, SyntheticError
-        There is no such trace, or nothing of it can be played.
+        There is no such trace, or none of its jobs can be replayed.
 
     """
     given = _read_given(source, trace_format, nodes)
@@ -187,7 +187,7 @@ class Played:
     faults
         What went wrong in rules, and how often.
     timeline
-        What happened, for those who draw it; None where nobody has asked.
+        The events, for charts; None where none were asked for.
     jobs
         When each gang arrived, started and ended, by arrival; those of the warm-up left out.
 

@@ -90,7 +90,7 @@ class Job:
     run
         How often it has started.
     turn
-        Changes with every start, stop and move: what was planned for another turn is void.
+        Changes with every start, stop and move: events planned for another turn are void.
 
     """
 

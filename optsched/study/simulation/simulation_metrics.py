@@ -56,14 +56,14 @@ class Spread:
 class Metrics:
     """Metrics of one replay. None if nothing was measured.
 
-    Jobs count that arrive when the warm-up is over. What is integrated over time counts from then
-    to the last arrival, or to the end of the record where nothing arrives later: what drains after
-    it tells nothing about a policy.
+    Jobs count that arrive when the warm-up is over. Figures over time are averaged from then to the
+    last arrival, or to the end of the record where nothing arrives later: the end of the queue says
+    nothing about a policy.
 
     Attributes
     ----------
     jobs, finished, started
-        Gangs that arrived, those of them that have done their work, and those that ever ran.
+        Gangs that arrived, those that have finished, and those that ever ran.
     makespan_s
         From the first arrival to the last end (Gavel, OSDI 2020).
     jct_s

@@ -2,9 +2,9 @@
 
 The sessions are those of the live scheduler, on snapshots of the cluster that the trace describes.
 At one instant pods leave that were evicted, then gangs finish, then nodes fail or come back, then
-gangs arrive, then a session is held. Sessions begin at multiples of a period. One is skipped where
-the live scheduler would skip it: nothing has changed since the last one, which moved nothing, and
-nobody's turn has come by waiting; and where no task waits at all.
+gangs arrive, then a session is held. Sessions begin at multiples of a period. A session is skipped
+where the live scheduler would skip it: nothing has changed since the last one, which moved nothing,
+and no gang has waited past a limit; and where no task waits at all.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Options:
     period_ms
         From the start of one session to that of the next; None for the policy's.
     until_ms
-        Nothing happens from then on; None to go on until nothing can happen any more.
+        Nothing happens from then on; None to continue until nothing can happen any more.
     seed
         Of the solver, where there is one.
 
@@ -397,8 +397,8 @@ class Simulation:
     def _later_ms(self, plan: Plan) -> int | None:
         """Return when to run a session without changes; None if time alone changes nothing.
 
-        That is when somebody has waited so long that he comes first, and, for rules that look at
-        the clock in their own way, after one minute, two, four and so on for up to a day.
+        That is when a gang has waited past its limit, and, for rules that read the clock in their
+        own way, after one minute, two, four and so on for up to a day.
         """
         jobs, start_ms = self.cluster.jobs, self.trace.start_ms
         waiting = (jobs[key].gang for key in plan.pending if key in jobs)
@@ -416,7 +416,7 @@ class Simulation:
             self.faults[str(found)] = self.faults.get(str(found), 0) + 1
 
     def carry_out(self, plan: Plan) -> None:
-        """See `Binder`: what is evicted leaves at once, what is bound runs at once."""
+        """See `Binder`: evicted pods leave at once, bound pods run at once."""
         self._is_changed = False
         self._evict([a for a in plan.actions if isinstance(a, Evict)])
         for action in plan.actions:

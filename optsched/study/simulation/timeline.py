@@ -1,6 +1,6 @@
 """The timeline of a replay: stays of tasks on nodes, and runs of jobs.
 
-It is gathered from the record of a replay, event by event, for those who draw it.
+It is gathered from the record of a replay, event by event, for charts.
 """
 
 from __future__ import annotations

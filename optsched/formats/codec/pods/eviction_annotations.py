@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def is_preemptable(meta: ObjectMeta) -> bool:
     """Whether a pod may be evicted for others; it may unless it says otherwise.
 
-    An annotation counts before a label, and what is no truth value means no
+    An annotation counts before a label, and a value that is no boolean means no
     (`GetPodPreemptable`, pkg/scheduler/api/pod_info.go).
     """
     text = meta.annotations.get(wellknown.PREEMPTABLE)
@@ -31,7 +31,7 @@ def is_preemptable(meta: ObjectMeta) -> bool:
 
 
 def owner_of(meta: ObjectMeta) -> str:
-    """UID of the object that makes a pod again when it is gone; empty where there is none."""
+    """UID of the object that replaces a pod when it is deleted; empty where there is none."""
     controller = meta.controller
     return meta.annotations.get(OWNER, "") if controller is None else controller.uid
 
@@ -130,7 +130,7 @@ def plugin_annotations_key(
 
 
 def spread_group(annotations: Mapping[str, str], namespace: str) -> str:
-    """The PodGroup whose pods are to share no vGPU; empty where a pod does not say so."""
+    """The PodGroup whose pods share no vGPU; empty where the pod names none."""
     if annotations.get(wellknown.VGPU_PODGROUP_POLICY) != SPREAD:
         return ""
     name = first_annotation(annotations, wellknown.GROUP_NAME_ANNOTATIONS)

@@ -59,7 +59,7 @@ _NOT_WHOLE: Final = f"is not a whole number of at most {MAX_INT32}"
 _NO_CLASS: Final = "names a PriorityClass that does not exist; the priority is taken for 0"
 _MAX_DIGITS: Final = 9
 _SHAPES_KEPT: Final = 256
-"""Shapes that are kept without a pod: pods of one job come one after the other."""
+"""Shapes that are kept without a pod: pods of one job arrive one after the other."""
 
 _FINISHED: Final = {"Succeeded": TaskStatus.SUCCEEDED, "Failed": TaskStatus.FAILED}
 
@@ -82,7 +82,7 @@ SCHEDULER_NAMES: Final = (wellknown.DEFAULT_SCHEDULER_NAME, wellknown.OWN_SCHEDU
 
 @dataclass(frozen=True, slots=True)
 class DecodeOptions:
-    """Whose pods are ours, where those without a queue belong, and which shard of nodes is ours.
+    """Whose pods this scheduler places, where those without a queue belong, and its shard of nodes.
 
     Attributes
     ----------
@@ -294,7 +294,7 @@ class PodDecoder:
 
 
 def has_left_cluster(pod: Mapping[str, Any]) -> bool:
-    """Whether a pod is on its way out and holds nothing any more: finished, or never on a node."""
+    """Whether a pod holds nothing any more: finished, or terminating without a node."""
     meta, spec, status = (_mapping(pod, name) for name in ("metadata", "spec", "status"))
     if meta.get("deletionTimestamp") is None:
         return False
@@ -394,7 +394,7 @@ def _status(
 
 
 def _gate(meta: ObjectMeta, spec: dict[str, Any]) -> QueueGate:
-    """The gate that a pod has asked for by its annotation; any other is somebody else's to open."""
+    """The gate that a pod has asked for by its annotation; any other gate has another owner."""
     if meta.annotations.get(wellknown.QUEUE_ALLOCATION_GATE) != "true":
         return QueueGate.NONE
     gates = spec.get("schedulingGates")

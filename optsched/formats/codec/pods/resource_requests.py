@@ -1,8 +1,8 @@
 """What a pod takes from its node, as Kubernetes counts it.
 
 Upstream: k8s.io/component-helpers, resource/helpers.go (`PodRequests`), with the defaults that the
-API server writes (pkg/apis/core/v1/defaults.go, `SetDefaults_Pod`), for manifests that no server
-has seen.
+API server writes (pkg/apis/core/v1/defaults.go, `SetDefaults_Pod`), for manifests that no API
+server has stored.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ _TOO_MUCH: Final = f"is more than any node has: ask for at most {MAX_ON_NODE} in
 
 
 def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldError, ...]]:
-    """What decides where the pod may run and what it takes, and every field that has no reading.
+    """What decides where the pod may run, what it requests, and every field with a problem.
 
     What cannot be read is left out of the shape; a pod with errors must not be placed by it.
     """
@@ -72,7 +72,7 @@ def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldErr
         burst=amounts(pod_burst(spec, dict(request))),
     )
     errors += _beyond_limits(shape)
-    # Some lists are gone through more than once, each time with the same complaints.
+    # Some lists are read more than once, each time with the same problems.
     return shape, tuple({(e.path, e.message): e for e in errors}.values())
 
 
@@ -94,7 +94,7 @@ def _beyond_limits(shape: TaskShape) -> Iterator[FieldError]:
 def within_limits(shape: TaskShape, *, is_bound: bool) -> TaskShape:
     """The shape without lists that would hold up a session; the very same where there are none.
 
-    The pod that asks for them has a problem and waits. Of a pod that runs, what it takes stays, and
+    The pod that asks for them has a problem and waits. A running pod keeps what it requests, and
     what keeps others away from it.
     """
     stays = {"pod_anti_affinity", "request"} if is_bound else set()
@@ -263,7 +263,7 @@ def _spec_key(spec: dict[str, Any]) -> tuple[object, ...]:
     get = spec.get
     containers, starters = get("containers"), get("initContainers")
     return (
-        # What is empty stands for itself: an empty list is fine where false is an error.
+        # An empty value stands for itself: an empty list is fine where false is an error.
         containers and [_container_key(c) for c in containers],
         starters and [(*_container_key(c), c.get("restartPolicy")) for c in starters],
         get("overhead"),
@@ -296,7 +296,7 @@ def _shape_key_claims(volume: dict[str, Any]) -> bool:
 
 
 def _status_key(status: dict[str, Any]) -> tuple[object, ...]:
-    """What a kubelet has given to containers, and what it says about changing that."""
+    """What a kubelet has allocated to containers, and the state of a resize."""
     running, starting = status.get("containerStatuses"), status.get("initContainerStatuses")
     if not running and not starting:
         return running, starting
