@@ -14,13 +14,13 @@ from optsched.session.eviction_rounds import Rounds, decide_evictions
 from optsched.session.pipeline_candidates import list_candidates, list_searched
 from optsched.session.rounds import place_pods
 from optsched.session.search_history import History, Listener
-from optsched.session.warm_start import WarmStart
 from optsched.solver.preemption.sequential.stage import EvictionPlan
 
 if TYPE_CHECKING:
     from optsched.problem.problem import Problem
     from optsched.session.attempt import Attempt
     from optsched.session.candidates import Candidate
+    from optsched.session.warm_start import WarmStart
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,6 @@ def search(attempt: Attempt) -> Searched:
             return Searched(rounds, list_candidates(attempt, rounds))
         earlier = [*list_searched(rounds), *earlier]
         known = rounds.first.problem
-        warm_start = WarmStart.from_decisions(known, rounds.first.answers[0].decisions)
     rounds = _decide(attempt, known, warm_start)
     return Searched(rounds, [*list_candidates(attempt, rounds), *earlier])
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from optsched.solver.cpsat.level_model import Limits
 
 
-LEAST_SHORTER_MS = 100
+LEAST_SHORTER_MS = 400
 """The least budget of searches that come before those of a larger one."""
 
 

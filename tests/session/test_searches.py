@@ -93,23 +93,23 @@ def admission(report: Report) -> int:
 
 
 def test_what_a_shorter_search_finds_competes() -> None:
-    assert admission(decide(Solving(most_ms=0), 1000)) == GREEDY
-    solver = Solving(most_ms=100, proves=False)
-    assert admission(decide(solver, 1000)) == BEST
-    assert solver.budgets_ms == [90, 850]
+    assert admission(decide(Solving(most_ms=0), 4000)) == GREEDY
+    solver = Solving(most_ms=400, proves=False)
+    assert admission(decide(solver, 4000)) == BEST
+    assert solver.budgets_ms == [360, 3550]
 
 
 def test_a_longer_search_follows_where_the_shorter_one_proves_nothing() -> None:
-    solver = Solving(most_ms=1000, proves=False)
-    decide(solver, 10_000)
-    assert [round(budget_ms, -2) for budget_ms in solver.budgets_ms] == [100, 1000, 8800]
+    solver = Solving(most_ms=4000, proves=False)
+    decide(solver, 40_000)
+    assert [round(budget_ms, -2) for budget_ms in solver.budgets_ms] == [400, 4000, 35_600]
 
 
 def test_a_proof_of_a_shorter_search_ends_the_session_and_is_told() -> None:
-    solver, watch = Solving(most_ms=100), Listening()
-    report = decide(solver, 1000, watch)
+    solver, watch = Solving(most_ms=400), Listening()
+    report = decide(solver, 4000, watch)
     assert report.plan.certificate.is_proved
-    assert solver.budgets_ms == [90]
+    assert solver.budgets_ms == [360]
     assert watch.told[-1].incumbent == report.plan.certificate.levels[-1].value
     assert watch.incumbents == list(report.trace.incumbents)
     assert set(watch.incumbents[0].binds) == {"ns/c-w-0", "ns/c-w-1"}
@@ -117,7 +117,7 @@ def test_a_proof_of_a_shorter_search_ends_the_session_and_is_told() -> None:
 
 @pytest.mark.parametrize(
     ("budget_ms", "expected"),
-    [(400, ()), (999, ()), (1000, (100,)), (10_000, (100, 1000)), (None, ())],
+    [(400, ()), (3999, ()), (4000, (400,)), (40_000, (400, 4000)), (None, ())],
 )
 def test_only_large_budgets_begin_with_shorter_ones(
     budget_ms: int | None, expected: tuple[int, ...]
@@ -130,7 +130,7 @@ def test_only_large_budgets_begin_with_shorter_ones(
 def test_what_is_resumed_has_been_through_the_shorter_searches() -> None:
     solver = Solving(most_ms=10**6)
     left = Incumbent(1, {"ns/c-w-0": "n0", "ns/c-w-1": "n1"}, ())
-    limits = Limits(budget_ms=10_000, num_workers=1)
+    limits = Limits(budget_ms=40_000, num_workers=1)
     around = SessionContext(StoppedClock(), solver, limits=limits, start=(left,))
     assert admission(run_session(SNAPSHOT, POLICY, around)) == BEST
-    assert solver.budgets_ms == [9950]
+    assert solver.budgets_ms == [39_950]
