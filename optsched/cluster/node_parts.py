@@ -145,7 +145,7 @@ NO_LOCAL_DATA: Final = Store()
 
 
 class ShardMode(StrEnum):
-    """What a shard means to its scheduler; the values are Volcano's."""
+    """How a scheduler treats the nodes of its shard; the values are Volcano's."""
 
     NONE = "none"
     SOFT = "soft"
@@ -154,7 +154,7 @@ class ShardMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Nodes that one scheduler is to have, and those that it says it uses; in name order."""
+    """Nodes assigned to one scheduler, and those that it says it uses; in name order."""
 
     name: str
     wanted: tuple[str, ...] = ()
@@ -163,7 +163,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Sharding:
-    """Which shard is ours and what that means.
+    """The shard of a scheduler, and how strict it is.
 
     Attributes
     ----------

@@ -1,7 +1,7 @@
 """Tasks that are moved: evicted, created again by their owners, and started elsewhere.
 
-Between an eviction and the pod that comes in its stead there is nothing that could be nominated to
-a node. Until it is there, a task that is expected keeps its place.
+Between an eviction and the creation of the replacement pod, no pod exists that could be nominated
+to a node. Until it is there, a task that is expected keeps its place.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOVES = "optsched.io/moves"
 """Annotation of a gang's PodGroup, or of its only pod: what was moved for it and is not back."""
 
 PATIENCE_MS = 120_000
-"""How long a place is kept, counted from the eviction, once the pod that was moved is gone."""
+"""How long a place is reserved, counted from the eviction, once the moved pod is gone."""
 
 _ALONE = "pod:"
 """Begins the names of gangs of pods without a PodGroup."""
@@ -37,7 +37,7 @@ _MARK = "~"
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A pod that was told to go, and the place that is kept for the one in its stead.
+    """An evicted pod, and the place that is reserved for its replacement.
 
     Attributes
     ----------
@@ -46,8 +46,8 @@ class Move:
     to
         The node.
     gang, owner, queue
-        Of the pod. A pod in its stead is of the same gang, or of the same owner where it is a gang
-        of its own.
+        Of the pod. A replacement is of the same gang, or of the same owner where it is a gang of
+        its own.
     request
         What it takes.
     at_ms
@@ -171,10 +171,10 @@ class Kept:
     Attributes
     ----------
     snapshot
-        The cluster with a place for everybody who is still to come: pods that have come are
-        nominated to it, expected tasks hold the others.
+        The cluster with a place for every replacement: pods that exist are nominated to it,
+        expected tasks hold the others.
     left
-        By gang, of those with a record: its moves whose pods have yet to come.
+        By gang with a record: its moves whose replacements do not exist yet.
 
     """
 
@@ -183,7 +183,7 @@ class Kept:
 
 
 def kept_places(snapshot: Snapshot) -> Kept:
-    """Keep the places of what was moved, as far as that is recorded and still has a meaning."""
+    """Keep the places of moved pods, as far as they are recorded and still valid."""
     recorded = {
         g.key: read_moves(text) for g in snapshot.gangs if (text := g.annotations.get(MOVES))
     }
@@ -201,7 +201,7 @@ def kept_places(snapshot: Snapshot) -> Kept:
 
 
 def records(snapshot: Snapshot, actions: Iterable[Action]) -> dict[str, str]:
-    """By gang, what its record has to say once a plan is carried out, where that is something else.
+    """The record of each gang after a plan is carried out, where it changes.
 
     What was moved earlier and has its pod by now is nominated or bound, and needs no record.
     """
@@ -222,7 +222,7 @@ def _move(task: Task, to: str, gangs: Mapping[str, Gang], now_ms: int) -> Move:
 
 
 class _Arrivals:
-    """Which pods have come in the stead of those that were moved."""
+    """Which pods have replaced those that were moved."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -267,7 +267,7 @@ class _Arrivals:
         return places, ended
 
     def _is_startable(self, key: str, num_waiting: int, num_expected: int) -> bool:
-        """Whether a gang that has to start whole is there; its places are kept until it is."""
+        """Whether a gang that has to start whole is complete; until then places are reserved."""
         gang = self._snapshot.gang_by_key.get(key)
         if gang is None or _is_alone(key):
             return True
@@ -276,7 +276,7 @@ class _Arrivals:
 
 
 def _recreator(gang: str, owner: str, task: str) -> str:
-    """Who has pods made again: the gang, or else the owner, or else the pod under its own name."""
+    """Who replaces pods: the gang, or else the owner, or else the pod under its own name."""
     return (owner or task) if _is_alone(gang) else gang
 
 

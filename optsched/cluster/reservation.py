@@ -1,7 +1,7 @@
 """Room that is promised to a gang from an instant on, and when running tasks are expected to end.
 
-A booking is made for a gang that has waited for too long and can not start now. Others may use
-its room as long as they are gone by then.
+A booking is made for a gang that has waited for too long and can not start now. Others may use its
+room if they end by then.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def estimate_ms(task: Task, gang: Gang | None) -> int:
 
 
 def gang_estimate_ms(gang: Gang) -> int:
-    """What the PodGroup says about how long its tasks run; 0 where it says nothing readable."""
+    """The run time that the PodGroup estimates; 0 where that is missing or can not be read."""
     text = gang.annotations.get(RUNNING_ESTIMATE)
     return 0 if text is None else _read_ms(text)
 
@@ -66,9 +66,9 @@ def gang_end_ms(gang: Gang, now_ms: int) -> int | None:
 def binding_reservations(
     gang: Gang, bookings: Sequence[CapacityReservation], now_ms: int
 ) -> tuple[int, ...]:
-    """Numbers of the bookings that tasks of a gang may not get in the way of if they start now.
+    """Numbers of the reservations that tasks of a gang have to respect if they start now.
 
-    Those before its own one, where it has one, and of gangs that are not less important; not those
+    Those before its own one, where it has one, and those of gangs at least as important; not those
     that begin after its tasks have ended, or for which nothing must be free. A gang that runs with
     less than its minimum is completed first: it holds room that is of no use to anybody. A gang
     with nominated nodes has its room: bookings are made beside that.

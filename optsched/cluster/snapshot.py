@@ -44,7 +44,7 @@ _CORDONED = Taint(UNSCHEDULABLE_TAINT, "", TaintEffect.NO_SCHEDULE)
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is in use on a node as somebody has measured it, in millionths of what it has.
+    """The measured load of a node, in millionths of its capacity.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class Node:
     card_problem
         Why some of what device plugins report has no reading; empty where all has.
     numa
-        What it is inside; None where nobody says.
+        Its parent; None where it names none.
     store
         Images and data sets that it holds.
     attach_limits
@@ -108,7 +108,7 @@ class Node:
     )
 
     def derived(self, compute: Callable[[Node], Derived]) -> Derived:
-        """What a pure function makes of this node, worked out once; see `Gang.derived`."""
+        """The result of a pure function of this node, computed once; see `Gang.derived`."""
         known = self._derived
         if compute not in known:
             known[compute] = compute(self)
@@ -122,8 +122,8 @@ class Node:
     def offer(self, resource: str) -> int:
         """What pods may take of one resource.
 
-        Which devices claims get is decided device by device: what counts them for queues is not
-        limited here.
+        Devices are assigned to claims one by one: the quotas that count them for queues are no
+        limit here.
         """
         limit = NO_POD_LIMIT if resource == PODS or is_class_quota(resource) else 0
         return max((n for name, n in self.allocatable if name == resource), default=limit)
@@ -175,11 +175,11 @@ class Gang:
     min_member
         The smallest number of tasks that may run.
     min_role
-        (role, number): the same by role, as it was written; what counts is `role_minimums`.
+        (role, number): the minimums by role as written; `role_minimums` are those that count.
     min_resources
         What must be available before anything of it starts.
     min_usage
-        What `minResources` names as only ResourceQuotas count it, such as `limits.cpu`.
+        What `minResources` names that only ResourceQuotas count, such as `limits.cpu`.
     tasks
         All its tasks in `Task.order`, finished ones included.
     waiting_since_ms
@@ -192,7 +192,7 @@ class Gang:
     is_loose
         Whether its tasks may start one by one all the same: its minimum counts for evictions only.
     owner
-        What manages its PodGroup; None where nothing does.
+        The controller of its PodGroup; None where there is none.
     problem
         Why it can not be scheduled as it is, before any rule is asked; None when it can.
     """
@@ -219,10 +219,9 @@ class Gang:
     _derived: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def derived(self, compute: Callable[[Gang], Derived]) -> Derived:
-        """What a pure function makes of this gang, worked out once.
+        """The result of a pure function of this gang, computed once.
 
-        Most gangs are the same from one session to the next: what is asked for every gang in every
-        session costs a look then.
+        Most gangs are the same from one session to the next: looking up a result is then cheap.
         """
         known = self._derived
         if compute not in known:
@@ -245,7 +244,7 @@ class Gang:
 
         Where the numbers that were written are more than `min_member` together, Volcano ignores
         them (`CheckTaskReady`), and a job may start without its driver. Here one task of each such
-        role that has pods is among the first, as far as `min_member` goes.
+        role that has pods is among the first, up to `min_member`.
         """
         asked = tuple((role, least) for role, least in self.min_role if least > 0)
         if sum(least for _, least in asked) <= self.min_member:
@@ -366,9 +365,9 @@ class Queue:
         Groups of nodes that it may use; not asked unless a policy looks at them.
     tolerance
         How far it may exceed what it deserves before that is claimed back, and then first; None
-        where nobody has said.
+        where the queue does not say.
     problem
-        What is wrong with the object; nothing is placed under a queue that can not be read.
+        The fault of the object; nothing is placed under a queue that can not be read.
     """
 
     name: str
@@ -429,7 +428,7 @@ class Claim:
         Volumes that it could be bound to while it waits, the smallest first.
     driver, handle
         The CSI driver of its volume and what the driver calls it. The handle is empty until there
-        is a volume; both are where no CSI driver has to do with it.
+        is a volume; both are where no CSI driver is involved.
     zones
         (label, values) of its volume: zones and regions from which it can be reached.
     """
@@ -448,11 +447,11 @@ class Claim:
 
     @property
     def is_scarce(self) -> bool:
-        """Whether who else gets which volume matters to it."""
+        """Whether it depends on which other claims get which volume."""
         return self.waits_for_consumer and bool(self.volumes)
 
     def is_reachable(self, node: str, labels: Mapping[str, str]) -> bool:
-        """Whether its volume can be used on a node, or one of those that it could get."""
+        """Whether a node can use its volume, or one of those that it could get."""
         if not self.waits_for_consumer:
             return self.nodes is None or self.nodes.matches(node, labels)
         if self.selected_node not in ("", node):
@@ -463,7 +462,7 @@ class Claim:
 
     @property
     def attachment(self) -> tuple[str, str] | None:
-        """What nodes attach for it: a driver, and what tells the volume from others of it."""
+        """What nodes attach for it: a driver, and the handle that identifies the volume."""
         return (self.driver, self.handle or f"claim {self.key}") if self.driver else None
 
 
@@ -555,7 +554,7 @@ class CapacityReservation:
     gang
         Key of the gang that it is made for.
     priority
-        Of that gang: only gangs that are not more important have to keep out of its way.
+        Priority of that gang: only gangs of at most this priority have to respect it.
     start_ms
         When the gang is expected to start, in epoch milliseconds.
     is_open
@@ -577,12 +576,12 @@ class CapacityReservation:
 
     @property
     def reserves_capacity(self) -> bool:
-        """Whether anybody has to keep out of its way; if not, it is a place in line alone."""
+        """Whether others have to respect it; if not, it only holds a place in line."""
         return bool(self.nodes or self.queues)
 
     @property
     def without_capacity(self) -> CapacityReservation:
-        """The same without what must be free: its gang comes before later ones by other means."""
+        """The same without what must be free: its gang precedes later ones by other means."""
         return replace(self, nodes=(), queues=())
 
 
@@ -617,13 +616,13 @@ class Snapshot:
         What queues that reclaim in this session may hold. Not part of the cluster: sessions
         work it out.
     devices
-        What ResourceClaims may get, and what they have.
+        The devices that ResourceClaims may get, and those that they have.
     priority_classes
         Value by name of PriorityClass; plays no part in whether snapshots are equal.
     last_shuffle_ms
         When pods were last evicted because a plugin wanted them elsewhere, by plugin.
     usage
-        What queues have used lately, by name, where somebody has kept it.
+        The usage of queues by name, where it is recorded.
     """
 
     taken_ms: int
@@ -692,7 +691,7 @@ class Snapshot:
 
 
 def volumes_of(claims: Mapping[str, Claim], keys: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """What nodes attach for some claims, by key, each volume once."""
+    """Volumes that nodes attach for some claims, by key, each volume once."""
     if not keys:
         return ()
     found = [c.attachment for key in keys if (c := claims.get(key)) is not None and c.driver]

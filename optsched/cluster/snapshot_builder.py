@@ -77,7 +77,7 @@ class SnapshotBuilder:
         self._nodes: SortedMap[Node] = SortedMap()
 
     def find_node(self, name: str) -> Node | None:
-        """Return a node, whatever its residents; None where there is none."""
+        """Return a node, apart from its residents; None where there is none."""
         return self._bare_nodes.get(name)
 
     def store_node(self, node: Node) -> None:

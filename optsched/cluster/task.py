@@ -125,9 +125,9 @@ class TaskShape:
         vGPUs that it asks for, one entry a container that asks.
     device_claims
         Keys of the ResourceClaims that tie it to nodes or to other pods: shared ones, those that
-        have their devices, those that do not exist.
+        have their devices, and missing ones.
     devices
-        What its own claims, made for this one pod, have yet to get.
+        The devices that its own claims, made for this one pod, still need.
     numa
         What its containers have for themselves alone, one entry a container that has anything.
     notes
@@ -202,7 +202,7 @@ class TaskShape:
 
 
 class TaskStatus(StrEnum):
-    """Where a task stands, as far as a scheduler cares.
+    """The state of a task as far as a scheduler cares.
 
     Expected: it was moved, whoever owns it has yet to make it again, and its place is kept. Members
     are texts, for whose hashes no Python code runs: every session asks every task.
@@ -229,7 +229,7 @@ class TaskStatus(StrEnum):
 
     @property
     def counts_for_queue(self) -> bool:
-        """Whether what the task holds counts against its queue: it stands, or is about to."""
+        """Whether what the task holds counts against its queue: it is placed, or about to be."""
         return self in _CLAIMING
 
     @property
@@ -239,7 +239,7 @@ class TaskStatus(StrEnum):
 
 
 class QueueGate(StrEnum):
-    """What keeps a pending task from the eyes of who adds nodes, until its queue has room for it.
+    """The gate that hides a pending task from autoscalers until its queue has room for it.
 
     Open: it was closed, and what the task asks for counts against its queue until it is placed.
     """
@@ -272,7 +272,7 @@ class Task:
     index
         Its number within the role, for order; -1 when unknown.
     labels
-        The pod's labels, which other pods' affinity looks at.
+        The pod's labels, which other pods' affinity reads.
     node
         The node it is bound to; empty while pending.
     nominated_node
@@ -303,7 +303,7 @@ class Task:
     wants
         Images and data sets that it needs.
     gate
-        Its scheduling gate of ours, as long as it is pending.
+        Its scheduling gate of optsched, while it is pending.
     is_victim
         Whether this session evicts it. It then terminates, and its queue still requests what it
         holds, so that an eviction changes no share.

@@ -68,7 +68,7 @@ class SubGroupRule:
     selector
         Tasks that are meant; None leaves that to `keys`.
     keys
-        Labels whose values tell one group from another; a task without one of them is not meant.
+        Labels whose values distinguish the groups; a task without one of them belongs to none.
     """
 
     name: str
@@ -129,8 +129,8 @@ class Topology:
     hypernodes
         In name order.
     problems
-        What is wrong by HyperNode, and does not count therefore; those whose tier can not be read
-        are not among `hypernodes`.
+        Problems by HyperNode, which therefore do not count; those whose tier can not be read are
+        not among `hypernodes`.
     """
 
     hypernodes: tuple[HyperNode, ...] = ()

@@ -36,7 +36,7 @@ class Arrival:
     duration_ms
         How long it runs once its minimum has started, undisturbed; None: forever.
     estimate_ms
-        What its user says about that; None where nothing is said. Rules see this, never the
+        The user's estimate; None without one. Rules see this, never the
         duration.
     grace_ms
         How long its pods hold what they have after they have been evicted, to save their work
@@ -88,8 +88,8 @@ class Trace:
     start_ms
         When it begins, in epoch milliseconds.
     rest
-        What else there is in the cluster all the time: claims, namespaces, budgets and so on. Its
-        nodes, gangs and queues do not count; None for nothing.
+        Other objects that are in the cluster all the time: claims, namespaces, budgets and so on.
+        Its nodes, gangs and queues do not count; None for nothing.
 
     """
 
@@ -114,7 +114,7 @@ class TraceProblem:
     path, value
         The field and what it holds; both empty where the part as a whole is meant.
     message
-        What is wrong and what would be accepted.
+        The problem, and what would be accepted.
     where
         `file:line`; empty where it comes from no file.
 
@@ -145,12 +145,12 @@ _NO_ESTIMATE = "is below zero: write milliseconds, or nothing where none is know
 
 
 def sound_trace(trace: Trace) -> Found:
-    """The parts of a trace that can be played, in order, and what is wrong with the others.
+    """The parts of a trace that can be replayed, in order, and the problems of the others.
 
-    Nodes and queues may come in any order. Arrivals and events of nodes have to come in the order
-    of time; where the clock goes back, the fewest of them are left out that let it run forward
-    again. Gangs are left out that could not start in the whole cluster, empty and with all nodes
-    up: where they ask for a resource more than all nodes have, or more tasks than can sit at once.
+    Nodes and queues may come in any order. Arrivals and events of nodes have to be in the order of
+    time; where the clock goes back, as few as possible are left out to restore the order. Gangs are
+    left out that could not start in the whole cluster, empty and with all nodes up: where they ask
+    for a resource more than all nodes have, or more tasks than can sit at once.
     """
     problems: list[TraceProblem] = []
     nodes = _drop_duplicates(trace.nodes, "Node", lambda n: n.name, problems)
@@ -211,7 +211,7 @@ def _drop_out_of_order(
     name_of: Callable[[_Event], tuple[str, str]],
     problems: list[TraceProblem],
 ) -> list[_Event]:
-    """Events whose times are not below zero and never go back: as many of them as there can be."""
+    """Events whose times are not negative and never go back: as many of them as possible."""
     timely = [e for e in events if e.at_ms >= 0]
     kept = _never_falling([e.at_ms for e in timely])
     before: dict[int, int] = {}
@@ -351,7 +351,7 @@ def _count_on_node(offers: Mapping[str, int], request: Mapping[str, int]) -> int
 
 
 def _minimum_demand(shapes: Mapping[TaskShape, int], resource: str, least: int) -> int:
-    """What so many tasks take of a resource at least, whichever they are."""
+    """The least that so many tasks request of a resource, whichever they are."""
     each = sorted((_amount(shape.request, resource), n) for shape, n in shapes.items())
     asked = 0
     for amount, number in each:

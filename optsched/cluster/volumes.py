@@ -41,7 +41,7 @@ class VolumeRequest:
 
 @dataclass(frozen=True, slots=True)
 class VolumeGrant:
-    """What a claim gets before who uses it is bound: a volume, or one that is made for a node."""
+    """What a claim gets before its pod is bound: a volume, or one provisioned for a node."""
 
     claim: str
     node: str
@@ -92,7 +92,7 @@ class VolumeAssignment:
         return self._volume_of.get(claim, "")
 
     def assign(self, ask: VolumeRequest) -> bool:
-        """Let a claim have what it asks for, or what it asks for now; whether that can be."""
+        """Assign to a claim what it requests; whether that is possible."""
         self._asks[ask.claim] = ask
         self.short.discard(ask.claim)
         held = self._volume_of.get(ask.claim)
@@ -105,7 +105,7 @@ class VolumeAssignment:
         return False
 
     def remove(self, claim: str) -> None:
-        """Let a claim have nothing any more, so that others may have it."""
+        """Release what a claim was assigned, for others."""
         self._asks.pop(claim, None)
         self.short.discard(claim)
         if claim in self._volume_of:
@@ -114,7 +114,7 @@ class VolumeAssignment:
             self.assign(self._asks[other])
 
     def usable_volumes(self, claim: str, volumes: Iterable[str]) -> list[str]:
-        """Of some volumes those that a claim may have with all others content."""
+        """The volumes of some that a claim may have while all other claims keep one."""
         movable = self._movable(claim)
         return [v for v in volumes if self.claim_by_volume.get(v, claim) == claim or v in movable]
 
@@ -158,7 +158,7 @@ class VolumeAssignment:
         return False
 
     def _move_on(self, volume: str, came: Mapping[str, str]) -> None:
-        """Give a free volume to who came to it, what that leaves to the next, and so on."""
+        """Assign a free volume to a claim, its former one to the next claim, and so on."""
         left: str | None = volume
         while left is not None:
             claim = came[left]
@@ -175,7 +175,7 @@ def assign_volumes(
 ) -> VolumeAssignment:
     """Volumes for claims that wait and are used on some nodes; see `VolumeAssignment.short`.
 
-    Small claims choose first, as upstream, and those that can have none made before all others.
+    Small claims choose first, as upstream, and those without provisioning before all others.
     """
     asks = [volume_request(claims[key], nodes, selects) for key, nodes in used_on.items()]
     asks.sort(key=lambda ask: (ask.is_made, claims[ask.claim].size_bytes, ask.claim))

@@ -1,5 +1,5 @@
 """What the objects of users need to happen: `reconcile(obj, world) -> effects`.
 
-Every module decides for one kind, as a function of the object and of what else is there; nothing
+Every module decides for one kind, as a function of the object and of the other objects; nothing
 here waits, reads a clock or speaks to a server. `optsched.kube.controllers` carries effects out.
 """

@@ -46,7 +46,7 @@ def _word(group: str, kind: str, namespace: str, name: str) -> str:
 
 
 COMMANDS_OF: Final = Index(COMMAND, "target", _words)
-"""Commands by what they are for; those for a queue may be in any namespace."""
+"""Commands by their targets; those for a queue may be in any namespace."""
 
 
 def commands_for(ref: Ref, world: World) -> Sequence[Manifest]:
@@ -69,7 +69,7 @@ def _order(command: Manifest) -> tuple[int, int, str]:
 
 
 def action_of(command: Manifest) -> str:
-    """What is asked for, such as CloseQueue."""
+    """The action, such as CloseQueue."""
     return str(command.get("action") or "")
 
 

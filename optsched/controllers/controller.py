@@ -69,15 +69,16 @@ class Controller:
     decide
         The effects for one of them, whether it is there or not; see `existing`.
     wakes
-        By kind, which of them have to be looked at when an object is created, changed (asked about
-        the object before and after) or gone (as it was last). Its own kind wakes itself.
+        By kind, which of its objects have to be reconciled when an object is created, changed
+        (called with the object before and after) or deleted (in its last state). Its own kind wakes
+        itself.
     indexes
         The indexes that it passes to `World.list_indexed`.
     reads
-        Further kinds that it looks at, and that wake nothing.
+        Further kinds that it reads, whose changes trigger nothing.
     facets
-        By kind, what of an object matters, where not all of it does: changes of the rest wake
-        nothing. Nodes, for one, say every few seconds that they are alive.
+        By kind, the fields that matter, where not all do: changes of others trigger nothing. Nodes,
+        for one, say every few seconds that they are alive.
     scopes
         By kind, which objects it looks at, where not all of them.
 
@@ -100,7 +101,7 @@ class Controller:
 
 
 def scopes_of(controllers: Iterable[Controller]) -> dict[Kind, tuple[Scope, ...]]:
-    """What is followed of each kind; one scope that is whole makes all others needless."""
+    """The scope of each watched kind; a scope of everything makes all others needless."""
     found: dict[Kind, dict[Scope, None]] = {}
     for controller in controllers:
         for kind in controller.kinds:
@@ -109,7 +110,7 @@ def scopes_of(controllers: Iterable[Controller]) -> dict[Kind, tuple[Scope, ...]
 
 
 def existing(kind: Kind, reconcile: Reconcile) -> Decide:
-    """Decides by the object itself; there is nothing to do for one that is not there."""
+    """Decides by the object itself; nothing is to be done for a missing one."""
 
     def decide(ref: Ref, world: World) -> Effects:
         obj = world.get(kind, ref.namespace, ref.name)

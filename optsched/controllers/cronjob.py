@@ -4,8 +4,8 @@ Source of names, events and limits: Volcano's pkg/controllers/cronjob. A job is 
 minute for which it is made, so it is made once whoever makes it; that it was made is written to the
 status when the job can be seen.
 
-Differences: jobs that were Terminated count among the failed ones and are cleared away with them;
-with Replace the next job is made once the one before has been asked to go.
+Differences: Terminated jobs count among the failed ones and are deleted with them; with Replace the
+next job is created once the deletion of the last one has been requested.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ FAR_AHEAD_MS: Final = 3_600_000
 """A last time so far ahead was written while a clock was wrong; it is not waited for."""
 
 BEHIND_MS: Final = 60_000
-"""How far is looked back where the last time means nothing."""
+"""How far back to look where the last time is meaningless."""
 
 _PREFIXES: Final = ("CRON_TZ=", "TZ=")
 
 
 @dataclass(frozen=True, slots=True)
 class _Clock:
-    """A timetable and the place whose clock it means."""
+    """A timetable and its time zone."""
 
     table: Timetable
     zone: tzinfo
@@ -115,7 +115,7 @@ class CronJobs:
         )
 
     def reconcile(self, manifest: Manifest, world: World) -> Effects:
-        """Make the job that is due, clear away those that are too many, and say how it stands."""
+        """Create the job that is due, delete those beyond the limits, and update the status."""
         if is_terminating(manifest):
             return ()
         cron, _ = parse_cronjob(manifest)
@@ -229,7 +229,7 @@ def _is_controlled_by(cron: CronJob, job: Manifest) -> bool:
 def _create_job(
     case: _Case, due_ms: int, clock: _Clock, known: Manifest | None
 ) -> tuple[Effect, ...]:
-    """Make the job that is due, as far as others let it; known: who has its name."""
+    """Create the job that is due, if the concurrency policy allows it; known: that of its name."""
     cron = case.cron
     name = _job_name(cron, due_ms)
     if known is not None:
@@ -278,7 +278,7 @@ def _delete_jobs(case: _Case, jobs: Sequence[Manifest], reason: str) -> Iterator
 
 
 def _update_status(case: _Case, last_schedule_ms: int | None) -> tuple[Effect, ...]:
-    """The status, and after it that old jobs go: what they tell has to be written first."""
+    """The status, and then the deletion of old jobs: their results have to be recorded first."""
     patch = _status(case, last_schedule_ms)
     old = tuple(_delete_jobs(case, _jobs_over_limit(case), "SuccessfulDelete"))
     if patch is None:

@@ -1,7 +1,7 @@
 """What a controller wants done, as values; whoever carries it out decides when.
 
 Effects of one answer are independent of each other unless `Then` puts them in order. All of them
-may be asked for twice: what is there already, or gone by now, is as good as done.
+may be repeated: what exists already, or is gone by now, counts as done.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Propagation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create an object; its name has to follow from what it is for, so that it is made once."""
+    """Create an object; its name has to follow from its purpose, so that it is created once."""
 
     kind: Kind
     manifest: Manifest
@@ -51,7 +51,7 @@ class Patch:
     Attributes
     ----------
     uid, resource_version
-        What the object has to be; empty for whatever is there under the name. With a resource
+        A condition on the object; empty for any object of the name. With a resource
         version the patch is refused if anybody has written in between, and decided on again.
 
     """
@@ -78,9 +78,9 @@ class PatchStatus(Patch):
     Attributes
     ----------
     may_wait_s
-        How long the patch may wait, in seconds. Nothing acts on what has changed, such as numbers
-        of pods, and more of it is likely to follow: the patch is left out for that long, longer
-        if the object has been written shortly before, and decided on again.
+        How long the patch may wait, in seconds. Nothing depends on this change, such as numbers of
+        pods, and more changes are likely to follow: the patch is deferred by that long, longer if
+        the object has been written shortly before, and decided again.
 
     """
 
@@ -96,7 +96,7 @@ class Delete:
     uid
         Empty for whatever is there under the name.
     grace_s
-        Seconds that a pod has to end; None for what the pod says itself.
+        Seconds that a pod has to end; None for the pod's own setting.
 
     """
 
@@ -115,7 +115,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Emit:
-    """Tell users of an object, as an Event; the same words about the same object are one event.
+    """Tell users of an object, as an Event; the same text about the same object is one event.
 
     Attributes
     ----------
@@ -124,7 +124,7 @@ class Emit:
     message
         One sentence.
     code
-        What tells events of the same reason apart.
+        Distinguishes events of the same reason.
 
     """
 
@@ -145,7 +145,7 @@ class Emit:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Ask again after so many seconds; key: about which object, None for the same one."""
+    """Reconcile again after so many seconds; key: of which object, None for the same one."""
 
     after_s: float
     key: Ref | None = None
@@ -197,7 +197,7 @@ class Fabric:
 
 @dataclass(frozen=True, slots=True)
 class FabricAnswer:
-    """What was heard of a fabric: hosts and the switches of their ports, or what went wrong."""
+    """The reply of a fabric: hosts and the switches of their ports, or the error."""
 
     at_ms: int
     links: tuple[tuple[str, str], ...] = ()
@@ -206,14 +206,14 @@ class FabricAnswer:
 
 @dataclass(frozen=True, slots=True)
 class AskFabric:
-    """Ask a fabric what it is made of; `World.heard` then says what it said."""
+    """Ask a fabric for its topology; `World.heard` then holds the reply."""
 
     fabric: Fabric
 
 
 @dataclass(frozen=True, slots=True)
 class Then:
-    """One effect after the other; none of the rest once one has failed."""
+    """One effect after the other; after a failure none of the rest."""
 
     steps: tuple[Create | Patch | PatchStatus | Delete | Emit, ...]
 

@@ -1,12 +1,12 @@
 """HyperNodes: found by the labels of nodes or in a fabric, and told how many nodes they have.
 
-Where they come from the ConfigMap of Volcano's controllers says (`networkTopologyDiscovery`,
-sources `label` and `ufm`, the second in `ufm.py`); its format and the names are those of
-pkg/controllers/hypernode. A name ends in a digest of the label instead of chance, so that a
-HyperNode is made once; those that Volcano has made keep their names.
+Their sources are in the ConfigMap of Volcano's controllers (`networkTopologyDiscovery`, sources
+`label` and `ufm`, the second in `ufm.py`); its format and the names are those of
+pkg/controllers/hypernode. A name ends in a digest of the label instead of a random part, so that a
+HyperNode is created once; those of Volcano keep their names.
 
-`status.nodeCount` counts nodes, all the way down and whenever they come and go; Volcano counts
-direct members, when a HyperNode changes.
+`status.nodeCount` counts nodes of all levels whenever they change; Volcano counts direct members,
+when a HyperNode changes.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Sources:
     Attributes
     ----------
     types
-        Labels by type, those of the lowest tier first; None where nobody asks for it.
+        Labels by type, those of the lowest tier first; None without a configuration.
     fabric
         The service of the network fabric to query; None where HyperNodes do not come from one.
     interval_ms
@@ -315,7 +315,7 @@ class Discovery:
     def _by_links(
         self, config: Manifest, fabric: Fabric, fabric_answer: FabricAnswer, world: World
     ) -> Iterator[Effect]:
-        """What is heard becomes HyperNodes; where it makes no sense those that are there stay."""
+        """Replies of fabrics become HyperNodes; where one makes no sense the existing ones stay."""
         known = _hypernodes_from(BY_UFM, world)
         wanted = fabric_hypernodes(fabric_answer.links, known)
         others = {name_of(h) for h in world.listed(HYPER_NODE)} - {name_of(h) for h in known}
@@ -363,7 +363,7 @@ def _hypernodes_from(source: str, world: World) -> list[Manifest]:
 
 
 def _user_editable_fields(hypernode: Manifest) -> object:
-    """What of a HyperNode others may change that is to be put right."""
+    """Fields of a HyperNode that are restored when others change them."""
     return labels_of(hypernode), spec_of(hypernode)
 
 

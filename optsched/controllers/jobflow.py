@@ -1,10 +1,9 @@
 """JobFlows: jobs that follow one another, made of JobTemplates.
 
 Source of names, phases and labels: Volcano's pkg/controllers/jobflow and jobtemplate, and
-docs/design/jobflow. `dependsOn.probe` and `patch`, which Volcano's controller does not read, do
-what that design says: a job may begin before those that it waits for have ended, once the tasks
-that its probes name are as far; and a patch changes the template field by field, lists of things
-with names by their names.
+docs/design/jobflow. `dependsOn.probe` and `patch`, which Volcano's controller does not read, follow
+that design: a job may begin before its dependencies have ended, once the tasks that its probes name
+are ready; and a patch changes the template field by field, entries of lists by their names.
 """
 
 from __future__ import annotations
@@ -106,7 +105,7 @@ class _Case:
 
 
 def reconcile(manifest: Manifest, world: World) -> Effects:
-    """Make the jobs whose turn it is, and say how far the flow is."""
+    """Create the jobs whose dependencies are met, and report the progress of the flow."""
     flow, _ = parse_jobflow(manifest)
     if flow is None or is_terminating(manifest):
         return ()
@@ -183,7 +182,7 @@ def _advance(case: _Case, world: World) -> Iterator[Effect]:
 
 
 def _wait(case: _Case, flow: Flow, world: World) -> tuple[Effect, ...] | None:
-    """What a job that has to wait asks meanwhile; None for one whose turn it is."""
+    """The probes of a job that has to wait; None for one that may start."""
     targets = [target for target in flow.targets if not case.is_completed_before(target)]
     waited = [case.jobs[target] for target in targets if target in case.jobs]
     if not targets:
@@ -230,7 +229,7 @@ def _task_of(pod: Manifest) -> str:
 
 
 def _all_reached(pods: Sequence[Manifest], phase: str) -> bool:
-    """Whether there are pods, and all have come as far; who has ended well has run before."""
+    """Whether there are pods, and all are ready; one that has succeeded was ready before."""
     reached = {
         "Running": ("Running", "Succeeded"),
         "Completed": ("Succeeded",),
@@ -240,7 +239,7 @@ def _all_reached(pods: Sequence[Manifest], phase: str) -> bool:
 
 
 def _questions(probes: Probes, pods: Sequence[Manifest]) -> Iterator[Question | None]:
-    """What each pod is asked; None for a probe or a pod that nobody can ask yet."""
+    """The probe for each pod; None for no probe, or a pod that can not be probed yet."""
     asked = [
         *((probe.task, probe.port, probe.path or "/", probe.header) for probe in probes.http),
         *((probe.task, probe.port, "", ("", "")) for probe in probes.tcp),
@@ -299,7 +298,7 @@ def patched(before: Any, patch: Any) -> Any:  # noqa: ANN401  values of JSON
 
 
 def _key_of(before: Any, patch: Any) -> str:  # noqa: ANN401
-    """The field by which things of two lists are told apart; empty where there is none."""
+    """The field that identifies the entries of two lists; empty where there is none."""
     if not (isinstance(before, list) and isinstance(patch, list) and before and patch):
         return ""
     every = [*before, *patch]

@@ -75,7 +75,7 @@ def annotations_of(obj: Manifest) -> Mapping[str, str]:
 
 
 def acting_for(*manifests: Manifest) -> dict[str, str]:
-    """The annotation that says on whose behalf an object is made from others.
+    """The annotation that names on whose behalf an object is created from others.
 
     Admission has recorded it on them. Empty where one of them has no record, so that the object
     counts as submitted by an unknown user.
@@ -92,7 +92,7 @@ def without_record(annotations: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_terminating(obj: Manifest) -> bool:
-    """Whether somebody has asked the object to go."""
+    """Whether the deletion of the object was requested."""
     return bool(meta_of(obj).get("deletionTimestamp"))
 
 

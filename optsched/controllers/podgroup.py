@@ -3,9 +3,9 @@
 All pods of one owner share `podgroup-<uid of the owner>`; a pod without an owner has a PodGroup of
 its own. Source of names, annotations and defaults: Volcano's pkg/controllers/podgroup.
 
-Differences: pods that wait because their queue does not exist or takes no work are told so; a
-PodGroup is only ever added to, so that what the scheduler notes on it stays; pods that have ended
-are left alone.
+Differences: pods that wait because their queue does not exist or takes no work get an event; fields
+are only added to a PodGroup, so that the scheduler's notes on it stay; pods that have ended are
+ignored.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ _MOST: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Whose pods get PodGroups, and what the PodGroups take from the owners of the pods.
+    """Whose pods get PodGroups, and what the PodGroups inherit from the owners of the pods.
 
     Attributes
     ----------
@@ -182,7 +182,7 @@ class PodGroups:
             yield Ref(POD_GROUP, namespace, name)
 
     def _queue_wakes(self, queue: Manifest, world: World) -> Iterator[Ref]:
-        """Pods that wait for the queue; those whose namespace names it are looked at, too."""
+        """Pods that wait for the queue, those whose namespace names it included."""
         name = name_of(queue)
         for pod in world.list_indexed(self._pods_of_queue, name):
             yield from self._pod_wakes(pod, world)
@@ -277,7 +277,7 @@ def _min_member(annotations: Mapping[str, str]) -> int:
 
 
 def _min_resources(pod: Manifest, min_member: int) -> dict[str, str] | None:
-    """What the smallest part that may run takes of nodes and quotas; None where it is nothing."""
+    """What the smallest part that may run requests of nodes and quotas; None for nothing."""
     errors: list[FieldError] = []
     fields = Fields(pod, POD_SCHEMA, "", errors)
     spec = fields.record("spec")
@@ -319,7 +319,7 @@ def _owner(obj: Manifest | None, world: World) -> Manifest | None:
 
 
 def _is_scaled_away(owner: Manifest) -> bool:
-    """Whether an owner wants no pods at all; those that are left are on their way out."""
+    """Whether an owner wants no pods at all; the remaining ones terminate."""
     return spec_of(owner).get("replicas") == 0
 
 
@@ -331,7 +331,7 @@ def _delete(group: Manifest) -> Delete:
 
 
 def _sync(group: Manifest, wanted: Mapping[str, Any]) -> Iterator[Patch]:
-    """The patch that makes a PodGroup what it should be; fields of others stay."""
+    """The patch that corrects a PodGroup; fields of others stay."""
     body: dict[str, Any] = {}
     spec, known = wanted["spec"], spec_of(group)
     fields = ("minMember", "queue", "minResources", "priorityClassName", "networkTopology")
@@ -391,7 +391,7 @@ def _open_queues(world: World) -> str:
 
 
 def _waits(pod: Manifest, obstacle: _Obstacle) -> Emit:
-    """Told as the scheduler tells why pods wait, so that both tell it in one event."""
+    """In the scheduler's words for waiting pods, so that both write one event."""
     code = obstacle.code.value
     return Emit(
         POD,

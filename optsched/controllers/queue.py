@@ -81,7 +81,7 @@ class _DesiredState:
 
 @dataclass(frozen=True, slots=True)
 class _CommandOutcome:
-    """What Commands have made of a wish, and what to say to those who gave them."""
+    """The wish after Commands, and the messages to their authors."""
 
     desired: _DesiredState
     answers: tuple[Emit, ...] = ()
@@ -90,8 +90,9 @@ class _CommandOutcome:
 def reconcile(queue: Manifest, world: World) -> Effects:
     """Bring a queue to the state that its Commands, its parent and its PodGroups ask for.
 
-    What is written decides what is written next, in an order that a crash cannot harm: the mark of
-    a queue that its parent closes comes before the state, and goes after it. A Command goes last.
+    What is written decides what is written next, in an order that survives a crash: the mark of a
+    queue that its parent closes comes before the state, and is removed after it. A Command goes
+    last.
     """
     if is_terminating(queue):
         return ()
@@ -186,7 +187,7 @@ def _open_dependents(name: str, world: World) -> Iterator[bool]:
 
 
 def _marks(queue: Manifest, desired: _DesiredState) -> dict[str, object]:
-    """The patch of what a queue says about its parent; empty if all is as it should be."""
+    """The patch of what a queue records of its parent; empty if all is right."""
     patch: dict[str, object] = {}
     if (annotations_of(queue).get(CLOSED_BY_PARENT) == _TRUE) != desired.by_parent:
         value = _TRUE if desired.by_parent else None

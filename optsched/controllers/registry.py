@@ -26,7 +26,7 @@ EVERY = "*"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What controllers are told; config: namespace and name of their ConfigMap."""
+    """The arguments of controllers; config: namespace and name of their ConfigMap."""
 
     jobs: JobOptions
     podgroups: PodGroupOptions = field(default_factory=PodGroupOptions)
@@ -50,8 +50,8 @@ def all_controllers(options: Options) -> tuple[Controller, ...]:
 def chosen(controllers: Iterable[Controller], words: Iterable[str]) -> tuple[Controller, ...]:
     """The controllers that words name, as in Volcano: `*` for all, `-name` for all but that one.
 
-    Volcano's names, such as queue-controller, are understood, too. ValueError for one that is not
-    there; to leave out what is not there is no mistake.
+    Volcano's names, such as queue-controller, are understood, too. ValueError for an unknown one;
+    to exclude an unknown one is no mistake.
     """
     every = tuple(controllers)
     known = {controller.name for controller in every}

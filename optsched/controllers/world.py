@@ -1,4 +1,4 @@
-"""What a controller may look at: a cluster as the watches have told it so far.
+"""The objects that a controller may read: a cluster as its watches have reported it.
 
 A look costs no request. What was written a moment ago may not be in it yet; the shell does not ask
 about an object again before its own writes are there.
@@ -48,7 +48,7 @@ class World(Protocol):
         """The objects that an index has under a word; the controller has to name the index."""
 
     def unfollowed_metadata(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        """The metadata of an object outside of what is followed, whose name somebody wanted.
+        """The metadata of an object outside of what is watched, whose name was requested.
 
         It was there when an object of that name was to be created a few seconds ago.
         """

@@ -33,13 +33,13 @@ class Outcome:
 
     @cached_property
     def seat_of(self) -> I64:
-        """(T,) node that a task gets, or that it waits for because room is kept for it there."""
+        """(T,) node that a task gets, or to which it is nominated."""
         seat: I64 = np.where(self.placed, self.decisions.node_of, self.decisions.nominated)
         return seat
 
     @cached_property
     def seated(self) -> Bool:
-        """(T,) tasks that get a node now or once others have left it."""
+        """(T,) tasks that get a node now or by nomination."""
         return self.seat_of >= 0
 
     @cached_property
@@ -72,7 +72,7 @@ class Outcome:
 
     @cached_property
     def future_idle(self) -> I64:
-        """(N, R) free once everything that is leaving has left and nominated tasks have come."""
+        """(N, R) free once all terminating tasks have left and nominated tasks have started."""
         problem = self.problem
         promised = np.zeros_like(problem.used)
         tasks = np.flatnonzero(self.decisions.nominated >= 0)
@@ -109,7 +109,7 @@ class Outcome:
         return self.problem.queues.summed_up(self.queue_allocated)
 
     def derived(self, compute: Callable[[Outcome], Derived]) -> Derived:
-        """What a function makes of this outcome, computed once; the function must be pure."""
+        """The result of a function of this outcome, computed once; the function must be pure."""
         if compute not in self._derived:
             self._derived[compute] = compute(self)
         return cast("Derived", self._derived[compute])

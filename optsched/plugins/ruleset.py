@@ -53,7 +53,7 @@ class GangExclusion(Protocol):
     """A rule that excludes gangs, whichever pods are evicted for them."""
 
     def excludes(self, problem: Problem) -> Bool | None:
-        """(G,) gangs that get nothing whatever else happens; None when there are none."""
+        """(G,) gangs that get nothing in any plan; None when there are none."""
 
 
 @runtime_checkable
@@ -90,7 +90,7 @@ class Entitling(Protocol):
     """
 
     def deserved(self, problem: Problem) -> I64 | None:
-        """(Q, R) what queues may reclaim, 0 where nothing is due; None without."""
+        """(Q, R) what queues may reclaim, 0 where nothing is due; None without such a rule."""
 
     def deserved_by_name(self, world: World) -> Mapping[str, Mapping[str, int]] | None:
         """Return the same from domain objects, by queue and resource, for the verifier."""
@@ -120,7 +120,7 @@ _STARVING = frozenset({"gang", "priority", "tdm"})
 class ActiveRule:
     """A rule in its place: the plugin that brought it, its tier and the faces that are on.
 
-    `origin` says where the plugin comes from; empty for those that come along.
+    `origin` says where the plugin comes from; empty for built-in ones.
     """
 
     rule: Rule
@@ -137,11 +137,11 @@ class ActiveRule:
 
 @dataclass(frozen=True)
 class RuleSet:
-    """Rules in the order in which they are asked; those that always hold come first."""
+    """Rules in the order in which they are called; those that always hold come first."""
 
     active: tuple[ActiveRule, ...]
     guards: tuple[Rule, ...] = ()
-    """Rules on evictions that hold beside those of plugins."""
+    """Rules on evictions that hold in addition to those of plugins."""
 
     @classmethod
     def of(cls, *rules: Rule) -> RuleSet:
@@ -198,7 +198,7 @@ class RuleSet:
         return spared
 
     def waivable(self, problem: Problem) -> Bool:
-        """(V,) running tasks that nothing but what they say of themselves keeps from eviction."""
+        """(V,) running tasks that only their own settings keep from eviction."""
         waivable = unwilling(problem)
         if not waivable.any():
             return waivable
@@ -211,7 +211,7 @@ class RuleSet:
     def entitling(self, problem: Problem) -> tuple[I64 | None, bool]:
         """(Q, R) what queues may claim back, in base units; None where no rule says it.
 
-        And whether queues return what their pods use, not what is asked for (`returns_by_use`).
+        And whether queues return what their pods use, not what is requested (`returns_by_use`).
         """
         known = ((rule.deserved(problem), rule.returns_by_use) for rule in self.entitling_rules)
         nothing: tuple[I64 | None, bool] = (None, False)
@@ -257,7 +257,7 @@ class RuleSet:
         return RuleSet(self.active, rules)
 
     def contained(self, faults: Faults) -> RuleSet:
-        """The same, where what raises in a rule from elsewhere is noted and does no more harm."""
+        """The same, where an error of a custom rule is recorded and does no more harm."""
         if not any(a.origin for a in self.active):
             return self
         kept = (
@@ -297,7 +297,7 @@ class RuleSet:
 
     @cached_property
     def ranking(self) -> tuple[Rule, ...]:
-        """Rules by which nodes are ranked: those whose scores count, and those that always hold."""
+        """Rules that rank nodes: those with scores, and those that always hold."""
         return (*_ALWAYS, *self.scoring)
 
     @cached_property
@@ -317,7 +317,7 @@ class RuleSet:
 
     @cached_property
     def tying(self) -> tuple[Rule, ...]:
-        """Hard rules that may tie classes to what else stands on nodes."""
+        """Hard rules that may tie classes to other tasks on nodes."""
         return _overriding(self.hard, "ties_nodes")
 
     @cached_property
@@ -326,7 +326,7 @@ class RuleSet:
         return _overriding(self.hard, "explain")
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """Whether some hard rule ties a class to what else stands on nodes."""
+        """Whether some hard rule ties a class to other tasks on nodes."""
         return any(rule.ties_nodes(problem, task_class) for rule in self.tying)
 
     def find(self, name: str) -> ActiveRule | None:
@@ -358,7 +358,7 @@ def gives_scores(rule: Rule) -> bool:
 
 
 def _overriding(rules: Iterable[Rule], *methods: str) -> tuple[Rule, ...]:
-    """The rules with a form of their own of some method: sessions ask no others of each class."""
+    """The rules with a form of their own of some method: sessions call no others for each class."""
     return tuple(
         rule
         for rule in rules

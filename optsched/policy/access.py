@@ -136,7 +136,7 @@ def hours_of(node: Node, findings: Findings) -> str | None:
 
 
 def quantity_of(node: Node, findings: Findings) -> str | None:
-    """A quantity such as 250m or 200Mi, as it is written."""
+    """A quantity such as 250m or 200Mi, as written."""
     try:
         parse_quantity_field(node.value)
     except QuantityError as e:
@@ -146,7 +146,7 @@ def quantity_of(node: Node, findings: Findings) -> str | None:
 
 
 def choice_of(node: Node, names: Collection[str], what: str, findings: Findings) -> str | None:
-    """One of some names; `what` says of what they are the names."""
+    """One of some names; `what` says of what kind."""
     word = text_of(node, findings)
     if word is None or word in names:
         return word

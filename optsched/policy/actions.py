@@ -10,7 +10,7 @@ from optsched.plugins.custom.proposals import Action
 from optsched.plugins.declaration import Argument, Kind
 
 NEED_SOLVER = frozenset({"consolidation"})
-"""Those that do nothing without a solver."""
+"""Actions without effect without a solver."""
 
 
 _CACHE = Argument(

@@ -1,4 +1,4 @@
-"""The plugins and actions that a policy may name: those that come along, and those of a user.
+"""The plugins and actions that a policy may name: built-in ones and custom ones.
 
 A user's plugin or action is a Python file in a folder, or an entry point of an installed package;
 see docs/plugins.md. Files and entry points come through readers that are handed in.
@@ -63,7 +63,7 @@ class Entry(Protocol):
     def value(self) -> str:
         """Module and attribute."""
 
-    def load(self) -> Any:  # noqa: ANN401  whatever stands there
+    def load(self) -> Any:  # noqa: ANN401 any value
         """Import it."""
 
 
@@ -73,7 +73,7 @@ def _no_files(folder: Path) -> Files:
 
 @dataclass(frozen=True)
 class Shelf:
-    """Where plugins are looked for besides those that come along.
+    """Where plugins are searched besides the built-in ones.
 
     Attributes
     ----------
@@ -115,7 +115,7 @@ class Shelf:
             ) from e
 
     def catalogue(self, files: Files) -> Catalogue:
-        """The plugins of some files beside all others; raises `PolicyError` with every problem."""
+        """The plugins of some files and all others; raises `PolicyError` with every problem."""
         problems: list[Problem] = []
         found, actions = dict(PLUGINS), dict(ACTIONS)
         for path, text in files:
@@ -184,7 +184,7 @@ class Catalogue:
     entries, action_entries
         Entry points that are loaded once a policy names them.
     warnings
-        What is likely not as somebody thinks.
+        A setting that is likely not meant as written.
 
     """
 
@@ -293,7 +293,7 @@ def _mine(given: Mapping[str, Value], arguments: Sequence[Argument]) -> dict[str
 
 
 def _defaults(arguments: Iterable[Argument]) -> Iterator[tuple[str, Value]]:
-    """What arguments are unless they are given, those that a mapping holds by dotted names."""
+    """The defaults of arguments, those in a mapping by dotted names."""
     for argument in arguments:
         if argument.name.endswith("*"):
             continue
@@ -311,7 +311,7 @@ def _accepts_argument(argument: Argument, name: str) -> bool:
 
 
 def _wrong_with(plugin: object, taken: Mapping[str, Plugin]) -> tuple[str, str] | None:
-    """What is wrong with what calls itself a plugin, and what was likely meant."""
+    """The problem of a class declared as a plugin, and what was likely meant."""
     if plugin is None:
         return f"defines no {SYMBOL}; {_ACCEPTED}", ""
     if not isinstance(plugin, Plugin):
@@ -321,7 +321,7 @@ def _wrong_with(plugin: object, taken: Mapping[str, Plugin]) -> tuple[str, str] 
 
 
 def _wrong_with_action(action: object, taken: Mapping[str, Action]) -> tuple[str, str] | None:
-    """The same for what calls itself an action."""
+    """The same for a class declared as an action."""
     if not isinstance(action, Action):
         return f"{ACTION_SYMBOL} is of type {type(action).__name__}; {_ACCEPTED_ACTION}", ""
     texts = (*_wrong_words(action), *_wrong_action_name(action.name, taken))
@@ -402,7 +402,7 @@ def _wrong_rule(rule: object) -> str:
 
 
 def _rule_names() -> frozenset[str]:
-    """Names of the rules that come along, however their plugins are switched."""
+    """Names of the built-in rules, however their plugins are switched."""
     built = [p.build for p in PLUGINS.values()]
     every: dict[str, Value] = {Face.HIERARCHY.value: True, "proportional.enable": True}
     rules = [rule for build in built for given in ({}, every) for rule in build(given)]
@@ -425,7 +425,7 @@ def _line_diagnostic(path: str, text: str, line: int, message: str, likely: str 
 def _drop_duplicates(
     entries: Sequence[Entry], found: Mapping[str, Plugin] | Mapping[str, Action], group: str
 ) -> tuple[dict[str, Entry], tuple[Problem, ...]]:
-    """Entry points by name, and a warning of each whose name somebody else has."""
+    """Entry points by name, and a warning of each whose name is in use."""
     hidden = (_hidden(e, found[e.name], group) for e in entries if e.name in found)
     return {e.name: e for e in entries if e.name not in found}, tuple(hidden)
 

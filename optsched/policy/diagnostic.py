@@ -1,4 +1,4 @@
-"""What is wrong in a policy file: where, what, and what was likely meant.
+"""Problems of a policy file: where, what, and what was likely meant.
 
 PolicyError(Exception)      every problem of a file at once
 └─ Problem                  one of them; an error, or a warning that stops nothing
@@ -58,9 +58,9 @@ class Problem:
     file, line, column, path, excerpt
         See `Spot`.
     message
-        What is wrong and what would be accepted.
+        The problem, and what would be accepted.
     likely
-        What was likely meant, ready to be typed in; empty where nothing comes close.
+        What was likely meant, ready to be typed; empty where nothing is close.
 
     """
 
@@ -123,7 +123,7 @@ class Findings:
         self._add(spot, message, likely, Severity.ERROR)
 
     def warn(self, spot: Spot, message: str, likely: str = "") -> None:
-        """Something that stops nothing but is likely not what was wanted."""
+        """A warning: it stops nothing, but is likely not what was wanted."""
         self._add(spot, message, likely, Severity.WARNING)
 
     def _add(self, spot: Spot, message: str, likely: str, severity: Severity) -> None:

@@ -69,7 +69,7 @@ def load_policy(name_or_path: str, read: Callable[[Path], str], shelf: Shelf = _
     ----------
     name_or_path
         The name of a shipped model, or the path of a file in either format: our own models, or
-        Volcano's scheduler configuration. A name comes before a file that is called the same;
+        Volcano's scheduler configuration. A shipped model's name wins over a file of the same name;
         write `./NAME` for the file.
     read
         Gives the text of a file. What it raises for files that can not be read (OSError,
@@ -161,7 +161,7 @@ def _check_folder(root: Node, source: str, shelf: Shelf, findings: Findings) -> 
 
 
 def _read_word(root: Node, name: str) -> str | None:
-    """A field of the document as it is written; None where there is none."""
+    """A field of the document as written; None where there is none."""
     if root.value is None or isinstance(root.value, bool | int | float | str | tuple):
         return None
     return root.value[name].node.text if name in root.value else None
@@ -186,7 +186,7 @@ def _spot_of_root(root: Node) -> Spot:
 
 
 def _stranger(root: Node) -> str:
-    """What a document is that is no policy, and what would be one."""
+    """Why a document is no policy, and what would be one."""
     kind = _read_word(root, "kind")
     if kind == "ConfigMap":
         return "is a ConfigMap; the policy is the text under one of the names in its data"

@@ -101,7 +101,7 @@ def read_tree(text: str, file: str, findings: Findings) -> Node | None:
 
 
 def core_scalar(text: str) -> Scalar:
-    """What a plain scalar means in YAML 1.2."""
+    """The value of a plain scalar in YAML 1.2."""
     for pattern, read in _READINGS:
         if pattern.fullmatch(text):
             return read(text)

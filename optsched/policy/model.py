@@ -166,7 +166,7 @@ def _read_admission(
 
 
 def _read_reservations(fields: Mapping[str, Field], solver: SolverKind, findings: Findings) -> int:
-    """As many as it says; without a solver none unless it says so."""
+    """As many as given; without a solver none unless given."""
     usual = 0 if solver is SolverKind.NONE else MOST_RESERVATIONS
     if "reservations" not in fields:
         return usual

@@ -1,4 +1,4 @@
-"""What a scheduler is told to do: actions, rules in tiers, levels, solver and budgets.
+"""The configuration of a scheduler: actions, rules in tiers, levels, solver and budgets.
 
 A policy is plain data. The loaders of this room make it; sessions only read it.
 """
@@ -53,7 +53,7 @@ class Budgets:
     period_ms
         From the start of one session to the start of the next.
     starvation_after_ms
-        Gangs that have waited for longer come before the others of their priority.
+        Gangs that have waited for longer precede the others of their priority.
     deterministic_s
         Solver work for each level, in CP-SAT's deterministic seconds, where no clock is read.
 
@@ -138,12 +138,12 @@ class Policy:
 
 
 def without_solver(policy: Policy) -> Policy:
-    """The same policy, decided by the greedy pipeline alone, as Volcano does: nothing reserved."""
+    """The same policy, decided by the greedy pipeline alone, as in Volcano: nothing reserved."""
     return replace(policy, solver=SolverKind.NONE, reservations=0)
 
 
 def with_solver(policy: Policy, solver: SolverKind | str | None) -> Policy:
-    """The same policy with a solver in the place of its own; None for its own."""
+    """The same policy with another solver; None for its own."""
     if solver is None:
         return policy
     kind = SolverKind(solver)
@@ -170,7 +170,7 @@ def build_rules(
 
 
 def _arguments(plugin: TierPlugin) -> dict[str, Value]:
-    """What a plugin is built from: its arguments, and switches that its rules look at."""
+    """What a plugin is built from: its arguments, and switches that its rules read."""
     switches = {f.value: f in plugin.faces for f in (Face.HIERARCHY, Face.RECLAIMABLE)}
     return {**dict(plugin.arguments), **switches}
 
@@ -184,7 +184,7 @@ _ADMISSION = {
 
 
 def describe(policy: Policy) -> str:
-    """A policy in words: what runs, which rules hold, and what is aimed at in which order."""
+    """A policy in words: its actions, its rules, and its levels in order."""
     return "\n".join(
         [
             f"{policy.name} ({policy.source})",

@@ -153,7 +153,7 @@ _READ: Mapping[Kind, Callable[[Argument, Node, Findings], Value | None]] = {
     Kind.NAMES: lambda _, node, findings: _names_of(node, findings),
     Kind.CHOICE: lambda a, node, findings: choice_of(node, a.choices, a.name, findings),
 }
-"""How values are read; those of other kinds are not."""
+"""How values are read; those of other types are not."""
 
 
 def read_arguments(
@@ -226,7 +226,7 @@ class TierReader:
     spots
         Where each plugin is named.
     is_complete
-        Whether every entry could be read, so that what is missing can be told.
+        Whether every entry could be read, so that missing ones can be reported.
     rule_owners
         The plugins of users by the names of their rules.
 
@@ -307,7 +307,7 @@ class TierReader:
         return plugin
 
     def _enabled_points(self, fields: Mapping[str, Field]) -> frozenset[Face]:
-        """The switches that are on once those of an entry have been turned."""
+        """The switches that are on after those of an entry have been applied."""
         turned: dict[Face, bool] = {}
         for name, (key, node) in fields.items():
             if name in ("name", "arguments"):
@@ -363,7 +363,7 @@ class TierReader:
             self.findings.error(given[other].key, message)
 
     def _check_company(self, tiers: Iterable[Sequence[TierPlugin]]) -> None:
-        """Plugins that Volcano does not let stand together."""
+        """Plugins that Volcano does not allow together."""
         if "proportion" not in self.spots:
             return
         if "capacity" in self.spots:
@@ -378,7 +378,7 @@ class TierReader:
                 self.findings.error(self.spots["drf"], message)
 
     def _check_half_lives(self, tiers: Iterable[Sequence[TierPlugin]]) -> None:
-        """What queues have used is kept once, and fades at one speed."""
+        """The usage of queues is recorded once, and fades at one speed."""
         told = [(p.name, dict(p.arguments)) for tier in tiers for p in tier]
         found = [(name, str(said[HALF_LIFE])) for name, said in told if HALF_LIFE in said]
         for name, text in found[1:]:

@@ -78,7 +78,7 @@ class PolicyWatch:
         return self._policy
 
     def poll(self) -> Change:
-        """Read the file again. What is wrong with one content is reported once."""
+        """Read the file again. Each content's problem is reported once."""
         if self._path is None:
             return Unchanged()
         try:

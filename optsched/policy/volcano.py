@@ -1,6 +1,6 @@
 """Volcano's `volcano-scheduler.conf` → a policy.
 
-Accepted is what Volcano accepts (`pkg/scheduler/conf/scheduler_conf.go`, `pkg/scheduler/util.go`),
+It accepts what Volcano accepts (`pkg/scheduler/conf/scheduler_conf.go`, `pkg/scheduler/util.go`),
 and `solver`. What Volcano would pass over without a word (unknown fields, actions, plugins and
 arguments) is an error with its place.
 """
@@ -96,7 +96,7 @@ def _read_actions(node: Node, known: ActionReader) -> tuple[str, ...]:
 
 
 def _split_list(text: str, spot: Spot) -> Iterator[tuple[str, Spot]]:
-    """The words of a list with commas and their places, as far as they stand on its first line."""
+    """The words of a list with commas and their positions, as far as they are on its first line."""
     start = spot.column - 1
     for part in text.split(","):
         word = part.strip()
@@ -129,7 +129,7 @@ def _read_configurations(
 def _read_metrics(
     fields: Mapping[str, Field], is_wanted: bool, findings: Findings
 ) -> tuple[tuple[str, str], ...]:
-    """Where measured load comes from, for the plugin `usage`; nothing is fetched from there."""
+    """The source of measured load, for the plugin `usage`; nothing is fetched from there."""
     if "metrics" not in fields:
         return ()
     key, node = fields["metrics"]

@@ -17,7 +17,7 @@ NODE_NAME = "metadata.name"
 
 
 class NodeColumns:
-    """Columns of what nodes are marked with, built when first looked at and kept.
+    """Columns of node labels and other marks, built when first read and kept.
 
     Everything returned has the nodes' axis (N,).
     """

@@ -53,8 +53,8 @@ def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Prob
         The cluster.
     previous
         The problem of an earlier snapshot that shares parts with this one. The result is the same
-        with and without it, except that resources nobody mentions any more keep their place; the
-        cost is in proportion to what changed.
+        with and without it, except that resources nobody uses any more keep their place; the cost
+        is in proportion to the changes.
 
     """
     if previous is not None and previous.snapshot is snapshot:
@@ -142,7 +142,7 @@ def _pending_shapes(rows: Iterable[GangRow]) -> list[TaskShape]:
 
 
 def _related_rows(plain: tuple[GangRow, ...], terms: tuple[Term, ...]) -> tuple[GangRow, ...]:
-    """Tell apart the tasks of a gang that terms of other pods tell apart."""
+    """Distinguish the tasks of a gang that terms of other pods distinguish."""
     if not terms:
         return plain
     matcher = TermMatcher(terms)

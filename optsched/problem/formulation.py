@@ -86,7 +86,7 @@ def gang_classes(
     tiers
         Gangs of different tiers or marks are not alike.
     apart
-        (G,) gangs that stay classes of their own; None when none has to.
+        (G,) gangs that stay classes of their own; None when there are none.
     kinds
         (G,) each; gangs that differ in any are not alike.
 
@@ -161,7 +161,7 @@ class Formulation:
     supply
         (C,) row of each task class: Σ placed − Σ supplied ≤ 0. An engine adds what nodes supply.
     choices
-        Where in the network gangs go, as far as rules have something to say about it.
+        Domains of the network to which rules tie gangs.
     gang_nodes
         Tasks of single gangs on single nodes; None where no rule looks at them.
     victims
@@ -200,7 +200,7 @@ class Formulation:
         return Expression.of(self.placed_variable[chosen], (self.placed_factor * weight)[chosen])
 
     def add_usage_rows(self, member: Bool, limit: I64) -> None:
-        """Keep what queues take of resources below limits.
+        """Keep what queues hold of resources below limits.
 
         Parameters
         ----------
@@ -325,7 +325,8 @@ class Choices:
     """
 
     def __init__(self, form: Formulation) -> None:
-        # The model keeps its choices: the other way round it would be freed late, with its problem.
+        # The model keeps its choices: otherwise a cycle of references would keep it and its
+        # problem.
         self._form_ref = ref(form)
         self.all: list[Choice] = []
         self.demands: list[Demand] = []
@@ -480,7 +481,7 @@ def candidates(forest: Forest, bound: Bound) -> I64:
 
 
 def widest(forest: Forest, domains: I64) -> I64:
-    """Those of some domains that are in no other of them."""
+    """The domains of some that lie in no other of them."""
     chosen = np.zeros(len(forest) + 1, np.bool_)
     chosen[domains] = True
     return domains[~chosen[forest.parent[domains]]]
@@ -539,7 +540,7 @@ class GangNodes:
         )
 
     def add_supply_rows(self) -> None:
-        """Keep the entries of a class within what nodes supply to it; call it after every `add`."""
+        """Keep the entries of a class within its supply by nodes; call it after every `add`."""
         entry, node = np.nonzero(self.variables >= 0)
         supply = self._supplied[self._form.gangs.class_of[entry], node]
         pairs, at = np.unique(supply, return_inverse=True)
@@ -569,7 +570,7 @@ class GangNodes:
     def add_domain_rows(self, choices: Choices) -> None:
         """Keep entries with nodes of their own in the domains of the network that gangs choose.
 
-        Other tasks that are bound to domains have what these entries leave of their class there.
+        Other tasks that are bound to domains share the rest of their class there.
         """
         model, class_of = self._form.model, self._form.gangs.class_of
         for demand in choices.demands:

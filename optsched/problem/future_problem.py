@@ -1,4 +1,4 @@
-"""The same problem at other times, as far as tasks ask something of the pods near them."""
+"""The same problem at other times, for tasks that depend on the pods near them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def without_terminating(problem: Problem) -> Problem:
-    """The problem in which nobody minds residents any more that are leaving; made once."""
+    """The problem in which terminating residents block nobody any more; made once."""
     return problem.derived(_without_terminating)
 
 
 def without_gangs(problem: Problem) -> Problem:
-    """The problem in which nobody minds residents that are leaving or may have to; made once."""
+    """The problem in which residents that terminate or may be evicted block nobody; made once."""
     return problem.derived(_without_gangs)
 
 

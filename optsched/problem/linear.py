@@ -196,10 +196,10 @@ class LinearModel:
         free: int,
         most: int,
     ) -> None:
-        """Keep Σ of what comes below what is free and Σ of what goes.
+        """Keep Σ of what starts below what is free and Σ of what leaves.
 
-        Nothing comes where that is below zero. Both are (variable, amount of each); the variables
-        of what comes can be `most` each.
+        Nothing starts where that is negative. Both are (variable, amount of each); the variables of
+        starting tasks can be `most` each.
         """
         comes = [(v, amount) for v, amount in comes if amount]
         if not comes:
@@ -213,7 +213,7 @@ class LinearModel:
         self.add_row(variables, factors, upper=max(free, 0))
 
     def add_entries(self, row: ArrayLike, variable: ArrayLike, coefficient: ArrayLike) -> None:
-        """Add terms to rows that exist; a variable may come to a row once only."""
+        """Add terms to existing rows; a variable may be added to a row only once."""
         entries = _aligned(row, variable, coefficient)
         self._row.append(entries[0])
         self._variable.append(entries[1])

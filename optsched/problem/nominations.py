@@ -1,4 +1,4 @@
-"""Where the tasks of a gang are to go: room that was made for it and is kept until it is used."""
+"""Nominations: where the tasks of a gang will go, to room reserved for them."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class TaskClasses:
     labels
         (C,) node label that their gangs ask to be bound by instead of HyperNodes; mostly empty.
     bound
-        (C,) numbers of the bookings of the snapshot that a class may not get in the way of.
+        (C,) numbers of the reservations of the snapshot that a class has to respect.
     request
         (C, R) base units, one pod included.
     num_pending
@@ -110,7 +110,7 @@ class GangShapes:
 
 
 _ITSELF: Final = object()
-"""Stands for the problem among what is derived from it."""
+"""Stands for the problem among the arguments of its derived values."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +124,7 @@ class Problem:
     resources
         (R,) resource names.
     allocatable, used, releasing
-        (N, R) what a node offers, what its residents hold, and the part of it that is leaving.
+        (N, R) what a node offers, what its residents hold, and the part of it that terminates.
         A node that is not ready offers nothing.
     foreign
         (N, R) the part of `used` that pods outside every gang hold.
@@ -151,8 +151,8 @@ class Problem:
     blocked
         Why nothing of a gang can be decided, by gang index.
     rows
-        (G,) the rows the arrays were made from; `plain_rows` the same before relations are told
-        apart.
+        (G,) the rows the arrays were made from; `plain_rows` the same before relations distinguish
+        tasks.
 
     """
 
@@ -217,7 +217,7 @@ class Problem:
         return np.flatnonzero(self.shape_of >= 0)
 
     def derived(self, compute: Callable[[Problem], Derived]) -> Derived:
-        """What a function makes of this problem, computed once; the function must be pure."""
+        """The result of a function of this problem, computed once; the function must be pure."""
         if compute not in self._derived:
             found = compute(self)
             # A problem that held itself would be freed by a full garbage collection only.
@@ -226,7 +226,7 @@ class Problem:
         return cast("Derived", self if known is _ITSELF else known)
 
     def inherit_derived(self, other: Problem, *functions: Callable[[Problem], object]) -> Problem:
-        """The problem, knowing what functions make of another one that looks the same to them."""
+        """The problem with the derived values of an equal one."""
         for compute in functions:
             self._derived[compute] = other.derived(compute)
         return self

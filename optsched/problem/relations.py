@@ -1,4 +1,4 @@
-"""What pods ask of other pods: terms, whom they select, and where the selected ones stand."""
+"""What pods require of other pods: terms, the pods that they select, and where these are."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Term:
 
     @property
     def key(self) -> TermKey:
-        """What tells it from other terms."""
+        """Distinguishes it from other terms."""
         return self.kind, self.sources
 
     @property
@@ -113,7 +113,7 @@ class Relations:
     port_taken
         (P, N) whether a resident of the node holds a port that collides.
     coming
-        What these arrays count beyond residents; None where that is nothing.
+        What these arrays count beyond residents; None for nothing.
 
     """
 
@@ -225,7 +225,7 @@ def build_relations(
     ports: tuple[HostPort, ...],
     coming: Coming | None = None,
 ) -> Relations:
-    """Count, node by node, the residents that the terms and ports are about, and who comes."""
+    """Count, node by node, the residents and starting tasks that match the terms and ports."""
     matcher = TermMatcher(terms)
     selected = np.zeros((len(terms), len(nodes)), np.int64)
     carried = np.zeros((len(terms), len(nodes)), np.int64)
@@ -262,15 +262,15 @@ def build_relations(
 def count_coming(
     relations: Relations, classes: RelatedClasses, tasks: tuple[I64, I64], promised: tuple[I64, I64]
 ) -> Relations:
-    """Return the relations with tasks that are decided: they stand where they come to.
+    """Return the relations with decided tasks at their nodes.
 
     Parameters
     ----------
     relations, classes
         Of the problem.
     tasks, promised
-        Task class and node of each task that is placed, and of each that waits for room. What
-        waits keeps others away and holds its ports; nothing is near it yet.
+        Task class and node of each task that is placed, and of each that waits for room. Waiting
+        tasks keep others away and hold their ports; nothing is near them yet.
 
     """
     if not (relations.terms or relations.ports):
@@ -301,7 +301,7 @@ def count_coming(
 def _count_class(
     relations: Relations, into: Coming, who: tuple[TaskShape, Relation], at: I64, stands: bool
 ) -> None:
-    """Count tasks of one class on nodes; `stands` is False for those that wait for room."""
+    """Count tasks of one class on nodes; `stands` is False for nominated ones."""
     shape, selecting = who
     carried = relations.carried_by(shape)
     for m in selecting:

@@ -46,7 +46,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class GangShape:
-    """What makes two gangs alike: what they still ask for and the least that may start.
+    """What makes two gangs equal: their pending requests and the least that may start.
 
     Attributes
     ----------
@@ -142,7 +142,7 @@ SHAPES: Final[Interned[GangShape]] = Interned()
 
 @dataclass(frozen=True, slots=True)
 class GangRow:
-    """One gang as the problem sees it; kept from session to session while the gang is the same.
+    """One gang in the form of the problem; kept from session to session while the gang is the same.
 
     Attributes
     ----------
@@ -159,7 +159,7 @@ class GangRow:
     queue
         Its queue, if that narrows the choice of nodes; empty otherwise.
     bound
-        Numbers of the bookings that it may not get in the way of.
+        Numbers of the reservations that it has to respect.
     is_gated
         Whether a gate that its queue opens held, or holds, one of its pending tasks.
     requests
@@ -206,7 +206,7 @@ def gang_row(
     queue
         Its queue, where that narrows the choice of nodes.
     bound
-        Numbers of the bookings that it may not get in the way of.
+        Numbers of the reservations that it has to respect.
 
     """
     ready = [t for t in gang.tasks if t.status.counts_as_ready]
@@ -268,7 +268,7 @@ def gang_row(
 
 
 def rebound(row: GangRow, bound: tuple[int, ...]) -> GangRow:
-    """The row of a gang that may not get in the way of other bookings than before."""
+    """The row of a gang that has to respect other reservations than before."""
     shape = row.shape
     if shape is not None:
         entries = tuple(replace(e, bound=bound) for e in shape.entries)

@@ -1,4 +1,4 @@
-"""Who comes before whom: gangs of one priority and standing are one tier."""
+"""The order of gangs: those of one priority and standing are one tier."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def priority_tiers(
 
     `queue_priority` (G,) is that of their queues and comes before their own; None: all are equal.
 
-    A broken gang has some members bound but fewer than its minimum: it holds devices that work for
-    nobody until the rest has come. A gang counts as bypassed once it has waited for longer than
+    A broken gang has some members bound but fewer than its minimum: its devices do no work until
+    the rest has started. A gang counts as bypassed once it has waited for longer than
     `starvation_after_ms`. `priority` is (G,). `heads` are gangs of those whose turn it is, in
-    order: the first is a tier of its own, so that nobody outweighs it, the others are the next.
-    In a queue with strict order age counts from the creation, so that no tier contradicts that
-    order.
+    order: the first is a tier of its own, so that no other gang outweighs it, the others are the
+    next. In a queue with strict order age counts from the creation, so that no tier contradicts
+    that order.
     """
     gangs = problem.open_gangs
     shape = problem.shape_of[gangs]

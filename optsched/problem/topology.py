@@ -211,7 +211,7 @@ def topology_arrays(
     columns
         Labels of nodes.
     previous
-        An earlier snapshot and what was made of it; taken over where nothing has changed.
+        An earlier snapshot and its tree; reused where nothing has changed.
 
     """
     hypernodes = _kept(snapshot, previous) or _hypernodes(snapshot.topology, snapshot.nodes)

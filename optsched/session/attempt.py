@@ -66,7 +66,7 @@ class Attempt:
             a
             for a in placed
             if isinstance(a, Enqueue)
-            # Evictions of moved pods say where these start again; there is nothing to bind yet.
+            # Evictions of moved pods name where these start again; there is nothing to bind yet.
             or (a.task not in known if isinstance(a, Evict) else not is_successor(a.task))
         )
         return self.with_devices((*evictions, *real))

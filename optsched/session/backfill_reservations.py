@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 HOLD_MS = 600_000
-"""How long nodes are first kept for a gang whose start nobody can tell, and how long others are let
-by after each time; each time they are kept for twice as long."""
+"""How long nodes are first reserved for a gang without a known start; each time twice as long.
+
+After each time others may use them for `HOLD_MS`.
+"""
 
 MOST_EXPECTED = 256
-"""How many gangs of a long line are looked at when somebody asks when one of them starts."""
+"""The most gangs of a line that a prediction of starts considers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,12 +39,12 @@ class Reserved:
     Attributes
     ----------
     snapshot
-        With the bookings that others have to keep to. Those whose turn has come and for whom nobody
-        is kept off are among them as places in line: later bookings count in what they take.
+        With the reservations that others have to respect. Gangs whose turn has come but for which
+        no nodes are reserved are among them as places in line: later reservations count them.
     bookings
         All of them, also those of gangs that can start now.
     problem
-        What was compiled on the way; makes compiling the snapshot cheaper.
+        The problem compiled on the way; makes compiling the snapshot cheaper.
     outside
         Keys of gangs that have waited for too long for their pods to be created, in order.
 
@@ -98,7 +100,7 @@ def reserve(
         The problem of an earlier session; changes nothing but the cost.
     is_ordered
         Whether gangs whose turn has come are placed before all others of their priority anyway, so
-        that nobody has to be kept off their room.
+        that no room has to be reserved for them.
 
     """
     snapshot = replace(snapshot, bookings=()) if snapshot.bookings else snapshot
@@ -125,7 +127,7 @@ def expected(
 ) -> dict[str, CapacityReservation]:
     """The bookings that gangs would get if they had waited for too long, by key.
 
-    Those that have done so in truth come before them, as far as they do not matter less. A gang
+    Gangs that did wait that long precede them, if they are at least as important. A gang
     that could not even start in an empty cluster has none, nor have those far back in a long line.
     """
     due_ms = snapshot.taken_ms - policy.budgets.starvation_after_ms - 1
@@ -165,7 +167,7 @@ def _may_start(gang: Gang) -> bool:
 
 
 def _is_outside(gang: Gang, snapshot: Snapshot, policy: Policy) -> bool:
-    """Whether it waits for its pods to be created, and others are to wait for it meanwhile."""
+    """Whether it waits for its pods to be created, and others have to wait for it meanwhile."""
     if gang.phase is not GangPhase.PENDING or gang.is_implicit or gang.tasks:
         return False
     return reserves_nodes(_late_by(gang, snapshot.taken_ms, policy))

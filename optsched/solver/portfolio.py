@@ -62,7 +62,7 @@ ROUNDS_OF_WORK = 4
 """Neighbourhoods that are searched where no clock is read."""
 
 MOST_KEPT_MS = 50
-"""Of a budget, what is kept for work outside of the engines."""
+"""The part of a budget that is kept for work outside of the engines."""
 
 NOMINATIONS = "promised room"
 GREEDY, DIRECT, CONFIGURATIONS = "greedy", "cp-sat, node by node", "cp-sat, configurations"
@@ -89,8 +89,8 @@ class Answer:
     final
         Gangs on which the decisions are not to be changed.
     proved
-        What an earlier search has proved of each level with those above at the values of these
-        decisions; nothing where there was none.
+        The bound of each level from an earlier search with those above at the values of these
+        decisions; empty without one.
 
     """
 
@@ -130,7 +130,7 @@ class LevelProgress:
 
 @dataclass(frozen=True, eq=False)
 class SolveRequest:
-    """Who solves, when to stop, and who is told on the way."""
+    """The solver, its limits, and the callback for progress."""
 
     solver: Solver
     limits: Limits
@@ -266,7 +266,7 @@ def _status(value: int, bound: int | None) -> LevelStatus:
 
 
 class _EngineSequence:
-    """Tells of engines one after the other as of one search."""
+    """Reports the progress of engines one after the other as of one search."""
 
     def __init__(self, watch: Callable[[LevelProgress], None]) -> None:
         self._watch = watch
@@ -321,13 +321,13 @@ def _exclude_final_gangs(
     if not final.any():
         return _OpenProblem(problem, rules, whole, incumbent.decisions)
     final = _with_dependents(problem, rules, incumbent.decisions, final)
-    # What greedy keeps for them nobody may take; whether they could start now stays open.
+    # What greedy keeps for them no other gang may use; whether they could start now stays open.
     rest, decisions, left = _exclude_gangs(problem, incumbent.decisions, whole, final)
     return _OpenProblem(rest, rules, left, decisions, (NOMINATIONS,))
 
 
 def _with_dependents(problem: Problem, rules: RuleSet, decisions: Decisions, final: Bool) -> Bool:
-    """(G,) final gangs, and those tied to the same nodes by more than a settled problem tells."""
+    """(G,) final gangs, and those tied to the same nodes by more than the settled problem has."""
     tied = {
         rule.name: np.array(
             [rule.ties_nodes(problem, c) for c in range(len(problem.classes.shapes))], np.bool_
@@ -336,7 +336,7 @@ def _with_dependents(problem: Problem, rules: RuleSet, decisions: Decisions, fin
         if not rule.ties_by_relations
     }
     relations, shapes = problem.relations, problem.classes.shapes
-    # Affinity and spreading count only what stands: with pods that come later it is not all told.
+    # Affinity and spreading count only placed pods: with pods that start later they are incomplete.
     near = {m for m, term in enumerate(relations.terms) if term.kind is not TermKind.ANTI_AFFINITY}
     carries = [near.intersection(relations.carried_by(shape)) for shape in shapes]
     before, final = -1, final.copy()
@@ -356,7 +356,7 @@ def _with_dependents(problem: Problem, rules: RuleSet, decisions: Decisions, fin
 
 
 def _engines(part: _OpenProblem, limits: Limits) -> tuple[str, ...]:
-    """Who solves, and who is asked where that does not prove every level.
+    """The first engine, and the one for levels that it does not prove.
 
     Gangs that tie nodes, and levels over domains, are for solving node by node as long as that is
     possible. Scores of nodes are only seen there; configurations prove the levels above sooner.
@@ -459,7 +459,7 @@ def _search_neighbourhoods(
 
 
 class _SolverProgress:
-    """Tells what a solver finds in terms of the problem."""
+    """Reports what a solver finds in terms of the problem."""
 
     def __init__(
         self,
@@ -488,7 +488,7 @@ class _SolverProgress:
             return
         if found is None:
             return
-        # What the model leaves out adds to its values, and its bounds say nothing of it.
+        # What the model leaves out adds to its values, and its bounds do not cover it.
         outcome = Outcome(self._problem, found())
         values = [level.value(outcome) for level in self._levels]
         if is_no_worse(self._levels, values, [r.value for r in self._incumbent.results]):
@@ -536,7 +536,7 @@ def _exclude_gangs(
     nominated = np.where(gangs[problem.gang_of], UNPLACED, decisions.nominated)
     outcome = Outcome(rest, replace(decisions, nominated=nominated))
     known = [level.value(outcome) for level in goal.levels]
-    # Neither is what was proved of them as a whole.
+    # Neither is what was proved of them together.
     return rest, decisions, Goal(goal.tiers, goal.levels, known)
 
 

@@ -1,7 +1,7 @@
-"""The action `shuffle`: tasks that rules want off their nodes leave, as far as others allow it.
+"""The action `shuffle`: evict tasks that plugins want to move, if other rules allow it.
 
-Nothing is moved that is spared, nothing beyond disruption budgets, and no gang is left broken: it
-gives what it can spare, or leaves as a whole. What goes is decided before anything is placed.
+Protected pods are not moved, disruption budgets hold, and no gang is left broken: it gives up spare
+tasks, or leaves as a whole. Evictions are decided before anything is placed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def shuffle(problem: Problem, rules: RuleSet) -> tuple[Evict, ...]:
-    """Who leaves, in order, by what the first tier wants that wants anything."""
+    """Tasks to evict, in order, as the first tier says that has any."""
     action = _Shuffle(problem, rules)
     for _, tier in groupby(rules.active, key=lambda a: a.tier):
         for active in tier:
@@ -141,7 +141,7 @@ class _Places:
         self._copies: dict[str, int] = {}
 
     def add_copies(self, tasks: I64) -> None:
-        """Make ready for some tasks: copies of them that wait, beside those that run."""
+        """Prepare some tasks: waiting copies of them, beside the running ones."""
         if self._relief.fits and len(tasks):
             copies = [
                 _copy_as_pending(self._running.tasks[v], self._gang(v)) for v in tasks.tolist()

@@ -43,7 +43,7 @@ _OWNED = (
 SCOPES: Final = dict.fromkeys(
     (CONFIG_MAP, SECRET, SERVICE, NETWORK_POLICY), Scope(label=wellknown.JOB_NAME)
 )
-"""What plugins make has this label; nothing else of these kinds is any business of jobs."""
+"""Objects of plugins have this label; controllers of jobs ignore all others of these kinds."""
 
 
 def job_controller(options: Options) -> Controller:

@@ -1,4 +1,4 @@
-"""What the controller makes of a job, all at once: for those who ask what would become of it."""
+"""All objects that the controller creates for a job at once: for predictions."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Expanded:
     Attributes
     ----------
     pods
-        Those that are made as soon as the gang is let in.
+        Those that are created as soon as the gang is let in.
     later
-        Tasks whose pods are made when others run; there are none of them.
+        Tasks whose pods are created when others run; they have none yet.
 
     """
 
@@ -40,14 +40,14 @@ class Expanded:
 def expand_job(
     manifest: Manifest, classes: Mapping[str, Manifest]
 ) -> tuple[Expanded | None, tuple[FieldError, ...]]:
-    """What a job becomes, and what is wrong with it; None where it could not be made.
+    """The objects of a job, and its problems; None where it could not be created.
 
     Parameters
     ----------
     manifest
         The job, with a name, a namespace and a UID.
     classes
-        PriorityClasses by name: tasks that matter more come first in what the gang asks for.
+        PriorityClasses by name: more important tasks come first in the gang's minimum.
 
     """
     job, errors = parse_job(manifest)

@@ -1,7 +1,7 @@
-"""What happens to a job, and what its policies say about it.
+"""Events of a job, and what its policies say about them.
 
-Nothing is remembered between two looks: an event lasts as long as what it tells of, such as a pod
-that has failed, and ends when an action has given that pod up. Source: Volcano,
+Nothing is remembered between two calls: an event lasts as long as its cause, such as a failed pod,
+and ends when an action has given that pod up. Source: Volcano,
 pkg/controllers/job/job_controller_handler.go and `applyPolicies` of job_controller_util.go.
 """
 
@@ -56,9 +56,9 @@ class ObservedEvent:
     task, index
         Whom it has happened to: None and -1 where it is the job as a whole, -1 where it is a task.
     since_ms
-        When; None where nobody knows any more, which counts as long ago.
+        The time; None where it is unknown, which counts as long ago.
     is_disruption
-        Whether the cluster has taken the pod away, and not somebody who deletes it by hand.
+        Whether the cluster has deleted the pod, and not a user.
 
     """
 
@@ -73,7 +73,7 @@ class ObservedEvent:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a policy says: an action, because of what has happened."""
+    """What a policy says: an action, because of an event."""
 
     action: JobAction
     because: ObservedEvent
@@ -88,9 +88,9 @@ class PolicyDecision:
 
 
 def apply_policies(observed: ObservedJob) -> PolicyDecision:
-    """What is to be done about all that has happened to a job; the first that counts, counts.
+    """The action for all events of a job; the first one that applies decides.
 
-    Tasks that are completed come first, then pods that failed and pods that are gone.
+    Completed tasks come first, then failed pods and deleted pods.
     """
     waits = []
     for happening in observed_events(observed, events_with_policy(observed.job)):
@@ -173,7 +173,7 @@ def _failed(observed: ObservedJob) -> Iterator[ObservedEvent]:
 
 
 def _evicted(observed: ObservedJob) -> Iterator[ObservedEvent]:
-    """Pods that others delete, and pods that are gone; those that somebody else takes come first.
+    """Pods that are being deleted, and deleted pods; those deleted by the cluster come first.
 
     A pod that is gone is known by the number of pods that the status has counted.
     """

@@ -1,4 +1,4 @@
-"""Names of what a job gets; each follows from the job, so that nothing is made twice.
+"""Names of the objects of a job; each follows from the job, so that nothing is created twice.
 
 Source: Volcano, pkg/controllers/job/helpers/helpers.go and job_controller_actions.go.
 """

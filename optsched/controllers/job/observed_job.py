@@ -1,9 +1,9 @@
-"""What a job's controller sees: its pods, its PodGroup, and what its status remembers of them.
+"""What a job's controller reads: its pods, its PodGroup, and what its status remembers of them.
 
-Pods carry the version of the job that they were made for. Those of an older version than the one
-since which their part of the job counts are *outdated*: they were given up, and only have to go.
-`status.restarted` remembers that version by part, so that a controller that starts in between
-knows what was decided.
+Pods carry the version of the job that they were made for. Pods of an older version than the one
+since which their part of the job counts are *outdated*: they were given up, and only have to be
+deleted. `status.restarted` remembers that version by part, so that a controller that starts in
+between knows what was decided.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def observe_job(job: Job, manifest: Manifest, world: World) -> ObservedJob:
 
 
 def with_status(job: Job, observed: ObservedJob) -> ObservedJob:
-    """The same scene, as a job sees it whose status has changed."""
+    """The same observation for a job whose status has changed."""
     views = [_view(job, pod.manifest) for pod in observed.all_pods]
     named = {(view.task.name, view.index): view for view in views if view.task is not None}
     strays = tuple(view for view in views if view.task is None)
@@ -169,7 +169,7 @@ def with_status(job: Job, observed: ObservedJob) -> ObservedJob:
 
 
 def pods_to_delete(observed: ObservedJob) -> list[PodView]:
-    """The pods that have to go in the stage that the job is in.
+    """The pods to delete in the present stage of the job.
 
     Pods that have ended stay where nothing follows: they have the logs.
     """
@@ -189,7 +189,7 @@ def pods_to_delete(observed: ObservedJob) -> list[PodView]:
 
 
 def recheck_delay_ms(pod: PodView, now_ms: int) -> int | None:
-    """When a pod that should be gone at once has to be deleted again; None for all others.
+    """When a pod that should be deleted without grace has to be deleted again; None for all others.
 
     A server that is cut off within a deletion leaves a pod without a period of grace behind.
     """
@@ -260,7 +260,7 @@ def _number(text: object) -> int:
 
 
 def container_statuses(pod: Manifest) -> Iterator[Mapping[str, Any]]:
-    """What is known of every container, those that only start the pod too."""
+    """The states of all containers, init containers included."""
     status = status_of(pod)
     for name in ("initContainerStatuses", "containerStatuses"):
         yield from records(status, name)

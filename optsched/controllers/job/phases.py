@@ -1,7 +1,7 @@
 """The stages of a job's life: what follows from an action, and from the state of its pods.
 
-Source: Volcano, pkg/controllers/job/state. Two differences: what the cluster takes away and
-resuming are no retries, and what ends a job while it restarts waits until it has.
+Source: Volcano, pkg/controllers/job/state. Two differences: deletions by the cluster and resuming
+are no retries, and an event that ends a job while it restarts waits until it has restarted.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def after_sync(phase: JobPhase, spec: JobSpec, counts: Counts) -> JobPhase:
 
 
 def after_kill(phase: JobPhase, spec: JobSpec, counts: Counts, retries: Retries) -> JobPhase:
-    """The stage of a job whose pods have to go, by the pods that are left."""
+    """The stage of a job whose pods are deleted, by the pods that are left."""
     if phase is JobPhase.RESTARTING:
         if retries.are_exhausted:
             return JobPhase.FAILED
@@ -126,7 +126,7 @@ def _after_running(spec: JobSpec, counts: Counts) -> JobPhase:
 
 
 def _is_success(spec: JobSpec, counts: Counts) -> bool:
-    """Whether a job whose pods have all ended has done what it was to do."""
+    """Whether a job whose pods have all ended has succeeded."""
     minimums = sum(task.min_available for task in spec.tasks)
     if spec.min_available >= minimums and any(
         counts.by_task.get(task.name, {}).get("Succeeded", 0) < task.min_available

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from optsched.controllers.world import World
 
 LEFT_OVER_S: Final = 1.0
-"""How soon to look again for what an earlier job of the name has left, and somebody clears away."""
+"""How soon to check again for objects of an earlier job of the name, which others delete."""
 
 TAKEN_S: Final = 10.0
-"""How soon to look again for a name that somebody else has; nobody tells when it is free."""
+"""How soon to check again for a name that another object has; no event says when it is free."""
 
 
 def extra_effects(
@@ -84,7 +84,7 @@ def _effects(
 
 
 def _left_alone(extra: Extra, job: Job, found: Manifest) -> Iterator[Effect]:
-    """What an earlier job of that name has left goes by itself; others' is used as it is."""
+    """Objects of an earlier job of that name go by themselves; others are used unchanged."""
     if is_of_job(controller_of(found), job):
         yield Again(LEFT_OVER_S)
         return

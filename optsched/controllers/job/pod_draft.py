@@ -36,7 +36,7 @@ class Draft:
 
     @property
     def all_containers(self) -> list[Container]:
-        """Those that start the pod, and then the others."""
+        """Init containers, and then the others."""
         return [*self.init_containers, *self.containers]
 
     def add_volume(self, volume: dict[str, Any]) -> None:

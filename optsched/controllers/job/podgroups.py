@@ -44,7 +44,7 @@ _NO_PODS: Final = "NotEnoughTasks"
 def is_current(group: Manifest, manifest: Manifest) -> bool:
     """Whether a PodGroup was made or changed for the spec that the job has.
 
-    Then what its pods request is not added up again; somebody may still have changed the rest.
+    Then the requests of its pods are not added up again; users may still have changed the rest.
     """
     seen = annotations_of(group).get(GENERATION)
     return seen is not None and seen == str(subobject(manifest, "metadata").get("generation"))
@@ -56,7 +56,7 @@ def desired_group(job: Job, manifest: Manifest, world: World) -> dict[str, Any]:
     generation = manifest["metadata"].get("generation")
     mark = {GENERATION: str(generation)} if generation else {}
     if job.spec.scheduler_name not in (*SCHEDULER_NAMES, OTHER_SCHEDULER):
-        # Before it has pods, nothing else says which scheduler it is for. Kubernetes' own knows no
+        # Before it has pods, only this names its scheduler. Kubernetes' own knows no
         # PodGroups: ours lets its jobs in, and that one places their pods.
         mark[wellknown.GROUP_SCHEDULER] = job.spec.scheduler_name
     return {
@@ -105,7 +105,7 @@ def minimums(job: Job) -> dict[str, Any]:
 
 
 def min_resources(job: Job, world: World) -> dict[str, str]:
-    """What the pods that start together request, and what ResourceQuotas count of them."""
+    """The requests of the pods that start together, and what ResourceQuotas count of them."""
     total = _min_resources(_first_tasks(job), minimums(job)["minMember"], world)
     return format_resource_list(total)
 
@@ -162,7 +162,7 @@ def _phase(group: Manifest) -> str:
 
 
 def _first_tasks(job: Job) -> list[TaskSpec]:
-    """Those that wait for no others."""
+    """Tasks that depend on no others."""
     return [task for task in job.spec.tasks if not waits(task)]
 
 
@@ -172,7 +172,7 @@ def waits(task: TaskSpec) -> bool:
 
 
 def _min_resources(tasks: list[TaskSpec], minimum: int, world: World) -> dict[str, int]:
-    """What the first pods need, those of the most important tasks first, minimums before more."""
+    """The requests of the first pods, the most important tasks first, minimums before more."""
     ordered = sorted(tasks, key=lambda task: -_priority(task, world))
     total: dict[str, int] = {}
     for task, num_pods in _pods_of_minimum(ordered, minimum):

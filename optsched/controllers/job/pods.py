@@ -81,7 +81,7 @@ def pod_maker(job: Job, manifest: Manifest, *, is_forwarded: bool = False) -> Po
 
 
 def _inherit(draft: Draft) -> None:
-    """What a pod takes over from its job where its template says nothing."""
+    """Settings of the job for pods whose template does not set them."""
     meta, job = draft.job.meta, draft.job.spec
     if not draft.spec.get("schedulerName"):
         draft.spec["schedulerName"] = job.scheduler_name

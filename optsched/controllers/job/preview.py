@@ -24,8 +24,8 @@ def preview_jobs(
 ) -> Iterator[tuple[Raw, str, tuple[FieldError, ...]]]:
     """Replace each Job that waits by its PodGroup, which has the Job's name, and its pods.
 
-    A Job whose PodGroup or pods are among the objects stays as it is, and so does one that has
-    ended: nothing would be made for it.
+    A Job whose PodGroup or pods are among the objects stays unchanged, and so does one that has
+    ended: nothing would be created for it.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """What one job needs to happen.
 
-A job's status decides: first it is written what is to be done, and then that is done, until the
-world looks like it. So a controller that stops anywhere in between goes on where it was.
+A job's status decides: first the intention is written, and then it is carried out, until the
+objects match it. So a controller that stops anywhere in between goes on where it was.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from optsched.controllers.world import World
 
 CLAIM_AGAIN_S: Final = 2.0
-"""How soon to look again for a claim that is not there; nobody tells a job when it is."""
+"""How soon to check again for a missing claim; no event says when it exists."""
 
 _PLUGIN_ERROR: Final = "PluginError"
 _CLAIM_ERROR: Final = "PVCError"
@@ -116,7 +116,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the controller of jobs is told.
+    """The settings of the controller of jobs.
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ class JobReconciler:
     options: Options
 
     def __call__(self, manifest: Manifest, world: World) -> Effects:
-        """What is to be done now for the job that a manifest holds."""
+        """What to do now for the job in a manifest."""
         if is_terminating(manifest):
             return ()
         job, errors = parse_job(manifest)
@@ -179,7 +179,7 @@ class _Case:
 
 @dataclass(frozen=True, slots=True)
 class _CommandOutcome:
-    """The Command that is to be carried out, if any, and what is done with others."""
+    """The Command to carry out, if any, and what is done with others."""
 
     effects: tuple[Effect, ...] = ()
     order: Order | None = None
@@ -187,7 +187,7 @@ class _CommandOutcome:
 
 
 def _next_command(case: _Case) -> _CommandOutcome:
-    """What users ask for: one Command at a time, in order; those that cannot be followed go."""
+    """Requests of users: one Command at a time, in order; those that do not apply are deleted."""
     job = case.job
     effects: list[Effect] = []
     for command in commands_for(Ref(JOB, job.meta.namespace, job.meta.name), case.world):
@@ -231,7 +231,7 @@ def _order_of(verdict: Verdict, options: Options) -> Order:
 
 
 def _cost_of(happening: ObservedEvent, options: Options) -> Cost:
-    """What others take away is no failure of the job: it never is what fails it."""
+    """Deletions by others are no failures of the job: they never make it fail."""
     if options.evictions_are_retries:
         return Cost.RETRY
     if happening.is_disruption:
@@ -285,7 +285,7 @@ def _restarted_status(status: JobStatus, order: Order, max_retry: int) -> JobSta
 
 
 def _target(order: Order) -> str:
-    """The part of the job that starts again: as much as is meant, or what is next larger."""
+    """The part of the job that restarts: the intended one, or the next larger one."""
     happening, action = order.happening, order.action
     task = None if happening is None else happening.task
     if happening is None or task is None:
@@ -302,7 +302,7 @@ def _target(order: Order) -> str:
 
 
 def _remove_pods(case: _Case) -> Effects:
-    """Let go what the job's stage has no use for, and go on once it is gone."""
+    """Delete what the job's stage does not need, and continue once it is gone."""
     job, observed = case.job, case.observed
     going = pods_to_delete(observed)
     counts = count_pods(observed.all_pods, going)
@@ -337,7 +337,7 @@ def _group_deleted(group: Manifest) -> Iterator[Delete]:
 
 
 def _recheck_terminating(case: _Case) -> Iterator[Again]:
-    """Look again at pods that should have gone at once."""
+    """Check pods again that should have been deleted at once."""
     waits = [recheck_delay_ms(pod, case.observed.now_ms) for pod in case.observed.all_pods]
     left_ms = min((wait for wait in waits if wait is not None), default=None)
     if left_ms is not None:
@@ -361,7 +361,7 @@ def _delete_after_ttl(case: _Case) -> Iterator[Effect]:
 
 
 def _sync_job(case: _Case, new_keys: Callable[[], KeyPair] | None) -> Effects:
-    """Make what a living job lacks, let go what it has too much, and say how it is."""
+    """Create what a living job lacks, delete its surplus, and update its status."""
     job, observed, manifest = case.job, case.observed, case.manifest
     effects: list[Effect] = [*extra_effects(job, manifest, case.world, new_keys)]
     if observed.group is None:
@@ -443,7 +443,7 @@ def _sync_status(case: _Case, absent: Sequence[str] = ()) -> Effects:
 
 
 def _state_reason(case: _Case, status: JobStatus, absent: Sequence[str]) -> tuple[str, str]:
-    """Reason and message of a job's state: what keeps it waiting, or what was done last."""
+    """Reason and message of a job's state: why it waits, or what was done last."""
     if status.phase is JobPhase.FAILED:
         num_pods = case.job.spec.num_pods
         return "NotEnoughSucceeded", f"{status.succeeded} of {num_pods} pods have succeeded"

@@ -64,7 +64,7 @@ KNOWN_CHIPS: Final = (
         (Template("vir05_1c_8g", 8192), Template("vir10_3c_16g", 16384)),
     ),
 )
-"""Chips that count as long as no ConfigMap says something else about them."""
+"""Chips that count unless a ConfigMap says otherwise."""
 
 _HANDSHAKE: Final = "hami.io/node-handshake-"
 _SOFT: Final = "hami-vnpu-core"
@@ -164,7 +164,7 @@ def node_npus(
 ) -> Iterator[SharedGpu]:
     """The NPUs of a node in the order in which they are reported, chip by chip.
 
-    A chip of which the node offers nothing, or whose device plugin has left, has no NPUs. One that
+    A chip that the node does not offer, or whose device plugin has left, has no NPUs. One that
     does not say that it is healthy is not where another of the node says so: the device plugin
     leaves out what is false.
     """
@@ -260,7 +260,7 @@ def _marked_chips(annotations: Mapping[str, str]) -> tuple[Chip, ...] | None:
 
 
 def npu_requests(asked: Mapping[str, Any]) -> Iterator[GpuShareRequest]:
-    """What a container asks for in NPUs, chip by chip; it gets all of each without an amount."""
+    """The NPUs that a container requests, chip by chip; without an amount it gets all of each."""
     names = {key.removeprefix(HUAWEI) for key in asked if key.startswith(HUAWEI)}
     for npu in sorted({n.removesuffix(_MEMORY) for n in names if not n.endswith(_CORE)}):
         if not is_npu(npu):
@@ -292,7 +292,7 @@ NPU_MARKS: Final = _NpuMarks()
 
 
 def read_npu_shares(annotations: Mapping[str, str]) -> Iterator[GpuShare]:
-    """What a pod holds of which NPUs, as it was told when it was bound."""
+    """The NPUs that a pod holds, as recorded when it was bound."""
     names = {
         npu
         for key in annotations

@@ -191,7 +191,7 @@ def read_shared_gpus(
 
 
 def replace_geometries(card: SharedGpu, table: DeviceTable) -> SharedGpu:
-    """A card as other tables say that it may be cut; the very same where nothing changes."""
+    """A card with the templates of other tables; the very same where nothing changes."""
     if card.npu:
         chip = chip_of(card.npu, table.chips)
         return card if chip == card.chip else replace(card, chip=chip)
@@ -294,7 +294,7 @@ def _vgpus(asked: Mapping[str, Any]) -> GpuShareRequest | None:
     number = amount_or_zero(asked, VGPU_NUMBER) if VGPU_NUMBER in asked else 1
     if not number:
         return None
-    # Who says nothing about memory gets all of it.
+    # A pod that requests no memory gets all of it.
     return GpuShareRequest(number, memory, 0 if memory else percent or 100, cores)
 
 
@@ -342,7 +342,7 @@ def check_gpu_shares(
 ) -> tuple[GpuShare, ...]:
     """The uses that the requests of a pod can account for; the others are reported and left out.
 
-    Annotations of a pod are written by its user too: what nothing was bound for holds no device.
+    Users can write annotations of pods too: a pod without a bind holds no device.
     """
     if not uses:
         return ()

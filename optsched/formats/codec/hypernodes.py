@@ -1,7 +1,7 @@
 """HyperNodes as one tree, network topology requests of PodGroups, and both written back.
 
 What can not be true at once (a second parent, a circle, a node that two HyperNodes list) is settled
-so that no HyperNode covers more than its own list says, and told; everything else keeps its
+so that no HyperNode covers more than its own list says, and reported; everything else keeps its
 meaning. Volcano stops all jobs with a topology instead (`pkg/scheduler/api/hyper_node_info.go`).
 """
 

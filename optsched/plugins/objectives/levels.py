@@ -141,7 +141,7 @@ class NodeScore:
     ) -> F64:
         """Scores of classes: of pairs (m,) with nodes (m,), or of (k, 1) with every node.
 
-        `loads` are what is taken on these nodes and what they offer.
+        `loads` are what tasks use on these nodes and what the nodes offer.
         """
         used, offered = loads
         values = np.zeros(np.broadcast_shapes(classes.shape, used.shape[:1]))

@@ -201,7 +201,7 @@ YEAR_MS: Final = 365 * 24 * 3_600_000
 
 
 class ShortestRemaining(Rule):
-    """Gangs in order of how long they will run; those that do not say come last."""
+    """Gangs in order of their run times; those without an estimate come last."""
 
     name = "shortest-remaining"
 

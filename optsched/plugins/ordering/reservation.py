@@ -41,7 +41,7 @@ NEVER = 2**62
 class ExtraResources(NamedTuple):
     """(N, D) capacity of nodes in addition to resources, and (C, D) what tasks take of it.
 
-    A capacity below zero means the same as none. The tasks on a node together never exceed it.
+    A negative capacity means none. The tasks on a node together never exceed it.
     """
 
     capacity: I64

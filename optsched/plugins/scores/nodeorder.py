@@ -60,7 +60,7 @@ class NodeOrder(Rule):
         return _AsPlaced(self, preferences)
 
     def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
-        """See `Rule`: load of CPU and memory once the task has come, and how even it is."""
+        """See `Rule`: load of CPU and memory with the task, and its balance."""
         cpu, memory = problem.resources.index(CPU), problem.resources.index(MEMORY)
         asked = problem.classes.request[task_class]
         matcher = int(asked[cpu]), int(asked[memory])
@@ -87,9 +87,9 @@ class NodeOrder(Rule):
         cpus: tuple[I64, I64],
         memory: tuple[I64, I64],
     ) -> F64:
-        """Scores of nodes once a task has come that asks for CPU and memory.
+        """Scores of nodes with one more task that requests CPU and memory.
 
-        `cpus` and `memory` are what is taken and what is offered.
+        `cpus` and `memory` are what is used and what is offered.
         """
         least, most, even = self.least_requested, self.most_requested, self.balanced_resource
         all_cpus, all_bytes = np.maximum(cpus[1], 1), np.maximum(memory[1], 1)
@@ -148,7 +148,7 @@ class NodeOrder(Rule):
 
 
 class _AsPlaced(Greedy):
-    """Wishes once tasks have been placed: what they change in the score of the class."""
+    """Preferences once tasks have been placed: what they change in the score of the class."""
 
     reads_labels = True
 

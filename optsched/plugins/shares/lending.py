@@ -1,4 +1,4 @@
-"""Gangs that may borrow idle capacity beyond what their queue deserves, because it can come back.
+"""Gangs that may borrow idle capacity beyond their queue's deserved share.
 
 Mathematics: models/formulation/lending.md. A queue that lends gets its capacity back by reclaim. So
 a gang borrows only where reclaim can evict it: its queue is reclaimable and its pods preemptable.

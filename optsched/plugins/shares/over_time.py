@@ -39,7 +39,7 @@ class OverTime(Rule):
         """Create the plugin.
 
         `half_life_ms`: the half-life of past usage. `keeps_deserved`: whether queues keep their
-        deserved share whatever they have used.
+        deserved share regardless of their usage.
         """
         self.half_life_ms = half_life_ms
         self._keeps_deserved = keeps_deserved

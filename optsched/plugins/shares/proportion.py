@@ -247,7 +247,7 @@ class _Shares(Greedy):
 
 
 def _ratio(used: int, deserved: int) -> float:
-    """Volcano's `helpers.Share`: nothing of nothing is 0, something of nothing 1."""
+    """Volcano's `helpers.Share`: 0 of 0 is 0, a positive amount of 0 is 1."""
     if not deserved:
         return 1.0 if used else 0.0
     return used / deserved

@@ -58,7 +58,7 @@ def _list_stakes(world: World) -> frozenset[_EqualGangs]:
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """All that shares depend on: queues, what nodes offer them, and what their gangs ask for."""
+    """All that shares depend on: queues, what nodes offer them, and what their gangs request."""
 
     queues: tuple[Queue, ...] = field(hash=False)
     supply: Amounts

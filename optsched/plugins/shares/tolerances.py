@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def kept_amounts(problem: Problem, due: I64) -> I64:
-    """Return (Q, R) what each queue keeps; 0 of a resource of which nothing is due to it.
+    """Return (Q, R) what each queue keeps; 0 of a resource of which it is due nothing.
 
     `due` is (Q, R). The tolerance is the annotation `volcano.sh/overuse-tolerance` of a queue.
     """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from optsched.problem.queues import QueueArrays
 
 TOP = -1
-"""Stands for the cluster, which shares out what it has among the highest queues."""
+"""Stands for the cluster, which divides its resources among the highest queues."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ def weighted_shares(problem: Problem) -> WeightedShares:
 def supply_of(problem: Problem) -> I64:
     """Return (R,) base units of ready nodes that pods outside every gang do not hold.
 
-    An overcommitted node supplies nothing of what it lacks.
+    An overcommitted node supplies nothing of its scarce resource.
     """
     supply: I64 = np.maximum(problem.allocatable - problem.foreign, 0)[problem.ready].sum(axis=0)
     return supply
@@ -144,7 +144,7 @@ def _is_contested(queues: QueueArrays, tree: _Tree, supply: I64) -> Bool:
 
 
 def _uncontested(queues: QueueArrays, tree: _Tree) -> WeightedShares:
-    """Shares where there is enough of everything: what is requested, and what is guaranteed."""
+    """Shares where there is enough of everything: requests, and guarantees."""
     own = queues.requested.copy()
     whole = np.minimum(np.maximum(own, queues.guarantee), queues.capability)
     for q in tree.upwards:

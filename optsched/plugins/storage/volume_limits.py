@@ -36,7 +36,7 @@ NO_LIMIT = 1 << 40
 """What a node that does not limit a driver is taken to attach."""
 
 Volume: TypeAlias = "tuple[str, str]"
-"""A driver, and what tells a volume from others of it."""
+"""A driver, and the handle that identifies a volume."""
 
 Requested: TypeAlias = "Mapping[int, Sequence[Volume]]"
 """Volumes by the number of their driver."""
@@ -68,7 +68,7 @@ class VolumeLimits(Rule):
     # --- masks -----------------------------------------------------------------------------------
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`: nodes that would do if nobody else were there, or that have all attached."""
+        """See `Rule`: nodes that would do without other pods, or that have all volumes attached."""
         facts = problem.derived(_facts)
         if facts is None or not facts.requested[task_class]:
             return None

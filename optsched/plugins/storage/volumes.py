@@ -402,7 +402,7 @@ def _reaches(labels: Mapping[str, str], label: str, values: tuple[str, ...]) -> 
 
 
 def _selector(label: str, values: tuple[str, ...]) -> NodeSelector:
-    """The same nodes by selector, so that each value of a label is looked at once."""
+    """The same nodes by selector, so that each value of a label is read once."""
     here = Requirement(label, Operator.IN, values)
     terms = [(here,), tuple(Requirement(k, Operator.DOES_NOT_EXIST) for k in _LABELS)]
     if label in _RENAMED:
@@ -474,7 +474,7 @@ def _percent(requested: int, capacity: int) -> int:
 def _choices(
     problem: Problem, claims: Mapping[str, Claim]
 ) -> list[tuple[int, list[tuple[int, Volume]]]]:
-    """For nodes that have some, the volumes that claims would get there, with what they ask."""
+    """For nodes that have some, the volumes that claims would get there, with their requests."""
     selects = _cache_selection(problem)
     volumes = {volume.name: volume for claim in claims.values() for volume in claim.volumes}
     found = []

@@ -428,7 +428,8 @@ class TierLevel:
     """Σ over gangs and groups that ask something of the network of the tier that they cross.
 
     That is the tier of the lowest domain that holds all that runs and comes of them; one above the
-    highest where only the whole cluster does. What gets no place counts as if it had the best one.
+    highest where only the whole cluster does. A task without a place counts as if it had the best
+    one.
     """
 
     name: str = LEVEL

@@ -78,7 +78,7 @@ class PodAffinity(Rule):
         return None if allowed.all() else allowed
 
     def blockers(self, problem: Problem, task_class: int) -> Sequence[Blocker]:
-        """See `Rule`: those that it does not want near, and those that do not want it."""
+        """See `Rule`: pods that it keeps away from, and pods that keep away from it."""
         relations = problem.relations
         unwanted = relations.carried_by(problem.classes.shapes[task_class])
         found = [(m, selected_tasks(problem)) for m in unwanted]
@@ -125,7 +125,7 @@ class PodAffinity(Rule):
                 _encode_affinity(problem, nodes.model, nodes.supplied, m, leaving)
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `Rule`: whom it wants near; kin may make a start elsewhere once all of them left."""
+        """See `Rule`: pods that it wants near; its own kind may start elsewhere once these left."""
         relations = problem.relations
         carried = relations.carried_by(problem.classes.shapes[task_class])
         selected = [m for m in carried if relations.terms[m].kind is TermKind.AFFINITY]

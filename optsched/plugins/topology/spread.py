@@ -229,7 +229,7 @@ def _encode_term(
         at = np.flatnonzero(domains.domain_of == d)
         counts_at = at[domains.eligible[at]]
         counted = supplied[np.ix_(np.array(carriers, np.int64), counts_at)]
-        # Here stand held + Σ counted − Σ gone of those that the constraint counts.
+        # held + Σ counted − Σ released, of the pods that the constraint counts.
         counted, leaving = counted[counted >= 0], leave[d]
         here = np.concatenate([counted, leaving])
         signs = np.append(np.ones_like(counted), -np.ones_like(leaving))

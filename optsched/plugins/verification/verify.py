@@ -20,7 +20,7 @@ def verify_actions(
 ) -> list[Violation]:
     """Every violation that carrying out the actions would cause; empty when there is none.
 
-    Where tasks move, rules have to hold at the end as well, with everybody where it is to be.
+    Where tasks move, rules have to hold at the end as well, with all tasks at their targets.
     """
     world = World(snapshot, actions)
     found = [violation for rule in rules.hard for violation in rule.verify(world.after)]

@@ -72,7 +72,7 @@ class World:
 
     @property
     def after(self) -> World:
-        """The same plan with its victims on their way out, and a place kept for those that move."""
+        """The same plan with its victims terminating, and a place reserved for those that move."""
         # A world that cached itself would be freed by a full garbage collection only.
         return self._after_evictions if self.evictions else self
 
@@ -97,7 +97,7 @@ class World:
 
     @property
     def once_settled(self) -> World:
-        """The same plan when what is leaving has left and what waits for that has come."""
+        """The same plan once terminating pods have left and nominated ones have started."""
         return self._once_settled if self.promises else self
 
     @cached_property
@@ -177,7 +177,7 @@ class World:
         )
 
     def offers(self, node: Node) -> dict[str, int]:
-        """What a node offers, what devices count for in queues included."""
+        """What a node offers, including the quotas that devices count for in queues."""
         return {**dict.fromkeys(self._class_quotas, NO_POD_LIMIT), **node.offers}
 
     @cached_property
@@ -226,7 +226,7 @@ class World:
         return gained
 
     def shut(self, name: str) -> str:
-        """Why nothing may be placed under a queue: one on the way up that takes no work."""
+        """Why nothing may be placed under a queue: it or an ancestor takes no work."""
         if name not in self._shut:
             self._shut[name] = _shut(self.snapshot.queue_by_name, name)
         return self._shut[name]

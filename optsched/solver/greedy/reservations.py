@@ -39,7 +39,7 @@ MOST_HOPELESS = 16
 
 @dataclass(frozen=True, slots=True)
 class ReservationRequest:
-    """Gangs that get bookings.
+    """Gangs that get reservations.
 
     Attributes
     ----------

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def static_mask(problem: Problem, rules: Sequence[Rule], task_class: int) -> Bool | None:
-    """(N,) ready nodes that no rule excludes for a class whatever else is placed; None when all.
+    """(N,) ready nodes that no rule excludes for a class; None when all.
 
     Read only: it is made once for each problem and tuple of rules.
     """

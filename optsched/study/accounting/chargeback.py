@@ -2,7 +2,7 @@
 
 The unit is the GPU-microsecond: thousandths of a GPU times milliseconds. A GPU for an hour is
 3 600 000 000 of it; who shares a GPU is charged the thousandths that it asks for. Nothing is
-counted before an instant (the end of a warm-up) or after the last one that is told.
+counted before an instant (the end of a warm-up) or after the last recorded one.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Amounts:
     idle
         Of that, what gangs held before they had their minimum: Crater's bills begin after it.
     evicted
-        Of that, work that was lost to evictions and moves, which has to be done again, and what
-        evicted pods held until they had left.
+        Of that, work lost to evictions and moves, which has to be repeated, and what evicted pods
+        held until they had left.
     failed
         Of that, work that was lost to nodes that failed.
     cpu_held
@@ -226,7 +226,7 @@ class Usage:
     cpu_m: int
 
     def amounts_until(self, until_ms: int, ran_ms: int | None) -> Amounts:
-        """Return what it held, and what of it before its gang ran. ran_ms: None if it never ran."""
+        """Return what it held, and the part before its gang ran. ran_ms: None if it never ran."""
         held_ms = max(until_ms - self.since_ms, 0)
         before_ms = held_ms if ran_ms is None else min(max(ran_ms - self.since_ms, 0), held_ms)
         return Amounts(

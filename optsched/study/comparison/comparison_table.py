@@ -56,7 +56,7 @@ class Comparison:
     Attributes
     ----------
     models
-        In the order of the grid; the first is what others are compared with.
+        In the order of the grid; the others are compared with the first.
     rows
         By model, trace and seed, in the order of the grid.
     failures
@@ -153,8 +153,8 @@ class Comparison:
     def difference(self, model: str, figure: Figure) -> Difference | None:
         """Return the paired difference to the first model; None without common traces.
 
-        Replays of one trace with several seeds count as one pair, by their mean: a solver's seed
-        tells nothing about other traces.
+        Replays of one trace with several seeds count as one pair, by their mean: a solver's seed is
+        no other trace.
         """
         return self._differences[model][figure.name]
 

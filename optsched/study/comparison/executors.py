@@ -150,7 +150,7 @@ def local_cluster(num_workers: int, clock: Clock) -> Iterator[OnDask]:
 def remote_cluster(address: str, tls: Tls, clock: Clock) -> Iterator[OnDask]:
     """Yield the cluster of a Dask scheduler.
 
-    Raises `PlaceError` where Dask is not installed, the address is none, it would be spoken to
+    Raises `PlaceError` where Dask is not installed, the address is not valid, it would be reached
     over the network without TLS, or nobody answers there.
     """
     check_address(address, tls)
@@ -186,8 +186,8 @@ def remote_cluster(address: str, tls: Tls, clock: Clock) -> Iterator[OnDask]:
 def _shake_hands(address: str, security: Security | None) -> None:
     """Check that a Dask scheduler answers; raise OSError or TimeoutError if not.
 
-    `Client` waits forever for one who takes a connection and says nothing. In a thread, for the
-    one who asks may have a loop that runs.
+    `Client` waits forever for a server that accepts a connection and says nothing. In a thread, for
+    the one who asks may have a loop that runs.
     """
     from distributed.comm import connect
 

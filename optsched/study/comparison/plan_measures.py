@@ -31,7 +31,7 @@ class PlanMeasures:
     gangs, pods
         Gangs of which something is bound, and the pods that are.
     nominated
-        Pods for which room is kept until others have left.
+        Pods that are nominated.
     waiting
         Gangs that wait, whole or in part.
     victims, moved

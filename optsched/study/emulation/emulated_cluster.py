@@ -1,7 +1,7 @@
 """A cluster in memory: objects, a scheduler, and emulated nodes.
 
-It stands behind the same ports as a real cluster, so that whatever is played on one can be played
-on the other. Time passes when it is told to.
+It has the same ports as a real cluster, so that both can play the same scenarios. Time passes when
+it is told to.
 """
 
 from __future__ import annotations

@@ -71,7 +71,8 @@ class Progress:
     finished_at
         Seconds at which jobs were done, by name.
     is_stuck
-        Whether nothing can move any more: no job has all its tasks, and nothing changed for long.
+        Whether nothing can move any more: no job has all its tasks, and nothing has changed for
+        long.
 
     """
 

@@ -1,4 +1,4 @@
-"""What is left of the nodes while pods come, and how a policy rates it."""
+"""Idle resources of the nodes while pods arrive, and how a policy rates them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NO_ROOM: Final = -1
 class IdleResources:
     """N nodes; points of classes on them are kept until a node changes.
 
-    More may be taken than there is: what is left then is negative. Of equally good nodes the one
+    More may be requested than there is: the rest is then negative. Of equally good nodes the one
     of the least rank (N,) is taken.
     """
 

@@ -1,4 +1,4 @@
-"""States of nodes as rows: what fits on them, and what they are like with one pod more."""
+"""States of nodes as rows: which pods fit on them, and their states with one pod more."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def tightest(free: I64, milli: I64) -> I64:
 def with_pods(free: I64, requests: Requests, classes: I64, devices: I64) -> I64:
     """(S, D) GPUs with one more pod of classes (S,): a part on its device, or the first idle ones.
 
-    Where a pod does not fit, the row means nothing.
+    Where a pod does not fit, the row is meaningless.
     """
     left = free.copy()
     sharing = np.flatnonzero(requests.is_share[classes])

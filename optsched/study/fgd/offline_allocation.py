@@ -55,7 +55,7 @@ def layout_of(pool: Pool, classes: I64, nodes: I64, devices: I64) -> Layout:
 
 
 def plan_of(pool: Pool, classes: I64, layout: Layout) -> list[Placed]:
-    """Pods of classes (T,) as a layout has them: who came first goes to the first node."""
+    """Pods of classes (T,) in a layout: the first pods go to the first node."""
     waiting = [np.flatnonzero(classes == k)[::-1].tolist() for k in range(len(pool.supply))]
     return [
         Placed(waiting[k].pop(), n, devices)

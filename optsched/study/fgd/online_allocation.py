@@ -1,10 +1,10 @@
 """Pods arrive in batches and stay where they are put: slots planned ahead, FGD for the rest.
 
 Like FGD, the policy knows which part of the pods each class makes up, the rare ones too. Once,
-before anybody comes, it plans where as many of them as ask for a little more than all GPUs would go
-best (`optsched.study.gpu_packing`); every node gets slots. Of a batch each pod takes a slot of its
-class; who finds none takes a slot made for no less, then by FGD's score room without slots, then
-any room, whose slots are given up. Nobody is turned away who fits somewhere.
+before any pod arrives, it plans the best places for pods that request a little more than all GPUs
+(`optsched.study.gpu_packing`); every node gets slots. Each pod of a batch takes a slot of its
+class; a pod without one takes a larger slot, then by FGD's score room without slots, then any room,
+whose slots are given up. No pod is rejected that fits somewhere.
 
 Where CPU runs out before GPUs do, pods for which there are no slots break up so many that FGD alone
 does better. So the slots are rehearsed with pods drawn by their shares, and kept where they help.
@@ -115,7 +115,7 @@ def placed_in_batches(
 
 
 class _Cluster:
-    """What is left, what is left beside the slots, and the slots that nobody has taken."""
+    """Idle resources, those beside the slots, and the free slots."""
 
     def __init__(self, workload: Workload, slots: Sequence[Slot], rank: I64) -> None:
         self._requests = workload.requests
@@ -132,8 +132,8 @@ class _Cluster:
     def arrive(self, batch: dict[int, int]) -> Iterator[Placed]:
         """Place a batch, pods and their classes: those with slots of their own first.
 
-        Then those with several GPUs, others as they came: one sort of pods after the other would
-        take either CPU or GPUs alone from the nodes.
+        Then those with several GPUs, the others in order of arrival: one sort of pods after the
+        other would take either CPU or GPUs alone from the nodes.
         """
         others = []
         for pod, kind in batch.items():
@@ -187,7 +187,7 @@ class _Cluster:
 
 
 def _covering_classes(requests: Requests) -> list[list[int]]:
-    """For each class those that ask for as many GPUs and no less of anything, the next first.
+    """For each class those that request as many GPUs and no less of anything, the next first.
 
     Memory aside, which is looked at when a slot is taken.
     """

@@ -1,4 +1,4 @@
-"""What is wrong with a plan, pod by pod and GPU by GPU; knows nothing of how plans are made."""
+"""Problems of a plan, pod by pod and GPU by GPU; independent of how plans are made."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def milli_of_plan(workload: Workload, classes: Sequence[int], plan: Sequence[Pla
 def find_unplaced_that_fit(
     workload: Workload, classes: Sequence[int], plan: Sequence[Placed]
 ) -> list[str]:
-    """Of each class the first pod that a plan leaves out although there is room beside it."""
+    """Of each class the first pod that a plan leaves out although it fits."""
     requests, machines = workload.requests, workload.machines
     cpu_m, memory_mib, free = (
         machines.cpu_m.copy(),

@@ -1,4 +1,4 @@
-"""What can be reached on a pod list, beside the policy FGD and beside what is possible at all."""
+"""The allocation that can be reached on a pod list, beside the policy FGD and the upper bound."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Scene:
         Raises
         ------
         WrongPlan
-            It breaks a rule, or somebody is turned away who fits.
+            It breaks a rule, or rejects a pod that fits.
 
         """
         return self._percent_of(

@@ -1,8 +1,8 @@
 """The five deterministic policies of the paper as named scores, in whole numbers as published.
 
 They are scores and not models of ours: each cuts its score off to a whole number from 0 to 100 and
-breaks the many ties by chance, so that the curves hang on how it rounds. What is ours and comes
-near is `optsched.plugins.devices.fragmentation` for FGD, in exact numbers, and `binpack` for
+breaks the many ties by chance, so that the curves hang on how it rounds. The closest plugins of
+optsched are `optsched.plugins.devices.fragmentation` for FGD, in exact numbers, and `binpack` for
 BestFit. Formulas: `pkg/simulator/plugin/*_score.go` of the simulator.
 """
 
@@ -111,8 +111,8 @@ class BestFit(_Tightest):
 class Fgd:
     """Where F grows least: ⌊100·sigmoid((F − F′)/1000)⌋, for a part the best of all GPUs.
 
-    What is known of a state serves every node that comes to it: memory aside, states are alike
-    whose CPU and GPUs are, in any order, if the same pods may use their models.
+    Results for a state serve every node that reaches it: memory aside, states are equal whose CPU
+    and GPUs are, in any order, if the same pods may use their models.
     """
 
     def __init__(self, workload: Workload) -> None:

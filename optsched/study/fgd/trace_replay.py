@@ -25,7 +25,7 @@ _NO_ROOM: Final = -1
 
 @dataclass(frozen=True, eq=False, slots=True)
 class History:
-    """What has come and what runs after each arrival, in thousandths of GPUs.
+    """Arrivals and running pods after each arrival, in thousandths of GPUs.
 
     Attributes
     ----------

@@ -194,8 +194,8 @@ def arrivals(workload: Workload, seed: int) -> Arrivals:
 def _tuned(workload: Workload, classes: list[int], random: GoRandom) -> list[int]:
     """Draw further pods, or take some away, until demand is what is wanted.
 
-    A drawn pod that is one too many is recognised by one GPU of it. Drawing goes on until there is
-    one, also where demand has come out even.
+    A drawn pod that is one too many is recognised by one GPU of it. Drawing continues until there
+    is one, also where demand equals the capacity.
     """
     total, milli = workload.requests.worth.tolist(), workload.requests.milli.tolist()
     demand, wanted = sum(total[k] for k in classes), TUNE * workload.total_milli

@@ -38,7 +38,7 @@ class GavelTrace:
     Attributes
     ----------
     load
-        What arrives, in GPU-time, as a part of what the cluster could do.
+        Arriving work in GPU-time, as a part of the cluster's capacity.
     estimated
         Part of the gangs of which users say how long they run, rightly.
 

@@ -42,7 +42,7 @@ def improved(
     seconds: float,
     seed: int = 0,
 ) -> tuple[Layout, Counter[At]]:
-    """Move few pods so that more GPUs are given out; those that wait may come in.
+    """Move few pods so that more GPUs are allocated; waiting pods may start.
 
     Parameters
     ----------

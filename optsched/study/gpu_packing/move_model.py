@@ -38,7 +38,7 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """Who is there before any move, how many of them may leave, and what each costs."""
+    """The pods before any move, how many of them may leave, and the cost of each."""
 
     present: Sequence[Present]
     most: int
@@ -65,7 +65,7 @@ def repack_moving(
     Returns
     -------
     tuple
-        The placement, and how many stay of each of those who are there.
+        The placement, and how many of the earlier pods stay.
 
     """
     present = moves.present
@@ -99,7 +99,7 @@ class _Stay:
                 by_part.setdefault((p.node, p.devices[0], part), []).append(var)
             else:
                 self._reserve_whole_gpus(p, var)
-        # Those who left for nodes elsewhere may be all that there were of their class.
+        # Those that left for nodes elsewhere may be all of their class.
         for key, those in by_kind.items():
             self._model.add(sum(those) <= refill.pods.get(key, 0))
         for part_key, those in by_part.items():
@@ -115,6 +115,6 @@ class _Stay:
                 self._model.add(var + shared <= 1)
 
     def hint(self) -> None:
-        """Those stay who stayed before."""
+        """Pods stay that stayed before."""
         for p, var in zip(self._present, self.variables, strict=True):
             self._model.add_hint(var, p.staying)

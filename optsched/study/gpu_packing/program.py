@@ -38,7 +38,7 @@ _NEAR: Final = 2e-4
 """How near to the best whole numbers must come, as a part of it."""
 
 _FULL: Final = ((0.7, 0.02), (0.8, 0.05), (0.9, 0.2))
-"""Of CPU or memory of a kind, from what part on it costs how much of what its GPUs are worth."""
+"""From which load CPU or memory of a kind costs, and how much of the value of its GPUs."""
 
 
 class TooManyPatterns(ValueError):
@@ -239,8 +239,8 @@ class Program:
     def _fullness(self) -> tuple[csr_array, F64, F64]:
         """Use of CPU and memory by kind, what of it is free of charge, the price of one more.
 
-        Without prices whole kinds of nodes come out full to the last CPU, which then does not
-        come out even on the nodes.
+        Without prices whole kinds of nodes are filled to the last CPU, which then does not divide
+        evenly over the nodes.
         """
         pool, kinds = self._pool, self._kinds
         gpus = WHOLE * kinds.num_gpu * self._times

@@ -1,4 +1,4 @@
-"""A few nodes filled again from what is on them and what waits: one small model per neighbourhood.
+"""A few nodes filled again with their pods and waiting ones: one small model per neighbourhood.
 
 Whole numbers of pods by class and node, and of parts of each size by device. Shared devices of a
 node come first, so that equal plans are one, unless devices matter.

@@ -1,9 +1,9 @@
-"""From kinds of nodes to nodes: whole numbers first, then who is beside whom.
+"""From kinds of nodes to nodes: whole numbers first, then which pods share a node.
 
-The program in whole numbers over the columns that are nearly as good as those it uses
-says how many pods of each class go to each kind of nodes and how devices there are shared. Pods and
-shared devices are then dealt to the nodes of their kind, the largest first, each to the node with
-the most room to spare beyond what its idle devices will want.
+An integer program over the columns of nearly optimal cost decides how many pods of each class go to
+each kind of nodes and how devices there are shared. Pods and shared devices are then dealt to the
+nodes of their kind, the largest first, each to the node with the most room to spare beyond what its
+idle devices will want.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _single(pool: Pool, k: int) -> _Item:
 
 
 def _items(pool: Pool, shares: _Shares, kind: int) -> Iterator[_Item]:
-    """What goes to nodes of a kind: shared devices with CPU as even as can be, and single pods."""
+    """Pods on nodes of a kind: shared devices with CPU as even as possible, and single pods."""
     pods = shares.pods[:, kind]
     slots = [
         (z, d)
@@ -128,7 +128,7 @@ class _Allocation:
         self._offered = offered
 
     def place_items(self, items: list[_Item]) -> list[_Item]:
-        """Place what fits; answers what does not."""
+        """Place what fits; returns the rest."""
         wanted = self._mean_companion_demand(items)
         scale = np.maximum(self._offered, 1).max(axis=0, initial=1)
         order = sorted(

@@ -1,8 +1,8 @@
 """Whole numbers by kinds of nodes first, then large neighbourhoods until time is up.
 
-A neighbourhood is a few nodes, emptied and filled again together with what waits (Shaw, "Using
+A neighbourhood is a few nodes, emptied and filled again together with waiting pods (Shaw, "Using
 constraint programming and local search methods to solve vehicle routing problems", 1998); nodes
-with more free GPUs are drawn more often, and what comes out is never worth less.
+with more free GPUs are drawn more often, and the result is never worse.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def allocate(
     pool
         Pods and nodes.
     clock
-        Seconds, such as `time.monotonic`, or `time.process_time` on a machine that others use.
+        Seconds, such as `time.monotonic`, or `time.process_time` on a shared machine.
     seconds
         When to end at the latest, but for the step that is under way.
     seed
@@ -129,7 +129,7 @@ class _Search:
         self._worth = worth_of(pool)
 
     def has_reached(self, most: int) -> bool:
-        """Whether nothing more can be given out, or nobody waits."""
+        """Whether no more can be allocated, or no pod waits."""
         waiting = self.layout.waiting(self._pool)
         if not waiting.any():
             return True

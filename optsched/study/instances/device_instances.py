@@ -1,7 +1,7 @@
 """The GPUs that a plan names, added up device by device.
 
-The rule `deviceshare` proves that what is on a node can be dealt out to its GPUs; here it is the
-deal that stands in the plan which has to hold.
+The rule `deviceshare` proves that the pods of a node fit its GPUs; here the assignment of the plan
+itself is checked.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def check_gpu_shares(snapshot: Snapshot, actions: Sequence[Action]) -> Iterator[str]:
-    """Every way in which the shared GPUs of a plan are not as they have to be, a sentence each.
+    """Every problem of the shared GPUs of a plan, a sentence each.
 
     For clusters whose pods ask for parts by memory and cores (vGPU), without slices of MIG.
     """

@@ -51,7 +51,7 @@ def any_priority(chance: Chance) -> str:
 
 
 def share(gpus: int, cpus_per_gpu: int) -> Amounts:
-    """What comes with GPUs: CPUs for each, and 80 GiB."""
+    """Added with GPUs: CPUs for each, and 80 GiB."""
     return amounts(gpus * cpus_per_gpu, gpus * 80, gpus)
 
 

@@ -38,7 +38,7 @@ ASKED: Final = "asked"
 
 
 class _Case(NamedTuple):
-    """A gang that can not start: what it asks for, and what it is told."""
+    """A gang that can not start: its requests, and its reason."""
 
     order: Order
     roles: Callable[[int], list[Role]]
@@ -68,7 +68,7 @@ class Impossible:
 
     @property
     def pending(self) -> dict[str, str]:
-        """The code of the reason by key of the gang that is to be told so."""
+        """The expected code of the reason by key of the gang."""
         return {f"jobs/{ASKED}": CASES[self.case].code.value}
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:

@@ -94,7 +94,7 @@ class Recipe:
 
     @property
     def pending(self) -> Mapping[str, str]:
-        """Codes of the reasons that gangs are to be told, by key, where the family knows them."""
+        """Expected codes of reasons by key of the gang, where the family knows them."""
         return dict(getattr(self.build_family(), "pending", {}))
 
     def text(self) -> str:

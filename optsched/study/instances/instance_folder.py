@@ -62,7 +62,7 @@ def model_of(name: str, folder: Path) -> Policy:
 
 
 def entry_of(shipped: Shipped, known: Entry | None) -> Entry:
-    """What is catalogued of an instance; what is known of it stays if its file does."""
+    """The catalogue entry of an instance; known values stay if its file does."""
     made = shipped.recipe.text()
     entry = Entry(
         shipped.recipe,
@@ -77,7 +77,7 @@ def entry_of(shipped: Shipped, known: Entry | None) -> Entry:
 
 
 def entries_of(shipped: Iterable[Shipped], known: Iterable[Entry]) -> tuple[Entry, ...]:
-    """The catalogue of what is shipped, with what was known before."""
+    """The catalogue of the shipped instances, with the values known before."""
     before = {entry.title: entry for entry in known}
     found = ((s, f"{s.recipe.family}/{s.recipe.name}") for s in shipped)
     return tuple(entry_of(each, before.get(title)) for each, title in found)
@@ -109,7 +109,7 @@ def bins_level(number: int, bound: int) -> LevelResult:
 
 @dataclass(frozen=True)
 class Proof:
-    """What a plan is worth, and what is wrong with it."""
+    """The value of a plan, and its problems."""
 
     values: tuple[tuple[str, int], ...]
     problems: tuple[str, ...] = ()

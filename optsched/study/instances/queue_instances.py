@@ -1,4 +1,4 @@
-"""A tree of queues: departments and their teams, each with what it deserves, may have, is kept."""
+"""A tree of queues: departments and their teams, with deserved, ceiling and guarantee."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 class TreeOfQueues:
     """Departments share the GPUs of a cluster, and their teams those of each.
 
-    What departments deserve adds up to the cluster; each may have half as much again, and a
-    quarter of what it deserves is kept for it. So it is with the teams inside of each. Departments
-    and teams ask for unlike parts, some for less than they deserve.
+    What departments deserve adds up to the cluster; the ceiling of each is half as much again, and
+    its guarantee a quarter. So it is with the teams inside of each. Departments and teams ask for
+    unlike parts, some for less than they deserve.
 
     Attributes
     ----------

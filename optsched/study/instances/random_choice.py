@@ -1,6 +1,6 @@
 """Numbers by chance that are the same in every version of Python and NumPy.
 
-Only `random.Random.random` is promised to give the same sequence for a seed forever (library
+Only `random.Random.random` is guaranteed to give the same sequence for a seed forever (library
 reference of `random`, "Notes on Reproducibility"); everything else here is made of it.
 """
 

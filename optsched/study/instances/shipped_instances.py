@@ -9,7 +9,7 @@ from optsched.study.instances.infeasible_instances import CASES
 from optsched.study.instances.instance_families import Recipe
 
 PACKING: Final = "vector-packing"
-"""Stands for a model where bins are to be few."""
+"""Stands for a model with the fewest bins."""
 
 _WEIGHTS, _VOLCANO, _FRAGMENTS = "max-throughput", "volcano-default", "min-fragmentation"
 _CARDS = "gpus-shared/model.yaml"

@@ -82,7 +82,7 @@ class Role(NamedTuple):
 
 
 class Order(NamedTuple):
-    """What a gang asks for beside its pods.
+    """Requests of a gang beside those of its pods.
 
     Attributes
     ----------
@@ -159,7 +159,7 @@ def stranger(name: str, request: Amounts, at: str) -> Manifest:
 
 
 def text_of(objects: Iterable[Manifest], remark: str) -> str:
-    """A List in YAML, one object a line, below a remark; the same bytes for the same objects."""
+    """A List in YAML, one object a line, below a comment; the same bytes for the same objects."""
     lines = [
         *(f"# {line}" for line in remark.splitlines()),
         "apiVersion: v1",

@@ -1,4 +1,4 @@
-"""Instances solved again, and what comes of it held against what is known."""
+"""Instances solved again, compared with the best known values."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def compare(known: Sequence[LevelResult], new: Sequence[LevelResult]) -> int:
 
 
 def judged(entry: Entry, model: str, found: Found) -> Iterator[str]:
-    """What is to be said about a fresh answer, besides that it is as good as the best known."""
+    """Remarks on a new solution, besides that it is as good as the best known."""
     for level in found.levels:
         yield from wrong_with_level(level)
     known = next((b for b in entry.best if b.model == model), None)

@@ -1,4 +1,4 @@
-"""Full clusters in which somebody has to leave: preempt, reclaim, and as few as possible."""
+"""Full clusters in which some pods have to leave: preempt, reclaim, and as few as possible."""
 
 from __future__ import annotations
 

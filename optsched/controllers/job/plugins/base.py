@@ -33,7 +33,7 @@ class Extra:
     manifest
         As it is created, but for owner and namespace.
     kept
-        Fields by name that are put right when they differ; others are left to who changed them.
+        Fields by name that are corrected when they differ; all others belong to other writers.
     with_keys
         The manifest with keys that are made when it is created; None where it needs none.
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def dress(draft: Draft, flags: Flags) -> None:
     """Add the variables and the port; nothing without a master.
 
-    Ranks go on from the masters to the workers, so that each is there once.
+    Ranks continue from the masters to the workers, so that each exists once.
     """
     job, name = draft.job, draft.task.name
     master, worker = flags.text("master"), flags.text("worker")

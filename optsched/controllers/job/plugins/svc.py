@@ -1,7 +1,7 @@
 """svc: pods find each other by name.
 
 A headless Service gives every pod a name, a ConfigMap lists the names of each task, as files below
-/etc/volcano and as variables, and a NetworkPolicy keeps everybody else out.
+/etc/volcano and as variables, and a NetworkPolicy keeps other pods out.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EvictionBounds:
-    """What no plan that the policy allows beats, whatever it evicts.
+    """Bounds over all plans that the policy allows, with any evictions.
 
     Attributes
     ----------
@@ -114,7 +114,7 @@ def bound_with_evictions(
 def _express(level: Started | Placed | Shortfall, joint: JointModel) -> Expression | None:
     """The level in the joint model, at its best where that can not tell; None where unknown."""
     form = joint.form
-    # Victims still count as demand, so what is due to a queue does not fall with what leaves.
+    # Victims still count as demand, so the due of a queue does not fall with its victims.
     expression = level.encode(form)
     if isinstance(level, Placed | Shortfall):
         return expression

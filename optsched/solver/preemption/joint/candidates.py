@@ -41,7 +41,7 @@ class Candidates(NamedTuple):
 def find_candidates(
     facts: SessionFacts, reach: frozenset[str], *, waives: bool = True
 ) -> Candidates:
-    """Return all running tasks that some plan may evict, whatever else the plan does.
+    """Return all running tasks that some plan may evict.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
-"""Rows of the joint model on who may be evicted for whom.
+"""Rows of the joint model on which tasks may be evicted for which gangs.
 
 They are those of `plugins.eviction.entitled`, summed over gangs.
 
 A victim needs an admitted gang that may have it evicted, without saying which one. What a queue
-claims and what a lender gives back is kept for each pair of a kind of reclaimer and a lender.
+claims and what a lender returns is kept for each pair of a kind of reclaimer and a lender.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class ReclaimPair(NamedTuple):
 
 
 class _Reclaiming:
-    """Writes the rows on reclaiming; what they share is made once."""
+    """Encodes the rows on reclaiming; their common parts are made once."""
 
     def __init__(
         self,
@@ -326,7 +326,7 @@ class _Reclaiming:
         return int(within)
 
     def _gain(self, queue: int, resource: int) -> Expression:
-        """What is placed of a resource for a queue and those below it; lenders hold it, too."""
+        """Placements of a resource for a queue and its descendants; lenders hold it, too."""
         form, gangs = self._form, self._form.gangs
         below = form.problem.queues.subtree[queue][gangs.queue_of[gangs.gang_class_of]]
         return form.placed(form.problem.classes.request[gangs.class_of, resource], below)
@@ -381,8 +381,8 @@ class _Reclaiming:
     ) -> None:
         """Some resource is still held above what is due before the last victim leaves.
 
-        What is preempted in the queue may leave later, and counts for nobody. `victims` are groups
-        that are kept back, all of the lender, and those that leave no later.
+        Victims of preemption within the queue may leave later, and count for no claim. `victims`
+        are groups that are kept, all of the lender, and those that leave no later.
         """
         model, groups, queues = self._form.model, self._groups, self._form.problem.queues
         kept, mine, counted = victims
@@ -393,7 +393,7 @@ class _Reclaiming:
         picks: list[int] = []
         for r in named.tolist():
             held = int(queues.allocated[queues.subtree[queue], r].sum())
-            # Queues that all grow by what they take from each other would only change places.
+            # Queues that all grow by what they reclaim from each other would only change places.
             gain = self._gain(queue, r) if pair is None else _NOTHING
             weights = groups.request[counted, r]
             largest = int(weights @ groups.count[counted])

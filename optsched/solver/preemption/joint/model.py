@@ -83,12 +83,12 @@ def encode_joint(
     Parameters
     ----------
     problem, rules, tiers
-        What is decided before any eviction, under which rules, and who comes first.
+        Decisions before any eviction, the rules, and the tiers.
     reach
         Which actions of the policy may empty nodes: preempt, reclaim, consolidate.
     waiting_gangs
-        Who may have tasks evicted, where every solution is to be a plan: what the model can not say
-        exactly is forbidden. None for a bound, which leaves it open.
+        Gangs that may have tasks evicted, where every solution has to be a plan: what the model can
+        not express exactly is forbidden. None for a bound, which leaves it open.
 
     Returns
     -------
@@ -110,7 +110,7 @@ def encode_joint(
         -1,
         np.flatnonzero(candidates.any_reason),
         candidates.reclaimed,
-        # Victims of gangs with pending tasks are told apart from all others.
+        # Victims of gangs with pending tasks are distinguished from all others.
         (*candidates, np.where(problem.shape_of[gang_of] >= 0, gang_of, -1)),
     )
     moves = _group_movable_tasks(facts) if CONSOLIDATE in reach else None
@@ -180,7 +180,7 @@ class WaitingGangs:
 
 
 def find_waiting_gangs(problem: Problem, decisions: Decisions) -> WaitingGangs:
-    """Return who lacks and who gets room in decisions without evictions."""
+    """Return which gangs lack room and which are placed in decisions without evictions."""
     placed = (decisions.node_of >= 0) | (decisions.nominated >= 0)
     lacks, gets = (
         np.bincount(problem.gang_of[tasks], minlength=problem.num_gangs) > 0
@@ -194,7 +194,7 @@ def find_entitled_classes(
 ) -> EntitledClasses:
     """Gang classes for which tasks may be evicted: those that lack room without that.
 
-    Those that have their minimum preempt only where the policy lets them.
+    Gangs that have their minimum preempt only where the policy lets them.
     """
     gangs = form.gangs
     preempts = np.array([shape.preempts for shape in form.problem.classes.shapes], np.bool_)

@@ -136,7 +136,7 @@ class Preemptors:
         return kept
 
     def _take_capacity(self, gang: int, idle: I64) -> bool:
-        """Take what a gang requests from what is idle (N, R); False and no change if it lacks."""
+        """Take a gang's requests from idle capacity (N, R); False and no change if it lacks."""
         problem = self._problem
         first, end = problem.task_start[gang : gang + 2].tolist()
         tasks = first + np.flatnonzero(self.node_of[first:end] >= 0)

@@ -85,8 +85,8 @@ def find_victims_jointly(
     leave whole, less important, less lost work and smaller victims; then tasks beyond the minimum
     of gangs, and scores of nodes.
 
-    Gangs that come to nodes nominated to them keep these, and only those have tasks evicted that
-    lack room in `decisions`: otherwise they would make room for others.
+    Gangs nominated to nodes keep these, and only gangs that lack room in `decisions` have tasks
+    evicted: otherwise they would make room for others.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def find_victims_jointly(
     goal
         Tiers and levels of that problem.
     decisions
-        What is placed without evictions: what the search starts from.
+        Placements without evictions: the start of the search.
     reach
         Which of preempt and reclaim the policy allows.
     means
@@ -106,8 +106,8 @@ def find_victims_jointly(
     Returns
     -------
     EvictionPlan | None
-        None where the model is too large or does not see all that rules ask of nodes, where time is
-        short, or where nothing is evicted once the solution keeps every rule.
+        None where the model is too large or does not cover all rules on nodes, where time is short,
+        or where nothing is evicted once the solution keeps every rule.
 
     """
     tiers, levels = goal
@@ -210,7 +210,7 @@ def _level_model(joint: JointModel, levels: Sequence[AnyLevel], decisions: Decis
 
 
 class _Reading(NamedTuple):
-    """What a solution means.
+    """The decisions of a solution.
 
     Attributes
     ----------
@@ -231,7 +231,7 @@ class _Reading(NamedTuple):
 def _read_solution(
     joint: JointModel, tiers: Tiers, solution: I64, drop_invalid: DropInvalid
 ) -> _Reading:
-    """Return the evictions and seats of a solution, as far as they keep every rule.
+    """Return the evictions and seats of a solution that keep every rule.
 
     No row limits victims to the capacity that their preemptor uses. Victims beyond that capacity
     stay, and gangs that need what these victims hold are dropped.
@@ -307,7 +307,7 @@ def _choose_victims(joint: JointModel, solution: I64) -> tuple[I64, Bool]:
 
 
 def _entitle(joint: JointModel, evictions: Sequence[Evict]) -> tuple[Entitlement, ...]:
-    """What queues that reclaim may hold once all is placed, see `plugins.shares.entitlement`."""
+    """What queues that reclaim may hold after all placements, see `plugins.shares.entitlement`."""
     problem, facts = joint.form.problem, joint.facts
     if facts.due is None:
         return ()

@@ -43,7 +43,7 @@ class _Candidates(NamedTuple):
 
 
 class EvictionCompiler:
-    """Compiles eviction problems; computes once what all of them share.
+    """Compiles eviction problems; computes their common parts once.
 
     Parameters
     ----------
@@ -116,8 +116,8 @@ class EvictionCompiler:
     ) -> EvictionProblem | None:
         """What a gang that has its minimum may have evicted for more, up to (E,) `rest` tasks.
 
-        Its queue claims back what is due to it; others of its queue leave only where the policy
-        lets gangs beyond their minimum preempt.
+        Its queue reclaims what it is due; others of its queue leave only where the policy lets
+        gangs beyond their minimum preempt.
         """
         candidates = self._candidates(gang, state, grows=True)
         return self._compile(gang, state, within, candidates, rest, grows=True)
@@ -299,7 +299,7 @@ class EvictionCompiler:
         claims: dict[tuple[int, int], int] = {}
         if "reclaim" in self._reach and self.facts.due is not None:
             asked = np.flatnonzero(self.facts.request_of(gang).any(axis=0))
-            # Which tasks come is open: what entitles them is what all of them ask for.
+            # Which tasks start is open: all their requests together decide the entitlement.
             always = np.flatnonzero((self.facts.request_of(gang) > 0).all(axis=0)).tolist()
             least = self._minimum_request(gang, grows=grows)
             gone = running.request[found].sum(axis=0)

@@ -30,8 +30,8 @@ class EvictionState:
     used
         (Q, R) what each queue's own gangs hold, nominations included.
     firm
-        (Q, R) the part of `used` that is certain: what runs on, and what gangs get for which tasks
-        are evicted. All other tasks are placed again afterwards, perhaps fewer of them.
+        (Q, R) the part of `used` that is certain: tasks that keep running, and gangs for which
+        tasks are evicted. All other tasks are placed again afterwards, perhaps fewer of them.
     evicted
         (V,) tasks that are evicted.
     spent
@@ -64,7 +64,8 @@ class Groups:
     of_task, tasks
         (V',) group and index on axis V of each candidate.
     node, queue, priority, lost, size, count
-        (K,) where and whose they are, what losing one costs, how much it holds, how many there are.
+        (K,) nodes and gangs of groups, the cost of losing a task, its requests, and how many tasks
+        there are.
     gang
         (K,) on axis J, -1 for tasks that may leave one by one.
     role, part
@@ -176,7 +177,7 @@ class Limit:
 class Lending:
     """A queue gives back only while it holds more than is due to it of something asked for.
 
-    Tasks that hold nothing of what is due to it are not kept back.
+    Tasks that hold nothing of what it is due are not kept.
 
     Attributes
     ----------
@@ -218,7 +219,7 @@ class OtherPlacements(NamedTuple):
 
 
 class BlockedNodes(NamedTuple):
-    """Entries that come to some nodes (m,) only once all of some groups have left."""
+    """Entries that start on some nodes (m,) only once all of some groups have left."""
 
     entries: I64
     nodes: I64
@@ -227,14 +228,14 @@ class BlockedNodes(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class GuaranteeReserve:
-    """What queues claim of one resource, for their guarantees or for what they need.
+    """The claims of queues to one resource, for guarantees or for requests.
 
     Attributes
     ----------
     floor, used, parent_of
         (Q,) guarantee, what is held, and the queue above, -1 at the top.
     pool
-        What all claims of the top may be together, unless the gang adds nothing to them.
+        The most of all claims of the top together, unless the gang adds nothing to them.
     queue
         The queue of the gang.
 
@@ -259,7 +260,7 @@ class EvictionConstraints:
     limits
         Bounds of queues, claims and disruption budgets.
     lendings
-        What each lender has to give back.
+        What each lender has to return.
     reserves
         What queues claim for their guarantees.
     blocked
@@ -288,7 +289,7 @@ class EvictionProblem:
     task_class, most, role
         (E,) its entries: class, tasks, and the number of the role in `roles`.
     need, need_role
-        Tasks that must come together, in all and by role; nothing once it runs.
+        Tasks that must start together, in all and by role; zero once it runs.
     most_in_all
         Tasks that victims may be evicted for.
     request
@@ -322,7 +323,7 @@ class EvictionProblem:
 
 
 def claims(reserve: GuaranteeReserve, used: I64) -> I64:
-    """(Q,) the larger of each queue's guarantee and of what it and those below it need."""
+    """(Q,) the larger of each queue's guarantee and of what it and its descendants need."""
     need = used.copy()
     claim = np.zeros_like(used)
     depth = np.zeros(len(used), np.int64)

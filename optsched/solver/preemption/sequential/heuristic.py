@@ -77,7 +77,7 @@ def restrict_to_promising_nodes(eviction: EvictionProblem) -> EvictionProblem | 
     most = _FEW_NODES + 2 * int(eviction.most.sum())
     if len(nodes) <= most:
         return None
-    # One after the other of each domain, so that nodes near others and apart are among them.
+    # One after the other of each domain, so that near and distant nodes are among them.
     order = nodes[np.argsort(lacking[nodes], kind="stable")]
     domain = (
         np.zeros(len(order), np.int64)
@@ -116,7 +116,7 @@ class _Heuristic:
         """Place the minimum, then as much more as victims may be evicted for; False without it."""
         eviction = self._eviction
         weight = eviction.request / np.maximum(eviction.room.sum(axis=0) + 1, 1)
-        # Where not all tasks come, the smallest do, for which fewer have to leave.
+        # Where not all tasks start, the smallest do, for which fewer have to leave.
         sign = -1 if eviction.most_in_all >= int(eviction.most.sum()) else 1
         short_role, left = dict(eviction.need_role), eviction.most_in_all
         for entry in np.argsort(sign * weight.max(axis=1), kind="stable").tolist():

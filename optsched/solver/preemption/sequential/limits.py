@@ -29,7 +29,7 @@ class Limits:
     def ceilings(self, gang: int, state: EvictionState) -> list[tuple[int, int, int]]:
         """(queue, resource, room) below the ceilings of a gang's queue and those above it.
 
-        What earlier bids of these queues reclaimed ends at what is due to them.
+        What earlier bids of these queues reclaimed, up to their due.
         """
         problem = self._problem
         queue = int(problem.queue_of[gang])
@@ -63,7 +63,7 @@ class Limits:
     def gain_limits(
         self, groups: Groups, rows: Sequence[tuple[int, int, int]], *, is_claim: bool = False
     ) -> list[Limit]:
-        """What queues and those below may hold once the gang has come, as rows over groups.
+        """What queues and their descendants may hold with the gang, as rows over groups.
 
         A claim binds where something is reclaimed from outside its queue.
         """
@@ -77,7 +77,7 @@ class Limits:
         return found
 
     def floors(self, gang: int, groups: Groups, state: EvictionState) -> list[Limit]:
-        """A lender keeps what is guaranteed to it and to those above it."""
+        """A lender keeps the guarantees of itself and its ancestors."""
         queues = self._problem.queues
         mine = self._facts.above[int(self._problem.queue_of[gang])]
         lenders = np.unique(groups.queue[groups.reclaimed])
@@ -91,7 +91,7 @@ class Limits:
         return found
 
     def reserves(self, gang: int, state: EvictionState, request: I64) -> Iterator[GuaranteeReserve]:
-        """What is kept for guarantees, by resource that is asked for."""
+        """What is kept for guarantees, by requested resource."""
         problem, queues = self._problem, self._problem.queues
         asked = queues.guarantee.any(axis=0) & request.any(axis=0)
         for r in np.flatnonzero(asked).tolist() if self._binds(Guarantee.name) else ():
@@ -132,7 +132,7 @@ class Limits:
                 due = self._facts.due[a] > 0
                 if not self._facts.returns_by_use:
                     kept = theirs[groups.request[theirs][:, due & asked].any(axis=1)]
-                    # Which tasks come is open: the queue is above its due of what all ask for.
+                    # Which tasks start is open: the queue is above its due of what all request.
                     parts = [(due & (request > 0).all(axis=0), kept)] if len(kept) else []
                 else:
                     parts = _group_by_used_resources(groups, theirs, due)

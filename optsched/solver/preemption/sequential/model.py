@@ -153,8 +153,8 @@ def _use_rows(
 ) -> None:
     """Pods of the gang's own queue make room for its claim only where the gang comes to their node.
 
-    Those of a gang that leaves whole come with one that does; see `Entitled`. What other rules say
-    of pods near the gang may need an eviction elsewhere: then nothing is demanded.
+    Tasks of a gang that leaves whole leave with it; see `Entitled`. Other rules on pods near the
+    gang may need an eviction elsewhere: then nothing is required.
     """
     groups, (evict, whole), (node, place) = eviction.groups, leaving, places
     limits = eviction.constraints.limits
@@ -257,7 +257,7 @@ def _limit_rows(
             factors = np.concatenate([factors, eviction.request[entry, limit.resource]])
             largest += int(eviction.request[:, limit.resource] @ eviction.most)
         slack = max(largest - limit.most, 0)
-        # Where nothing has to hold yet, the switch lets everything pass.
+        # Where nothing has to hold yet, the switch relaxes the row.
         switch = start
         if limit.claimed is not None:
             key = limit.claimed.tobytes()
@@ -344,7 +344,7 @@ def _ancestors(reserve: GuaranteeReserve) -> list[int]:
 def _lending_rows(
     model: LinearModel, eviction: EvictionProblem, evict: I64, lending: Lending
 ) -> None:
-    """Some resource is still held above what is due before the last victim goes."""
+    """Some resource is still held above the due before the last victim leaves."""
     groups = eviction.groups
     if len(lending.options) == 1 and np.isin(lending.options[0][2], lending.groups).all():
         r, _, below, most = lending.options[0]

@@ -26,17 +26,18 @@ class SessionFacts:
     Attributes
     ----------
     spared
-        (V,) tasks that nobody may evict, but for claims that `floors` lets pass over their marks.
+        (V,) tasks that may not be evicted, except for claims that `floors` lets pass over their
+        marks.
     lost
         (V,) what is lost with each, in steps; see `lost_steps`.
     size
         (V,) millionths of the cluster that each holds.
     due, kept
-        (Q, R) what queues may claim back, and what they keep beyond it; None where no rule says.
+        (Q, R) what queues may reclaim, and what they keep beyond it; None without such a rule.
     returns_by_use
-        Whether queues return what their pods use and they deserve, not what is asked for.
+        Whether queues return what their pods use and they deserve, not what is requested.
     reclaimable, returns_first
-        (Q,) queues that give back, and those that do so before others.
+        (Q,) queues that return capacity, and those that do so before others.
     above
         (Q, Q) [q, a]: a is q or above it.
     held

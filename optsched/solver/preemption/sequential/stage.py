@@ -99,7 +99,7 @@ class EvictionPlan:
     hopeless
         Gangs for which no eviction helps, proved, and the reason if one number shows it.
     entitlements
-        What queues that reclaim may hold once all is placed.
+        What queues that reclaim may hold after all placements.
 
     """
 
@@ -141,7 +141,7 @@ def find_victims(
     Parameters
     ----------
     problem, rules, tiers
-        What is decided, under which rules, and who comes first.
+        The decisions, the rules, and the tiers.
     decisions
         What is placed without evictions.
     reach
@@ -273,7 +273,7 @@ class _Stage:
         return True
 
     def _equivalence_key(self, gang: int) -> tuple[int, ...]:
-        """Return a key; gangs of equal keys get equal results one after the other."""
+        """Return a key; gangs of equal keys have equal results one after the other."""
         problem = self._problem
         return (
             int(problem.shape_of[gang]),
@@ -281,7 +281,7 @@ class _Stage:
             int(self._tiers.of[gang]),
             # A tier by weight has gangs of several priorities, which decide who may be evicted.
             int(problem.priority[gang]),
-            # Who looks at others may have had nobody near until now.
+            # Tasks that depend on others may have had none near until now.
             gang if self._depends_on_neighbours(gang) else -1,
         )
 
@@ -368,7 +368,7 @@ class _Stage:
     def _evict_for(self, gang: int, compile_problem: Compile, *, is_last: bool) -> bool:
         """Solve the eviction problems of a gang; False if no eviction follows.
 
-        `is_last`: whether the gang gets nothing else, so that it may learn why.
+        `is_last`: whether the gang gets nothing else, so that it may get the reason.
         """
         if gang in self._means.by_trial:
             return is_last and self._evict_by_trial(gang)
@@ -468,8 +468,8 @@ class _Stage:
     def _spare_ms(self) -> float:
         """Return the wall time that the solver may take; 0 where there is no solver.
 
-        It leaves enough for a heuristic solution of every gang that is still to come: a plan with
-        more victims for one gang is better than one in which other gangs get nothing.
+        It leaves enough for a heuristic solution of every later gang: a plan with more victims for
+        one gang is better than one in which other gangs get nothing.
         """
         if self._means.solver is None:
             return 0
@@ -485,7 +485,7 @@ class _Stage:
         """The best answer known, and the least possible, None where not proved."""
         if eviction.constraints.others is None:
             return self._solve_from(eviction, heuristic)
-        # What is packed does not look at who stands where: some nodes are looked at first.
+        # Packed nodes do not depend on which tasks stand where: some nodes are tried first.
         few = restrict_to_promising_nodes(eviction)
         packed = None if few is None else self._solve_from(few, None)[0]
         if packed is not None and self._spare_ms() <= 0:

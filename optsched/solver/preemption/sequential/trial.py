@@ -100,7 +100,7 @@ class _Trial:
         return TrialResult(np.sort(np.array(self._victims, np.int64)), self._count_nominations())
 
     def _list_tasks_to_place(self) -> Iterator[tuple[int, int]]:
-        """(task within the gang, entry) of those that have to come: the minimum, or one more."""
+        """(task within the gang, entry) of tasks that have to start: the minimum, or one more."""
         counts = self._facts.counts_of(self._gang).tolist()
         shape = self._problem.shapes.shapes[int(self._problem.shape_of[self._gang])]
         number = sum(counts) if shape.need_role else max(shape.need, 1)
@@ -130,7 +130,7 @@ class _Trial:
         return True
 
     def _nodes(self) -> list[int]:
-        """Nodes that somebody may leave, the emptiest first, and those where it has a seat."""
+        """Nodes with possible victims, the emptiest first, and those where it has a seat."""
         count = np.bincount(
             self._running.node_of[self._possible_victims], minlength=self._problem.num_nodes
         )
@@ -140,7 +140,7 @@ class _Trial:
         return list(dict.fromkeys([*mine, *order]))[:MOST_NODES]
 
     def _fewest(self, task: int, node: int, request: I64, most: int) -> list[list[int]] | None:
-        """Who has to leave besides so that a task may come to a node; None for too many."""
+        """Victims besides those so far so that a task fits on a node; None for too many."""
         units: list[list[int]] = []
         waiting = self._list_victim_units(node)
         while len(units) <= most:
@@ -161,7 +161,7 @@ class _Trial:
             yield [v for v in unit if self._running.node_of[v] == node]
 
     def _list_victim_units(self, node: int) -> Iterator[list[int]]:
-        """Tasks of a node that may leave, the least important and cheapest first, by what goes."""
+        """Possible victims of a node, the least important and cheapest first, by their requests."""
         running, gone = self._running, set(self._victims)
         here = np.flatnonzero(self._possible_victims & (running.node_of == node))
         priority = self._problem.priority[running.gang_of[here]]
@@ -175,7 +175,7 @@ class _Trial:
                 yield unit
 
     def _find_unit(self, v: int, gone: set[int]) -> list[int]:
-        """Who leaves with a task: nobody, or all of its gang; empty where that may not be."""
+        """Tasks that leave with a task: none, or all of its gang; empty where not allowed."""
         number = int(self._running.gang_of[v])
         gang = self._problem.snapshot.gangs[number]
         mine = np.flatnonzero(self._running.gang_of == number).tolist()

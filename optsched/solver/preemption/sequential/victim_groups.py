@@ -87,7 +87,7 @@ class VictimGrouper:
         )
 
     def wholes(self, preemptor: int, groups: Groups, state: EvictionState) -> tuple[Whole, ...]:
-        """What gangs of victims still hold once those that were chosen before have left."""
+        """What gangs of victims still hold once the victims chosen before have left."""
         problem, running = self._problem, self._running
         found = []
         by_gang = np.argsort(groups.gang, kind="stable")
