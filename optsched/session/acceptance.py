@@ -135,7 +135,7 @@ def _lend_and_verify(
         actions = lent.actions or ()
         violations = attempt.verify(each, actions)
         if violations:
-            renamed = name_users_as_preemptors(attempt.before, actions)
+            renamed = name_users_as_preemptors(attempt, actions)
             if renamed != actions and not attempt.verify(each, renamed):
                 return replace(lent, actions=renamed), []
         if not violations or actions == chosen.actions:

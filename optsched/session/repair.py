@@ -14,7 +14,7 @@ import numpy as np
 
 from optsched.cluster.decisions import Allocate, Evict, Nominate
 from optsched.cluster.reasons import Reason, ReasonCode
-from optsched.plugins.eviction.entitled import PREEMPT, Entitled
+from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM, Entitled
 from optsched.plugins.verification.verify import verify_actions
 from optsched.plugins.verification.world import World
 
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 MOST_SINGLE_DROPS = 8
 """Gangs that repair drops one by one while there is time."""
+
+MOST_RENAMED = 16
+"""Needless victims for which other preemptors are tried; each try verifies the evictions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,15 +154,15 @@ def drop_invalid(
     return () if found is None else found[0]
 
 
-def name_users_as_preemptors(snapshot: Snapshot, actions: tuple[Action, ...]) -> tuple[Action, ...]:
+def name_users_as_preemptors(attempt: Attempt, actions: tuple[Action, ...]) -> tuple[Action, ...]:
     """Return the actions with preemptors that take the nodes of their victims.
 
-    Gangs preempt one after the other. A victim that one gang needs to get below its queue's ceiling
-    may serve the next gang, and then the verifier accepts only that one as preemptor. Victims stay
-    as they are if no gang on their node may preempt them.
+    Victims are found for one gang after the other. One that a gang needs to get below the ceiling
+    or the due of its queue may serve a later gang, and then the verifier accepts only that one as
+    preemptor. Victims stay as they are if no gang on their node is entitled to them.
     """
-    gang_of = snapshot.gang_by_key
-    task_gangs = {t.key: gang for gang in snapshot.gangs for t in gang.tasks}
+    gang_of = attempt.before.gang_by_key
+    task_gangs = {t.key: gang for gang in attempt.before.gangs for t in gang.tasks}
     users: dict[str, list[str]] = {}
     for action in actions:
         if isinstance(action, Nominate):
@@ -178,7 +181,38 @@ def name_users_as_preemptors(snapshot: Snapshot, actions: tuple[Action, ...]) ->
         )
         return replace(action, preemptor=next(entitled, action.preemptor))
 
-    return tuple(map(rename, actions))
+    return _name_reclaimers(attempt, tuple(map(rename, actions)), users)
+
+
+def _name_reclaimers(
+    attempt: Attempt, actions: tuple[Action, ...], users: Mapping[str, Sequence[str]]
+) -> tuple[Action, ...]:
+    """Return the actions in which gangs on the nodes of needless reclaimed victims reclaim them."""
+    entitled, clock = Entitled(attempt.session.rules), attempt.session.clock
+
+    def find_needless(tried: tuple[Action, ...]) -> set[str]:
+        found = entitled.find_needless_victims(World(attempt.before, tried))
+        return {task for victims, _ in found for task in victims}
+
+    def improve(actions: tuple[Action, ...], needless: set[str]) -> tuple[Action, ...] | None:
+        """Return the actions with one other reclaimer and fewer needless victims."""
+        for i, action in enumerate(actions):
+            if not isinstance(action, Evict) or action.task not in needless:
+                continue
+            for key in dict.fromkeys(users.get(action.node, ())):
+                tried = (*actions[:i], replace(action, preemptor=key), *actions[i + 1 :])
+                if action.action == RECLAIM and len(find_needless(tried)) < len(needless):
+                    return tried
+        return None
+
+    while not clock.is_late and (needless := find_needless(actions)):
+        if len(needless) > MOST_RENAMED:
+            break
+        improved = improve(actions, needless)
+        if improved is None:
+            break
+        actions = improved
+    return actions
 
 
 def drop_needless_victims(attempt: Attempt, actions: tuple[Action, ...]) -> tuple[Action, ...]:

@@ -48,6 +48,9 @@ def search(attempt: Attempt) -> Searched:
         earlier = [*list_searched(rounds), *earlier]
         known = rounds.first.problem
     rounds = _decide(attempt, known, warm_start)
+    # Why the session ended is why its last search did.
+    stopped = rounds.first.answers[0].stopped
+    earlier = [replace(c, answer=replace(c.answer, stopped=stopped)) for c in earlier]
     return Searched(rounds, [*list_candidates(attempt, rounds), *earlier])
 
 
