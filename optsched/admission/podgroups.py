@@ -19,7 +19,12 @@ from optsched.admission.queue_access import (
 )
 from optsched.admission.review import Action, PodsQuestion
 from optsched.admission.submitters import record_of, record_submitter
-from optsched.admission.tenant_rules import check_annotations, check_priority, warn_of_lift
+from optsched.admission.tenant_rules import (
+    check_annotations,
+    check_marks,
+    check_priority,
+    warn_of_lift,
+)
 from optsched.api.podgroup import parse_podgroup
 from optsched.api.wellknown import (
     DEFAULT_QUEUE,
@@ -69,6 +74,7 @@ def validate(request: Request, world: World, settings: Settings) -> Response:
         return findings.response()
     around = (world, settings)
     check_annotations(request, settings, findings)
+    check_marks(request, settings, findings)
     if old is None or old.priority_class != group.priority_class:
         check_priority(group.priority_class, request, settings, findings)
         if request.user not in settings.trusted:

@@ -21,7 +21,7 @@ from optsched.admission.limits import check_shape
 from optsched.admission.review import Action, Response
 from optsched.admission.tenant_rules import GUARDED, RESERVED, RESERVED_PREFIX, SYSTEM_CLASSES
 from optsched.api import kinds
-from optsched.api.wellknown import SUBMITTER
+from optsched.api.wellknown import EVICTED, MOVES, SHUFFLED_BY, SUBMITTER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,16 +61,22 @@ _OTHER: Final = (
     f"{list(GUARDED)}.exists(key, object.metadata.?labels[?key].orValue('') "
     "!= oldObject.metadata.?labels[?key].orValue(''))"
 )
-_OTHER_DEVICES: Final = (
-    f"[object, oldObject].exists(one, [object, oldObject].exists(other, "
-    "one.metadata.?annotations.orValue({}).exists(key, "
-    f"key.startsWith('{RESERVED_PREFIX}') && one.metadata.annotations[key] "
-    "!= other.metadata.?annotations[?key].orValue(''))))"
-)
+
+
+def _differs_below(prefix: str) -> str:
+    """Return the condition that an update adds, changes or removes annotations of a prefix."""
+    return (
+        "[object, oldObject].exists(one, [object, oldObject].exists(other, "
+        "one.metadata.?annotations.orValue({}).exists(key, "
+        f"key.startsWith('{prefix}') && one.metadata.annotations[key] "
+        "!= other.metadata.?annotations[?key].orValue(''))))"
+    )
+
+
 _ANNOTATED: Final = (
     f"request.operation == 'CREATE' ? ({_BUDGETS}.exists(key, "
     "object.metadata.?annotations[?key].hasValue()) "
-    f"|| (!({_BY_CONTROLLERS}) && ({_MEANT}))) : ({_OTHER} || {_OTHER_DEVICES})"
+    f"|| (!({_BY_CONTROLLERS}) && ({_MEANT}))) : ({_OTHER} || {_differs_below(RESERVED_PREFIX)})"
 )
 """Most pods say nothing that is looked at, and so cost no request."""
 GATE_ASKED: Final = (
@@ -87,7 +93,8 @@ _CHANGED_WORK: Final = (
     "request.operation != 'UPDATE' || "
     "object.?spec.orValue({}) != oldObject.?spec.orValue({}) || "
     f"object.metadata.?annotations[?{_RECORD}].orValue('') != "
-    f"oldObject.metadata.?annotations[?{_RECORD}].orValue('') || {_OTHER}"
+    f"oldObject.metadata.?annotations[?{_RECORD}].orValue('') || {_OTHER} || "
+    f"{' || '.join(map(_differs_below, (EVICTED, MOVES, SHUFFLED_BY)))}"
 )
 """Schedulers write the status of a PodGroup into the object itself, again and again."""
 

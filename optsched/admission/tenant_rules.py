@@ -17,15 +17,17 @@ from optsched.api.wellknown import (
     COOLDOWN_TIME,
     CRATER_USER,
     GPU_INDEX,
+    MOVES,
     PREDICATE_TIME,
     PREEMPTABLE,
     TOPOLOGY_DECISION,
     USER,
+    is_mark,
     is_true,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from optsched.admission.findings import Findings
     from optsched.admission.review import Raw, Request
@@ -38,6 +40,7 @@ GUARDED: Final = (PREEMPTABLE, COOLDOWN_TIME, USER, CRATER_USER)
 RESERVED: Final = (
     ADMITTED_QUEUE,
     GPU_INDEX,
+    MOVES,
     PREDICATE_TIME,
     TOPOLOGY_DECISION,
     "volcano.sh/vgpu-ids-new",
@@ -75,24 +78,45 @@ def check_annotations(
 
 def check_reserved(request: Request, settings: Settings, findings: Findings) -> None:
     """Deny annotations of a pod that only schedulers and device plugins write."""
-    if request.user in settings.trusted or _is_of_nodes(request):
-        return
+    if not _is_of_nodes(request):
+        keys = _find_changed(request, _is_reserved)
+        _deny_reserved(keys, "schedulers and device plugins write it", request, settings, findings)
+
+
+def check_marks(request: Request, settings: Settings, findings: Findings) -> None:
+    """Deny annotations of a PodGroup that schedulers write; a user may remove them.
+
+    When a plugin last moved pods counts for the whole cluster, and moved pods have places.
+    """
+    after = get_mapping(get_mapping(request.obj, "metadata"), "annotations")
+    keys = [key for key in _find_changed(request, is_mark) if key in after]
+    _deny_reserved(keys, "schedulers write it", request, settings, findings)
+
+
+def _is_reserved(key: str) -> bool:
+    return key in RESERVED or key.startswith(RESERVED_PREFIX)
+
+
+def _find_changed(request: Request, is_reserved: Callable[[str], bool]) -> list[str]:
+    """Return the reserved annotations that a request adds, changes or removes."""
     before = get_mapping(get_mapping(request.old, "metadata"), "annotations")
     after = get_mapping(get_mapping(request.obj, "metadata"), "annotations")
-    changed = [
+    return [
         key
         for key in sorted(before.keys() | after.keys())
-        if (key in RESERVED or key.startswith(RESERVED_PREFIX))
-        and before.get(key) != after.get(key)
+        if is_reserved(key) and before.get(key) != after.get(key)
     ]
+
+
+def _deny_reserved(
+    keys: Sequence[str], owner: str, request: Request, settings: Settings, findings: Findings
+) -> None:
     subject = next(iter(subjects_of(request, settings)), None)
-    if not changed or subject is None or _is_administrator(subject, request, findings):
+    is_trusted = request.user in settings.trusted
+    if not keys or is_trusted or subject is None or _is_administrator(subject, request, findings):
         return
-    for key in changed:
-        findings.deny(
-            f"metadata.annotations[{key}]: Forbidden: schedulers and device plugins write it; "
-            "leave it out"
-        )
+    for key in keys:
+        findings.deny(f"metadata.annotations[{key}]: Forbidden: {owner}; leave it out")
 
 
 def check_priority(name: object, request: Request, settings: Settings, findings: Findings) -> None:

@@ -86,6 +86,8 @@ ADMITTED_QUEUE: Final = (
     "optsched.io/admitted-queue"  # ours: on bound pods, the queue they count for
 )
 EVICTED: Final = "optsched.io/evicted"  # ours: pods that the scheduler evicts, `name=uid` each
+MOVES: Final = "optsched.io/moves"  # ours: on PodGroups and bare pods, what was moved for them
+SHUFFLED_BY: Final = "optsched.io/shuffled-by-"  # ours: on PodGroups, when PLUGIN last moved pods
 ALLOCATED_HYPERNODE: Final = "volcano.sh/job-allocated-hypernode"
 
 # Queues.
@@ -118,6 +120,11 @@ _TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 def is_true(text: str | None) -> bool:
     """Whether a text is a truth value that is true."""
     return text in _TRUE
+
+
+def is_mark(key: str) -> bool:
+    """Whether an annotation of a PodGroup is one that only schedulers write."""
+    return key in (EVICTED, MOVES) or key.startswith(SHUFFLED_BY)
 
 
 # --- submitters -----------------------------------------------------------------------------------

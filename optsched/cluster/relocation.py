@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from optsched.api.wellknown import MOVES
 from optsched.cluster.amounts import amounts
 from optsched.cluster.decisions import Evict
 from optsched.cluster.snapshot import Gang, GangPhase
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from optsched.cluster.amounts import Amounts
     from optsched.cluster.decisions import Action
     from optsched.cluster.snapshot import Node, Snapshot
-
-MOVES = "optsched.io/moves"
-"""Annotation of a gang's PodGroup, or of its only pod: what was moved for it and is not back."""
 
 PATIENCE_MS = 120_000
 """How long a place is reserved, counted from the eviction, once the moved pod is gone."""

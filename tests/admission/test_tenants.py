@@ -362,6 +362,21 @@ def test_a_tenant_does_not_say_what_was_bound(key: str):
 
 
 @pytest.mark.parametrize(
+    "key", ["optsched.io/shuffled-by-rescheduling", "optsched.io/moves", "optsched.io/evicted"]
+)
+def test_a_tenant_does_not_write_what_schedulers_note_on_podgroups(key: str):
+    plain, path = group(queue="other"), "/podgroups/validate"
+    marked = with_text(deepcopy(plain), key, "2026-11-24T00:00:00Z", "annotations")
+    around = world(queue("other"))
+    for old in (None, plain):
+        (found,) = by(EVE, path, marked, around, old=old, answers=TENANT).problems
+        assert f"metadata.annotations[{key}]: Forbidden: schedulers write it" in found
+        assert by(EVE, path, marked, around, old=old, answers=ADMINISTRATOR).allowed
+    assert by(EVE, path, plain, around, old=marked, answers=TENANT).allowed
+    assert by(EVE, path, marked, around, old=marked, answers=TENANT).allowed
+
+
+@pytest.mark.parametrize(
     ("name", "settings", "may"),
     [
         ("high", SETTINGS, True),

@@ -433,6 +433,10 @@ def test_a_tenant_does_not_claim_what_only_others_may_say(stage: Stage) -> None:
         assert "schedulers and device plugins write it" in said
     stage.eve.post(stage.path(kinds.POD_GROUP), group("shield", "default"))
     path = stage.path(kinds.POD_GROUP, "shield")
+    for key in ("optsched.io/shuffled-by-rescheduling", "optsched.io/moves"):
+        change = {"metadata": {"annotations": {key: "2026-11-24T00:00:00Z"}}}
+        said = denial(stage.eve.patch, path, change)
+        assert f"[{key}]: Forbidden: schedulers write it" in said
     denial(stage.eve.patch, path, {"metadata": {"annotations": shield}})
     urgent = {"spec": {"priorityClassName": "system-node-critical"}}
     said = denial(stage.eve.patch, path, urgent)

@@ -323,3 +323,9 @@ def test_victims_that_leave_for_the_share_of_their_queue_alone_do_not_end_the_se
     levels = {level.name: level for level in report.plan.certificate.levels}
     assert levels["admission, priority 100"].value == 129_006_408
     assert levels["admission, priority 10"].value == levels["admission, priority 10"].bound
+
+
+def test_gangs_that_use_the_room_of_reclaimed_victims_are_named_as_their_preemptors():
+    """Each was found for the due of one gang's queue, and other gangs took its place."""
+    snapshot = snapshot_of(Case(8117, 1945).draw())
+    assert decide(snapshot, policy_of("min-fragmentation")).trace.violations == ()

@@ -53,6 +53,7 @@ def is_current(group: Manifest, manifest: Manifest) -> bool:
 def desired_group(job: Job, manifest: Manifest, world: World) -> dict[str, Any]:
     """The PodGroup that a job should have; manifest: the job as JSON has it."""
     meta = job.meta
+    own = {key: text for key, text in meta.annotations.items() if not wellknown.is_mark(key)}
     generation = manifest["metadata"].get("generation")
     mark = {GENERATION: str(generation)} if generation else {}
     if job.spec.scheduler_name not in (*SCHEDULER_NAMES, OTHER_SCHEDULER):
@@ -66,7 +67,7 @@ def desired_group(job: Job, manifest: Manifest, world: World) -> dict[str, Any]:
             "name": group_name(job),
             "namespace": meta.namespace,
             "labels": dict(meta.labels),
-            "annotations": {**meta.annotations, **mark},
+            "annotations": {**own, **mark},
             "ownerReferences": [owner_reference(JOB, manifest)],
         },
         "spec": group_spec(job, world),

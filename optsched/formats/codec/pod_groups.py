@@ -245,13 +245,10 @@ def _group_problem(group: PodGroup) -> Reason | None:
 
 # --- shuffle times --------------------------------------------------------------------------------
 
-SHUFFLED_BY: Final = "optsched.io/shuffled-by-"
-"""An annotation of PodGroups for each plugin: when it last had pods of theirs evicted."""
-
 
 def shuffle_annotation(plugin: str, now_ms: int) -> dict[str, str]:
     """The annotation of a PodGroup of which pods are evicted now."""
-    return {f"{SHUFFLED_BY}{plugin}": time_text(now_ms)}
+    return {f"{wellknown.SHUFFLED_BY}{plugin}": time_text(now_ms)}
 
 
 def last_shuffle_ms(annotations: Iterable[Mapping[str, str]]) -> dict[str, int]:
@@ -259,8 +256,8 @@ def last_shuffle_ms(annotations: Iterable[Mapping[str, str]]) -> dict[str, int]:
     found: dict[str, int] = {}
     for notes in annotations:
         for key, text in notes.items():
-            if key.startswith(SHUFFLED_BY):
-                plugin = key.removeprefix(SHUFFLED_BY)
+            if key.startswith(wellknown.SHUFFLED_BY):
+                plugin = key.removeprefix(wellknown.SHUFFLED_BY)
                 found[plugin] = max(found.get(plugin, 0), _time_ms(text))
     return found
 

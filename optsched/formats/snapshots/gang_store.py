@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from optsched.api import kinds
 from optsched.api.podgroup import parse_podgroup, parse_scheduling_group
+from optsched.api.wellknown import MOVES
 from optsched.cluster.reasons import Flaw, FlawCode
-from optsched.cluster.relocation import MOVES
 from optsched.formats.codec.pod_groups import (
     BarePod,
     gang_of_group,

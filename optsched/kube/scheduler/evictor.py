@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from optsched.api.kinds import POD_GROUP
-from optsched.api.wellknown import EVICTED
+from optsched.api.wellknown import EVICTED, MOVES
 from optsched.cluster.decisions import Allocate, Evict, Nominate
 from optsched.cluster.reasons import ReasonCode
-from optsched.cluster.relocation import MOVES, records
+from optsched.cluster.relocation import records
 from optsched.formats.codec.pod_groups import shuffle_annotation
 from optsched.formats.codec.pods.reader import is_standing
 from optsched.formats.codec.scheduling_groups import is_upstream

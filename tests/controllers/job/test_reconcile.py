@@ -70,6 +70,19 @@ def test_nothing_is_written_twice() -> None:
     assert not play.world.refused
 
 
+def test_what_schedulers_note_on_podgroups_does_not_come_from_a_job() -> None:
+    """A tenant writes annotations of jobs, and the PodGroup has them in the controller's name."""
+    manifest = job(task("a", 1))
+    own = {"optsched.io/shuffled-by-rescheduling": "2026-11-24T00:00:00Z", "team": "blue"}
+    manifest["metadata"]["annotations"] = own
+    play = Play(manifest)
+    play.decide()
+    (group,) = play.world.listed(POD_GROUP)
+    found = group["metadata"]["annotations"]
+    assert found["team"] == "blue"
+    assert "optsched.io/shuffled-by-rescheduling" not in found
+
+
 def test_a_job_waits_with_its_gangs_reason() -> None:
     play = Play(job(task("a")), is_admitted=False)
     why = {"type": "Unschedulable", "status": "True", "reason": "NotEnoughResources"}
