@@ -47,6 +47,17 @@ def test_what_is_in_use_counts(used: int, let_in: list[str]) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "hard"), [("requests.cpu", 4000), ("cpu", 4000), ("pods", 3), ("count/pods", 3)]
+)
+def test_pods_count_before_the_status_of_the_quota_does(name: str, hard: int) -> None:
+    """Two gangs must not each get half of their pods because the status came late."""
+    made = gang("a", ("w", 2, shape(1)), phase=GangPhase.INQUEUE, min_resources=((CPU, 2000),))
+    quota = Quota("ns/q", ((name, hard),))
+    assert enqueued(made, waits("b", 3, 3), quotas=(quota,)) == []
+    assert enqueued(made, waits("b", 1, 1), quotas=(quota,)) == ["b"]
+
+
 def test_other_namespaces_and_other_resources_do_not_matter() -> None:
     elsewhere = Quota("other/cpus", (("cpu", 0),))
     gpus = Quota("ns/gpus", ((f"requests.{GPU}", 0), ("services", 0)))

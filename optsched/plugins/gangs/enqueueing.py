@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 
 from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.relocation import is_successor
 from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.declaration import Argument, Kind, Plugin
@@ -18,6 +19,7 @@ from optsched.plugins.extension_points import Greedy, Rule
 from optsched.plugins.verification.world import add_into
 from optsched.plugins.wording import amount_text
 from optsched.problem.arrays import table
+from optsched.units import CPU, MEMORY, PODS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -117,7 +119,7 @@ _LIMITS: Final = "limits."
 _OVER: Final = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED})
 
 Expected: TypeAlias = dict[str, dict[str, int]]
-"""By quota and resource, what enqueued gangs will still use."""
+"""Amounts by quota or namespace, and by resource."""
 
 
 class ResourceQuota(Rule):
@@ -137,7 +139,7 @@ class ResourceQuota(Rule):
             _expect(expected, snapshot, snapshot.gangs[g])
         one = snapshot.gangs[gang]
         for quota, name, requested in _quota_requests(snapshot, one):
-            hard, used = dict(quota.hard)[name], dict(quota.used).get(name, 0)
+            hard, used = dict(quota.hard)[name], _in_use(outcome.problem, quota, name)
             coming = expected.get(quota.key, {}).get(name, 0)
             if used + coming + requested > hard:
                 shown = [amount_text(name, n) for n in (hard, used, coming, requested)]
@@ -184,6 +186,32 @@ def _find_quota_amount(least: Mapping[str, int], name: str) -> int:
     return next((least[each] for each in spellings if least.get(each)), 0)
 
 
+def _in_use(problem: Problem, quota: Quota, name: str) -> int:
+    """Return what pods use of a quota: what its status says, or the known pods if that is more.
+
+    Pods and the status come by different watches, and the status may come later.
+    """
+    known = problem.derived(_known_use).get(quota.namespace, {})
+    return max(dict(quota.used).get(name, 0), known.get(name.removeprefix(_REQUESTS), 0))
+
+
+def _known_use(problem: Problem) -> Expected:
+    """Return numbers, CPU and memory of the pods of gangs, by namespace with a quota."""
+    found: Expected = {quota.namespace: {} for quota in problem.snapshot.quotas}
+    for gang in problem.snapshot.gangs if found else ():
+        if gang.namespace not in found:
+            continue
+        of_namespace = found[gang.namespace]
+        for task in gang.tasks:
+            if is_successor(task.key):
+                continue
+            add_into(of_namespace, {"count/pods": 1})
+            if task.status not in _OVER:
+                request = dict(task.shape.request)
+                add_into(of_namespace, {PODS: 1, **{r: request.get(r, 0) for r in (CPU, MEMORY)}})
+    return found
+
+
 def _expected(snapshot: Snapshot) -> Expected:
     """Return what gangs enqueued before this session will still use."""
     expected: Expected = {}
@@ -201,6 +229,7 @@ def _expect(expected: Expected, snapshot: Snapshot, gang: Gang) -> None:
 
 class _Votes(Greedy):
     def __init__(self, problem: Problem) -> None:
+        self._problem = problem
         self._snapshot = problem.snapshot
         self._expected = _expected(problem.snapshot)
 
@@ -209,7 +238,8 @@ class _Votes(Greedy):
         is_in = one.phase is GangPhase.INQUEUE
         for quota, name, requested in _quota_requests(self._snapshot, one):
             coming = self._expected.get(quota.key, {}).get(name, 0) - (requested if is_in else 0)
-            if dict(quota.used).get(name, 0) + coming + requested > dict(quota.hard)[name]:
+            used = _in_use(self._problem, quota, name)
+            if used + coming + requested > dict(quota.hard)[name]:
                 return -1
         return 1
 
