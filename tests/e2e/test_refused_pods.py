@@ -150,9 +150,13 @@ def assert_named(shell: Shell, job: str, reason: str) -> None:
     assert "FailedCreate" in row
     assert refusal in row
     assert "FailedCreate" in shell(f"job view {job}")
+    listed = shell.try_("job list")
+    assert f"job {job}: FailedCreate: {refusal}" in " ".join(listed.stderr.split())
+    assert "FailedCreate" not in listed.stdout
 
 
 def assert_not_named(shell: Shell, job: str, text: str) -> None:
     """Check that commands do not give a reason that is over, although its events are there."""
     assert text not in shell(f"job explain {job}")
     assert text not in shell("job list -o wide")
+    assert text not in shell.try_("job list").stderr

@@ -74,17 +74,28 @@ def submit(place: Place, form: str, jobs: Sequence[Raw], namespace: str = "") ->
 
 
 def show_jobs(place: Place, form: str, namespace: str | None, which: Mapping[str, str]) -> None:
-    """Print jobs. namespace: None for all. which: queue, scheduler, selector and labels."""
+    """Print jobs. namespace: None for all. which: queue, scheduler, selector and labels.
 
-    async def list_jobs(client: Client) -> list[Any]:
+    The columns of a plain table are those of `vcctl`. Why pods of a job are refused follows it.
+    """
+
+    async def list_jobs(client: Client) -> tuple[list[Any], list[Any]]:
         jobs = await _listed_jobs(client, namespace, which)
-        if form != WIDE:
-            return jobs
+        if form not in (TABLE, WIDE):
+            return jobs, []
         events = refused_pods(client, "" if namespace is None else namespace or client.namespace)
-        return _with_refusals(jobs, await if_allowed(events, []))
+        return jobs, await if_allowed(events, [])
 
-    jobs = [obj for obj in call_cluster(place, list_jobs) if matches_filters(obj, which)]
-    show_list(JOB, jobs, form, with_namespace(JOBS) if namespace is None else None)
+    jobs, events = call_cluster(place, list_jobs)
+    jobs = [obj for obj in jobs if matches_filters(obj, which)]
+    found = _with_refusals(jobs, events) if form == WIDE else jobs
+    show_list(JOB, found, form, with_namespace(JOBS) if namespace is None else None)
+    if form == TABLE:
+        for obj in jobs:
+            job, _ = parse_job(obj)
+            refusal = why_unmade(job, events) if job is not None else ""
+            if refusal:
+                print_text(remarks(), f"job {name_of(obj)}: {UNMADE}: {refusal}", "yellow")
 
 
 def show_standing_jobs(
