@@ -233,7 +233,7 @@ def snapshot(
 
 
 def arrival(gang: Gang, at: str, duration: str | None = None) -> Arrival:
-    """A gang that comes to a cluster at an instant of a trace and runs for some time.
+    """A gang that arrives at an instant of a trace and runs for some time.
 
     Parameters
     ----------
@@ -308,7 +308,7 @@ def read_trace(
     source
         A file of kind Trace, manifests, a published trace, or `gavel:…` for a synthetic one.
     trace_format, nodes
-        The format of a published trace, and the file whose nodes it is played on.
+        The format of a published trace, and the file with the nodes to replay it on.
 
     Raises
     ------
@@ -419,7 +419,7 @@ def solve_result(
     Raises
     ------
     PolicyError
-        The model has mistakes, or its file is gone; says where.
+        The model has mistakes, or its file is missing; names the place.
     ResumeError
         The result is of another cluster or model; says which field differs.
     InstanceError, OSError
@@ -446,7 +446,7 @@ def solve_result(
 def _instance(
     cluster: Snapshot | str | Path,
 ) -> tuple[Snapshot, InstanceIdentity, tuple[str, ...]]:
-    """A cluster, what it comes from, and the schedulers whose pods were read; none if built."""
+    """A cluster, its source, and the schedulers whose pods were read; none if built."""
     if isinstance(cluster, Snapshot):
         return cluster, snapshot_identity(cluster), ()
     return read(cluster), instance_identity(cluster), SCHEDULER_NAMES

@@ -78,7 +78,7 @@ class RuleContract:
     )
 
     def clusters(self) -> st.SearchStrategy[Snapshot]:
-        """Small clusters; override it for a rule that looks at more than labels and requests."""
+        """Small clusters; override it for a rule that reads more than labels and requests."""
         return small_clusters(self.node_labels, self.task_labels, self.requests)
 
     # --- what there is of it ---------------------------------------------------------------------
@@ -123,7 +123,7 @@ class RuleContract:
     @examples
     @given(st.data())
     def test_the_pipeline_keeps_it(self, data: DataObject) -> None:
-        """Whatever the greedy pipeline places, the verifier accepts at once."""
+        """The verifier accepts every placement of the greedy pipeline at once."""
         snapshot = data.draw(self.clusters())
         self._check(snapshot, self._decide(snapshot, SolverKind.NONE))
 

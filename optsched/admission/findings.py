@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _OPEN: Final = object()
 MAX_FINDINGS: Final = 100
-"""Problems, and warnings, of one review; nobody reads more, and each costs time."""
+"""Problems and warnings of one review; nobody reads more, and each costs time."""
 MAX_SENTENCE: Final = 1000
 """Characters of one problem or warning."""
 MAX_RESTS: Final = 20

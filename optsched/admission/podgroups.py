@@ -1,7 +1,7 @@
-"""PodGroups: filled in and looked at when they are made, or go to another queue.
+"""PodGroups: defaults and checks when they are created or change their queue.
 
-Source: pkg/webhooks/admission/podgroups. That a change of queue is looked at is ours: without it
-the lists of a queue could be got round.
+Source: pkg/webhooks/admission/podgroups. The check of a change of queue is optsched's own: without
+it a user could get round the lists of a queue.
 """
 
 from __future__ import annotations

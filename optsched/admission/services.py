@@ -78,7 +78,7 @@ _ANNOTATED: Final = (
     "object.metadata.?annotations[?key].hasValue()) "
     f"|| (!({_BY_CONTROLLERS}) && ({_MEANT}))) : ({_OTHER} || {_differs_below(RESERVED_PREFIX)})"
 )
-"""Most pods say nothing that is looked at, and so cost no request."""
+"""Most pods have nothing to check, and so cost no request."""
 GATE_ASKED: Final = (
     "object.metadata.?annotations[?'scheduling.volcano.sh/queue-allocation-gate']"
     ".orValue('') == 'true'"
@@ -88,7 +88,7 @@ RECORDED: Final = (
     ".hasValue() || object.?spec.?schedulerName.orValue('default-scheduler') "
     "!= 'default-scheduler'))"
 )
-"""Which pods `/pods/mutate` has to see where there are no resource groups."""
+"""Pods that `/pods/mutate` reviews where there are no resource groups."""
 _CHANGED_WORK: Final = (
     "request.operation != 'UPDATE' || "
     "object.?spec.orValue({}) != oldObject.?spec.orValue({}) || "

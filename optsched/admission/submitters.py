@@ -1,6 +1,6 @@
-"""On whose behalf a request is made, and the record of it that admission alone writes.
+"""On whose behalf a request is made, recorded by admission alone.
 
-Users submit for themselves. Controllers of ours are trusted: they copy the record of the object
+Users submit for themselves. Controllers of optsched are trusted: they copy the record of the object
 that they act for. Kubernetes' own controllers make pods for whoever may run pods in a namespace, so
 that such a pod counts as its service account.
 """
@@ -30,7 +30,7 @@ def record_of(obj: Raw | None) -> str:
 
 
 def subjects_of(request: Request, settings: Settings) -> tuple[Subject, ...]:
-    """Return the subjects who all need the right to what is requested.
+    """Return the subjects, each of whom needs the right.
 
     Empty for a trusted controller whose object carries no record.
     """

@@ -131,8 +131,8 @@ def whole_object(description: str, **parts: Schema) -> Schema:
 class Fields:
     """The fields of one object or of one part of it.
 
-    Each method reads the field of that name; a name that the schema does not know is a KeyError,
-    a mistake of ours. null and absence mean the schema's default. A value that does not fit is
+    Each method reads the field of that name; a name missing from the schema is a KeyError, a
+    mistake in the code. null and absence mean the schema's default. A value that does not fit is
     added to `errors` and read as if it were absent: the rest of the object is still read. Lengths
     and patterns are left to the API server: a name that breaks them can still be looked up.
     """

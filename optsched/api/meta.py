@@ -142,7 +142,7 @@ def _owners(references: list[object]) -> list[OwnerReference]:
 
 
 class EventType(StrEnum):
-    """Whether somebody should look into it."""
+    """Whether it is a warning."""
 
     NORMAL = "Normal"
     WARNING = "Warning"

@@ -62,8 +62,8 @@ class NetworkTopology:
 class SubGroupPolicy:
     """A rule that forms smaller groups inside a PodGroup.
 
-    selector: None where the rule names no pods at all, as upstream tells a missing selector from
-    an empty one.
+    selector: None where the rule names no pods at all, as upstream distinguishes a missing selector
+    from an empty one.
     """
 
     name: str
@@ -260,7 +260,7 @@ class SchedulingPodGroup:
     min_count
         Pods that start together; 1 where each starts by itself.
     topology_key
-        The node label whose value is the same for all; empty for none.
+        The node label that is equal for all; empty for none.
     queue
         The queue that a label or annotation names; the API has no field for it.
     priority, priority_class

@@ -114,7 +114,7 @@ class LevelResult:
 
 
 PPM = 1_000_000
-"""Shares are told in millionths of the cluster."""
+"""Shares are in millionths of the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class Certificate:
     levels
         In order of importance.
     engine
-        The engine whose plan it is.
+        The engine that found the plan.
     seconds
         Wall time from snapshot to verified plan; 0 where no clock may be read.
     stopped
@@ -199,7 +199,7 @@ class Plan:
     Attributes
     ----------
     actions
-        In the order in which they are to be carried out.
+        In the order of execution.
     pending
         Why each gang that has tasks left waits, by gang key.
     pending_tasks
@@ -279,7 +279,7 @@ class SolveStatus(StrEnum):
     """Why a solve ended.
 
     COMPLETE: every level is at its optimum or within the gap asked for. LIMIT: time, work or the
-    engines' reach ended before. INTERRUPTED: somebody stopped it. RUNNING: it was still going on
+    engines' reach ended before. INTERRUPTED: stopped by a user. RUNNING: it was still going on
     when this was written, and nothing came after.
     """
 

@@ -32,9 +32,9 @@ MOST_CONSUMERS = 256
 MOST_SHOWN = 200
 """Characters of a selector that messages quote."""
 MOST_VERDICTS = 1024
-"""Selectors whose outcome a device keeps."""
+"""Selectors whose results a device keeps."""
 MOST_SELECTORS = 256
-"""Different selectors that one session looks at."""
+"""Different selectors that one session evaluates."""
 MOST_TEXT = 512 * 1024
 """Characters that these have together: to read one of 10 KiB takes 7 ms."""
 STEPS_OF_SESSION = 4_000_000
@@ -165,7 +165,7 @@ def _by_domain(entries: Sequence[tuple[str, Value]]) -> dict[str, dict[str, Valu
 
 @dataclass(frozen=True, slots=True)
 class DeviceNeed:
-    """One request of a claim: so many devices of a class, all different.
+    """One request of a claim: a number of different devices of a class.
 
     Attributes
     ----------
@@ -222,7 +222,7 @@ class DeviceConstraint(NamedTuple):
     is_distinct: bool = False
 
     def binds(self, request: str) -> bool:
-        """Whether it is about a request, or all of whose alternatives it is about."""
+        """Whether it concerns a request, or the request of which it is an alternative."""
         return not self.requests or bool({request, request.partition("/")[0]} & {*self.requests})
 
 
@@ -314,7 +314,7 @@ class DeviceGrant:
 
 @dataclass(frozen=True)
 class Devices:
-    """All that there is to be claimed.
+    """All devices that can be claimed.
 
     Attributes
     ----------

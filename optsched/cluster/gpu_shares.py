@@ -146,7 +146,7 @@ class GpuShareRequest:
     percent
         Of the memory of each.
     cores
-        Hundredths of the cores of each; all of them mean that nobody shares the card.
+        Hundredths of the cores of each; all of them mean that the card is not shared.
     npu
         The chip of NPUs; empty for vGPUs.
     """

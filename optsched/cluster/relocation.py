@@ -30,7 +30,7 @@ _ALONE = "pod:"
 """Begins the names of gangs of pods without a PodGroup."""
 
 _MARK = "~"
-"""Ends the keys of tasks that no pod stands for yet; no name of an object may have it."""
+"""The end of keys of tasks without a pod; no name of an object may have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Move:
 
 
 def successor_of(task: Task, to: str) -> Task:
-    """The pending task that comes in the stead of one that is moved."""
+    """The pending task that replaces a moved one."""
     return replace(
         task,
         key=task.key + _MARK,

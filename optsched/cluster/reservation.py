@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def estimate_ms(task: Task, gang: Gang | None) -> int:
-    """How long a task is expected to run: the shortest that anybody says; 0 where nobody does."""
+    """The expected run time of a task: the shortest estimate; 0 without one."""
     said = (task.estimate_ms, 0 if gang is None else gang_estimate_ms(gang))
     return min((each for each in said if each), default=0)
 
@@ -41,7 +41,7 @@ def _read_ms(text: str) -> int:
 
 
 def end_ms(task: Task, gang: Gang | None, now_ms: int) -> int | None:
-    """When a task that has its node is expected to end; None where nobody says.
+    """The expected end of a task on a node; None without an estimate.
 
     One that has outrun its estimate is given twice as long, again and again (Tsafrir, Etsion and
     Feitelson, TPDS 18(6), 2007, correct estimates in steps as well). Where its start is not known

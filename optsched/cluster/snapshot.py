@@ -164,7 +164,7 @@ class Owner:
 class Gang:
     """Tasks that start together or not at all: a PodGroup and its pods.
 
-    A pod of ours without a PodGroup is a gang of its own (`is_implicit`).
+    A pod of this scheduler without a PodGroup is a gang of its own (`is_implicit`).
 
     Attributes
     ----------
@@ -362,7 +362,7 @@ class Queue:
     is_fifo
         Strict order: later work may not pass the head (`dequeueStrategy: fifo`).
     node_groups
-        Groups of nodes that it may use; not asked unless a policy looks at them.
+        Groups of nodes that it may use; unused unless a policy reads them.
     tolerance
         How far it may exceed what it deserves before that is claimed back, and then first; None
         where the queue does not say.
@@ -523,7 +523,7 @@ def derived_of(gangs: Iterable[Gang], compute: Callable[[Gang], Derived]) -> lis
 def uniform_gang(
     key: str, shape: TaskShape, number: int, *, priority: int = 0, created_ms: int = 0
 ) -> Gang:
-    """A gang of so many pending tasks of one shape, all of which are its minimum."""
+    """A gang of pending tasks of one shape, all of which are its minimum."""
     return Gang(
         key,
         min_member=number,
@@ -610,8 +610,8 @@ class Snapshot:
     answers
         (question, reply) of what rules have asked outside in a session that was recorded.
     bookings
-        Room that is promised to gangs from an instant on, whose first. Not part of the cluster:
-        sessions work it out.
+        Room reserved for gangs from an instant on, those that begin first in front. Not part of the
+        cluster: sessions work it out.
     entitlements
         What queues that reclaim in this session may hold. Not part of the cluster: sessions
         work it out.

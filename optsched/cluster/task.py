@@ -131,7 +131,7 @@ class TaskShape:
     numa
         What its containers have for themselves alone, one entry a container that has anything.
     notes
-        (annotation, value) of the pod that rules look at, in order.
+        (annotation, value) of the pod that rules read, in order.
     preempts
         Whether others may be evicted for it (`preemptionPolicy`).
     burst
@@ -205,7 +205,7 @@ class TaskStatus(StrEnum):
     """The state of a task as far as a scheduler cares.
 
     Expected: it was moved, whoever owns it has yet to make it again, and its place is kept. Members
-    are texts, for whose hashes no Python code runs: every session asks every task.
+    are texts, whose hashes run no Python code: every session hashes every task.
     """
 
     PENDING = "Pending"
@@ -266,7 +266,7 @@ class Task:
     key
         `namespace/name`.
     gang
-        Key `namespace/name` of its gang; empty when it belongs to none of ours.
+        Key `namespace/name` of its gang; empty for pods of other schedulers.
     role
         The task template it was made from (label `volcano.sh/task-spec`); empty when unknown.
     index
@@ -286,14 +286,14 @@ class Task:
     cooldown_ms
         How long after its start it should be left alone (`volcano.sh/cooldown-time`).
     owner
-        UID of the controller that makes the pod again when it is gone; empty without one.
+        UID of the controller that replaces the pod when it is deleted; empty without one.
     is_movable
         Whether it may be moved to make room: it has such an owner, or says that it may.
     estimate_ms
         How long it is expected to run (`optsched.io/running-estimate`), or may run at most
         (`activeDeadlineSeconds`) where that is shorter; 0 when the pod does not say.
     gpus
-        Which GPUs of its node it has, or has a part of, counted from 0; empty where nobody says.
+        GPUs of its node that it holds in whole or in part, counted from 0; empty where unknown.
     shared_gpus
         What it holds of shared GPUs, where that is known.
     device_claims

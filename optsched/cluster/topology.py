@@ -32,7 +32,7 @@ class TopologyRequest:
     highest_tier, highest_tier_name
         The highest tier that they may cross, by number or by name; neither: any one HyperNode.
     label
-        A node label whose values take the place of HyperNodes; empty for HyperNodes.
+        A node label whose values replace HyperNodes; empty for HyperNodes.
     """
 
     mode: TopologyMode = TopologyMode.HARD

@@ -1,4 +1,4 @@
-"""Volumes for claims that wait until a node is chosen for who uses them.
+"""Volumes for claims that wait for the node of their pod.
 
 A claim gets a volume that is there and can be reached from all nodes where the claim is used, or
 one that is made for it. A volume is for one claim. Upstream: kube-scheduler, VolumeBinding

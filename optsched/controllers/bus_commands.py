@@ -79,7 +79,7 @@ def is_addressed_to(command: Manifest, obj: Manifest) -> bool:
 
 
 def delete_command(command: Manifest) -> Delete:
-    """Deletes a Command whose effect is there."""
+    """Deletes a Command that has taken effect."""
     return Delete(COMMAND, namespace_of(command), name_of(command), uid_of(command))
 
 

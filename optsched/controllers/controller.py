@@ -35,7 +35,7 @@ class Scope:
     namespace, name
         Those that they have; empty for any.
     label
-        One that they have, whatever its value; empty for any.
+        A label that they have, with any value; empty for any.
 
     """
 
@@ -80,7 +80,7 @@ class Controller:
         By kind, the fields that matter, where not all do: changes of others trigger nothing. Nodes,
         for one, say every few seconds that they are alive.
     scopes
-        By kind, which objects it looks at, where not all of them.
+        By kind, which objects it reads, where not all of them.
 
     """
 

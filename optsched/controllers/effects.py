@@ -94,7 +94,7 @@ class Delete:
     Attributes
     ----------
     uid
-        Empty for whatever is there under the name.
+        Empty for any object of the name.
     grace_s
         Seconds that a pod has to end; None for the pod's own setting.
 
@@ -153,7 +153,7 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Whether somebody answers at an address.
+    """Whether something answers at an address.
 
     Attributes
     ----------
@@ -172,7 +172,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class AskQuestion:
-    """Ask a question; `World.is_answered` then says whether somebody has answered."""
+    """Ask a question; `World.is_answered` then says whether there was an answer."""
 
     question: Question
 
@@ -186,7 +186,7 @@ class Fabric:
     secret
         Namespace and name of the Secret with `username` and `password`, and perhaps `ca.crt`.
     verifies
-        Whether its certificate has to be one that is trusted.
+        Whether its certificate has to be trusted.
 
     """
 

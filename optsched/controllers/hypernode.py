@@ -1,4 +1,4 @@
-"""HyperNodes: found by the labels of nodes or in a fabric, and told how many nodes they have.
+"""HyperNodes: discovered from labels of nodes or a fabric, with their numbers of nodes.
 
 Their sources are in the ConfigMap of Volcano's controllers (`networkTopologyDiscovery`, sources
 `label` and `ufm`, the second in `ufm.py`); its format and the names are those of

@@ -68,7 +68,7 @@ _LISTS: Final = {
 _LOST: Final = frozenset({JobPhase.FAILED, JobPhase.TERMINATED})
 _OVER: Final = frozenset({FlowPhase.FAILED, FlowPhase.TERMINATING, FlowPhase.SUCCEED})
 _KEYS: Final = ("name", "mountPath")
-"""Fields by which things in a list are told apart."""
+"""Fields that identify the entries of a list."""
 
 
 def job_name(flow: str, template: str) -> str:

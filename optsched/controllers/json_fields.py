@@ -1,4 +1,4 @@
-"""Reading objects as JSON has them, whatever they lack."""
+"""Read objects in JSON with any fields missing."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """HyperNodes of an InfiniBand fabric, as NVIDIA UFM knows it.
 
-UFM lists the ports of a fabric; those of hosts say at which leaf switch they end. Hosts whose
-switches hang together are one HyperNode of tier 1, and all of them one of tier 2. Format, groups
-and names are those of Volcano (pkg/controllers/hypernode/discovery/ufm), which numbers leaves in
-their present order; here a leaf keeps the name that most of its nodes know it by.
+UFM lists the ports of a fabric; those of hosts say at which leaf switch they end. Connected hosts
+are one HyperNode of tier 1, and all of them one of tier 2. Format, groups and names are those of
+Volcano (pkg/controllers/hypernode/discovery/ufm), which numbers leaves in their present order; here
+a leaf keeps the name that most of its nodes know it by.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class World(Protocol):
         """
 
     def is_answered(self, question: Question) -> bool:
-        """Whether somebody has answered a question since it was first asked."""
+        """Whether a question has been answered since it was first asked."""
 
     def fabric_answer(self, fabric: Fabric) -> FabricAnswer | None:
         """What was last heard of a fabric; None where it has not been asked."""

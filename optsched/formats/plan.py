@@ -64,7 +64,7 @@ def published_schema(kind: str) -> Schema:
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """A pod to be removed, the action that decided so, and for whom: a gang, or a plugin.
+    """A pod to evict, the action that decided it, and its preemptor: a gang, or a plugin.
 
     `to` is the node where the pod starts again; empty where it leaves for good.
     """

@@ -386,7 +386,7 @@ def _optional_number(fields: Fields, name: str) -> float | None:
 def _number_of(fields: Fields, name: str) -> float:
     value = fields.raw(name)
     if value is None:
-        return 0.0  # told as missing where it is required
+        return 0.0  # reported as missing where it is required
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
         fields.reject(name, value, _NOT_A_NUMBER)
         return 0.0

@@ -185,7 +185,7 @@ def _first_line(text: str) -> str:
 
 
 def _link_flags() -> str:
-    """Kubernetes reports the version that the linker is told, and refuses to start without."""
+    """Kubernetes reports the version given to the linker, and refuses to start without one."""
     go_mod = shipped("local", "kubernetes", "go.mod").read_text()
     pinned = re.search(rf"k8s\.io/kubernetes (v{re.escape(MINOR)}\.\d+)", go_mod)
     if pinned is None:

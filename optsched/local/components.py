@@ -26,7 +26,7 @@ KWOK = "kwok"
 COMPONENTS = (ETCD, API_SERVER, CONTROLLER_MANAGER, SCHEDULER, KWOK)
 WITH_PORT = (API_SERVER, CONTROLLER_MANAGER, SCHEDULER, KWOK)
 
-#: Who each client of the API server is. The controllers share one identity, as they share one
+#: The user of each client of the API server. The controllers share one identity, as they share one
 #: process, and KWOK stands in for every kubelet: both need more than any single built-in role.
 IDENTITIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "admin": ("admin", ("system:masters",)),
@@ -61,7 +61,7 @@ IDLE_CONTROLLERS = (
 
 
 class Lifetime(StrEnum):
-    """Who ends the plane: the process that started it, by ending, or whoever stops it."""
+    """How the plane ends: with the process that started it, or when it is stopped."""
 
     OWNED = "owned"
     DETACHED = "detached"
@@ -69,7 +69,7 @@ class Lifetime(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a plane is to be; `extra_args` follow a component's own, and so override them.
+    """The settings of a plane; `extra_args` follow a component's own, and so override them.
 
     Attributes
     ----------

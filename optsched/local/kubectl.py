@@ -18,7 +18,7 @@ class KubectlError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Kubectl:
-    """Calls kubectl with one kubeconfig, whatever the caller's own environment says."""
+    """Calls kubectl with one kubeconfig, regardless of the caller's own environment."""
 
     binary: Path
     kubeconfig: Path

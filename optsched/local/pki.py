@@ -55,7 +55,7 @@ class Credential:
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """A certificate authority that can issue; `now` is handed to whatever dates a certificate."""
+    """A certificate authority that can issue; `now` dates a certificate."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
@@ -79,7 +79,7 @@ class Authority:
 
     @classmethod
     def load(cls, credential: Credential) -> Authority:
-        """The authority whose certificate and key these are."""
+        """The authority with this certificate and key."""
         key = serialization.load_pem_private_key(credential.key, password=None)
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise TypeError(f"expected an EC key for the authority, found {type(key).__name__}")

@@ -39,7 +39,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of a plugin; a name that ends in `*` stands for all that begin so.
+    """One argument of a plugin; a name that ends in `*` stands for all names with that prefix.
 
     Attributes
     ----------

@@ -45,7 +45,7 @@ class Violation:
     where, detail
         The object as "kind name", and the numbers.
     gang
-        Key of the gang whose decisions break it, where the rule knows that.
+        Key of the gang whose decisions break it, if known.
 
     """
 
@@ -227,7 +227,7 @@ def is_domain_level(level: AnyLevel) -> TypeIs[DomainLevel]:
 
 
 class KeyReach(IntEnum):
-    """Whose tasks change the key of a queue while gangs are being placed."""
+    """Which queues' tasks change the key of a queue while gangs are placed."""
 
     OWN = 0
     GROWING = 1
@@ -300,8 +300,8 @@ class NodeState:
     Attributes
     ----------
     fits_later
-        Whether `fits` answers for nodes without terminating pods itself. A custom plugin whose
-        `fits` does not is opened a second time on the problem without them.
+        Whether `fits` answers for nodes without terminating pods itself. A custom plugin without
+        that in its `fits` is opened a second time on the problem without them.
     reads_labels
         Whether pod labels that are not part of task classes decide where a gang is placed.
 
@@ -316,7 +316,7 @@ class NodeState:
         Parameters
         ----------
         gang
-            -1 asks for nodes that the task fits whatever its gang.
+            -1 asks for nodes that the task fits in any gang.
         later
             Whether terminating pods have left: the victims of this session included.
 
@@ -462,7 +462,7 @@ class Constraint:
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """Add rows over single nodes, and over gangs on nodes (`NodeModel.split_gangs`).
 
-        Rules that do not look at victims leave a model without `form` alone.
+        Rules that do not depend on victims leave a model without `form` alone.
         """
 
     def distinguish_gangs(self, problem: Problem) -> Bool | I64 | None:

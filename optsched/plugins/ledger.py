@@ -1,7 +1,7 @@
 """What the greedy pipeline has placed so far, kept once for all rules.
 
-Plain lists: a session looks at a handful of numbers of one queue or gang at a time, many thousand
-times, and there a list is faster than an array.
+Plain lists: a session reads a few numbers of one queue or gang at a time, many thousand times, and
+there a list is faster than an array.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ class RuleSet:
 
     @cached_property
     def predicates(self) -> tuple[Rule, ...]:
-        """Hard rules on where a task may be, whatever its gang."""
+        """Hard rules on the nodes of a task in any gang."""
         return tuple(r for r in self.hard if r.hard_face is Face.PREDICATE)
 
     @cached_property
@@ -322,7 +322,7 @@ class RuleSet:
 
     @cached_property
     def explaining(self) -> tuple[Rule, ...]:
-        """Hard rules that explain why a gang waits, whatever room nodes have."""
+        """Hard rules that explain why a gang waits, however many nodes have room."""
         return _overriding(self.hard, "explain")
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:

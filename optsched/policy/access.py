@@ -116,7 +116,7 @@ def duration_of(node: Node, findings: Findings, least_ms: int = 1) -> int | None
 
 
 def _with_unit(node: Node) -> str:
-    """The duration that a bare number likely stands for."""
+    """The duration that a bare number likely means."""
     if isinstance(node.value, bool) or not isinstance(node.value, int) or node.value <= 0:
         return ""
     return f"{node.value}ms" if node.value >= 100 else f"{node.value}s"

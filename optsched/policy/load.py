@@ -112,7 +112,7 @@ def _about_file(path: str, message: str, likely: str = "") -> Problem:
 
 
 def parse_policy(text: str, source: str, shelf: Shelf = _EMPTY) -> Policy:
-    """The policy that a text in either format stands for; raises `PolicyError`.
+    """The policy of a text in either format; raises `PolicyError`.
 
     A folder of plugins that it names has to be the one of the shelf: the command line alone decides
     which code is loaded.

@@ -59,7 +59,7 @@ Tree: TypeAlias = "Scalar | tuple[Node, ...] | Mapping[str, Field]"
 Node: TypeAlias = "Located[Tree]"
 
 _PLAIN = "plain"
-"""The tag by which plain scalars are told from quoted and tagged ones."""
+"""The tag that distinguishes plain scalars from quoted and tagged ones."""
 
 _CORE = "tag:yaml.org,2002:"
 _BREAK = re.compile(r"\r\n|[\n\r\x85\u2028\u2029]")

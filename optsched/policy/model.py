@@ -65,7 +65,7 @@ FIELDS = (
 def policy_of_model(
     root: Node, source: str, findings: Findings, catalogue: Catalogue = BUILT_IN
 ) -> Policy:
-    """The policy that a model stands for.
+    """The policy of a model.
 
     Raises `PolicyError` with every problem of the file, form and content, if there is an error.
     """

@@ -36,7 +36,7 @@ class Admission(Enum):
 
 
 class SolverKind(Enum):
-    """Who improves the greedy plan."""
+    """The solver that improves the greedy plan."""
 
     CPSAT = "cpsat"
     NONE = "none"

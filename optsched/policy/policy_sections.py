@@ -159,7 +159,7 @@ _READ: Mapping[Kind, Callable[[Argument, Node, Findings], Value | None]] = {
 def read_arguments(
     given: Mapping[str, Field], known: Sequence[Argument], owner: str, findings: Findings
 ) -> tuple[tuple[str, Value], ...]:
-    """The arguments of a plugin or an action, checked; `owner` says whose they are."""
+    """The arguments of a plugin or an action, checked; `owner` is its name."""
     found: list[tuple[str, Value]] = []
     for name, (key, node) in given.items():
         argument = next((a for a in known if a.accepts(name)), None)

@@ -44,7 +44,7 @@ _NOT_FETCHED = (
 def policy_of_volcano(
     root: Node, source: str, findings: Findings, catalogue: Catalogue = BUILT_IN
 ) -> Policy:
-    """The policy that a configuration of Volcano's scheduler stands for.
+    """The policy of a configuration of Volcano's scheduler.
 
     Raises `PolicyError` with every problem of the file, form and content, if there is an error.
     """

@@ -81,7 +81,7 @@ class NodeColumns:
         return self._taints
 
     def carry_over(self, nodes: Sequence[Node]) -> NodeColumns:
-        """The same columns for nodes whose names and marks are the same."""
+        """The same columns for nodes with equal names and marks."""
         kept = NodeColumns(nodes)
         kept._columns, kept._accepted, kept._taints = self._columns, self._accepted, self._taints
         return kept

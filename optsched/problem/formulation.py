@@ -163,7 +163,7 @@ class Formulation:
     choices
         Domains of the network to which rules tie gangs.
     gang_nodes
-        Tasks of single gangs on single nodes; None where no rule looks at them.
+        Tasks of single gangs on single nodes; None where no rule reads them.
     victims
         Running tasks whose eviction lowers what queues hold; None where nothing is evicted.
 

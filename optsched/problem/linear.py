@@ -133,7 +133,7 @@ class LinearModel:
         row, variable, coefficient
             Entries; `row` counts from 0 within this call. Those with coefficient 0 are left out.
         lower, upper
-            Bounds, one a row or one for all; at least one of them tells the number of rows.
+            Bounds, one a row or one for all; at least one of them has the number of rows.
 
         Returns
         -------

@@ -232,7 +232,7 @@ class Problem:
         return self
 
     def index(self, resource: str) -> int:
-        """Position of a resource on axis R; -1 when nobody mentions it."""
+        """Position of a resource on axis R; -1 when it is unused."""
         return self.derived(_place_of).get(resource, -1)
 
 

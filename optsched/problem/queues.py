@@ -41,7 +41,7 @@ class QueueArrays:
     capability
         (Q, R) hard ceiling of the queue with all below it, UNLIMITED where none is set.
     deserved
-        (Q, R) fair part, 0 where none is set; `has_deserved` (Q, R) tells the two apart.
+        (Q, R) fair part, 0 where none is set; `has_deserved` (Q, R) distinguishes the two.
     guarantee
         (Q, R) reserved floor, 0 where none is set.
     allocated, claimed, requested

@@ -201,8 +201,7 @@ def gang_row(
     gang
         The gang.
     relations
-        Terms of other pods that select each pending task, by task key; None when no pod looks at
-        another.
+        Terms of other pods that select each pending task, by task key; None when no pod has terms.
     queue
         Its queue, where that narrows the choice of nodes.
     bound

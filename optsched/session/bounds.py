@@ -190,7 +190,7 @@ def _is_alone(candidate: Candidate) -> bool:
 def can_evict(problem: Problem, rules: RuleSet, reach: frozenset[str]) -> bool:
     """Whether some running pod may be evicted, or moved, for some gang with pending tasks.
 
-    A superset: it looks at priorities and queues, not at shares or nodes.
+    A superset: it considers priorities and queues, not shares or nodes.
     """
     if not reach or not len(problem.open_gangs):
         return False

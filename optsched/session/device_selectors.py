@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def with_verdicts(snapshot: Snapshot) -> Snapshot:
-    """The snapshot in which requests are postponed whose selectors cost too much for one session.
+    """The snapshot without requests whose selectors cost too much for one session.
 
     The very same where none is.
     """

@@ -61,7 +61,7 @@ class Means:
     solver, limits
         The solver and its limits.
     is_stopped
-        Whether somebody has asked to stop.
+        Whether a stop was requested.
     show
         Called with progress as it comes.
     keep
@@ -81,7 +81,7 @@ class Means:
 
 
 def model_identity(policy: Policy, read: Callable[[Path], str]) -> ModelIdentity:
-    """Which model a policy is; raises `PolicyError` where its file is gone."""
+    """The identity of a policy; raises `PolicyError` where its file is missing."""
     files = tuple(FileSum(path, checksum(text)) for path, text in policy.plugin_files)
     return ModelIdentity(policy.name, policy.source, definition_of(policy, read), files)
 
@@ -104,8 +104,8 @@ def solve_offline(
 ) -> tuple[Report, SolveResult]:
     """Decide about a snapshot, from where an earlier result ended if there is one.
 
-    Returns the report of the session and the result, which is partial where somebody stopped it or
-    not every level came within reach.
+    Returns the report of the session and the result, which is partial after a stop or where not
+    every level was reached.
     """
     recorder = Recorder(assignment, means)
     around = SessionContext(

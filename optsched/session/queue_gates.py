@@ -1,6 +1,6 @@
 """Which gates of tasks open although no node has room: their queue has.
 
-A gate keeps a pod from the eyes of who adds nodes to a cluster. Once neither gang nor queue forbids
+A gate hides a pod from autoscalers. Once neither gang nor queue forbids
 it, only nodes are missing, and the autoscaler has to see the pod. Opened tasks count against their
 queue from then on, so that no more are opened than the queue may hold.
 

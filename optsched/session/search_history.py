@@ -173,7 +173,7 @@ def binds_of(problem: Problem, decisions: Decisions) -> dict[str, str]:
 def resume_incumbent(
     problem: Problem, levels: Sequence[AnyLevel], incumbent: Incumbent, greedy: Answer
 ) -> Answer | None:
-    """The answer that an incumbent stands for; None where it does not fit or is worse than greedy.
+    """The answer of an incumbent; None where it does not fit or is worse than greedy.
 
     Nothing says yet that it keeps every rule.
     """

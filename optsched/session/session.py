@@ -1,7 +1,7 @@
 """One session: a snapshot and a policy in, a verified plan out.
 
-The live scheduler, the offline solver and every study make the same call. They differ in who takes
-the snapshot and who carries the plan out.
+The live scheduler, the offline solver and every study make the same call. They differ in the source
+of the snapshot and in the binder of the plan.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class Answer:
     results
         One a level.
     engine, stopped
-        Whose decisions they are, and why the search ended.
+        The engine of the decisions, and why the search ended.
     relaxed
         Rules that the bounds leave out.
     final
@@ -182,7 +182,7 @@ def improve(
     incumbent
         The greedy answer, or a better one.
     search
-        Who solves, and when to stop.
+        The solver and its limits.
 
     """
     part = _exclude_final_gangs(problem, rules, goal, incumbent)

@@ -94,7 +94,7 @@ class _Shuffle:
             self._evict(unit, plugin, moves.reasons)
 
     def _find_unit(self, v: int, may_be_whole: bool) -> list[int]:
-        """The task, or its gang where it leaves only as a whole; nobody where that may not be."""
+        """The task, or its gang where it leaves only as a whole; empty where not allowed."""
         gang = int(self._running.gang_of[v])
         task = self._running.tasks[v]
         found = self._gangs[gang]

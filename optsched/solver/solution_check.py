@@ -23,7 +23,7 @@ INVALID_SOLUTION = "what it answered is no solution and is not used"
 def solve_checked(
     solver: Solver, model: LevelModel, limits: Limits, on_step: OnStep = None
 ) -> Solved:
-    """Return the solutions that satisfy the model; `stopped` tells where some do not."""
+    """Return the solutions that satisfy the model; `stopped` says where some do not."""
     solved = solver.solve(model, limits, on_step) if on_step else solver.solve(model, limits)
     sound = tuple(update for update in solved.updates if is_valid_update(model, update))
     if len(sound) == len(solved.updates):

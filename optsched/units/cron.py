@@ -55,7 +55,7 @@ _FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Timetable:
-    """When something is due: by the clock, or every so many seconds.
+    """When something is due: by the clock, or at an interval.
 
     A day is right if its number and its weekday are, or either where both are restricted; the
     latter is what `any_day` and `any_weekday` tell. every_s: 0 for a timetable by the clock.

@@ -79,7 +79,7 @@ def _next_month(at: datetime) -> datetime:
 
 
 def _midnight(at: datetime, day: datetime) -> datetime:
-    """When a day begins, which is later than now whatever the clock does."""
+    """When a day begins, which is later than now even if the clock changes."""
     begins = day.replace(hour=0, minute=0, fold=0)
     begins = datetime.fromtimestamp(begins.timestamp(), at.tzinfo)
     return begins if begins.timestamp() > at.timestamp() else _add_minutes(at, 60)

@@ -1,7 +1,7 @@
 """Regular expressions that users write, read as Go reads them: RE2.
 
-That is what Volcano does with them, and it bounds the time: whatever the pattern, a search takes
-time in proportion to the length of the text. Only this module knows the library.
+That is Volcano's use of them, and it bounds the time: for any pattern, a search takes time in
+proportion to the length of the text. Only this module knows the library.
 
 Source: https://github.com/google/re2/wiki/Syntax, and https://pkg.go.dev/regexp/syntax, which
 leaves out single bytes.

@@ -39,7 +39,7 @@ class Stop:
 def stopping(report_progress: Callable[[], None]) -> Iterator[Stop]:
     """Yield the stop request; a second signal raises KeyboardInterrupt.
 
-    `report_progress` is called when somebody asks. Threads other than the first one get no signals.
+    `report_progress` is called at a request. Threads other than the first one get no signals.
     """
     stop = Stop()
 

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from optsched.study.prediction.hypothetical_jobs import Answers
 
 UID: Final = "what-if"
-"""Of jobs that nobody has made."""
+"""Where users have submitted none of the jobs."""
 
 _NONE: Final = "<none>"
 _HEADINGS: Final = ("Name", "Starts", "Pods", "Nodes", "Evicts", "Expected", "Reason")

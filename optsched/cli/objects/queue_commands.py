@@ -155,7 +155,7 @@ def get_queue(place: Place, form: str, name: str) -> None:
     help="Whether it takes work at once.",
 )
 def create_queue(place: Place, form: str, name: str, fields: QueueFlags, state: str) -> None:
-    """Create a queue, of weight 1 unless told otherwise."""
+    """Create a queue, of weight 1 by default."""
     manifest = queue_manifest(name, fields if fields.weight else replace(fields, weight=1))
 
     async def create_queue(client: Client) -> Raw:

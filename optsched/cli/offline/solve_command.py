@@ -139,7 +139,7 @@ def solve(instance: Path, **options: Any) -> None:  # noqa: ANN401  click checks
 
 def _check_outputs(instance: Path, options: Options) -> None:
     """Refuse to overwrite an input or to write two files to the standard output."""
-    with suppress(InstanceError):  # is told where the instance is read
+    with suppress(InstanceError):  # receives progress of reading the instance
         inputs = [*files_of(instance), *(Path(m) for m in options.models)]
         written = {"--out": options.out, "--result": options.result, "--report": options.report}
         check_outputs({name: [p] for name, p in written.items() if p is not None}, inputs)

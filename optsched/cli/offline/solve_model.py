@@ -154,7 +154,7 @@ def solve_one(
     snapshot, job
         The model, its solver and its limits.
     is_stopped
-        Whether somebody has asked to stop.
+        Whether a stop was requested.
 
     """
     clock = None if job.assignment.parameters.is_deterministic else SystemClock()

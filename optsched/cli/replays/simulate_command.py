@@ -345,7 +345,7 @@ class _Run:
     def truncate_partial_event(self) -> str:
         """Cut off a partial event after a full disk; return what the file contains now.
 
-        `result.json` says already that it is incomplete; it tells of these events where it can.
+        `result.json` is marked incomplete already; it names these events where it can.
         """
         if self.flags.out is None:
             return "nothing is kept"

@@ -54,7 +54,7 @@ class ObservedEvent:
     Attributes
     ----------
     task, index
-        Whom it has happened to: None and -1 where it is the job as a whole, -1 where it is a task.
+        Where the event occurred: None and -1 where it is the job as a whole, -1 where it is a task.
     since_ms
         The time; None where it is unknown, which counts as long ago.
     is_disruption
@@ -175,7 +175,7 @@ def _failed(observed: ObservedJob) -> Iterator[ObservedEvent]:
 def _evicted(observed: ObservedJob) -> Iterator[ObservedEvent]:
     """Pods that are being deleted, and deleted pods; those deleted by the cluster come first.
 
-    A pod that is gone is known by the number of pods that the status has counted.
+    A deleted pod is noticed by the number of pods that the status has counted.
     """
     found = [*_terminating_pods(observed), *_absent_pods(observed)]
     yield from sorted(found, key=lambda happening: happening.is_disruption)

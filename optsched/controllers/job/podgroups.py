@@ -114,7 +114,7 @@ def min_resources(job: Job, world: World) -> dict[str, str]:
 def group_changes(group: Manifest, job: Job, manifest: Manifest, world: World) -> dict[str, Any]:
     """The patch of a PodGroup that makes it what it should be; empty where it is.
 
-    The queue stays: somebody may have moved the gang, and a job's own queue does not change.
+    The queue stays: a user may have moved the gang, and a job's own queue does not change.
     """
     wanted: dict[str, Any] = {
         **minimums(job),
@@ -149,7 +149,7 @@ def is_admitted(group: Manifest | None) -> bool:
 def why_waiting(group: Manifest | None) -> tuple[str, str]:
     """Reason and message of a gang that cannot be placed; empty without one.
 
-    That pods do not exist yet is no reason: who asks is about to make them.
+    Missing pods are no reason: the caller is about to create them.
     """
     for each in records(status_of(group or {}), "conditions"):
         is_true = each.get("type") == "Unschedulable" and each.get("status", "True") == "True"

@@ -93,7 +93,7 @@ class Cost(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """An action that is to be taken, and why.
+    """An action to take, and why.
 
     Attributes
     ----------
@@ -121,7 +121,7 @@ class Options:
     Attributes
     ----------
     new_keys
-        Makes a key for ssh, for jobs whose plugin asks for one; None where that plugin is off.
+        Creates a key for ssh, for jobs with that plugin; None where the plugin is off.
     evictions_are_retries
         Whether all evictions count towards maxRetry, as in Volcano.
 
@@ -397,7 +397,7 @@ def _new_pods(case: _Case) -> Iterator[Effect]:
         if case.world.get(POD, job.meta.namespace, name) is None:
             yield Create(POD, maker.pod(task, index))
         else:
-            yield Again(LEFT_OVER_S)  # another job's, or nobody's: the name is taken
+            yield Again(LEFT_OVER_S)  # the name belongs to another job, or to none
 
 
 def _may_start(task: TaskSpec, observed: ObservedJob) -> bool:

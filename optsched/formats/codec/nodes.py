@@ -209,7 +209,7 @@ _MODES = [mode.value for mode in ShardMode]
 
 
 def shard_of(shard: NodeShard) -> Shard:
-    """The shard that an object stands for."""
+    """The shard that an object describes."""
     return Shard(shard.name, tuple(sorted(set(shard.wanted))), tuple(sorted(set(shard.in_use))))
 
 

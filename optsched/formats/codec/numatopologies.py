@@ -70,7 +70,7 @@ def parse_numa(obj: object) -> tuple[str, Numa | None, tuple[FieldError, ...]]:
 
 @dataclass(slots=True)
 class _Units:
-    """The CPUs or the GPUs of a node: the cell of each, and who has which."""
+    """The CPUs or the GPUs of a node: the cell of each, and the pods that hold them."""
 
     resource: str
     path: str
@@ -80,7 +80,7 @@ class _Units:
     held: _Ids = field(default_factory=set)
 
     def listed(self, text: str, path: str, errors: list[FieldError]) -> _Ids:
-        """The units that a list names; a wrong one is told and names none."""
+        """The units in a list; a wrong one is reported and left out."""
         if text and not _LIST.fullmatch(text):
             errors.append(FieldError(path, text, _NO_LIST))
             return set()

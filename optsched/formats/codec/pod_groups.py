@@ -189,12 +189,12 @@ def _group_text(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BarePod:
-    """A pod of ours without a PodGroup, and what its gang takes from it.
+    """A pod of this scheduler without a PodGroup, and the settings of its gang.
 
     Attributes
     ----------
     priority
-        The pod's own, whatever its place among pods of a role.
+        The pod's own, independent of its position among pods of a role.
     annotations
         The pod's.
 

@@ -152,7 +152,7 @@ def _tolerance_amounts(text: str) -> Tolerance | None:
 def node_groups(queue: ApiQueue) -> NodeGroups:
     """What a queue says about groups of nodes.
 
-    Limits without a reading are told in `problem`; they forbid every node, as in Volcano.
+    Limits that can not be read are reported in `problem`; they forbid every node, as in Volcano.
     """
     limits, problem = _limits(queue.meta.annotations)
     found = NodeGroups(

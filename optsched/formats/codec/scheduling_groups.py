@@ -43,7 +43,7 @@ def gang_key(key: str) -> str:
 
 
 def object_key(gang: str) -> str:
-    """The key of the PodGroup of a gang with a key, in whatever API."""
+    """The key of the PodGroup of a gang with a key, in any API."""
     return gang.replace(f"/{PREFIX}", "/", 1)
 
 

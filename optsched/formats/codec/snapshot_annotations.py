@@ -1,7 +1,7 @@
 """Annotations of optsched, with which a dumped snapshot is read back unchanged.
 
-They state what a manifest has no field for. Users need none of them; who measures the load of nodes
-may write `optsched.io/load`.
+They state what a manifest has no field for. Users need none of them; a tool that measures the load
+of nodes may write `optsched.io/load`.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def encode_reason(reason: Reason) -> str:
 
 
 def read_reason(annotations: Mapping[str, str]) -> Reason | None:
-    """The reason in a mark; None without one, or for a code that nobody knows."""
+    """The reason in a mark; None without one, or for an unknown code."""
     code, colon, message = annotations.get(PROBLEM, "").partition(": ")
     if not colon or code not in _CODES:
         return None

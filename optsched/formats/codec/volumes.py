@@ -107,7 +107,7 @@ class Storage:
 
     @cached_property
     def offers(self) -> Mapping[str, Sequence[_Offer]]:
-        """Volumes that nobody has yet, by their class, the smallest first."""
+        """Unused volumes by class, the smallest first."""
         found: dict[str, list[_Offer]] = {}
         for volume in self.volumes.values():
             offer = None if _claim_reference(volume) else _offer(volume)

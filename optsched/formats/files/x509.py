@@ -1,4 +1,4 @@
-"""Parts of certificates that all who make some have in common."""
+"""Parts common to all certificates."""
 
 from __future__ import annotations
 

@@ -74,8 +74,8 @@ class Assembled:
     num_read
         How many objects there were of kinds that a snapshot is made of.
     problems
-        Every field without a reading, duplicates, references to nothing. Whatever can not be used
-        carries its problem in the snapshot as well.
+        Every field without a reading, duplicates, references to nothing. An object that can not be
+        used carries its problem in the snapshot as well.
     ignored
         How many objects there were of kinds that a snapshot is not made of, by `apiVersion Kind`.
     left_out
@@ -198,7 +198,7 @@ class ObjectIndex:
     answers
         Answers of external services, if its dump has them.
     sharding
-        Which shard was whose, where its dump says so.
+        The shards of a dump.
 
     """
 

@@ -129,7 +129,7 @@ def yaml_bundle(objects: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """A List of objects in YAML, part by part."""
     yield "apiVersion: v1\nitems:\n"
     yield from (write_yaml([each]) for each in objects)
-    # At the end: a file whose writing was cut short is then no List.
+    # At the end: without it a truncated file is no List.
     yield "kind: List\n"
 
 

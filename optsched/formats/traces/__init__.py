@@ -1,1 +1,1 @@
-"""Job traces in the formats in which others published them, as traces of ours."""
+"""Job traces in published formats, converted to the trace format of optsched."""

@@ -55,7 +55,7 @@ class Throughputs:
     of: Mapping[tuple[str, int], float]
 
     def duration_ms(self, job_type: str, gpus: int, steps: int) -> int | None:
-        """How long so many steps take; None for an unknown type of job.
+        """The duration of so many steps; None for an unknown type of job.
 
         A number of GPUs that was not measured counts as the next smaller measured one: it may not
         be faster.

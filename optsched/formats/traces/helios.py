@@ -2,7 +2,7 @@
 
 Hu et al., SC 2021 (S-Lab-System-Group/HeliosData): `cluster_log.csv` and, beside it, the GPUs of
 each virtual cluster by day in `cluster_gpu_number.csv`. Hu et al., NSDI 2024 (InternLM/AcmeTrace):
-`trace_seren.csv` and `trace_kalos.csv`, whose times have an offset and which know no virtual
+`trace_seren.csv` and `trace_kalos.csv`, whose times have an offset and which have no virtual
 clusters. Numbers of GPUs and CPUs are of a whole job, which is dealt out over its nodes.
 """
 

@@ -60,7 +60,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class TracedJob:
-    """A job as a trace tells it.
+    """A job in a trace.
 
     Attributes
     ----------

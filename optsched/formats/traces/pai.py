@@ -56,7 +56,7 @@ _BACKWARDS: Final = "is before its start_time"
 
 @dataclass(frozen=True, slots=True)
 class _Role:
-    """One row of the task table; times in milliseconds, None where they are not told."""
+    """One row of the task table; times in milliseconds, None where missing."""
 
     part: Part
     start_ms: int | None

@@ -146,8 +146,8 @@ class Table:
     delimiter
         Between cells.
     is_headless
-        Whether the table begins with its first row; a header is told by the name of its first
-        column and passed over there.
+        Whether the table begins with its first row; a header is recognised by the name of its first
+        column and skipped.
 
     """
 

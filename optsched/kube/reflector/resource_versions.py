@@ -1,4 +1,4 @@
-"""Finds the newest state of each object, in whatever order states arrive."""
+"""Finds the newest state of each object, in any order of arrival."""
 
 from __future__ import annotations
 

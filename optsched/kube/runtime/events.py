@@ -113,7 +113,7 @@ class EventHistory:
         return len(self._written)
 
     def is_due(self, note: Note, now_s: float) -> bool:
-        """Whether a note is to be written now."""
+        """Whether a note has to be written now."""
         entry = self._written.get(note.key)
         if entry is None:
             return True
@@ -126,7 +126,7 @@ class EventHistory:
         return 0 if entry is None else entry.times
 
     def record_write(self, note: Note, now_s: float, times: int) -> None:
-        """Record that a note has been written, so many times by now."""
+        """Record a written note, and its count so far."""
         self._written[note.key] = _Written(now_s, times)
         if len(self._written) >= self._sweeps_at:
             self._sweep()

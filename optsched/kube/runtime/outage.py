@@ -24,7 +24,7 @@ class Outage:
         return bool(self._failing)
 
     def record_failure(self, about: Hashable, error: KubeError) -> bool:
-        """Record a failure; returns whether it is to be reported.
+        """Record a failure; returns whether to report it.
 
         Errors that are no outage are always reported; an outage only with its first failure.
         """

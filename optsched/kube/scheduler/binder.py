@@ -61,7 +61,7 @@ FAULTS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """A task that is to be bound, with annotations for its pod and devices for its claims."""
+    """A task to bind, with annotations for its pod and devices for its claims."""
 
     task: str
     uid: str
@@ -96,7 +96,7 @@ class BindListener(Protocol):
     """Receives the outcomes of binds."""
 
     def bound(self, bind: Bind, seconds: float) -> None:
-        """Handle a bind that took so many seconds from its plan."""
+        """Handle a bind that took so many seconds since its plan."""
 
     def failed(self, bind: Bind, failure: Failure) -> None:
         """Handle a failed bind: the task is pending again."""

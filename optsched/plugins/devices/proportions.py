@@ -112,7 +112,7 @@ class Proportions(Rule):
                     _encode_node(form, supplied[:, n], change, (int(slack[n]), int(comes[n])))
 
     def _encode_comes(self, form: Formulation, supplied: I64) -> I64:
-        """Return (N,) variables: whether tasks without devices come to a node; -1 for never."""
+        """Return (N,) variables: whether a node gets tasks without devices; -1 for never."""
         comes = np.full(supplied.shape[1], -1, np.int64)
         counted = (supplied >= 0) & ~self._exempt(form.problem)[:, None]
         most = int(form.problem.classes.num_pending.sum())

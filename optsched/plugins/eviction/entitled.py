@@ -80,7 +80,7 @@ class Floors:
     def covered(self, queue: int, request: I64, least: I64, held: I64) -> Bool:
         """Return the tasks of other queues that a gang may reclaim within a guarantee.
 
-        Parameters and shape as in `waived`, whatever the tasks say of themselves.
+        Parameters and shape as in `waived`, regardless of the annotations of tasks.
         """
         found = np.zeros_like(self.waivable)
         asked, queues, running = (request > 0).all(axis=0), self._queues, self._running
@@ -211,7 +211,7 @@ class Entitled(Rule):
             borrower = world.snapshot.gang_by_key[preemptor].queue
             shares.replay(reclaim.last)
             gang = world.snapshot.gang_by_key[preemptor]
-            # A guarantee holds whatever the size of the gangs that use it.
+            # A guarantee holds for gangs of any size.
             returned = [task for task in reclaim.tasks if not claims.covers(gang, task)]
             for where, detail in (
                 *shares.overclaims(borrower, lender, requested),
@@ -402,7 +402,7 @@ def _unentitled(world: World, eviction: Evict, gang: Gang, preemptor: Gang) -> s
     if eviction.action == RECLAIM:
         return _unreclaimable(world, gang, preemptor)
     if eviction.action == CONSOLIDATE:
-        return ""  # `Consolidation` looks at it
+        return ""  # `Consolidation` checks it
     known = f"{PREEMPT}, {RECLAIM} nor {CONSOLIDATE}"
     return f"evicted by {eviction.action}, which is neither {known}"
 

@@ -43,7 +43,7 @@ _OF_QUEUES = frozenset(
 """Reasons that more room in queues, or time, takes away."""
 
 _ORDER = {code: i for i, code in enumerate(ReasonCode)}
-"""Of several reasons the first in the order of the codes is told."""
+"""Of several reasons the first in the order of the codes is given."""
 
 
 def by_code(reason: Reason) -> int:

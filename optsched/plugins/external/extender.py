@@ -70,7 +70,7 @@ class Question:
     verb
         The kind of question. The other attributes are set as far as the verb needs them.
     task
-        A pending task: one stands for all equal tasks, or is the preemptor of the victims.
+        A pending task: one represents all equal tasks, or is the preemptor of the victims.
     nodes
         Candidate nodes of the task.
     victims

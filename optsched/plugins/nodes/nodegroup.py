@@ -306,7 +306,7 @@ class _Limits(Greedy):
             held += int(counts[spot.nodes[nodes]].sum()) * request
 
     def record_eviction(self, victim: int, sign: int) -> None:
-        """See `Greedy`: who leaves does not count any more."""
+        """See `Greedy`: victims do not count any more."""
         for name, spots in self._spots.items():
             for spot, held in zip(spots, self._held[name], strict=True):
                 if _inside(self._problem, spot)[victim]:

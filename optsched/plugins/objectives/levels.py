@@ -42,7 +42,7 @@ LEVELS = {k.name: k for k in sorted((*_KINDS, *_ENGINE_KINDS), key=lambda k: (k.
 def _find_levels(
     kind: LevelKind, problem: Problem, rules: RuleSet, tiers: Tiers
 ) -> Sequence[AnyLevel]:
-    """Return the levels that a name of a model stands for in one problem."""
+    """Return the levels that a name of a model means in one problem."""
     if kind.name == "admission":
         return admission_levels(problem, tiers)
     if kind.name == "tasks":
@@ -82,7 +82,7 @@ class NodeScore:
     def value(self, outcome: Outcome) -> int:
         """See `Level`."""
         problem, seated = outcome.problem, outcome.seated
-        # Tasks look at a few nodes each: the table of all classes and nodes is never made.
+        # Each task needs a few nodes: the table of all classes and nodes is never made.
         pairs = problem.task_class[seated] * problem.num_nodes + outcome.seat_of[seated]
         pairs, number = np.unique(pairs, return_counts=True)
         task_class, nodes = np.divmod(pairs, max(problem.num_nodes, 1))

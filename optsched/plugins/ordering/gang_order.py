@@ -40,7 +40,7 @@ class Priority(Rule):
 
 
 class _Standing(Greedy):
-    """Who may be evicted for whom, by the values of priority classes."""
+    """Which gangs may evict which, by the values of priority classes."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         self._problem = problem
@@ -78,7 +78,7 @@ class _Standing(Greedy):
         return reach
 
     def gang_reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Everybody: between queues priorities do not count."""
+        """All gangs: between queues priorities do not count."""
         return victims
 
 
@@ -222,7 +222,7 @@ class ShortestRemaining(Rule):
 
 
 def runs_a_year(lengths: I64) -> I64:
-    """(G,) how often a gang could run in a year, rounded; 1 where nobody says how long it runs."""
+    """(G,) how often a gang could run in a year, rounded; 1 without an estimate."""
     often = np.where(lengths > 0, YEAR_MS // np.maximum(lengths, 1), 1)
     return rounded(np.maximum(often, 1))
 

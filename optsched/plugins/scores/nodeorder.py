@@ -132,7 +132,7 @@ class NodeOrder(Rule):
     ) -> F64 | None:
         """(N,) how far nodes (N,) meet the wishes of a task of a class, and of pods about it.
 
-        None where nobody has any.
+        None where no task has any.
         """
         selecting = preferences.matcher.selecting(task)
         if not preferences.concerns(task_class, selecting):

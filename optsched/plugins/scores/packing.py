@@ -158,7 +158,8 @@ class StrategyFit(Rule):
     weight
         Weight of how resources are used; 0 switches that off.
     shares
-        By resource; a name that ends in `*` stands for all that begin so, the longest counts.
+        By resource; a name that ends in `*` stands for all names with that prefix, the longest
+        counts.
     scarce
         Resources with weights; nodes that have them are left to tasks that ask for them.
     scarce_weight

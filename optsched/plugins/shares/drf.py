@@ -116,7 +116,7 @@ class DrfOrder(Greedy):
 
 @dataclass(frozen=True, eq=False)
 class StartedGangs:
-    """Contested gangs that start, whatever their size.
+    """Contested gangs that start, of any size.
 
     `starting` is (G,): contested gangs of which too few tasks run.
     """

@@ -269,7 +269,7 @@ def _level(total: int, takers: Sequence[tuple[int, int, int]]) -> tuple[int, int
     """The level λ = rest / weights at which shares λ·weight within their bounds sum to a total.
 
     Amounts between floors and ceilings together. The sum is linear in λ between events: a share
-    leaves its floor, or reaches its ceiling. Their levels are compared on a grid that tells apart
+    leaves its floor, or reaches its ceiling. Their levels are compared on a grid that distinguishes
     all fractions with denominators up to the largest weight.
     """
     grid = max(weight for weight, _, _ in takers) ** 2

@@ -80,7 +80,7 @@ class Spread(Rule):
         return stakes_in(problem, _terms_of(problem, task_class))
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """count[d] ≤ least + maxSkew where a carrier comes to d; least ≤ count of each domain."""
+        """count[d] ≤ least + maxSkew where d gets a carrier; least ≤ count of each domain."""
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         evictions = nodes.evictions
         for task_class in range(len(problem.classes.shapes)):

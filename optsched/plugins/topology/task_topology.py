@@ -154,7 +154,7 @@ def _pairs(groups: Sequence[Sequence[str]]) -> Iterator[_Pair]:
 
 @dataclass(eq=False, slots=True)
 class _Bucket:
-    """Tasks that are to be on one node.
+    """Tasks to place on one node.
 
     Attributes
     ----------

@@ -78,7 +78,7 @@ class Encoded:
     num_gang_levels
         Levels before that of the moves.
     hint
-        Values of the variables as things stand.
+        Values of the variables in the present state.
 
     """
 
@@ -247,7 +247,7 @@ def _build_configurations(
 def _list_current_configurations(
     what: WhatIf, made: tuple[Formulation, DomainCopies], class_of: I64, here: I64
 ) -> tuple[I64, I64, I64]:
-    """Node class, tasks and number of nodes of every configuration as things stand."""
+    """Node class, tasks and number of nodes of every configuration in the present state."""
     node_of = what.base.node_of.copy()
     node_of[what.movables.at] = UNPLACED  # they are counted as staying
     copy_of, num_copies = made[1].of_tasks(made[0], node_of)

@@ -1,4 +1,4 @@
-"""Gangs that stay out for lack of room in one piece, and who moves so that they can start.
+"""Gangs that lack room in one piece, and tasks that move so that they can start.
 
 Priority by priority from the highest: all gangs of one priority together. What is placed without
 moves stays placed, though perhaps elsewhere, since nothing of it runs yet.
@@ -56,7 +56,7 @@ _ABOVE = ("guarantee", "admission")
 """Levels that justify moves; for those below no task moves."""
 
 MOST_MOVABLE = 4000
-"""Running tasks that are looked at; where more may move, those on the most promising nodes."""
+"""Running tasks that are considered; where more may move, those on the most promising nodes."""
 
 _TRIES = 4
 """How often tasks that could not return are left out before the search gives up."""
@@ -147,7 +147,7 @@ def _gang_of_tasks(problem: Problem) -> Mapping[str, str]:
 def consolidate(
     problem: Problem, rules: RuleSet, decisions: Decisions, means: Means
 ) -> Consolidation:
-    """Find tasks whose moving lets gangs start that some decisions leave out."""
+    """Find tasks whose moves let gangs start that some decisions leave out."""
     knows = rules.find("priority") is not None
     priority = problem.priority if knows else np.zeros_like(problem.priority)
     out = _find_blocked_gangs(problem, rules, decisions, means.excluded_gangs)
@@ -274,7 +274,7 @@ class _PriorityPass:
                 bad = self._find_broken_tasks(what)
                 if not bad.any():
                     return what
-            # A gang that may not move in part does not move: what is left of it is looked at again.
+            # A gang that may not move in part does not move: the rest of it is considered again.
             may = np.zeros_like(may)
             may[movables.tasks[~bad]] = True
         return None
@@ -306,7 +306,7 @@ class _PriorityPass:
         return Decisions(node_of, waits, before.enqueued, before.refused)
 
     def _find_broken_tasks(self, what: WhatIf) -> Bool:
-        """(V',) tasks whose queues would not take them in again."""
+        """(V',) tasks that their queues would not admit again."""
         form = build_formulation(what, self._rules)
         entries = find_broken_entries(form, incumbent_values(form, what.base))
         gangs, movables = form.gangs, what.movables
@@ -351,7 +351,7 @@ class _PriorityPass:
         return Consolidation(tuple(evictions), places, keys)
 
     def _find_beneficiaries(self, what: WhatIf, relocation: Relocation, gains: Bool) -> I64:
-        """(N,) whom a node is cleared for: the first gang that starts there, or of all."""
+        """(N,) the gang that a node is cleared for: the first that starts there, or of all."""
         problem, tiers = what.problem, what.tiers
         gangs = np.flatnonzero(gains)
         order = gangs[np.lexsort((gangs, problem.created_ms[gangs], tiers.of[gangs]))]
@@ -380,7 +380,7 @@ class _Found:
 
 
 def _compute_gain(encoded: Encoded, solution: I64) -> tuple[int, ...]:
-    """By how much each level over gangs is better than as things stand."""
+    """By how much each level over gangs is better than in the present state."""
     found = []
     for objective in encoded.model.objectives[: encoded.num_gang_levels]:
         more = objective.expression.value(solution) - (objective.at_least or 0)

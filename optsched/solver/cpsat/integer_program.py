@@ -129,8 +129,8 @@ def maximize(
     task, effort
         The model and its limits.
     watch
-        Told of each better solution, and by the clock of each better bound, possibly in threads of
-        the solver, one call at a time.
+        Called with each better solution, and by the clock with each better bound, possibly in
+        threads of the solver, one call at a time.
 
     Raises
     ------
@@ -218,7 +218,7 @@ class _Built:
         return found
 
     def bound(self, reported: float) -> int:
-        """The bound of the task's objective, from the one that the solver tells."""
+        """The bound of the task's objective, from that of the solver."""
         return round(reported) + self.constant
 
 
@@ -287,7 +287,7 @@ def _add_rows(model: cp_model.CpModel, task: Task, is_free: Bool) -> None:
 
 
 def _find_redundant_rows(task: Task, entries: tuple[I64, I64, I64], fixed: I64, size: F64) -> Bool:
-    """(rows,) rows that hold whatever the free variables are; large numbers are not looked at."""
+    """(rows,) rows that hold for any values of the free variables; large numbers are skipped."""
     rows = task.rows
     row, variable, factor = entries
     is_small = size < _EXACT

@@ -50,7 +50,7 @@ class Configurations:
     capacity, multiplicity
         (K, R) room of a node of each class, (K,) nodes in it.
     allowed
-        (K, C) classes that may come to a node.
+        (K, C) classes that a node may get.
     start_class, start_tasks, start_uses
         (P,), (P, C), (P,) configurations in use in the incumbent: node class, tasks, nodes.
 

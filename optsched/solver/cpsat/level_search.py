@@ -415,7 +415,7 @@ class _DirectSearch(_LevelSearch):
         return int((self.model.lower < upper).sum())
 
     def _end_of(self, level: int) -> float | None:
-        """Seconds that are to be left when a level ends; None without a clock."""
+        """Seconds to be left when a level ends; None without a clock."""
         left = self.clock.remaining_s
         return None if left is None else left * (1 - self._share(level))
 

@@ -241,7 +241,7 @@ class _Group:
 
     @property
     def classes(self) -> I64:
-        """The task classes that may come to this group's nodes."""
+        """The task classes that this group's nodes may get."""
         return self._classes
 
 
@@ -341,13 +341,13 @@ class Priced:
 
 
 def _groups(capacity: I64, request: I64, allowed: Bool) -> Iterator[_Group]:
-    """Node classes by the task classes that may come to them; useless ones are left out."""
+    """Node classes by the task classes that they may get; useless ones are left out."""
     for node_classes, classes in _tables(allowed):
         yield _Group(node_classes, classes, capacity[node_classes], request[classes])
 
 
 def _tables(allowed: Bool) -> Iterator[tuple[I64, I64]]:
-    """Node classes that share a table, and the task classes that may come to them."""
+    """Node classes that share a table, and the task classes that they may get."""
     by_mask: dict[bytes, list[int]] = {}
     for k, mask in enumerate(np.packbits(allowed, axis=1)):
         by_mask.setdefault(mask.tobytes(), []).append(k)

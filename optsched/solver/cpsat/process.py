@@ -43,8 +43,8 @@ class Solved:
     Attributes
     ----------
     updates
-        One a level, for the levels that were reached. The last one is of a level that is not done
-        where somebody watched and the solver was stopped.
+        One a level, for the levels that were reached. The last one is of an open level if the
+        solver was stopped under a watch.
     stopped
         Why no more came.
 
@@ -146,7 +146,7 @@ class WorkerProcess:
         Parameters
         ----------
         work
-            Has to end by itself.
+            It has to end by itself.
         seconds
             When it should have ended; half as long again later the process is killed.
 

@@ -132,7 +132,7 @@ class CustomActionRunner:
         return tuple((entry, node, k) for (entry, node), k in sorted(counts.items()))
 
     def _may_allocate(self, gang: int) -> bool:
-        """Whether allocate would look at a gang."""
+        """Whether allocate would consider a gang."""
         overused = self._placing.faces.is_overused(int(self._problem.queue_of[gang]))
         return not overused and self._may_start(gang)
 

@@ -24,7 +24,7 @@ class GangMinimums:
         self._gone: dict[int, Counter[str]] = {}
 
     def record_eviction(self, victim: int, sign: int) -> None:
-        """Count a running task as gone; with sign -1 as there after all."""
+        """Count a running task as evicted; with sign -1 as kept after all."""
         gone = self._gone.setdefault(int(self._running.gang_of[victim]), Counter())
         gone[self._running.tasks[victim].role] += sign
 

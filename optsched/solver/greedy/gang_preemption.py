@@ -191,7 +191,7 @@ class GangPreemption:
         mine = np.flatnonzero(self._running.gang_of == owner).tolist()
         rest = [v for v in mine if v not in self._evicting.evicted]
         may = all(self._evicting.evictable[v] for v in rest)
-        # One task may be more than its queue has to give back, as in reclaim.
+        # One task may be more than its queue has to return, as in reclaim.
         return (owner, rest) if rest and may and len(set(rest) - named) <= 1 else None
 
     def _useful_fraction(self, unit: list[int], candidates: Bool, requested: I64) -> float:

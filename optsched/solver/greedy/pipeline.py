@@ -314,7 +314,7 @@ class _Pipeline:
 
     @property
     def _may_reclaim(self) -> bool:
-        """Whether it evicts at all, and anybody runs: without victims nobody reclaims."""
+        """Whether it evicts at all, and any task runs: without victims there is no reclaim."""
         return self._options.gated and len(running_tasks(self._problem)) > 0
 
     def preempt(self) -> None:

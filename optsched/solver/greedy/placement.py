@@ -54,7 +54,7 @@ class Cursor:
 
     @property
     def has_untried_tasks(self) -> bool:
-        """Whether a task is unplaced whose entry has not failed."""
+        """Whether a task is unplaced and its entry has not failed."""
         return any(left and entry not in self.failed for entry, left in self.runs)
 
 

@@ -48,7 +48,7 @@ _UNSWITCHED = (
     "record_enqueued",
     "victim_queue_key",
 )
-"""Methods that are called whatever extension points a policy switches off."""
+"""Methods that are called even if a policy switches extension points off."""
 
 _VOTES = {
     "enqueue_vote": (Face.JOB_ENQUEUED, ""),
@@ -270,7 +270,7 @@ class GreedyPlugins:
 
     @property
     def queue_key_reach(self) -> KeyReach:
-        """Whose tasks change the key of a queue."""
+        """Which queues' tasks change the key of a queue."""
         reaches = [
             greedy.queue_key_reach for a, greedy in self._open if Face.QUEUE_ORDER in a.faces
         ]
@@ -316,7 +316,7 @@ class GreedyPlugins:
     def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
         """(N,) nodes that one more task of a gang fits now, or once all victims have left.
 
-        None if no node is excluded. Gang -1 asks for nodes that it fits whatever its gang.
+        None if no node is excluded. Gang -1 asks for nodes that it fits in any gang.
         """
         methods = self._methods["fits_later" if later else "fits"]
         return _intersect_masks(method(gang, task_class) for method in methods)

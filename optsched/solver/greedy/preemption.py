@@ -73,7 +73,7 @@ class GreedyPreemption:
     gang_minimums
         Whether gangs that get something keep their minimum.
     taken
-        Running tasks taken for the gang that is looked at, until that is decided.
+        Running tasks taken for the present gang, until that is decided.
 
     """
 
@@ -174,7 +174,7 @@ class GreedyPreemption:
     def preempt(self, gangs: Iterable[int]) -> None:
         """Evict less important tasks of the same queue: of other gangs, then of the own gang.
 
-        Gangs that ask something of the network evict nobody, as in Volcano.
+        Gangs with a network topology evict no pods, as in Volcano.
         """
         with self.ignoring_possible_victims():
             self._preempt(gangs)

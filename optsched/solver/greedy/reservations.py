@@ -227,7 +227,8 @@ class _ReservationPlanner:
                 allocated += held.of_queues
         return allocated
 
-    # --- nodes that nobody knows when they are free ----------------------------------------------
+    # --- nodes without a known end
+    # -------------------------------------------------------------------
 
     def _reserve_emptied_nodes(
         self, alone: Problem, instants: Sequence[int]

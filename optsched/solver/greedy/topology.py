@@ -87,7 +87,7 @@ class TopologyPlacement:
     # --- starting --------------------------------------------------------------------------------
 
     def start(self, gang: int) -> bool:
-        """Start a gang now, or promise it room that is being freed; False when it has to wait."""
+        """Start a gang now, or nominate it to room that is being freed; False when it must wait."""
         placing = self._placing
         now = (placing.book, placing.node_of)
         for _ in self._try_domains(gang, [now]):
@@ -195,7 +195,7 @@ class _GangPlacement:
         return self._bounds.whole if part == NO_PART else self._bounds.parts[part]
 
     def _anchor(self, part: int, bound: Bound) -> int:
-        """The domain that a gang, or a part of it, lies in as things stand."""
+        """The domain of a gang, or of a part of it, in the present state."""
         forest = self._problem.topology.forest(bound)
         domain = forest.holder(self._nodes_of(part))
         if domain < 0 or bound.held < 0:

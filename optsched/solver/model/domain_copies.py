@@ -1,7 +1,7 @@
-"""Task classes told apart by the domain that their tasks are bound to, for configurations.
+"""Task classes by the domain that their tasks are bound to, for configurations.
 
-Tasks of class c that are bound to domain d are a copy of the class which may come to the nodes of d
-only. A node does not care which copy it takes; the rows do.
+Tasks of class c that are bound to domain d are a copy of the class for the nodes of d only. A node
+does not care which copy it takes; the rows do.
 """
 
 from __future__ import annotations

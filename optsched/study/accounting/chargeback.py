@@ -1,7 +1,7 @@
 """Accounting of what queues and users held, in exact integers.
 
-The unit is the GPU-microsecond: thousandths of a GPU times milliseconds. A GPU for an hour is
-3 600 000 000 of it; who shares a GPU is charged the thousandths that it asks for. Nothing is
+The unit is the GPU-microsecond: thousandths of a GPU times milliseconds. A GPU for an hour is 3 600
+000 000 of it; a pod with a part of a GPU is charged the thousandths that it requests. Nothing is
 counted before an instant (the end of a warm-up) or after the last recorded one.
 """
 
@@ -234,7 +234,7 @@ class Usage:
         )
 
     def lost(self, from_ms: int, until_ms: int) -> int:
-        """Return how much of it falls into time whose work is lost."""
+        """Return the part of it whose work is lost."""
         return self.milli * max(until_ms - max(self.since_ms, from_ms), 0)
 
 

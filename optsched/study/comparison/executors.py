@@ -186,8 +186,8 @@ def remote_cluster(address: str, tls: Tls, clock: Clock) -> Iterator[OnDask]:
 def _shake_hands(address: str, security: Security | None) -> None:
     """Check that a Dask scheduler answers; raise OSError or TimeoutError if not.
 
-    `Client` waits forever for a server that accepts a connection and says nothing. In a thread, for
-    the one who asks may have a loop that runs.
+    `Client` waits forever for a server that accepts a connection and says nothing. In a thread,
+    since the caller may have a running event loop.
     """
     from distributed.comm import connect
 

@@ -39,7 +39,7 @@ class PlanMeasures:
     nodes
         Nodes on which anything runs afterwards.
     allocation
-        GPUs that are held afterwards as a part of all; CPU where nobody has a GPU.
+        GPUs in use after the plan as a part of all; CPU in clusters without GPUs.
     fragmentation
         FGD's F afterwards as a part of the GPUs that are free: what a typical pod of the instance
         could not take (ATC 2023, §3). None without GPUs or where none is free.

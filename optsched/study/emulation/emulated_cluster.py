@@ -1,7 +1,7 @@
 """A cluster in memory: objects, a scheduler, and emulated nodes.
 
-It has the same ports as a real cluster, so that both can play the same scenarios. Time passes when
-it is told to.
+It has the same ports as a real cluster, so that both can play the same scenarios. Time passes only
+on request.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class GoRandom:
 
 
 def _seeded(seed: int) -> list[int]:
-    """607 words of a seed in the order in which the generator comes to use them."""
+    """607 words of a seed in the order in which the generator uses them."""
     words = list(_words(seed))
     return [words[(_LONG - _SHORT - 1 - i) % _LONG] for i in range(_LONG)]
 

@@ -109,7 +109,7 @@ def plan_with_moves(
 
 
 def _idle(shares: I64, taken: Collection[int]) -> list[int]:
-    """Devices of a node that nobody shares or has."""
+    """Unused devices of a node."""
     return [d for d in np.flatnonzero(~shares.any(axis=1)).tolist() if d not in taken]
 
 

@@ -102,7 +102,7 @@ def helpful(workload: Workload, slots: list[Slot], rank: I64) -> list[Slot]:
 def placed_in_batches(
     workload: Workload, classes: Sequence[int], slots: Sequence[Slot], size: int, rank: I64
 ) -> list[Placed]:
-    """Where pods of classes (T,) run that arrive so many at a time.
+    """Where pods of classes (T,) run that arrive in batches.
 
     Of nodes (N,) that are equally good for a pod without a slot the one of the least rank is taken:
     without slots, and with FGD's ranks, pods one by one go where FGD puts them.
@@ -189,7 +189,7 @@ class _Cluster:
 def _covering_classes(requests: Requests) -> list[list[int]]:
     """For each class those that request as many GPUs and no less of anything, the next first.
 
-    Memory aside, which is looked at when a slot is taken.
+    Memory aside, which is checked when a slot is taken.
     """
     less = (requests.cpu_m[:, None] <= requests.cpu_m) & (requests.milli[:, None] <= requests.milli)
     less &= requests.number[:, None] == requests.number

@@ -149,7 +149,7 @@ def offline(here: Scene, clock: Callable[[], float], seconds: float, seed: int) 
 
 
 def online(here: Scene, sizes: Sequence[int] = BATCHES) -> dict[int, float]:
-    """Percent of all GPUs given out, by size of the batches; nobody moves. Checked.
+    """Percent of all GPUs allocated, by size of the batches; no pod moves. Checked.
 
     Raises
     ------

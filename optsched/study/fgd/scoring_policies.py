@@ -1,9 +1,9 @@
 """The five deterministic policies of the paper as named scores, in whole numbers as published.
 
-They are scores and not models of ours: each cuts its score off to a whole number from 0 to 100 and
-breaks the many ties by chance, so that the curves hang on how it rounds. The closest plugins of
-optsched are `optsched.plugins.devices.fragmentation` for FGD, in exact numbers, and `binpack` for
-BestFit. Formulas: `pkg/simulator/plugin/*_score.go` of the simulator.
+They are scores and not models of optsched: each cuts its score off to a whole number from 0 to 100
+and breaks the many ties by chance, so that the curves depend on the rounding. The closest plugins
+of optsched are `optsched.plugins.devices.fragmentation` for FGD, in exact numbers, and `binpack`
+for BestFit. Formulas: `pkg/simulator/plugin/*_score.go` of the simulator.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A placement made better while only so many pods leave where they are."""
+"""A placement improved by few moves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ At = tuple[int, int, tuple[int, ...]]
 """Node, class, devices."""
 
 _PRICE: Final = 100
-"""Thousandths of GPUs that a move has to bring at least."""
+"""Thousandths of GPUs that a move has to gain at least."""
 
 _EFFORT: Final = Effort(nodes=4)
 

@@ -1,4 +1,4 @@
-"""Classes of pods that ask for GPUs or parts of one, nodes, and who is where."""
+"""Classes of pods that request GPUs or parts of one, nodes, and the pods on them."""
 
 from __future__ import annotations
 

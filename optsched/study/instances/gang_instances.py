@@ -113,7 +113,7 @@ class FragmentedGangs:
 
 
 def _gangs(chance: Chance, gpus: int, ratios: tuple[int, ...]) -> Iterator[Manifest]:
-    """Gangs until so many GPUs are asked for."""
+    """Gangs until so many GPUs are requested."""
     number = 0
     while gpus > 0:
         each = chance.pick((1, 2, 4, 8), (7, 4, 4, 5))

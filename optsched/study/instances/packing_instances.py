@@ -50,7 +50,7 @@ class VectorItems:
 class CutBins:
     """Bins of 1 000 in each dimension, cut by chance into items that fill them to the last unit.
 
-    So many bins are the optimum, for all of them are full.
+    So many bins are the optimum, since all of them are full.
 
     Attributes
     ----------

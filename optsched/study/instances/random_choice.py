@@ -40,5 +40,5 @@ class Chance:
         raise ValueError("there is nothing to pick from")
 
     def happens(self, percent: int) -> bool:
-        """True in so many cases of a hundred."""
+        """True with this percentage."""
         return self.int_below(100) < percent

@@ -32,7 +32,7 @@ def packing_document(
     bins
         Of its kinds.
     result
-        How many bins, how good that is, and who found it.
+        The number of bins, its quality, and its source.
     made
         What is needed to make it again.
 

@@ -1,6 +1,6 @@
 """Every bin that can be filled, where they are not too many: written down once, priced at a glance.
 
-Items are put in the order of the dimension that tells most, largest first. A bin is filled item by
+Items are sorted by the most selective dimension, largest first. A bin is filled item by
 item in that order, so that those which still fit are one stretch of the order; each bin is found
 once.
 """

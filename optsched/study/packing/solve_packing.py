@@ -68,7 +68,7 @@ class PackingResult:
 
     @property
     def is_proved(self) -> bool:
-        """Whether nobody can do with fewer bins."""
+        """Whether fewer bins are impossible."""
         return len(self.bins) == self.bound
 
 
@@ -92,7 +92,7 @@ def solve_packing(
     seed
         Of the disturbed scores.
     report
-        Told of everything that is better than before, bins or bound.
+        Called with each better number of bins or bound.
 
     Raises
     ------

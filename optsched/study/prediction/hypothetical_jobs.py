@@ -60,7 +60,7 @@ class Answer:
     places
         Node by pod: of those that would be bound or nominated.
     victims
-        Who would leave for it.
+        Pods that would leave for it.
     reason
         Why it waits, or its rest; None where nothing waits.
     expected
@@ -265,7 +265,7 @@ class _Study:
         return gang, self._answer(gang, plan, read.snapshot, {})
 
     def _without_other_gangs(self, key: str) -> list[Manifest]:
-        """Return the cluster with one gang of ours."""
+        """Return the cluster with one gang of this scheduler."""
         whole = list(self._with_pods())
         gangs = assemble(whole, self._means.options, self._now_ms).snapshot.gangs
         others = {task.key for gang in gangs if gang.key != key for task in gang.tasks}
@@ -296,7 +296,7 @@ def _blame_foreign(reason: Reason | None, foreign: Sequence[str]) -> Reason | No
 
 
 def _dated(obj: Manifest, now_ms: int) -> Manifest:
-    """An object that is made now, whatever it says."""
+    """An object that is created now, despite its timestamp."""
     return {**obj, "metadata": {**obj["metadata"], "creationTimestamp": time_text(now_ms)}}
 
 

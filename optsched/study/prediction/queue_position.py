@@ -27,7 +27,7 @@ class Standing:
     Attributes
     ----------
     position
-        1 for who is asked first in the next session.
+        1 for the first one in the next session.
     num_waiting
         How many gangs of the queue wait, this one included.
     ahead
@@ -72,7 +72,7 @@ def waiting(
     pods
         Pods that are created once it is let in: they say what room it needs.
     means
-        The policy, and whose pods are ours.
+        The policy, and whose pods are decided.
 
     """
     snapshot = assemble(objects, means.options).snapshot

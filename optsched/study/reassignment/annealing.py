@@ -24,7 +24,7 @@ _SHIFTED: Final = 32
 _NOISE: Final = 1 << 20
 _SAMPLE: Final = 100
 _LIKELY: Final = 8
-"""Of all with which a process might change places, so many are looked at for room."""
+"""Of all processes that a process might be exchanged for, so many are checked for room."""
 
 _HOT: Final = 3.0
 _COLD: Final = 0.01
@@ -40,7 +40,7 @@ class Style:
     Attributes
     ----------
     large
-        Part of the processes looked at that are drawn by what they demand.
+        Part of the considered processes that are drawn by their demand.
     swapped, against
         Processes that may change places, and those with which.
 
@@ -72,7 +72,7 @@ class Annealing:
         self._until = np.cumsum(size / size.sum())
 
     def step(self, temperature: float) -> None:
-        """Look at some thousand shifts and some thousand swaps."""
+        """Try some thousand shifts and some thousand swaps."""
         self._shift(temperature)
         self._swap(temperature)
         if self.state.cost < self.best_cost:

@@ -1,6 +1,6 @@
 """Where processes run during a search, with all that a move changes kept up to date.
 
-Moves are looked at in batches: some processes on all machines, or some processes for some others.
+Moves are tried in batches: some processes on all machines, or some processes for some others.
 """
 
 from __future__ import annotations

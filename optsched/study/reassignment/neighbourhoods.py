@@ -26,13 +26,13 @@ _QUICK: Final = 0.3
 """Of the effort: a neighbourhood solved in less was a small one."""
 
 _DEAR: Final = 12
-"""Processes that are looked at of a machine that costs."""
+"""Processes that are considered of a costly machine."""
 
 _ANYONE: Final = 0.3
 """How likely a machine is that has nothing to spare, for one of the usual that has."""
 
 _ANYWAY: Final = 0.15
-"""Part of the neighbourhoods that are of a kind, whatever it has been worth."""
+"""Part of the neighbourhoods of a kind that does not depend on earlier gains."""
 
 _MODEL: Final = 0.05
 """What making a model counts for, in CP-SAT's time."""

@@ -76,9 +76,10 @@ class Effort:
     Attributes
     ----------
     seconds
-        By `clock`; not looked at where `steps` is given.
+        By `clock`; ignored where `steps` is given.
     seed
-        Of all that is drawn by lot; odd ones look at large processes more often than even ones.
+        For all random numbers; with odd ones large processes are tried more often than with even
+        ones.
     steps
         Steps of annealing, and of other kinds in proportion. The same input gives the same
         assignment: no clock is read.
@@ -236,7 +237,7 @@ class _Search:
         return replace(self.best, stopped=stopped, history=tuple(self._history))
 
     def _offer(self, machine_of: I64, found_by: str) -> None:
-        """Take an assignment that is better, after an independent look at it."""
+        """Take a better assignment, after an independent check."""
         found = _checked(self._problem, tuple(machine_of.tolist()), self.best.bound)
         if found.cost < self.best.cost:
             self.best = replace(found, found_by=found_by)

@@ -353,7 +353,7 @@ def _share_table(rows: Sequence[Row], queues: Sequence[str]) -> Table:
     return Table("Means over time", ("model", *columns), cells, frozenset(columns))
 
 
-# --- who, what, and how again --------------------------------------------------------------------
+# --- definitions and reproduction ----------------------------------------------------------------
 
 
 def _usage(found: Comparison) -> Table:

@@ -1,4 +1,4 @@
-"""Cells of a grid of GPUs: whose they are at each instant, in colours of gangs with their names.
+"""Cells of a grid of GPUs: their gangs at each instant, in colours with names.
 
 A cell is filled from the left: each gang takes its part of the width. Whole cells of one gang next
 to one another bear its name together. A gang has a number, for cells too narrow for its name.
@@ -34,7 +34,7 @@ Parts = tuple[tuple[int, int], ...]
 
 
 class Holder(NamedTuple):
-    """Who may be in a cell.
+    """The gangs of cells.
 
     Attributes
     ----------
@@ -68,8 +68,8 @@ class Grid:
     who
         By number.
     cells
-        Of each cell its changes: (instant, ((who, percent), ...)), the first at instant 0. `who` is
-        a number of a gang or one of `FREE`, `DOWN`, `OTHERS`.
+        Of each cell its changes: (instant, ((gang, percent), ...)), the first at instant 0. `who`
+        is a number of a gang or one of `FREE`, `DOWN`, `OTHERS`.
 
     """
 
@@ -79,7 +79,7 @@ class Grid:
     cells: Sequence[Sequence[tuple[int, Parts]]]
 
     def cell_shares(self, cell: int, frame: int) -> Parts:
-        """Who is in a cell at an instant."""
+        """The gang in a cell at an instant."""
         return [parts for begin, parts in self.cells[cell] if begin <= frame][-1]
 
 
@@ -195,7 +195,7 @@ def _holder(grid: Grid, who: int) -> Holder:
 
 
 def _segments(box: Box, parts: Parts) -> list[tuple[int, Box]]:
-    """Who has which part of a cell, from the left."""
+    """The gangs in a cell with their parts, from the left."""
     x, y, width, height = box
     found, used = [], 0.0
     for who, percent in parts:

@@ -42,7 +42,7 @@ TOP: Final = HEAD
 
 
 def queue_charts(view: View) -> list[Chart]:
-    """A row for each gang; where they are too many, queues as a whole and who waited longest."""
+    """A row for each gang; where there are too many, queues and the gangs that waited longest."""
     jobs = list(range(len(view.timeline.jobs)))
     if len(jobs) <= MOST_JOBS:
         return [_rows_chart(view, jobs, NAME, "Gangs by queue", "")]

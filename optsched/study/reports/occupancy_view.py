@@ -1,4 +1,4 @@
-"""Which GPU of which node is whose, at one of many instants: a grid and a slider.
+"""GPUs of nodes and their gangs at many instants: a grid and a slider.
 
 Every GPU is a cell of its own up to `MOST_CELLS` of them; beyond, a cell stands for several nodes
 and shows how full they are and who has the most of them.

@@ -1,4 +1,4 @@
-"""Who has which GPU before a plan, and after the plans of several models."""
+"""GPUs and their gangs before a plan, and after the plans of several models."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class PlansData:
 
     @cached_property
     def frames(self) -> dict[str, list[PlacedTask]]:
-        """Who sits where: before, and after each plan."""
+        """Gangs on GPUs: before, and after each plan."""
         after = {name: _Table(self, plan).placed_tasks() for name, plan in self.plans.items()}
         return {BEFORE: _Table(self, None).placed_tasks(), **after}
 

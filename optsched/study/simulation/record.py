@@ -81,7 +81,7 @@ class Stop:
     cause, by
         The action that evicts and the gang that gets the room, or `node` and its name.
     lost_ms
-        Work that has to be done again.
+        Work that has to be repeated.
     kept_ms
         Work that its last checkpoint has kept, of all its runs.
 

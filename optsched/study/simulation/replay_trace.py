@@ -70,7 +70,7 @@ def read_given(source: str, trace_format: str | None = None, nodes: Path | None 
     trace_format
         One of `TRACE_FORMATS` where it is a published one.
     nodes
-        A trace or manifests whose nodes a published trace is played on.
+        A trace or manifests with the nodes to replay a published trace on.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Metrics of a simulation: job times, utilisation, fairness and lost work.
 
-Formulas and their sources are told with each figure of `Metrics`. Everything is worked out from the
-trace and the record of its replay alone, so that a record that was kept can be measured again.
+Formulas and their sources are given with each figure of `Metrics`. Everything is worked out from
+the trace and the record of its replay alone, so that a record that was kept can be measured again.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Metrics:
         From arrival to the first start, when a gang has its minimum.
     allocation
         GPU time that tasks held, as a part of what nodes that are up had (FGD, ATC 2023, over
-        time). CPU instead where nobody has a GPU.
+        time). CPU instead in clusters without GPUs.
     utilisation
         The same for gangs that ran, without the work that was lost.
     fragmentation
@@ -91,7 +91,7 @@ class Metrics:
     preemptions, node_failures
         How often a running gang was stopped for others, or by a node.
     wasted_gpu_hours
-        GPU time whose work had to be done again (CPU hours without GPUs).
+        GPU time whose work had to be repeated (CPU hours without GPUs).
     topology_tier
         Mean over starts of the lowest tier of HyperNodes that holds the gang. None without them.
     cross_leaf_pairs

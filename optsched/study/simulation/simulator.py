@@ -451,7 +451,7 @@ class Simulation:
                 self.cluster.vacate(job, [e.task for e in move])
                 moving.append((job, move))
             self._request_next_session()
-        # Who moves may sit down where another has just left.
+        # A moving task may start where another has just left.
         for job, theirs in moving:
             self._move(job, theirs)
 

@@ -37,7 +37,7 @@ def plugins_of(job: Job) -> tuple[tuple[Plugin, Flags], ...]:
 
 
 def plugin_problems(job: Job) -> tuple[str, ...]:
-    """Plugins that a job names and nobody has, and arguments that cannot be read."""
+    """Unknown plugins of a job, and arguments that cannot be read."""
     known = ", ".join(PLUGINS)
     strangers = (
         f"unable to find job plugin: {name}; there are {known}"

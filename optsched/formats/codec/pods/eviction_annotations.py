@@ -45,7 +45,7 @@ def is_movable(meta: ObjectMeta) -> bool:
 
 
 def cooldown_ms(meta: ObjectMeta, remarks: list[FieldError]) -> int:
-    """How long after its start a pod is to be left alone; annotation before label."""
+    """How long after its start a pod is protected; annotation before label."""
     key = wellknown.COOLDOWN_TIME
     where = "annotations" if key in meta.annotations else "labels"
     return _read(meta, where, key, parse_duration_ms, remarks)

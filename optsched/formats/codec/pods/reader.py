@@ -77,7 +77,7 @@ class BarePodRules(StrEnum):
 
 
 SCHEDULER_NAMES: Final = (wellknown.DEFAULT_SCHEDULER_NAME, wellknown.OWN_SCHEDULER_NAME)
-"""Pods that name one of these are decided, unless somebody says otherwise."""
+"""Pods that name one of these are decided by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class PodDecoder:
     priorities
         What priority classes stand for, for pods without a number; may be replaced at any time.
     book
-        The ResourceClaims of the cluster, and who uses them.
+        The ResourceClaims of the cluster, and the pods that use them.
 
     """
 

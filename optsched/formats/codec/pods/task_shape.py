@@ -173,7 +173,7 @@ def _pod_term(fields: Fields, meta: ObjectMeta) -> PodTerm:
 
 
 def _preferred_pods(fields: Fields, meta: ObjectMeta, sign: int) -> Iterator[tuple[int, PodTerm]]:
-    """(weight, term); to be away from pods is to be near them with a negative weight."""
+    """(weight, term); anti-affinity is affinity with a negative weight."""
     for each in fields.records(_PREFERRED):
         yield sign * each.integer("weight"), _pod_term(each.record("podAffinityTerm"), meta)
 

@@ -140,7 +140,7 @@ def _gang_marks(gang: Gang | None) -> dict[str, str]:
 
 
 def is_missing(gang: Gang) -> bool:
-    """Whether a gang stands for a PodGroup that does not exist."""
+    """Whether a gang has no PodGroup."""
     return gang.problem is not None and gang.problem.code is ReasonCode.POD_GROUP_NOT_FOUND
 
 

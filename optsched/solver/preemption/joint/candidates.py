@@ -50,8 +50,8 @@ def find_candidates(
     reach
         Which of preempt and reclaim the policy allows.
     waives
-        Whether tasks count that leave for claims within a guarantee alone, whatever they say: only
-        a bound may leave open for whom.
+        Whether tasks count that leave only for claims within a guarantee, despite their
+        annotations: only a bound may leave open for whom.
 
     """
     problem, running = facts.problem, facts.running

@@ -32,8 +32,8 @@ class JointModel:
     supplied
         (C, M) variable for the tasks of a class on a set of nodes, -1 where none fits.
     reclaim, pairs
-        (K,) variable of the tasks of a group that are reclaimed, -1 where none may be, and who
-        reclaims from which queue.
+        (K,) variable of the reclaimed tasks of a group, -1 where there are none, and the reclaimer
+        and lender.
     able
         Gang classes that may have tasks evicted; None for a bound.
 

@@ -161,7 +161,7 @@ def _idle_without_victims(problem: Problem, groups: Groups, moves: _Moves | None
 
 
 def is_tied(problem: Problem, rules: RuleSet) -> bool:
-    """Whether some rule looks at more of nodes than their resources, or is a custom one."""
+    """Whether some rule depends on more of nodes than their resources, or is a custom one."""
     if any(isinstance(rule, IsolatedRule) for rule in rules.hard):
         return True
     tied = None if rules.topology is None else rules.topology.find_tied_gangs(problem)
@@ -271,7 +271,7 @@ def _group_movable_tasks(facts: SessionFacts) -> _Moves:
 
 
 def _max_tasks_per_node(problem: Problem, rules: RuleSet, full: I64, *, is_exact: bool) -> I64:
-    """(C, N) the most tasks of a class that a node holds with every candidate gone."""
+    """(C, N) the most tasks of a class that a node holds without any candidate."""
     alone = without_gangs(problem)
     masking = [rule for rule in rules.masking if is_exact or isinstance(rule, _MASKING)]
     if is_exact:

@@ -58,7 +58,7 @@ class Presence:
             form.model.add_rows(0, columns, factors, upper=0)
 
     def _add_group(self, k: int, mine: Bool, unless: Sequence[int] = ()) -> None:
-        """Victims of a group leave only if an entitled gang comes to a node of groups (K,).
+        """Victims of a group leave only if an entitled gang gets a node of groups (K,).
 
         `unless` are 0-1 variables any of which lifts that.
         """

@@ -1,4 +1,4 @@
-"""Compile eviction problems: who may be evicted for one gang, and within which limits."""
+"""Compile eviction problems: which tasks may be evicted for one gang, and within which limits."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def encode_eviction(
 
 
 def _find_places(eviction: EvictionProblem) -> tuple[I64, I64, I64]:
-    """Entries, nodes and the most tasks there could be with every victim gone."""
+    """Entries, nodes and the most tasks possible without any victim."""
     groups = eviction.groups
     room = eviction.room.copy()
     np.add.at(room, groups.node, groups.count[:, None] * groups.request)
@@ -151,7 +151,7 @@ def _blocked_rows(
 def _use_rows(
     model: LinearModel, eviction: EvictionProblem, leaving: tuple[I64, I64], places: tuple[I64, I64]
 ) -> None:
-    """Pods of the gang's own queue make room for its claim only where the gang comes to their node.
+    """Pods of the gang's own queue make room for its claim only on the gang's nodes.
 
     Tasks of a gang that leaves whole leave with it; see `Entitled`. Other rules on pods near the
     gang may need an eviction elsewhere: then nothing is required.

@@ -104,7 +104,7 @@ class VictimGrouper:
                 evicted = np.flatnonzero(state.evicted & (running.gang_of == number)).tolist()
             held = int(self._facts.held[number]) - len(evicted)
             ready = int(problem.num_ready[number]) - len(evicted)
-            # A gang of victims that loses all its tasks ends, whatever its minimum.
+            # A gang of victims that loses all its tasks ends, with any minimum.
             most = held if number == preemptor else held - 1
             surplus = min(max(ready - gang.min_member, 0), most)
             by_role = []
