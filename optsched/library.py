@@ -1,4 +1,4 @@
-"""What a program does with optsched: build or read a cluster, decide, replay, compare, explain.
+"""The functions of optsched: build or read a cluster, decide, replay, compare, explain.
 
 Everything in `__all__` is also there as a name of `optsched` itself. Functions take and give plain
 values; none of them touches a live cluster.
@@ -116,7 +116,7 @@ def node(
     name
         Its name; also its label `kubernetes.io/hostname`.
     allocatable
-        What it offers, as Kubernetes writes it: `{"cpu": "96", "memory": "768Gi"}`.
+        Its resources, as Kubernetes writes them: `{"cpu": "96", "memory": "768Gi"}`.
     labels
         More of its labels.
 
@@ -180,7 +180,7 @@ def gang(
     name
         `namespace/name`; without a namespace that is `default`.
     tasks, request
-        How many tasks, and what each asks for, as Kubernetes writes it.
+        The number of tasks, and the requests of each, as Kubernetes writes them.
     min_available
         How many have to start together; None for all of them.
     annotations
@@ -209,12 +209,12 @@ def gang(
 def snapshot(
     nodes: Iterable[Node], gangs: Iterable[Gang], queues: Iterable[Queue] = (), taken_ms: int = 0
 ) -> Snapshot:
-    """A cluster at one instant; parts may come in any order, the queue `default` is always there.
+    """A cluster at one instant; parts may be in any order, the queue `default` always exists.
 
     Parameters
     ----------
     nodes, gangs, queues
-        What `node`, `gang` and `queue` give.
+        Results of `node`, `gang` and `queue`.
     taken_ms
         The instant, in epoch milliseconds: how long gangs have waited counts from theirs to it.
 
@@ -263,7 +263,7 @@ def trace(
     Parameters
     ----------
     nodes, arrivals, queues
-        What `node`, `arrival` and `queue` give, in any order; `default` is always there.
+        Results of `node`, `arrival` and `queue`, in any order; `default` always exists.
 
     """
     ordered = tuple(sorted(arrivals, key=lambda a: a.at_ms))
@@ -353,7 +353,7 @@ def solve(
     Parameters
     ----------
     cluster
-        What `read` or `snapshot` gives, or a path that `read` takes.
+        A result of `read` or `snapshot`, or a path that `read` takes.
     model
         The name of a model, its file, or a policy.
     time_limit
@@ -370,7 +370,7 @@ def solve(
     Returns
     -------
     Plan
-        Verified actions, the certificate, and why what is left waits.
+        Verified actions, the certificate, and why the rest waits.
 
     Raises
     ------
@@ -403,7 +403,7 @@ def solve_result(
     Parameters
     ----------
     cluster
-        What `read` or `snapshot` gives, or a place that `read` takes: the result then names its
+        A result of `read` or `snapshot`, or a path that `read` takes: the result then names its
         files, as one of `optsched solve` does.
     model, time_limit, gap, seed, progress
         As for `solve`.
@@ -453,7 +453,7 @@ def _instance(
 
 
 def explain(plan: Plan, gang: str) -> str:
-    """Why a gang waits, in words; what it got where it does not.
+    """Why a gang waits, in words; its placements where it does not.
 
     Parameters
     ----------
@@ -496,13 +496,13 @@ def simulate(
     Parameters
     ----------
     given
-        What `trace` or `read_trace` gives, or a source that `read_trace` takes.
+        A result of `trace` or `read_trace`, or a source that `read_trace` takes.
     model
         The name of a model, its file, or a policy.
     seed
         Of the solver, where the model has one.
     warm_up
-        What arrives before does not count.
+        Earlier events do not count.
     period
         From session to session; None for the model's.
     until
@@ -545,7 +545,7 @@ def compare(
     Parameters
     ----------
     traces
-        What `trace` gives, or sources that `read_trace` takes; a synthetic one is made again for
+        Results of `trace`, or sources that `read_trace` takes; a synthetic one is made again for
         each seed.
     models
         Names, files or policies; the others are compared with the first.

@@ -1,4 +1,4 @@
-"""JobFlows and JobTemplates: jobs that follow one another, and what they are made of.
+"""JobFlows and JobTemplates: jobs that follow one another, and their templates.
 
 Source: pkg/webhooks/admission/jobflows. This project checks patches and templates too: their
 mistakes would show only once the job is made.

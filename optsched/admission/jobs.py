@@ -121,7 +121,7 @@ def _check_change(request: Request, around: tuple[World, Settings], findings: Fi
         )
         return
     world, settings = around
-    # What admission fills in is no change: a manifest that is applied again does not have it.
+    # Defaults that admission fills in are no change: a manifest that is applied again lacks them.
     before, after = (_immutable_fields(fill_in(spec, settings, Findings())) for spec in (old, new))
     found = find_difference(before, after)
     if found:

@@ -29,7 +29,7 @@ Operation = dict[str, Any]
 MAX_VALUES: Final = 100_000
 """Values in one object: numbers, texts, lists and mappings."""
 MAX_VALUES_OF_REVIEW: Final = 4 * MAX_VALUES
-"""Values in one text as `count_values` counts them: the object and what it was."""
+"""Values in one text as `count_values` counts them: the object and its old state."""
 
 
 def count_values(text: bytes) -> int:

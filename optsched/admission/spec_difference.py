@@ -1,7 +1,7 @@
 """Differences between specs, apart from those that Go clients make when they write a spec again.
 
-Go leaves out what is empty or zero and spells amounts and durations in its own way, so a program
-that only changes an annotation may send `cpu: "1"` for `cpu: 1000m`.
+Go omits empty and zero values and spells amounts and durations in its own way, so a program that
+only changes an annotation may send `cpu: "1"` for `cpu: 1000m`.
 """
 
 from __future__ import annotations

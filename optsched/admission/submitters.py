@@ -51,7 +51,7 @@ def record_submitter(
 ) -> None:
     """Write into the object who submits it; is_changed: whether an update changes the work.
 
-    What users write into the annotation is replaced. A change of the work makes its author the
+    Users' own values of the annotation are replaced. A change of the work makes its author the
     submitter; otherwise the record stays.
     """
     if request.user in settings.trusted or not request.user:

@@ -142,7 +142,7 @@ def is_system_class(name: object) -> bool:
 def warn_of_lift(name: object, settings: Settings, findings: Findings) -> None:
     """Warn of a PriorityClass that counts as far as the pods of a gang have it.
 
-    The scheduler compares the priorities: most pods come after their PodGroup.
+    The scheduler compares the priorities: most pods are created after their PodGroup.
     """
     if isinstance(name, str) and name and name not in (settings.tenant_classes or ()):
         findings.warn(

@@ -1,6 +1,6 @@
 """The kinds that a scheduler reads and writes: parse, default, validate, describe, serialise.
 
-Plain mappings come in, frozen dataclasses with exact integers come out, together with every field
-that could not be read. This package knows no client and no file format, and decides nothing: what
-an object means for a plan belongs to `optsched.cluster` and above.
+Input are plain mappings, output are frozen dataclasses with exact integers and every field that
+could not be read. This package knows no client and no file format, and decides nothing: what an
+object means for a plan belongs to `optsched.cluster` and above.
 """

@@ -366,7 +366,7 @@ class LabelCondition:
 
 @dataclass(frozen=True, slots=True)
 class LabelSelector:
-    """Conditions that hold together; without any, every object is meant."""
+    """Conditions that hold together; without any, every object matches."""
 
     match_labels: Mapping[str, str] = field(default_factory=dict)
     conditions: tuple[LabelCondition, ...] = ()

@@ -30,7 +30,7 @@ _NO_MEMBERS = "is missing: list at least one member"
 
 
 class MemberType(StrEnum):
-    """What a member of a HyperNode is."""
+    """The kind of a member of a HyperNode."""
 
     NODE = "Node"
     HYPER_NODE = "HyperNode"
@@ -38,7 +38,7 @@ class MemberType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One entry of a HyperNode's list; only one of name, pattern and labels is there."""
+    """One entry of a HyperNode's list, with only one of name, pattern and labels."""
 
     type: MemberType
     name: str = ""
@@ -173,7 +173,7 @@ class CpuPlace:
 
 @dataclass(frozen=True, slots=True)
 class PodAllocation:
-    """What one pod holds; containers: as the agent wrote them."""
+    """The resources of one pod; containers: as the agent wrote them."""
 
     uid: str
     name: str
@@ -183,7 +183,7 @@ class PodAllocation:
 
 @dataclass(frozen=True, slots=True)
 class GpuPlace:
-    """Where a GPU sits, and what it is."""
+    """The position of a GPU, and its kind."""
 
     numa: int = 0
     bus_id: str = ""

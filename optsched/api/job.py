@@ -44,7 +44,7 @@ class JobPhase(StrEnum):
 
 
 class JobEvent(StrEnum):
-    """What may happen to a job, a task or a pod; the last three are for controllers only."""
+    """Events of a job, a task or a pod; the last three are for controllers only."""
 
     ANY = "*"
     POD_PENDING = "PodPending"
@@ -60,7 +60,7 @@ class JobEvent(StrEnum):
 
 
 class JobAction(StrEnum):
-    """What is done to a job, a task or a pod."""
+    """Actions on a job, a task or a pod."""
 
     ABORT_JOB = "AbortJob"
     RESTART_JOB = "RestartJob"

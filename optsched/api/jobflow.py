@@ -67,7 +67,7 @@ class TaskProbe:
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """What is enough before the jobs waited for are completed; all of it."""
+    """Conditions, all of which suffice before the dependencies are completed."""
 
     http: tuple[HttpProbe, ...] = ()
     tcp: tuple[TcpProbe, ...] = ()
@@ -107,7 +107,7 @@ class FlowJob:
 
 @dataclass(frozen=True, slots=True)
 class FlowCondition:
-    """What is known of one job of a flow, as last written."""
+    """The state of one job of a flow, as last written."""
 
     phase: JobPhase | None
     created_ms: int | None = None
@@ -117,7 +117,7 @@ class FlowCondition:
 
 @dataclass(frozen=True, slots=True)
 class JobFlowStatus:
-    """How far a flow has come, as last written; jobs by name."""
+    """The progress of a flow, as last written; jobs by name."""
 
     phase: FlowPhase = FlowPhase.PENDING
     is_new: bool = True

@@ -28,7 +28,7 @@ class Kind:
 
     @property
     def api_version(self) -> str:
-        """What `apiVersion` says, such as v1 or scheduling.volcano.sh/v1beta1."""
+        """The field `apiVersion`, such as v1 or scheduling.volcano.sh/v1beta1."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def __str__(self) -> str:

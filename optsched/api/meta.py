@@ -61,7 +61,7 @@ class ObjectMeta:
 def parse_meta(obj: object, errors: list[FieldError]) -> ObjectMeta | None:
     """The metadata of an object; None where there is not even a name.
 
-    What cannot be read is added to `errors` and left at its default.
+    Fields that cannot be read are added to `errors` and left at their defaults.
     """
     if not isinstance(obj, dict):
         errors.append(FieldError("", obj, _NOT_AN_OBJECT))

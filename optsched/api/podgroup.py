@@ -51,7 +51,7 @@ class TopologyMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NetworkTopology:
-    """How far apart in the network pods may be: a tier by number or by name, or neither."""
+    """The largest distance of pods in the network: a tier by number or by name, or neither."""
 
     mode: TopologyMode = TopologyMode.HARD
     highest_tier: int | None = None
@@ -88,7 +88,7 @@ class PodGroupCondition:
 
 @dataclass(frozen=True, slots=True)
 class PodGroupStatus:
-    """How far a PodGroup has come, as last written."""
+    """The progress of a PodGroup, as last written."""
 
     phase: PodGroupPhase = PodGroupPhase.PENDING
     conditions: tuple[PodGroupCondition, ...] = ()

@@ -85,7 +85,7 @@ class QueueCounts:
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """What a queue is and has, as last written. Amounts are base units by resource."""
+    """The status of a queue, as last written. Amounts are base units by resource."""
 
     state: QueueState = QueueState.OPEN
     allocated: Mapping[str, int] = field(default_factory=dict)
@@ -147,7 +147,7 @@ class Queue:
 
     @property
     def overuse_tolerance(self) -> str:
-        """How far it may exceed its share before that is reclaimed, as the user wrote it."""
+        """How far it may exceed its share before that is reclaimed, as written."""
         return self.meta.annotations.get(wellknown.OVERUSE_TOLERANCE, "")
 
 

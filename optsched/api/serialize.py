@@ -1,4 +1,4 @@
-"""What the scheduler writes back: status patches with Volcano's field names.
+"""What the scheduler writes: status patches with Volcano's field names.
 
 The patches are JSON merge patches (RFC 7386): numbers are always written, since a count that is
 zero again must not keep its old value, and a key to be removed is written as null.
@@ -38,7 +38,7 @@ def podgroup_status_patch(
 
 
 def condition_fields(condition: PodGroupCondition) -> dict[str, Any]:
-    """A condition as it is stored; what is empty is left out, as Go does."""
+    """A condition as it is stored; empty fields are omitted, as in Go."""
     fields = {
         "type": condition.type,
         "status": condition.status,

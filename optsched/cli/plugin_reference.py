@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _Declared(Protocol):
-    """What has a name and a meaning."""
+    """A name and a meaning."""
 
     @property
     def name(self) -> str: ...

@@ -48,7 +48,7 @@ class CelError(ValueError):
 
 
 class CelDevice(Protocol):
-    """What an expression sees of a device: attributes and capacity by domain and name."""
+    """The view of a device in an expression: attributes and capacity by domain and name."""
 
     @property
     def driver(self) -> str:
@@ -60,7 +60,7 @@ class CelDevice(Protocol):
 
     @property
     def capacity_by_domain(self) -> Mapping[str, Mapping[str, Value]]:
-        """What it has of anything that can be counted."""
+        """The amounts of countable resources of a device."""
 
 
 Term: TypeAlias = "Callable[[CelDevice], Value]"
@@ -78,7 +78,7 @@ class Selector:
     cost: int
 
     def selects(self, device: CelDevice) -> bool:
-        """Whether a device is meant; CelError where that has no answer."""
+        """Whether a device matches; CelError where that has no answer."""
         return _truth(self.term(device))
 
 

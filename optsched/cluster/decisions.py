@@ -1,4 +1,4 @@
-"""What a session decides: ordered actions, reasons, a certificate; and how its search goes."""
+"""Decisions of a session: ordered actions, reasons, a certificate; and how its search goes on."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class LevelResult:
     Attributes
     ----------
     unit
-        What `value` and `bound` count.
+        The unit of `value` and `bound`.
     value
         Reached by the plan.
     bound
@@ -133,7 +133,7 @@ class QueueShare:
 
     @property
     def distance(self) -> int:
-        """How far it is from its ideal; above zero where it holds more."""
+        """The distance from its ideal; positive where it holds more."""
         return self.share - self.ideal
 
 
@@ -180,7 +180,7 @@ class Certificate:
 
     @property
     def verdict(self) -> str:
-        """What is proved, in one clause."""
+        """The proof, in one clause."""
         if self.is_proved:
             return "proved: no plan is better"
         if not self.levels:
@@ -222,7 +222,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What was known of one level at one instant of a search.
+    """Value and bound of one level at one instant of a search.
 
     Attributes
     ----------
@@ -234,7 +234,7 @@ class Progress:
     incumbent
         The best value so far, in the level's own sense; None while there is none.
     bound
-        What no plan goes beyond that keeps the levels above; None while nothing is known.
+        A bound on plans that keep the levels above; None while nothing is known.
     turn
         Which search of the session, from 1: sessions that make room for a gang search again.
 
@@ -256,7 +256,7 @@ def changes_level(progress: Progress, history: Sequence[Progress]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Incumbent:
-    """The best answer of one search, from which another one can go on.
+    """The best answer of one search, which another one can resume.
 
     Attributes
     ----------

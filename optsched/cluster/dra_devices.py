@@ -1,8 +1,8 @@
 """Devices that claims ask for (dynamic resource allocation, resource.k8s.io).
 
 Kubernetes: KEP-4381 (structured parameters), KEP-4816 (alternatives), KEP-5075 (capacity of
-requests, distinct attributes). What is here is the part that is allocated here: whole devices of a
-node. Claims that ask for more carry their problem.
+requests, distinct attributes). Only the allocated part is here: whole devices of a node. Claims
+that ask for more carry their problem.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class PooledDevice:
 
     @cached_property
     def _verdicts(self) -> dict[str, bool | str]:
-        """What selectors came to, the newest last; a text says why one has failed."""
+        """Results of selectors, the newest last; a text is the error of one that failed."""
         return {}
 
     def has_evaluated(self, selector: str) -> bool:
@@ -182,7 +182,7 @@ class DeviceNeed:
     alternatives
         Requests of which one is met, the first if possible; then the other fields do not count.
     queue_amounts
-        What it counts for in queues, by `deviceclass/…`.
+        The resources that it counts as in queues, by `deviceclass/…`.
     problem
         Why it is not allocated here; empty when it is.
     """
@@ -200,12 +200,12 @@ class DeviceNeed:
 
     @property
     def variants(self) -> tuple[DeviceNeed, ...]:
-        """What one of is met: its alternatives, or itself."""
+        """The requests of which one is met: its alternatives, or itself."""
         return self.alternatives or (self,)
 
 
 class DeviceConstraint(NamedTuple):
-    """What the devices of some requests of a claim have in common, or not.
+    """A condition on the devices of some requests of a claim: all equal, or all different.
 
     Attributes
     ----------
@@ -227,7 +227,7 @@ class DeviceConstraint(NamedTuple):
 
 
 class DeviceClaimRequest(NamedTuple):
-    """What a claim asks for."""
+    """The requests of a claim."""
 
     needs: tuple[DeviceNeed, ...]
     constraints: tuple[DeviceConstraint, ...] = ()
@@ -235,7 +235,7 @@ class DeviceClaimRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeviceAllocation:
-    """What a claim has got.
+    """The devices of a claim.
 
     Attributes
     ----------
@@ -287,7 +287,7 @@ class DeviceClaim:
 
     @property
     def queue_amounts(self) -> Mapping[str, int]:
-        """What it counts for in queues."""
+        """The resources that it counts as in queues."""
         return total(need.queue_amounts for need in self.needs)
 
 
@@ -366,7 +366,7 @@ class Devices:
         )
 
     def release_claims(self, gone: Collection[str]) -> Devices:
-        """The same when some claims, by key, have given back what they have."""
+        """The same when some claims, by key, have released their devices."""
         if not gone:
             return self
         claims = {

@@ -98,7 +98,7 @@ class SharedGpu:
     mode
         How it is shared: `hami-core` or `mig` (vGPU), empty for GPU sharing by memory.
     model
-        What it is, for tasks that ask for some.
+        Its kind, for tasks that request one.
     is_healthy
         A card that is not takes nothing more.
     geometries

@@ -1,4 +1,4 @@
-"""What is inside a node: NUMA nodes, images and data sets; and the shards of a cluster."""
+"""The inside of a node: NUMA nodes, images and data sets; and the shards of a cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Alignment(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NumaNeed:
-    """What one container has for itself alone: whole CPUs, and GPUs."""
+    """The exclusive resources of one container: whole CPUs, and GPUs."""
 
     cpus: int
     gpus: int = 0
@@ -36,7 +36,7 @@ class NumaNeed:
 
 @dataclass(frozen=True, slots=True)
 class NumaPart:
-    """What is taken of one cell."""
+    """The resources in use of one cell."""
 
     cell: int
     cpus: int = 0
@@ -45,7 +45,7 @@ class NumaPart:
 
 @dataclass(frozen=True, slots=True)
 class NumaHold:
-    """What a pod holds as the agent on its node has seen it.
+    """The resources of a pod as the agent on its node has reported them.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ class Numa:
     cells
         By number.
     holds
-        Pods of which the agent says what they hold; others may hold the rest.
+        Pods whose resources the agent reports; others may hold the rest.
     problem
         Why none of this can be used; empty when it can.
 
@@ -126,7 +126,7 @@ class RequiredData:
 
 @dataclass(frozen=True)
 class Store:
-    """What a node holds: (name, bytes) of images and names of data sets, in name order."""
+    """The contents of a node: (name, bytes) of images and names of data sets, in name order."""
 
     images: tuple[tuple[str, int], ...] = ()
     datasets: tuple[str, ...] = ()

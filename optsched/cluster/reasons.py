@@ -1,4 +1,4 @@
-"""Why a gang waits, and what is wrong with an object: a code and one sentence."""
+"""Why a gang waits, and the problem of an object: a code and one sentence."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Reason:
 
 
 class FlawCode(StrEnum):
-    """What is wrong with an object; the reason of its event."""
+    """The problem of an object; the reason of its event."""
 
     QUEUE = "InvalidQueue"
     GUARANTEE = "GuaranteeNotHeld"

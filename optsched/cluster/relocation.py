@@ -1,7 +1,7 @@
 """Tasks that are moved: evicted, created again by their owners, and started elsewhere.
 
 Between an eviction and the creation of the replacement pod, no pod exists that could be nominated
-to a node. Until it is there, a task that is expected keeps its place.
+to a node. Until the pod exists, an expected task keeps its place.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def write_moves(moves: Iterable[Move]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """What is left of the moves that gangs have a record of.
+    """The remaining moves in the records of gangs.
 
     Attributes
     ----------
@@ -201,7 +201,7 @@ def kept_places(snapshot: Snapshot) -> Kept:
 def records(snapshot: Snapshot, actions: Iterable[Action]) -> dict[str, str]:
     """The record of each gang after a plan is carried out, where it changes.
 
-    What was moved earlier and has its pod by now is nominated or bound, and needs no record.
+    A moved pod whose replacement exists is nominated or bound, and needs no record.
     """
     open_moves = {key: list(moves) for key, moves in kept_places(snapshot).left.items()}
     gangs = snapshot.gang_by_key

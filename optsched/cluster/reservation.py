@@ -71,7 +71,7 @@ def binding_reservations(
     Those before its own one, where it has one, and those of gangs at least as important; not those
     that begin after its tasks have ended, or for which nothing must be free. A gang that runs with
     less than its minimum is completed first: it holds room that is of no use to anybody. A gang
-    with nominated nodes has its room: bookings are made beside that.
+    with nominated nodes has its room: bookings are made in addition.
     """
     waiting = [t for t in gang.tasks if t.status is TaskStatus.PENDING]
     if not bookings or not waiting:

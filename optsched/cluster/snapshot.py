@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 ROOT_QUEUE = "root"
 DEFAULT_QUEUE = "default"
 NO_POD_LIMIT = 1 << 40
-"""What a node that does not limit its pods is taken to offer."""
+"""The pods that a node without a limit is taken to allow."""
 
 UNSCHEDULABLE_TAINT = "node.kubernetes.io/unschedulable"
 _CORDONED = Taint(UNSCHEDULABLE_TAINT, "", TaintEffect.NO_SCHEDULE)
@@ -65,7 +65,7 @@ class Node:
     Attributes
     ----------
     allocatable
-        What pods may take in total, `pods` included; without `pods` their number is not limited.
+        The total for pods, `pods` included; without `pods` their number is not limited.
     ready
         A node that is not ready offers nothing.
     unschedulable
@@ -75,7 +75,7 @@ class Node:
     residents
         Tasks that hold resources here (bound, running or terminating), in key order.
     load
-        What is really in use, if that has been measured.
+        The measured use, where it is known.
     shared_gpus
         GPUs that tasks share by memory and cores, in the order of the device plugin.
     card_problem
@@ -116,11 +116,11 @@ class Node:
 
     @property
     def offers(self) -> dict[str, int]:
-        """What pods may take by resource, their number included."""
+        """The total for pods by resource, their number included."""
         return {PODS: NO_POD_LIMIT, **dict(self.allocatable)}
 
     def offer(self, resource: str) -> int:
-        """What pods may take of one resource.
+        """The total for pods of one resource.
 
         Devices are assigned to claims one by one: the quotas that count them for queues are no
         limit here.
@@ -177,7 +177,7 @@ class Gang:
     min_role
         (role, number): the minimums by role as written; `role_minimums` are those that count.
     min_resources
-        What must be available before anything of it starts.
+        What must be available before any pod of it starts.
     min_usage
         What `minResources` names that only ResourceQuotas count, such as `limits.cpu`.
     tasks
@@ -185,7 +185,7 @@ class Gang:
     waiting_since_ms
         When it began to wait: its creation, or the last time that it ran.
     topology
-        How far apart in the network its tasks may be; None where that does not matter.
+        The largest distance of its tasks in the network; None for any.
     sub_groups
         How smaller groups are formed inside it; a task is in a group of the first rule that means
         it.
@@ -314,7 +314,7 @@ class Tolerance:
     Attributes
     ----------
     part_ppm
-        Millionths of what it deserves.
+        Millionths of its deserved share.
     amounts
         Or amounts by resource; a missing resource means none.
     """
@@ -323,7 +323,7 @@ class Tolerance:
     amounts: Amounts = ()
 
     def protected_amount(self, resource: str, due: int) -> int:
-        """What the queue keeps of a resource of which so much is due to it."""
+        """What the queue keeps of a resource of which it is due so much."""
         return due + due * self.part_ppm // _PPM + amount_of(self.amounts, resource) if due else 0
 
 
@@ -419,9 +419,9 @@ class Claim:
     problem
         Why pods that use it can not start (unbound, lost); None when they can.
     size_bytes
-        What it asks for while it waits.
+        Its requests while it waits.
     provisions
-        Whether a volume can be made for it; where not, it needs one that is there.
+        Whether a volume can be provisioned for it; otherwise it needs an existing one.
     selected_node
         The node for which its volume is being made (`volume.kubernetes.io/selected-node`).
     volumes
@@ -613,7 +613,7 @@ class Snapshot:
         Room reserved for gangs from an instant on, those that begin first in front. Not part of the
         cluster: sessions work it out.
     entitlements
-        What queues that reclaim in this session may hold. Not part of the cluster: sessions
+        What queues may hold that reclaim in this session. Not part of the cluster: sessions
         work it out.
     devices
         The devices that ResourceClaims may get, and those that they have.

@@ -43,7 +43,7 @@ class SortedMap(Generic[V]):
         self._values = None
 
     def remove(self, name: str) -> None:
-        """Remove a name, if it is there."""
+        """Remove a name, if it exists."""
         if self._by_name.pop(name, None) is None:
             return
         del self._names[bisect_left(self._names, name)]
@@ -86,7 +86,7 @@ class SnapshotBuilder:
         self._changed_nodes.add(node.name)
 
     def remove_node(self, name: str) -> None:
-        """Remove a node, if it is there; its residents wait for its return."""
+        """Remove a node, if it exists; its residents wait for its return."""
         self._bare_nodes.pop(name, None)
         self._changed_nodes.add(name)
 

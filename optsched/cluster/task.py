@@ -44,7 +44,7 @@ class PodTerm:
     Attributes
     ----------
     selector
-        The pods that are meant; None selects no pod.
+        The pods that match; None selects no pod.
     namespaces
         Namespaces those pods are looked for in.
     namespace_selector
@@ -103,7 +103,7 @@ class DeviceRequest:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class TaskShape:
-    """What makes two tasks alike for a scheduler: request and constraints, without any name.
+    """What makes two tasks equal for a scheduler: request and constraints, without any name.
 
     Shapes are interned by whoever builds tasks, so that classes are found by identity first and by
     value only where two builders met. The hash is computed once.
@@ -129,7 +129,7 @@ class TaskShape:
     devices
         The devices that its own claims, made for this one pod, still need.
     numa
-        What its containers have for themselves alone, one entry a container that has anything.
+        The exclusive resources of its containers, one entry a container that has any.
     notes
         (annotation, value) of the pod that rules read, in order.
     preempts
@@ -241,7 +241,7 @@ class TaskStatus(StrEnum):
 class QueueGate(StrEnum):
     """The gate that hides a pending task from autoscalers until its queue has room for it.
 
-    Open: it was closed, and what the task asks for counts against its queue until it is placed.
+    Open: it was closed, and the task's requests count against its queue until it is placed.
     """
 
     NONE = ""
@@ -295,11 +295,11 @@ class Task:
     gpus
         GPUs of its node that it holds in whole or in part, counted from 0; empty where unknown.
     shared_gpus
-        What it holds of shared GPUs, where that is known.
+        Its parts of shared GPUs, where they are known.
     device_claims
         Keys of all its ResourceClaims, in order.
     numa
-        What was meant for it of the NUMA nodes of its node when it was bound.
+        Its planned part of the NUMA nodes of its node when it was bound.
     wants
         Images and data sets that it needs.
     gate

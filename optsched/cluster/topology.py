@@ -1,4 +1,4 @@
-"""The network of a cluster as a tree of HyperNodes, and what gangs ask of it."""
+"""The network of a cluster as a tree of HyperNodes, and the topology requests of gangs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TopologyMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopologyRequest:
-    """How far apart in the network tasks may be.
+    """The largest distance of tasks in the network.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class SubGroupRule:
     min_groups
         Groups that must run before the gang counts as started.
     selector
-        Tasks that are meant; None leaves that to `keys`.
+        Tasks that match; None leaves that to `keys`.
     keys
         Labels whose values distinguish the groups; a task without one of them belongs to none.
     """

@@ -39,10 +39,10 @@ class Arrival:
         The user's estimate; None without one. Rules see this, never the
         duration.
     grace_ms
-        How long its pods hold what they have after they have been evicted, to save their work
+        How long its evicted pods keep their resources, to save their work
         (`terminationGracePeriodSeconds`).
     where
-        `file:line` it was read from; empty where it comes from no file.
+        `file:line` of its source; empty without a file.
 
     """
 
@@ -55,7 +55,7 @@ class Arrival:
 
 
 class NodeChange(StrEnum):
-    """What happens to a node."""
+    """An event of a node."""
 
     DOWN = "down"
     UP = "up"
@@ -73,7 +73,7 @@ class NodeEvent:
 
 @dataclass(frozen=True)
 class Trace:
-    """Nodes and queues, and what happens to them.
+    """Nodes and queues, and their events.
 
     Attributes
     ----------
@@ -112,11 +112,11 @@ class TraceProblem:
     kind, key
         Such as Gang and `namespace/name`.
     path, value
-        The field and what it holds; both empty where the part as a whole is meant.
+        The field and its value; both empty where the part as a whole has the problem.
     message
         The problem, and what would be accepted.
     where
-        `file:line`; empty where it comes from no file.
+        `file:line`; empty without a file.
 
     """
 
@@ -147,7 +147,7 @@ _NO_ESTIMATE = "is below zero: write milliseconds, or nothing where none is know
 def sound_trace(trace: Trace) -> Found:
     """The parts of a trace that can be replayed, in order, and the problems of the others.
 
-    Nodes and queues may come in any order. Arrivals and events of nodes have to be in the order of
+    Nodes and queues may be in any order. Arrivals and events of nodes have to be in the order of
     time; where the clock goes back, as few as possible are left out to restore the order. Gangs are
     left out that could not start in the whole cluster, empty and with all nodes up: where they ask
     for a resource more than all nodes have, or more tasks than can sit at once.
@@ -254,7 +254,7 @@ def _never_falling(times: Sequence[int]) -> set[int]:
 
 
 def _arrival_problem(arrival: Arrival) -> TraceProblem | None:
-    """What is wrong with an arrival by itself."""
+    """The problems of an arrival by itself."""
     gang = arrival.gang
     if arrival.duration_ms is not None and arrival.duration_ms < 0:
         return _problem(arrival, "duration_ms", arrival.duration_ms, _NO_DURATION)
@@ -370,7 +370,7 @@ def _amount(request: Amounts, resource: str) -> int:
 def _effective_events(
     events: Iterable[NodeEvent], nodes: Iterable[Node], problems: list[TraceProblem]
 ) -> tuple[NodeEvent, ...]:
-    """Events that change something: of nodes that are there, down when up and up when down."""
+    """Events that change something: of known nodes, down when up and up when down."""
     state = {n.name: NodeChange.UP for n in nodes}
     kept: list[NodeEvent] = []
     for event in events:

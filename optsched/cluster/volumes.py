@@ -1,9 +1,9 @@
 """Volumes for claims that wait for the node of their pod.
 
-A claim gets a volume that is there and can be reached from all nodes where the claim is used, or
-one that is made for it. A volume is for one claim. Upstream: kube-scheduler, VolumeBinding
-(`findMatchingVolumes`, `checkVolumeProvisions`); it takes claim by claim the smallest volume that
-does, here claims make way for one another where that helps all.
+A claim gets an existing volume that all nodes where the claim is used can reach, or a new one. A
+volume is for one claim. Upstream: kube-scheduler, VolumeBinding (`findMatchingVolumes`,
+`checkVolumeProvisions`); it takes claim by claim the smallest volume that does, here claims make
+way for one another where that helps all.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class VolumeRequest:
-    """What a claim could get, given the nodes where it is used.
+    """The volumes that a claim could get, given the nodes where it is used.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ def volume_request(claim: Claim, nodes: Collection[str], selects: Selects) -> Vo
 
 
 def can_provision(claim: Claim, nodes: Collection[str], selects: Selects) -> bool:
-    """Whether a volume for a claim can be made that is meant for some nodes."""
+    """Whether a volume for a claim can be provisioned on some nodes."""
     if not claim.provisions or (claim.selected_node and set(nodes) - {claim.selected_node}):
         return False
     allowed = claim.nodes

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 UNSEEN_MS: Final = 60_000
-"""How long a Command waits for what it is for: watches of different kinds run apart."""
+"""How long a Command waits for its target: watches of different kinds run apart."""
 
 
 def _words(command: Manifest) -> Iterable[str]:

@@ -1,4 +1,4 @@
-"""What a controller is: which objects it looks after, and which changes make it look again."""
+"""A controller: its kind of objects, and the changes on which it reconciles one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Wakes: TypeAlias = "Callable[[Manifest, World], Iterable[Ref]]"
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Which objects of a kind are followed; what is outside of it never enters the process.
+    """The watched objects of a kind; others never enter the process.
 
     Attributes
     ----------
@@ -67,7 +67,7 @@ class Controller:
     kind
         What it looks after.
     decide
-        The effects for one of them, whether it is there or not; see `existing`.
+        The effects for one of them, whether it exists or not; see `existing`.
     wakes
         By kind, which of its objects have to be reconciled when an object is created, changed
         (called with the object before and after) or deleted (in its last state). Its own kind wakes

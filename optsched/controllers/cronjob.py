@@ -106,7 +106,7 @@ class CronJobs:
 
     @property
     def controller(self) -> Controller:
-        """The controller, and what wakes it."""
+        """The controller, and the changes on which it reconciles."""
         return Controller(
             name="cronjob",
             kind=CRON_JOB,
@@ -133,7 +133,7 @@ class CronJobs:
         )
 
     def _clock(self, case: _Case) -> _Clock | Emit:
-        """The timetable of a CronJob, or what is wrong with it."""
+        """The timetable of a CronJob, or its problem."""
         text, name = _split(case.cron)
         try:
             zone = self._zone_of(name) if name else UTC
@@ -165,7 +165,7 @@ def _age(job: Manifest) -> tuple[int, str]:
 
 
 def _act(case: _Case, clock: _Clock, world: World) -> Effects:
-    """Make the job that is due, unless it is there already."""
+    """Create the job that is due, unless it exists."""
     cron = case.cron
     due_ms, missed = _due(case, clock)
     again = tuple(_recheck_at_next_run(case, clock))
@@ -178,7 +178,7 @@ def _act(case: _Case, clock: _Clock, world: World) -> Effects:
     return (*_update_status(case, cron.last_schedule_ms), *missed, *begun, *again)
 
 
-# --- what is due ---------------------------------------------------------------------------------
+# --- due times ------------------------------------------------------------------------------------
 
 
 def _due(case: _Case, clock: _Clock) -> tuple[int | None, tuple[Emit, ...]]:

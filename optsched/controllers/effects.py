@@ -1,4 +1,4 @@
-"""What a controller wants done, as values; whoever carries it out decides when.
+"""What a controller wants done, as values; the executor decides when.
 
 Effects of one answer are independent of each other unless `Then` puts them in order. All of them
 may be repeated: what exists already, or is gone by now, counts as done.
@@ -23,7 +23,7 @@ Manifest: TypeAlias = "Mapping[str, Any]"
 
 
 class Propagation(StrEnum):
-    """What becomes of the objects that a deleted one owns (metav1.DeletionPropagation)."""
+    """The fate of the objects that a deleted one owns (metav1.DeletionPropagation)."""
 
     BACKGROUND = "Background"
     FOREGROUND = "Foreground"

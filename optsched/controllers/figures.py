@@ -1,4 +1,4 @@
-"""Numbers that people watch, counted from what is there."""
+"""Numbers for metrics, counted from the objects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def groups_by_phase(world: World) -> dict[PodGroupPhase, dict[str, int]]:
-    """PodGroups of each queue in each phase; queues without any are there with 0."""
+    """PodGroups of each queue in each phase; queues without any have 0."""
     found = Counter(
         (queue_of_group(group), str(status_of(group).get("phase") or PodGroupPhase.PENDING))
         for group in world.listed(POD_GROUP)

@@ -74,10 +74,10 @@ _ALL_HYPERNODES: Final = Ref(HYPER_NODE, "", "")
 
 
 class ConfigError(Exception):
-    """What the ConfigMap says has no reading."""
+    """A configuration in the ConfigMap that can not be read."""
 
 
-# --- what is asked for ---------------------------------------------------------------------------
+# --- query ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Sources:
 
 
 def read_sources(text: str, namespace: str = CONFIG[0]) -> Sources:
-    """What is asked for; namespace: of Secrets that are named without one.
+    """The query; namespace: of Secrets without one.
 
     Raises ConfigError for what has no reading.
     """
@@ -268,7 +268,7 @@ class Discovery:
 
     @property
     def controller(self) -> Controller:
-        """The controller, and what wakes it."""
+        """The controller, and the changes on which it reconciles."""
         return Controller(
             name="hypernode",
             kind=CONFIG_MAP,

@@ -117,7 +117,7 @@ class PodGroups:
 
     @property
     def controller(self) -> Controller:
-        """The controller, and what wakes it."""
+        """The controller, and the changes on which it reconciles."""
         wakes: dict[Kind, Wakes] = {POD: self._pod_wakes, QUEUE: self._queue_wakes}
         for kind in OWNERS.values():
             wakes[kind] = _owner_wakes
@@ -323,7 +323,7 @@ def _is_scaled_away(owner: Manifest) -> bool:
     return spec_of(owner).get("replicas") == 0
 
 
-# --- what is done --------------------------------------------------------------------------------
+# --- effects --------------------------------------------------------------------------------------
 
 
 def _delete(group: Manifest) -> Delete:

@@ -73,7 +73,7 @@ CHILDREN_OF: Final = Index(QUEUE, "parent", lambda queue: (parent_of(queue),))
 
 @dataclass(frozen=True, slots=True)
 class _DesiredState:
-    """What a queue should be: open or not, and if not, whether only because its parent is not."""
+    """The wanted state of a queue: open or not, and if not, whether only because of its parent."""
 
     is_open: bool
     by_parent: bool = False
@@ -118,7 +118,7 @@ def decide(ref: Ref, world: World) -> Effects:
     return delete_orphaned_commands(ref, world) if queue is None else reconcile(queue, world)
 
 
-# --- what is wished ------------------------------------------------------------------------------
+# --- wish -----------------------------------------------------------------------------------------
 
 
 def _desired_state(queue: Manifest) -> _DesiredState:
@@ -168,7 +168,7 @@ def _under_parent(desired: _DesiredState, queue: Manifest, world: World) -> _Des
     return _DesiredState(is_open=True) if desired.by_parent else desired
 
 
-# --- what is written -----------------------------------------------------------------------------
+# --- writes ---------------------------------------------------------------------------------------
 
 
 def _state(queue: Manifest, desired: _DesiredState, world: World) -> QueueState:

@@ -38,13 +38,13 @@ Link: TypeAlias = tuple[str, str]
 
 
 class UfmError(ValueError):
-    """What UFM said has no reading."""
+    """A reply of UFM that can not be read."""
 
 
 def read_links(body: bytes) -> tuple[Link, ...]:
     """The links of hosts in an answer of UFM, each once; raises UfmError.
 
-    Ports of switches are passed over, and hosts without a name or a switch.
+    Ports of switches are skipped, and hosts without a name or a switch.
     """
     try:
         ports = json.loads(body)

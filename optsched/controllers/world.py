@@ -1,7 +1,7 @@
 """The objects that a controller may read: a cluster as its watches have reported it.
 
-A look costs no request. What was written a moment ago may not be in it yet; the shell does not ask
-about an object again before its own writes are there.
+A look costs no request. Recent writes may be missing in it; the shell does not reconcile an object
+again before its own writes are seen.
 """
 
 from __future__ import annotations
@@ -57,4 +57,4 @@ class World(Protocol):
         """Whether a question has been answered since it was first asked."""
 
     def fabric_answer(self, fabric: Fabric) -> FabricAnswer | None:
-        """What was last heard of a fabric; None where it has not been asked."""
+        """The last reply of a fabric; None where it has not been asked."""

@@ -44,11 +44,11 @@ MOST_WORDS: Final = 200
 """Most characters of a service's message that are shown."""
 
 
-# --- what is sent --------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------
 
 
 def request_body(question: Question, snapshot: Snapshot) -> Body:
-    """What a question is asked with, but for those about nodes: see `predicate_body`."""
+    """The body of a question, except those about nodes: see `predicate_body`."""
     if question.verb in (Verb.PREEMPTABLE, Verb.RECLAIMABLE) and question.task is not None:
         evictees = [task_info(task, snapshot) for task in question.victims]
         return {"evictor": task_info(question.task, snapshot), "evictees": evictees}
@@ -209,11 +209,11 @@ def _summed(parts: Iterable[Amounts]) -> dict[str, int]:
     return totals
 
 
-# --- what is answered ----------------------------------------------------------------------------
+# --- replies --------------------------------------------------------------------------------------
 
 
 def read_reply(verb: Verb, raw: bytes) -> Mapping[str, object]:
-    """What an answer says, as `Reply` holds it; ValueError where it can not be understood.
+    """The content of an answer, as `Reply` holds it; ValueError where it can not be understood.
 
     Answers to PREDICATE are read by `read_refusals`.
     """

@@ -113,7 +113,7 @@ class PlanDocument:
 
 
 def plan_document(plan: Plan) -> PlanDocument:
-    """What the file of a plan says."""
+    """The content of the file of a plan."""
     evicted = (a for a in plan.actions if isinstance(a, Evict))
     evictions = [Eviction(a.task, a.action, a.preemptor, a.to, a.plugin, a.reason) for a in evicted]
     bound = [a for a in plan.actions if isinstance(a, Allocate)]
@@ -262,7 +262,7 @@ def parse_plan(obj: object) -> tuple[PlanDocument | None, tuple[FieldError, ...]
 
 
 def _checked(fields: Fields, name: str, keys: Iterable[str]) -> Iterator[str]:
-    """The keys; what is no key is rejected."""
+    """The keys; anything else is rejected."""
     for key in keys:
         if not _KEY.fullmatch(key):
             fields.reject(f"{name}[{key}]", key, _NOT_A_KEY)
@@ -383,9 +383,9 @@ def _seconds(fields: Fields) -> float:
 
 
 def restore_plan(document: PlanDocument, snapshot: Snapshot) -> tuple[Plan, tuple[FieldError, ...]]:
-    """The plan for the snapshot that it was made for, and what does not belong there.
+    """The plan for the snapshot that it was made for, and the parts that do not belong there.
 
-    Its actions come in an order in which they can be carried out: gangs are enqueued, pods are
+    Its actions are in an order in which they can be carried out: gangs are enqueued, pods are
     evicted, bound, nominated, each in order of keys.
     """
     errors: list[FieldError] = []

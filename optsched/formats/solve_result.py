@@ -62,7 +62,7 @@ class InstanceIdentity:
     path
         As it was given.
     files
-        What was read of it, by name relative to the path.
+        The files read of it, by name relative to the path.
 
     """
 
@@ -140,7 +140,7 @@ class Parameters:
 
 @dataclass(frozen=True, slots=True)
 class SolveResult:
-    """What a solve came to, how it went, and everything needed to make it again.
+    """The outcome of a solve, its progress, and everything needed to reproduce it.
 
     Attributes
     ----------
@@ -308,7 +308,7 @@ def parse_result(obj: object) -> tuple[SolveResult | None, tuple[FieldError, ...
 
 
 def _check(fields: Fields, name: str, told: object, found: tuple[object, str]) -> None:
-    """Note where a field says otherwise than what it follows from."""
+    """Note where a field contradicts the field it follows from."""
     value, origin = found
     if told != value:
         fields.reject(name, told, _CONTRADICTS.format(origin, json.dumps(value)))

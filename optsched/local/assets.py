@@ -103,7 +103,7 @@ def require(
     env: Mapping[str, str] | None = None,
     binaries: Sequence[Binary] = BINARIES,
 ) -> Assets:
-    """Some binaries, building what is missing; `on_progress` hears of it every few seconds.
+    """Some binaries, building the missing ones; `on_progress` is called every few seconds.
 
     A kubectl of another minor version serves too, as long as nothing else has to be built.
     Raises AssetsError when something is missing and cannot be built.

@@ -1,4 +1,4 @@
-"""What runs, in which order, with which arguments. Pure: paths and ports in, command lines out."""
+"""The components, their order and their arguments. Pure: paths and ports in, command lines out."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Options:
 
     @property
     def components(self) -> tuple[str, ...]:
-        """What runs, in the order of starting."""
+        """The components, in the order of starting."""
         return tuple(name for name in COMPONENTS if self.scheduler or name != SCHEDULER)
 
 
@@ -128,12 +128,12 @@ class Layout:
 
     @property
     def private_folders(self) -> tuple[Path, ...]:
-        """What only the owner of the plane may enter."""
+        """Files that only the owner of the plane may enter."""
         return (self.etcd, self.pki, self.logs, self.kubeconfigs)
 
     @property
     def state(self) -> Path:
-        """What was started: ports and command lines."""
+        """The components as started: ports and command lines."""
         return self.directory / "state.json"
 
     @property
@@ -156,7 +156,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What was started: enough to find it, stop it and start it again, from any process."""
+    """The components as started: enough to find, stop and start them again, from any process."""
 
     kubectl: str
     ports: Mapping[str, int]
@@ -281,7 +281,7 @@ def _client(layout: Layout, component: str) -> dict[str, object]:
         "authentication-skip-lookup": "true",
         "client-ca-file": layout.pki / "ca.crt",
         "authorization-kubeconfig": kubeconfig,
-        # One replica each, and a client that is never slower than what it is compared with.
+        # One replica each, and a client that is never slower than the one it is compared with.
         "leader-elect": "false",
         "kube-api-qps": 5000,
         "kube-api-burst": 5000,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class KubectlError(Exception):
-    """kubectl refused; the message holds the command and what it said."""
+    """kubectl refused; the message holds the command and its output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Kubectl:
     kubeconfig: Path
 
     def __call__(self, *arguments: str, input: str | None = None) -> str:
-        """Run it and return what it printed; `input` is for `-f -`. Raises KubectlError."""
+        """Run it and return its output; `input` is for `-f -`. Raises KubectlError."""
         # The discovery cache is keyed by address, which another plane may have had before.
         cache = self.kubeconfig.with_name("kubectl-cache")
         common = (f"--kubeconfig={self.kubeconfig}", f"--cache-dir={cache}")

@@ -127,7 +127,7 @@ class Authority:
 
 
 def ensure_pki(folder: Path, *, now: datetime) -> Authority:
-    """The plane's authority, with every file that components read beside it.
+    """The plane's authority, with every further file that components read.
 
     Created once as a whole and then kept, so that kubeconfigs handed out stay valid.
     """

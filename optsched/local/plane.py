@@ -137,7 +137,7 @@ class ControlPlane:
 
     @property
     def components(self) -> tuple[str, ...]:
-        """What it consists of, in the order of starting."""
+        """Its components, in the order of starting."""
         return tuple(name for name in COMPONENTS if name in self._state.commands)
 
     @property

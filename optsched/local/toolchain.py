@@ -24,7 +24,7 @@ ARCHITECTURE_OF = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 class ToolchainError(Exception):
-    """Go is there but cannot be made to build: an odd machine, no network, no space."""
+    """Go exists but cannot build here: an odd machine, no network, no space."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ Value: TypeAlias = bool | int | float | str
 
 
 class Kind(Enum):
-    """What an argument's value may be."""
+    """The allowed values of an argument."""
 
     SWITCH = "true or false"
     WHOLE = "a whole number"
@@ -62,7 +62,7 @@ class Argument:
     choices: tuple[str, ...] = ()
 
     def accepts(self, name: str) -> bool:
-        """Whether an argument of this name is meant."""
+        """Whether an argument of this name is accepted."""
         if self.name.endswith("*"):
             return name.startswith(self.name[:-1]) and len(name) >= len(self.name)
         return name == self.name
@@ -94,7 +94,7 @@ class Plugin:
     Attributes
     ----------
     name
-        What configurations call it: lower-case words with hyphens between them.
+        The name in configurations: lower-case words with hyphens between them.
     meaning
         Its purpose in a few words; `optsched` shows it beside the name.
     arguments
@@ -103,7 +103,7 @@ class Plugin:
         Makes its rules from checked arguments, among them whether `enableHierarchy` and
         `enableReclaimable` are on.
     origin
-        The file or package that it comes from; empty for built-in plugins.
+        Its file or package; empty for built-in plugins.
     aliases
         Other names that configurations may use.
     levels

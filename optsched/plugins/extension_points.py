@@ -1,4 +1,4 @@
-"""What a rule is: a name, arguments, and the faces that the verifier and the engines ask."""
+"""The parts of a rule: a name, arguments, and the faces that the verifier and the engines call."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class NodeModel:
     Attributes
     ----------
     problem
-        The problem, in which running tasks that may be evicted still hold what they hold.
+        The problem, in which running tasks that may be evicted still hold their resources.
     gang_alone
         The problem in which no task that may be evicted counts. The same unless victims are chosen.
     model
@@ -172,7 +172,7 @@ class Level(Protocol):
 
     @property
     def unit(self) -> str:
-        """What its value counts."""
+        """The unit of its value."""
 
     @property
     def sense(self) -> Sense:
@@ -186,7 +186,7 @@ class Level(Protocol):
 
 
 class GangLevel(Level, Protocol):
-    """A level over gangs and their tasks, wherever they are put."""
+    """A level over gangs and their tasks, on any nodes."""
 
     def encode(self, form: Formulation) -> Expression:
         """The level as a linear form of the aggregated model, with rows where it needs any."""
@@ -428,7 +428,7 @@ class Score:
     def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
         """Return a function that scores nodes for one more task of a class; None without scores.
 
-        It gets what is used and offered on m nodes, (m, R) each, and returns (m,). Its scores of
+        It gets used and offered amounts on m nodes, (m, R) each, and returns (m,). Its scores of
         nodes where the task does not fit have no effect.
         """
         return None

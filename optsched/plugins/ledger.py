@@ -74,7 +74,7 @@ class Ledger:
         return gang not in self._gang_used and not self._rows[gang].allocated
 
     def gang_used(self, gang: int) -> list[int]:
-        """(R,) held by a gang, what it held before included."""
+        """(R,) held by a gang, earlier amounts included."""
         if gang not in self._gang_used:
             held = self._rows[gang].allocated
             nothing = [0] * len(self._resources)

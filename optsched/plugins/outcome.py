@@ -1,4 +1,4 @@
-"""A problem with one answer to it: what is left of nodes and queues afterwards, as arrays."""
+"""A problem with one answer to it: the rest of nodes and queues afterwards, as arrays."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Outcome:
 
     @cached_property
     def next_requests(self) -> dict[int, I64]:
-        """What gangs request next, by gang; `next_request` fills it on demand."""
+        """The next requests of gangs; `next_request` fills it on demand."""
         return {}
 
     @cached_property

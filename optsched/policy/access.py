@@ -34,7 +34,7 @@ _ZERO_FIRST = re.compile(r"[-+]?0[0-9]+")
 
 
 def kind_of(node: Node) -> str:
-    """What a value is, in words for a message."""
+    """The type of a value, in words for a message."""
     if node.value is None:
         return "empty" if not node.text else node.text
     if isinstance(node.value, tuple):

@@ -1,4 +1,4 @@
-"""The actions that a policy may name, and what `configurations` may say about them.
+"""The actions that a policy may name, and their arguments in `configurations`.
 
 Names and arguments are Volcano's (`pkg/scheduler/actions`); `consolidation` is known from
 KAI-Scheduler.

@@ -39,10 +39,10 @@ ACTION_ENTRY_POINTS: Final = "optsched.actions"
 """The group of entry points that name actions."""
 
 SYMBOL: Final = "PLUGIN"
-"""What a file calls its plugin."""
+"""The variable of a file with its plugin."""
 
 ACTION_SYMBOL: Final = "ACTION"
-"""What a file calls its action."""
+"""The variable of a file with its action."""
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _ACCEPTED: Final = f"accepted is `{SYMBOL} = Plugin(name, meaning, arguments, build)`"
@@ -57,7 +57,7 @@ class Entry(Protocol):
 
     @property
     def name(self) -> str:
-        """What policies call the plugin."""
+        """The name of the plugin in policies."""
 
     @property
     def value(self) -> str:
@@ -279,7 +279,7 @@ def completed_action(action: Action, origin: str) -> Action:
 
 
 def proposer_of(action: Action, arguments: Mapping[str, Value]) -> Proposer | str:
-    """What proposes for a user's action; a text where it does not accept these arguments."""
+    """The proposer of a custom action; a text where it does not accept these arguments."""
     if action.build is None:
         return f"{action.name} is no action of a user"
     try:

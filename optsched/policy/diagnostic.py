@@ -34,7 +34,7 @@ class Spot:
     file
         As the user named it.
     line, column
-        Counted from 1; 0 where the file as a whole is meant.
+        Counted from 1; 0 where the problem is of the whole file.
     path
         Fields and list positions that lead there: `tiers[1].plugins[0].name`.
     excerpt
@@ -148,7 +148,7 @@ class Findings:
 
 
 def nearest(word: str, names: Iterable[str]) -> str:
-    """The name that was likely meant by a word; empty when none comes close."""
+    """The likely meaning of a word; empty when no name is close."""
     by_fold = {name.casefold(): name for name in names}
     close = get_close_matches(word.casefold(), by_fold, n=1, cutoff=0.6)
     return by_fold[close[0]] if close else ""

@@ -38,14 +38,14 @@ PLUGINS_DIR = "pluginsDir"
 
 
 class ShippedModel(NamedTuple):
-    """A model that comes with the package."""
+    """A shipped model."""
 
     name: str
     meaning: str
 
 
 def shipped_models() -> tuple[ShippedModel, ...]:
-    """The models that come with the package, by name."""
+    """The shipped models, by name."""
     return tuple(ShippedModel(p.name, p.meaning) for p in map(_shipped, _shipped_names()))
 
 
@@ -72,8 +72,8 @@ def load_policy(name_or_path: str, read: Callable[[Path], str], shelf: Shelf = _
         Volcano's scheduler configuration. A shipped model's name wins over a file of the same name;
         write `./NAME` for the file.
     read
-        Gives the text of a file. What it raises for files that can not be read (OSError,
-        UnicodeError) becomes a `PolicyError`.
+        Gives the text of a file. Its errors for files that can not be read (OSError, UnicodeError)
+        become a `PolicyError`.
     shelf
         Where plugins are that do not come along.
 
@@ -89,7 +89,7 @@ def load_policy(name_or_path: str, read: Callable[[Path], str], shelf: Shelf = _
 
 
 def is_shipped(name: str) -> bool:
-    """Whether a model of this name comes with the package."""
+    """Whether a shipped model has this name."""
     return name in _shipped_names()
 
 

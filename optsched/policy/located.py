@@ -67,7 +67,7 @@ _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U000100
 
 
 def _loader() -> Any:  # noqa: ANN401  PyYAML's two kinds of loaders have no base in common
-    """The C parser where it is there, without the resolvers of YAML 1.1."""
+    """The C parser if it is installed, without the resolvers of YAML 1.1."""
     resolvers = {None: [(_PLAIN, re.compile(""))]}
     base = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
     return type("_Loader", (base,), {"yaml_implicit_resolvers": resolvers})

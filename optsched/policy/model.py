@@ -131,7 +131,7 @@ def _read_actions(fields: Mapping[str, Field], known: ActionReader) -> tuple[str
 def _read_levels(
     fields: Mapping[str, Field], tiers: Sequence[Sequence[TierPlugin]] | None, findings: Findings
 ) -> tuple[str, ...]:
-    """The levels; what they need is checked where the tiers are known."""
+    """The levels; their needs are checked where the tiers are known."""
     if "levels" not in fields:
         return ()
     found: dict[str, int] = {}

@@ -29,7 +29,7 @@ MOST_RESERVATIONS = 4
 
 
 class Admission(Enum):
-    """What the level `admission` becomes: one level a priority, or one for all, weighted by it."""
+    """The form of the level `admission`: one level a priority, or one for all, weighted by it."""
 
     BY_PRIORITY = "priority"
     BY_WEIGHT = "weight"
@@ -92,7 +92,7 @@ class Policy:
     source
         The file it was read from, or `model NAME` for those that are shipped.
     meaning
-        What it is for, in a sentence; empty where its author does not say.
+        Its purpose, in a sentence; empty without one.
     actions
         In the order in which they run.
     tiers
@@ -107,15 +107,15 @@ class Policy:
         Gangs at most that have waited for too long and for which room is kept from an instant on;
         0 for none.
     action_arguments
-        What Volcano's `configurations` says about single actions.
+        The arguments of single actions in Volcano's `configurations`.
     proposers
         The actions of a user among them, made for their arguments.
     metrics
         Volcano's section of that name, by dotted field; may hold a password.
     warnings
-        What is likely not as its author thinks.
+        Settings that are likely not meant as written.
     plugin_files
-        Path and text of the files that its plugins may come from.
+        Path and text of the files with its plugins.
 
     """
 
@@ -155,8 +155,7 @@ def build_rules(
 ) -> RuleSet:
     """The rules that plugins bring, in their order; tiers count from 1.
 
-    Arguments have been checked before. `metrics` says
-    where measured load comes from.
+    Arguments have been checked before. `metrics` names the source of measured load.
     """
     delays = {f"metrics.{key}": value for key, value in metrics if key == "interval"}
     return RuleSet(

@@ -1,6 +1,6 @@
-"""What both formats of policies are made of: actions, tiers of plugins, levels, the solver.
+"""The common parts of both formats of policies: actions, tiers of plugins, levels, the solver.
 
-Everything here reads located values and reports what is wrong with them; see `Findings`.
+Everything here reads located values and reports their problems; see `Findings`.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def _listed(
 
 
 def arguments_in(fields: Mapping[str, Field], findings: Findings) -> Mapping[str, Field]:
-    """What the field `arguments` holds; it may be missing or empty."""
+    """The content of the field `arguments`; it may be missing or empty."""
     if "arguments" not in fields or fields["arguments"].node.value is None:
         return {}
     return fields_of(fields["arguments"].node, None, findings)
@@ -220,7 +220,7 @@ class TierReader:
     Attributes
     ----------
     word
-        What an entry of a tier is called in its format: plugin or rule.
+        The name of an entry of a tier in its format: plugin or rule.
     catalogue
         The plugins that there are.
     spots
@@ -416,7 +416,7 @@ def derive_levels(tiers: Iterable[Sequence[TierPlugin]]) -> tuple[str, ...]:
 
 
 def is_served(level: str, tiers: Iterable[Sequence[TierPlugin]]) -> bool:
-    """Whether one of the plugins that a level needs is there and switched on for it."""
+    """Whether one of the plugins that a level needs is present and switched on for it."""
     if level not in LEVEL_NEEDS:
         return True
     plugins = [plugin for tier in tiers for plugin in tier]
@@ -437,7 +437,7 @@ def _has_scores(plugin: TierPlugin) -> bool:
 
 @dataclass
 class SolverChoice:
-    """What a policy says about the solver; None where it leaves the default."""
+    """The solver settings of a policy; None for the default."""
 
     kind: SolverKind = SolverKind.CPSAT
     budget_ms: int | None = None

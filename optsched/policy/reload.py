@@ -54,7 +54,7 @@ class PolicyWatch:
     """The policy in force, and the files that it and its plugins came from.
 
     Contents are compared, not times or inodes: a ConfigMap that is mounted swaps symbolic links.
-    A model that comes with the package never changes.
+    A shipped model never changes.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Volcano's `volcano-scheduler.conf` → a policy.
 
 It accepts what Volcano accepts (`pkg/scheduler/conf/scheduler_conf.go`, `pkg/scheduler/util.go`),
-and `solver`. What Volcano would pass over without a word (unknown fields, actions, plugins and
-arguments) is an error with its place.
+and `solver`. Parts that Volcano would silently ignore (unknown fields, actions, plugins and
+arguments) are errors with their places.
 """
 
 from __future__ import annotations

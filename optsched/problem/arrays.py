@@ -48,7 +48,7 @@ def table(rows: Sequence[Sequence[int]], width: int) -> I64:
 def sparse_table(rows: Iterable[Iterable[tuple[str, int]]], columns: Mapping[str, int]) -> I64:
     """(rows, columns) amounts by name, none above LARGEST, 0 where a row does not name a column.
 
-    `columns` numbers the names; other names are passed over. Cost follows what rows name, not how
+    `columns` numbers the names; other names are skipped. Cost follows what rows name, not how
     many columns there are.
     """
     at: list[int] = []

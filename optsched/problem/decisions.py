@@ -1,4 +1,4 @@
-"""What an engine answers: arrays over the axes of a problem."""
+"""The answer of an engine: arrays over the axes of a problem."""
 
 from __future__ import annotations
 

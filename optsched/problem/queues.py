@@ -119,9 +119,9 @@ def _line(name: str, by_name: Mapping[str, Queue]) -> set[str]:
 
 @dataclass(frozen=True, eq=False)
 class Demand:
-    """What the gangs of each queue hold and request; see `QueueArrays` for the parts.
+    """The use and the requests of the gangs of each queue; see `QueueArrays` for the parts.
 
-    What is here of closed queues counts as if they were open.
+    Closed queues count as if they were open.
     """
 
     allocated: I64
@@ -141,7 +141,7 @@ def queue_arrays(queues: Sequence[Queue], resources: Sequence[str], demand: Dema
     resources
         The resource axis.
     demand
-        What their gangs hold and request.
+        The use and the requests of their gangs.
 
     """
     parent_of, cyclic = _parents(queues)
@@ -233,7 +233,7 @@ def _closed(
 
 
 def queue_faults(queues: Sequence[Queue]) -> Mapping[str, Reason]:
-    """Queues that take no work because of a fault of theirs, by name; to be closed is none."""
+    """Queues that take no work because of a fault, by name; closed queues are not among them."""
     _, cyclic = _parents(queues)
     names = {q.name for q in queues} | {ROOT_QUEUE, ""}
     found = ((q, _own_problem(q, i in cyclic, q.parent in names)) for i, q in enumerate(queues))

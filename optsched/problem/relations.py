@@ -34,7 +34,7 @@ class RelatedClasses(Protocol):
 
 
 class TermKind(Enum):
-    """What a term asks for."""
+    """The request of a term."""
 
     AFFINITY = "affinity"
     ANTI_AFFINITY = "anti-affinity"
@@ -54,7 +54,7 @@ class Term:
         The term itself, then the other affinity terms of the same pod: only pods that meet all of
         them count (upstream `podMatchesAllAffinityTerms`).
     namespaces
-        Parallel to `sources`; None where every namespace is meant.
+        Parallel to `sources`; None for every namespace.
 
     """
 
@@ -73,7 +73,7 @@ class Term:
         return self.sources[0]
 
     def selects(self, namespace: str, labels: Mapping[str, str]) -> bool:
-        """Whether a pod is meant by the term."""
+        """Whether a pod matches the term."""
         return all(
             (names is None or namespace in names)
             and source.selector is not None
@@ -84,7 +84,7 @@ class Term:
 
 @dataclass(frozen=True, eq=False)
 class Coming:
-    """What tasks that were decided before add to `Relations`, by its axes."""
+    """Additions of tasks that were decided before to `Relations`, by its axes."""
 
     selected: I64
     carried: I64

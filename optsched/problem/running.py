@@ -35,7 +35,7 @@ class Running:
     gang_of, node_of, queue_of
         (V,) where they belong; the queue is -1 where it does not exist.
     request
-        (V, R) what they hold, one pod included.
+        (V, R) their use, one pod included.
 
     """
 

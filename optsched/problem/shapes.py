@@ -59,7 +59,7 @@ class GangShape:
     need_role
         (role, number): the same by role, only where it binds.
     least_before
-        What `least` was before victims of the gang were chosen in this session; None without any.
+        `least` before victims of the gang were chosen in this session; None without any.
     is_started
         Whether the minimum already runs, so that every further task is a choice of its own.
     min_resources
@@ -69,7 +69,7 @@ class GangShape:
     need_groups
         (rule, number) of smaller groups that must start together.
     topology, held
-        What the gang asks of the network and, where it does, the nodes of its running tasks.
+        The network topology of the gang and, where it has one, the nodes of its running tasks.
     """
 
     entries: tuple[Entry, ...]
@@ -121,7 +121,7 @@ class GangShape:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Stake:
-    """What a gang holds, claims and requests (see `GangRow`), and its `min_resources`."""
+    """The use, the claim and the requests of a gang (see `GangRow`), and its `min_resources`."""
 
     allocated: Amounts
     claimed: Amounts
@@ -282,7 +282,7 @@ def _narrowed(entries: tuple[Entry, ...], queue: str, bound: tuple[int, ...]) ->
 
 
 def _sum_requests(tasks: Iterable[Task]) -> Mapping[str, int]:
-    """What tasks take together, themselves counted as pods."""
+    """The use of tasks together, themselves counted as pods."""
     listed = list(tasks)
     return {PODS: len(listed), **total(t.shape.request for t in listed)} if listed else {}
 

@@ -33,7 +33,7 @@ class Part:
     need
         Tasks of it that must start together; 0 once so many run.
     topology
-        What the rule asks of the network.
+        The network topology of the rule.
     held
         Names of the nodes that its running tasks are on, where it asks anything of the network.
     """
@@ -126,7 +126,7 @@ def _part(gang: Gang, group: _Group, ready: Sequence[Task]) -> Part:
 def _lacking(
     gang: Gang, there: Mapping[_Group, Sequence[Task]], short: Mapping[_Group, Sequence[Task]]
 ) -> Reason | None:
-    """What the first group that has too few pods lacks."""
+    """The shortage of the first group that has too few pods."""
     for group, tasks in short.items():
         rule, have = gang.sub_groups[group[0]], len(tasks) + len(there.get(group, ()))
         name = "-".join((rule.name or str(group[0]), *group[1]))

@@ -34,7 +34,7 @@ class Tiers:
     factor
         (G,) what a gang's weight is multiplied by within its tier.
     names
-        What sets each tier apart.
+        The property that distinguishes each tier.
 
     """
 
@@ -53,7 +53,7 @@ def priority_tiers(
 ) -> Tiers:
     """Order gangs by priority; within one, broken gangs first, then those bypassed for too long.
 
-    `queue_priority` (G,) is that of their queues and comes before their own; None: all are equal.
+    `queue_priority` (G,) is that of their queues and precedes their own; None: all are equal.
 
     A broken gang has some members bound but fewer than its minimum: its devices do no work until
     the rest has started. A gang counts as bypassed once it has waited for longer than

@@ -1,4 +1,4 @@
-"""The network as arrays: trees of domains, and what each gang shape may use of them."""
+"""The network as arrays: trees of domains, and the domains that each gang shape may use."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Forest:
 
 @dataclass(frozen=True, eq=False)
 class Bound:
-    """What a gang, or a smaller group in it, may use.
+    """The domains for a gang, or a smaller group in it.
 
     Attributes
     ----------
@@ -143,7 +143,7 @@ class Bound:
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """What one gang shape may use: as a whole, and each of its parts."""
+    """The domains for one gang shape: as a whole, and for each of its parts."""
 
     whole: Bound | None
     parts: tuple[Bound | None, ...]

@@ -35,7 +35,7 @@ NOTHING = "none"
 
 @dataclass(frozen=True, eq=False)
 class Accepted:
-    """The candidate that the verifier accepts, and what it refused before.
+    """The candidate that the verifier accepts, and the violations of those refused before.
 
     Attributes
     ----------

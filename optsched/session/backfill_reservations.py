@@ -95,7 +95,7 @@ def reserve(
     Parameters
     ----------
     snapshot, policy
-        What is decided, and how many bookings there may be.
+        The decisions, and the most bookings.
     previous
         The problem of an earlier session; changes nothing but the cost.
     is_ordered

@@ -32,7 +32,7 @@ GANG_BY_GANG = "victims were searched gang by gang"
 
 @dataclass(frozen=True, eq=False)
 class EvictionScope:
-    """What a session knows about plans with evictions.
+    """Bounds and rounds that cover plans with evictions.
 
     Attributes
     ----------

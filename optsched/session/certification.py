@@ -1,4 +1,4 @@
-"""Certificates: what a chosen plan is worth, what is proved of it, and why gangs wait."""
+"""Certificates: the values of a chosen plan, their proofs, and why gangs wait."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Certified:
 def certify_plan(
     attempt: Attempt, rounds: Rounds, chosen: Candidate, *, has_refusals: bool
 ) -> Certified:
-    """Return the plan of the chosen candidate: its actions, what is proved, why gangs wait."""
+    """Return the plan of the chosen candidate: its actions, its proofs, why gangs wait."""
     session, each, decisions = attempt.session, chosen.round, chosen.decisions
     rules, explains = session.policy.rules, session.context.explains
     withheld, opened_tasks = None, tuple[str, ...]()

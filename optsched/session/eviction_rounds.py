@@ -74,8 +74,8 @@ class Rounds:
 def decide_evictions(attempt: Attempt, first: Round) -> Rounds:
     """Search for pods to evict or move for the gangs that the first round leaves waiting.
 
-    Evicting or moving, the policy names first what is tried first. The other one is only tried if
-    the first one helps no gang.
+    Of evicting and moving, the one that the policy names first is tried first. The other one is
+    only tried if the first one helps no gang.
     """
     session = attempt.session
     if not session.is_optimised:

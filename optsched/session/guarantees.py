@@ -114,7 +114,7 @@ def claims(floors: Mapping[str, int], parents: Mapping[str, str]) -> dict[str, i
     below: dict[str, list[str]] = {}
     for name, parent in parents.items():
         below.setdefault(parent, []).append(name)
-    # Parents come before their children, so that sums are complete from the end on.
+    # Parents precede their children, so that sums are complete from the end on.
     names = [""]
     for name in names:
         names += below.get(name, ())

@@ -60,7 +60,7 @@ LENT_LAST = "loans were decided last and are bounded by idle capacity"
 
 @dataclass(frozen=True, eq=False)
 class Lending:
-    """What is lent in a session.
+    """The loans of a session.
 
     Attributes
     ----------

@@ -49,7 +49,7 @@ def _queue_flaw(queue: str, code: FlawCode, message: str) -> Flaw:
 
 
 def _queue_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
-    """Queues that take no work because of what they are themselves."""
+    """Queues that take no work because of their own state."""
     for name, reason in queue_faults(snapshot.queues).items():
         yield _queue_flaw(name, FlawCode.QUEUE, f"{reason.message}; it takes no new work")
 

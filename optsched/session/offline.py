@@ -52,7 +52,7 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Means:
-    """What a solve may use.
+    """The solver, the clock and the callbacks of a solve.
 
     Attributes
     ----------

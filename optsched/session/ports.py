@@ -1,4 +1,4 @@
-"""What a session needs of the outside, and what carries its plans out."""
+"""Ports of a session: its dependencies, and the binder of its plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a session's searches proceed: what watchers see, and what another search can resume."""
+"""How a session's searches proceed: reports for watchers, and incumbents for another search."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Listener:
 
 
 class _Search:
-    """One search: its levels, and what is known of each."""
+    """One search: its levels, and their values and bounds so far."""
 
     def __init__(
         self, history: History, problem: Problem, levels: Sequence[AnyLevel], start: Answer
@@ -129,7 +129,7 @@ class _Search:
         """Something is new."""
         self._bounds[news.number] = news.bound
         if news.decisions is not None:
-            # What was proved of the levels below was so with less on this one.
+            # Proofs of the levels below held with a lower value on this one.
             below = len(self._bounds) - news.number - 1
             self._bounds[news.number + 1 :] = [None] * below
         self.take(news.name, round(self._begun_s + news.at_s, 6), news.value, news.bound)
@@ -137,7 +137,7 @@ class _Search:
             self._history.improved(self._lazily(news.decisions))
 
     def take(self, name: str, at_s: float, value: int | None, bound: int | None) -> None:
-        """Note what is known of a level."""
+        """Note the value and the bound of a level."""
         self._history.note(Progress(name, at_s, value, bound, self._turn))
 
     def incumbent(self, decisions: Decisions) -> Callable[[], Incumbent]:

@@ -1,4 +1,4 @@
-"""The wall time of one session: seconds by phase, and what its searches have left."""
+"""The wall time of one session: seconds by phase, and the rest for its searches."""
 
 from __future__ import annotations
 
@@ -122,9 +122,9 @@ class SessionClock:
             self._given_limits = replace(self._given_limits, budget_ms=budget_ms - taken_ms)
 
     def placement_limits(self, kept_ms: int) -> Limits:
-        """Return the limits of a search for placements: what is left, but `least_placement_ms`.
+        """Return the limits of a search for placements: the rest, but `least_placement_ms`.
 
-        `kept_ms` is what it leaves to the searches that follow.
+        `kept_ms` is kept for the searches that follow.
         """
         limits, left_ms = self.limits, self.left_ms(kept_ms)
         if left_ms is None or limits.budget_ms is None:

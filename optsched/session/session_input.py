@@ -59,7 +59,7 @@ class SessionInput:
     left_out
         Keys of gangs that get nothing, since custom plugins refuse every plan with them.
     context, clock, history, faults, extenders
-        The dependencies, and what records times, progress, failures and replies.
+        The dependencies, and the recorders of times, progress, failures and replies.
 
     """
 
@@ -161,7 +161,7 @@ def without_gangs(snapshot: Snapshot) -> Snapshot:
 def find_tiers(problem: Problem, policy: Policy, heads: Sequence[int] = ()) -> Tiers:
     """Return tiers by the priorities of queues, then of gangs, as far as the policy knows them.
 
-    Gangs that keep the cluster alive come before both.
+    Gangs that keep the cluster alive precede both.
 
     Parameters
     ----------

@@ -47,7 +47,7 @@ def solver_of(
 ) -> Iterator[WorkerProcess | None]:
     """A worker that is ready to solve; None for policies without a solver.
 
-    Its solves end with what they have once `is_stopped` says so.
+    Its solves end with their results so far once `is_stopped` says so.
     """
     if policy.solver is SolverKind.NONE:
         yield None

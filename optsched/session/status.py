@@ -1,4 +1,4 @@
-"""What a PodGroup's status should say after a session (Volcano `session.go`, jobStatus)."""
+"""The status of a PodGroup after a session (Volcano `session.go`, jobStatus)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Keeps the usage of queues from one session to the next, where a policy reads it.
 
-Neither I/O nor a clock: snapshots come in with their times, and go out with the usage of that time.
+Neither I/O nor a clock: snapshots have their times, and get the usage of that time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class UsageKeeper:
         """The snapshot with the usage of queues until then; unchanged without a half-life.
 
         The usage in the snapshot counts for queues of which nothing is known yet. Since it was
-        written they are taken to have held what they hold now.
+        written they are taken to have held their present amounts.
         """
         if not half_life_ms:
             self._usage.clear()
@@ -61,7 +61,7 @@ class UsageKeeper:
         return replace(snapshot, usage=dict(self._usage))
 
     def _usage_by_queue(self, snapshot: Snapshot) -> dict[str, dict[str, int]]:
-        """What each queue's own tasks hold; gangs that did not change are not counted again."""
+        """The use of each queue's own tasks; gangs that did not change are not counted again."""
         held: dict[str, dict[str, int]] = {q.name: {} for q in snapshot.queues}
         before, self._shares = self._shares, {}
         for gang in snapshot.gangs:
@@ -73,7 +73,7 @@ class UsageKeeper:
         return held
 
     def to_write(self, now_ms: int, *, once_settled: bool = False) -> Iterator[tuple[str, Usage]]:
-        """What should be written down now, and counts as written from then on.
+        """Usage to write now, which counts as written from then on.
 
         `once_settled`: whatever the difference, since there is no later chance.
         """
@@ -91,7 +91,7 @@ class UsageKeeper:
 
 
 def _share(gang: Gang) -> dict[str, int]:
-    """What the tasks of a gang hold."""
+    """The use of the tasks of a gang."""
     holding = (t.shape.request for t in gang.tasks if t.status.counts_for_queue)
     return dict(total(holding))
 

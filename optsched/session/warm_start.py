@@ -45,10 +45,10 @@ LEAST_MS = 100
 """Budget below which nothing is searched between sessions."""
 
 KEPT_MS = 50
-"""Of the time between sessions, what is not searched, so that the next one begins in time."""
+"""The part of the time between sessions without a search, so that the next one begins in time."""
 
 MOST_ACTIONS = 20
-"""Actions of a plan beyond which carrying it out comes before searching on."""
+"""The most actions of a plan with which searching continues before they are carried out."""
 
 FIRST_SEED = 1000
 """Seed of the first search between sessions, which no session has."""
@@ -61,7 +61,7 @@ _EVICTING = frozenset({"preempt", "gangpreempt", "reclaim", "gangreclaim", CONSO
 
 @dataclass(frozen=True)
 class WarmStart:
-    """What to begin a search with.
+    """Placements with which a search begins.
 
     Attributes
     ----------

@@ -1,6 +1,6 @@
-"""Which engine for which problem, and what its answer is worth.
+"""The engine for a problem, and the value of its answer.
 
-The greedy plan comes first and is the incumbent. If it reaches the ideal of every level, nothing
+The greedy plan is first and is the incumbent. If it reaches the ideal of every level, nothing
 can be better and nothing is solved. Otherwise small problems are solved node by node, others by
 node classes and configurations, and those that are too large for both on some nodes at a time.
 """
@@ -76,7 +76,7 @@ NO_SOLVER = "no solver asked for"
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """Decisions and what is known about them.
+    """Decisions and their proofs.
 
     Attributes
     ----------
@@ -105,7 +105,7 @@ class Answer:
 
 @dataclass(frozen=True, eq=False)
 class LevelProgress:
-    """What is new about a level while a solver is at work.
+    """Progress of a level while a solver is at work.
 
     Attributes
     ----------
@@ -176,7 +176,7 @@ def improve(
     Parameters
     ----------
     problem, rules
-        What is decided, under which rules.
+        The problem and the rules.
     goal
         Tiers and levels, see `Goal`.
     incumbent
@@ -222,7 +222,7 @@ def _run_engines(
 
 
 def _for_engines(budget_ms: int) -> int:
-    """The budget without what is kept for encoding and for adding gangs greedily."""
+    """The budget without the parts for encoding and for adding gangs greedily."""
     return budget_ms - min(budget_ms // 10, MOST_KEPT_MS)
 
 
@@ -233,7 +233,7 @@ def fill_idle_capacity(
     best: Answer,
     tied: Bool,
 ) -> Answer:
-    """The answer, with gangs added that start greedily in what it leaves idle.
+    """The answer, with gangs added greedily on idle capacity.
 
     A search that runs out of time on one level may leave gangs of the levels below out. Gangs that
     are tied to single nodes stay as they are.
@@ -287,12 +287,12 @@ _QUARTERS = {1: (4,), 2: (1, 3)}
 
 @dataclass(frozen=True, eq=False)
 class _OpenProblem:
-    """What is open to an engine: all but the gangs on which the incumbent's word is final.
+    """The part that is open to an engine: all but the final gangs of the incumbent.
 
     Attributes
     ----------
     goal
-        With what is known of the problem that is left.
+        With the proofs that hold for the remaining problem.
     left_out
         Why something is not open.
 
@@ -392,7 +392,7 @@ def _count_idle_vectors(problem: Problem) -> int:
 def _improve_with(
     engine: str, problem: Problem, part: _OpenProblem, run: tuple[Answer, SolveRequest]
 ) -> Answer:
-    """What one engine makes of an incumbent."""
+    """The answer of one engine to an incumbent."""
     levels = part.goal.levels
     incumbent, search = run
     try:
@@ -417,9 +417,9 @@ def _improve_with(
 def _search_neighbourhoods(
     engine: str, problem: Problem, part: _OpenProblem, run: tuple[Answer, SolveRequest]
 ) -> Answer:
-    """What searches of some nodes at a time make of an incumbent; each begins with the best plan.
+    """The answer of searches of some nodes at a time; each begins with the best plan.
 
-    What a search proves holds for its own nodes alone, so bounds stay as they are.
+    Proofs of a search hold for its own nodes alone, so bounds stay as they are.
     """
     best, search = run
     limits, levels = search.limits, part.goal.levels
@@ -532,7 +532,7 @@ def _exclude_gangs(
     rest = fix_decisions(problem, decisions, gangs)
     node_of = np.where(gangs[problem.gang_of], UNPLACED, decisions.node_of)
     decisions = replace(decisions, node_of=node_of)
-    # What the gangs that were taken out add to a level is no longer in reach of the model.
+    # Additions of gangs that were taken out to a level are out of reach of the model.
     nominated = np.where(gangs[problem.gang_of], UNPLACED, decisions.nominated)
     outcome = Outcome(rest, replace(decisions, nominated=nominated))
     known = [level.value(outcome) for level in goal.levels]
@@ -554,9 +554,9 @@ def count_pairs(problem: Problem, rules: RuleSet) -> int:
 
 
 def find_tied_gangs(problem: Problem, rules: RuleSet) -> tuple[Bool, tuple[str, ...]]:
-    """(G,) gangs that node classes cannot tell everything about, and the rules that say so.
+    """(G,) gangs that node classes cannot describe fully, and the rules that say so.
 
-    Other tasks on nodes matter to tasks of theirs, or there are too many domains to choose from.
+    Other tasks on nodes matter to their tasks, or there are too many domains to choose from.
     """
     names: set[str] = set()
     tied = np.zeros(len(problem.classes.shapes), np.bool_)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 _SHOWN: Final = 60
-"""Characters of what is wrong that a message quotes."""
+"""Most characters of a mistake that a message quotes."""
 
 
 class Numbers:
@@ -91,7 +91,7 @@ class Numbers:
             raise self.error("the end of the file", word, "is one number too many")
 
     def error(self, what: str, value: object, message: str) -> InstanceError:
-        """What is wrong with the last number that was read."""
+        """The problem of the last number that was read."""
         text = str(value)
         cut = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
         return InstanceError(f"{self._name}:{self._line}: {what}: {cut} {message}")

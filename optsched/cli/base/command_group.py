@@ -19,7 +19,7 @@ KUBECTL_WORDS: Final = {
     "submit": ("run", "create"),
     "update": ("operate",),
 }
-"""Words of other tools, and what the command may be called here."""
+"""Commands of other tools, and their names here."""
 
 
 class Group(click.Group):

@@ -105,7 +105,7 @@ def _wide_enough(console: Console) -> Console:
 def echo(text: str, *, nl: bool = True, err: bool = False) -> None:
     """Print text with control characters escaped.
 
-    JSON and YAML come with escapes of their own from `write_json` and `write_yaml`. nl: whether a
-    line break follows. err: to the standard error.
+    JSON and YAML are escaped by `write_json` and `write_yaml`. nl: whether a line break follows.
+    err: to the standard error.
     """
     click.echo(printable(text, keep="\n\t"), nl=nl, err=err)

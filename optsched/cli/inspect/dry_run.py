@@ -50,9 +50,9 @@ class Rehearsed:
     pods
         The pods with what admission adds to them.
     quota
-        What it says of a quota that is used up now; empty where none is.
+        The quotas that are used up now; empty where none is.
     remark
-        What could not be asked; empty where all could.
+        The questions that could not be asked; empty where all could.
 
     """
 
@@ -65,7 +65,7 @@ class Rehearsed:
 async def create_dry_run(client: Client, job: Raw, pods: Sequence[Raw]) -> Rehearsed:
     """Dry-run a job and one pod of each of its tasks; return the API server's answers.
 
-    KubeError where it can not be asked at all, `Failure` where the job is there already.
+    KubeError where nothing can be asked, `Failure` where the job exists already.
     """
     from optsched.kube.client.errors import AlreadyExists, ApiError
 
@@ -121,7 +121,7 @@ def quotas_in(objects: Iterable[Raw]) -> list[Quota]:
 
 
 class Usage:
-    """What ResourceQuotas still allow after the pods counted so far."""
+    """The rest of ResourceQuotas after the pods counted so far."""
 
     def __init__(self, quotas: Sequence[Quota]) -> None:
         self._quotas = quotas

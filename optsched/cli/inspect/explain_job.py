@@ -138,7 +138,7 @@ def _find_answers(objects: Sequence[Raw], key: str) -> Answers:
     return Answers()
 
 
-# --- what is printed -----------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------
 
 
 def document(job: Job, answers: Answers, found: Waiting | None) -> dict[str, Any]:

@@ -50,8 +50,8 @@ def snapshot(
 ) -> None:
     """Write the objects of a cluster that decide about its pods.
 
-    Nothing is changed. Secrets are not read, and what containers run is left out. With --record
-    a picture is taken again and again, until it is interrupted.
+    Nothing is changed. Secrets are not read, and the contents of containers are left out. With
+    --record a picture is taken again and again, until it is interrupted.
     """
     check_folder("--record", folder)
     out = None if is_standard(out) else out

@@ -156,7 +156,7 @@ def what_if(place: Place, form: str, **given: Any) -> None:  # noqa: ANN401  cli
         raise click.exceptions.Exit(Exit.WAITS)
 
 
-# --- what is added -------------------------------------------------------------------------------
+# --- additions ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""Commands on jobs, JobFlows, pods and queues, and what they print."""
+"""Commands on jobs, JobFlows, pods and queues, and their output."""

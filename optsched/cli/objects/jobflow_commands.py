@@ -43,7 +43,7 @@ SEPARATOR: Final = "---------------------------------"
 
 
 def group_of(kind: Kind, help_text: str) -> click.Group:
-    """The commands for a kind of which objects come from files."""
+    """The commands for a kind whose objects are read from files."""
     group = Group(kind.singular, help=help_text)
     for command in (_create(kind), _list(kind), _get_command(kind), _delete(kind), _describe(kind)):
         group.add_command(command)

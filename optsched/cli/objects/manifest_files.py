@@ -62,8 +62,8 @@ class Manifest:
 def read_manifests(path: str, kind: Kind) -> tuple[Manifest, ...]:
     """The objects of a kind in a file; path: `-` for the standard input.
 
-    `Failure` with all that is wrong, each with `file:line`: a file that can not be read is wrong
-    usage, and so is what is in it.
+    `Failure` with all problems, each with `file:line`: a file that can not be read is wrong usage,
+    and so are mistakes in it.
     """
     text, name = _text(path)
     problems: list[str] = []
@@ -190,7 +190,7 @@ def _manifest(kind: Kind, part: Part, problems: list[str]) -> Manifest | None:
 
 
 def _stranger(kind: Kind, value: Mapping[str, Any]) -> FieldError | None:
-    """What says that a document is no object of a kind; None if it is one."""
+    """Why a document is no object of a kind; None if it is one."""
     for field, wanted in (("kind", kind.kind), ("apiVersion", kind.api_version)):
         given = value.get(field)
         if given is None:

@@ -50,7 +50,7 @@ AMOUNTS: Final = Amounts()
 
 @dataclass(frozen=True, slots=True)
 class JobFlags:
-    """A job of one task. limits: None for what is requested. command: as a shell would split it."""
+    """A job of one task. limits: None for the requests. command: as a shell would split it."""
 
     name: str
     image: str = "busybox"

@@ -1,4 +1,4 @@
-"""What a pod is doing, in the words of `kubectl get pods`.
+"""The state of a pod, in the words of `kubectl get pods`.
 
 Source of the words: Kubernetes' pkg/printers/internalversion/printers.go.
 """

@@ -36,7 +36,7 @@ class Target:
     namespace
         Empty for the one of the current context.
     short
-        What `-n` says where no name is given and none is needed.
+        The value of `-n` where no name is given and none is needed.
 
     """
 

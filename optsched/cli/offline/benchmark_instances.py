@@ -1,7 +1,7 @@
 """Benchmark formats that `optsched solve` accepts in addition to clusters.
 
 A kind says which paths are its files; `optsched solve` hands its arguments over to the command of
-the kind of the first file that is one. What these commands have in common is here as well.
+the kind of the first file that is one. The common parts of these commands are here as well.
 """
 
 from __future__ import annotations

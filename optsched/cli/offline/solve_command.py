@@ -118,8 +118,8 @@ if TYPE_CHECKING:
 def solve(instance: Path, **options: Any) -> None:  # noqa: ANN401  click checks them
     """Decide the cluster in INSTANCE: manifests, a folder of them, or openb CSVs.
 
-    Prints placements by gang, the certificate, and what stays pending and why. Ends with 0 when a
-    verified plan was made, 2 for bad input, 3 when there is no plan, 4 when a file could not be
+    Prints placements by gang, the certificate, and the pending gangs with reasons. Ends with 0 when
+    a verified plan was made, 2 for bad input, 3 when there is no plan, 4 when a file could not be
     written, 130 after Ctrl-C, with the best plan so far.
     """
     console, asked = remarks(), Options(**options)

@@ -297,7 +297,7 @@ class _Run:
             self.unkept[cell.name] = f"{e.filename}: {e.strerror}"
 
 
-# --- what comes of it ----------------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------------
 
 
 def _write(comparison: Comparison, out: Path | None) -> list[str]:

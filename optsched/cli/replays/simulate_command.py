@@ -174,7 +174,7 @@ def _simulate(trace: str, flags: SimulateOptions) -> None:
         sys.exit(STOPPED)
 
 
-# --- what is given -------------------------------------------------------------------------------
+# --- input ----------------------------------------------------------------------------------------
 
 
 def _read_input(console: Console, text: str, flags: SimulateOptions) -> Given:

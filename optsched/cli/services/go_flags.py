@@ -28,7 +28,7 @@ METRICS: Final = ":8444"
 
 METRICS_AUTH: Final = "metrics-auth"
 SHELL_LEFTOVER: Final = "2>&1"
-"""Stands among the arguments in Volcano's manifests, where no shell is there to read it."""
+"""Occurs among the arguments in Volcano's manifests, where no shell reads it."""
 
 _FILE: Final = WatchedFile()
 

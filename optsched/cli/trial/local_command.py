@@ -89,7 +89,7 @@ def up(directory: Path, *, scheduler: bool, nodes: int, cpu: str, memory: str, g
 @directory_option
 @click.option("--wipe", "wiped", is_flag=True, help="Delete its objects and certificates too.")
 def down(directory: Path, *, wiped: bool) -> None:
-    """Stop it; its objects are there again at the next `up`."""
+    """Stop it; its objects remain for the next `up`."""
     with _reported_errors():
         running = ControlPlane.attach(directory).pids
         if wiped:

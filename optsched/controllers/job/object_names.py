@@ -45,7 +45,7 @@ def host(job: str, task: TaskSpec, index: int) -> tuple[str, str]:
 
 
 def hosts(job: str, task: TaskSpec) -> list[tuple[str, str]]:
-    """As `host`, of all pods of the task; a name that the template gives is there only once."""
+    """As `host`, of all pods of the task; a name of the template occurs only once."""
     num_hosts = min(1, task.replicas) if template_spec(task).get("hostname") else task.replicas
     return [host(job, task, index) for index in range(num_hosts)]
 

@@ -105,7 +105,7 @@ class PodView:
 
 @dataclass(frozen=True, slots=True)
 class ObservedJob:
-    """A job with what it has.
+    """A job with its objects.
 
     Attributes
     ----------
@@ -114,7 +114,7 @@ class ObservedJob:
     strays
         Pods of the job that it does not name any more: it was made smaller.
     group
-        Its PodGroup; None before it is there.
+        Its PodGroup; None until it exists.
     generation
         Which version of its spec the job has.
     evicted
@@ -132,11 +132,11 @@ class ObservedJob:
 
     @property
     def all_pods(self) -> tuple[PodView, ...]:
-        """Every pod that is there."""
+        """Every existing pod."""
         return (*self.pods.values(), *self.strays)
 
     def pods_of(self, task: TaskSpec) -> Iterator[PodView]:
-        """The pods of a task that are there, in order."""
+        """The existing pods of a task, in order."""
         for index in range(task.replicas):
             pod = self.pods.get((task.name, index))
             if pod is not None:
@@ -144,7 +144,7 @@ class ObservedJob:
 
 
 def observe_job(job: Job, manifest: Manifest, world: World) -> ObservedJob:
-    """What is there of a job."""
+    """The objects of a job."""
     group = world.get(POD_GROUP, job.meta.namespace, group_name(job))
     views = [_view(job, pod) for pod in world.owned_by(POD, job.meta.uid)]
     views.sort(key=lambda view: (view.index, view.name))

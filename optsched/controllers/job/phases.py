@@ -45,7 +45,7 @@ _ENDS_AS: Final = {
 
 
 class Answer(Enum):
-    """What happens to an action that a phase does not handle."""
+    """The fate of an action that a phase does not handle."""
 
     IGNORED = "ignored"
     LATER = "later"

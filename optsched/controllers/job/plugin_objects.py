@@ -56,7 +56,7 @@ def _disabled(job: Job, plugin: str) -> Emit:
 
 
 def controlled(job: Job) -> dict[str, str]:
-    """What a job's status lists as made for it (`status.controlledResources`)."""
+    """Objects that a job's status lists as created for it (`status.controlledResources`)."""
     plugins = {f"plugin-{plugin.name}": plugin.name for plugin, _ in plugins_of(job)}
     return {**plugins, **{f"volume-pvc-{name}": name for name in claims_of(job) if name}}
 
@@ -113,7 +113,7 @@ def _changes(extra: Extra, known: Manifest) -> dict[str, Any]:
 
 
 def _adopted(extra: Extra, job: Job) -> dict[str, Any]:
-    """What makes an object of the job one that is followed; Volcano's have no label."""
+    """The label of watched objects of a job; Volcano's have no label."""
     return {"metadata": {"labels": _labels(job)}, **extra.kept}
 
 

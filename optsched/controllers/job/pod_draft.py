@@ -21,7 +21,8 @@ _LISTS = ("env", "volumeMounts", "ports")
 class Draft:
     """A pod of a job, to be added to.
 
-    What of the template is not listed here is shared with it, and must not be changed in place.
+    Parts of the template that are not listed here are shared with it, and must not be changed in
+    place.
     """
 
     job: Job

@@ -1,4 +1,4 @@
-"""The PodGroup of a job: how many of its pods start together, and what they need.
+"""The PodGroup of a job: how many of its pods start together, and their requests.
 
 Source: Volcano, pkg/controllers/job/job_controller_actions.go (`createOrUpdatePodGroup`,
 `calcPGMinResources`). One difference: tasks that wait for others are no part of the minimum, for
@@ -75,7 +75,7 @@ def desired_group(job: Job, manifest: Manifest, world: World) -> dict[str, Any]:
 
 
 def group_spec(job: Job, world: World) -> dict[str, Any]:
-    """What the PodGroup of a job asks for."""
+    """The spec of the PodGroup of a job."""
     spec = job.spec
     wanted: dict[str, Any] = {
         **minimums(job),
@@ -112,7 +112,7 @@ def min_resources(job: Job, world: World) -> dict[str, str]:
 
 
 def group_changes(group: Manifest, job: Job, manifest: Manifest, world: World) -> dict[str, Any]:
-    """The patch of a PodGroup that makes it what it should be; empty where it is.
+    """The patch that corrects a PodGroup; empty where it is right.
 
     The queue stays: a user may have moved the gang, and a job's own queue does not change.
     """
@@ -204,7 +204,7 @@ def _priority(task: TaskSpec, world: World) -> int:
 
 
 def _usage(task: TaskSpec) -> dict[str, int]:
-    """What a pod asks for by name; limits alone are no requests, as in Volcano."""
+    """The requests of a pod by name; limits alone are no requests, as in Volcano."""
     template = template_spec(task)
     spec = dict(template)
     for name in ("containers", "initContainers"):

@@ -75,7 +75,7 @@ class PodMaker:
 
 
 def pod_maker(job: Job, manifest: Manifest, *, is_forwarded: bool = False) -> PodMaker:
-    """What makes the pods of a job; manifest: the job as JSON has it."""
+    """Creates the pods of a job; manifest: the job in JSON."""
     owner = owner_reference(JOB, manifest)
     return PodMaker(job, owner, plugins_of(job), pod_volumes(job), is_forwarded)
 

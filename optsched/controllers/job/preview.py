@@ -35,7 +35,7 @@ def preview_jobs(
     Yields
     ------
     tuple
-        An object, its place, and what is wrong with it if it is a Job that could not be read.
+        An object, its place, and its problem if it is a Job that could not be read.
 
     """
     known = [(obj, where) for obj, where in objects]

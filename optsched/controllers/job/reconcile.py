@@ -1,7 +1,7 @@
-"""What one job needs to happen.
+"""Effects that one job needs.
 
 A job's status decides: first the intention is written, and then it is carried out, until the
-objects match it. So a controller that stops anywhere in between goes on where it was.
+objects match it. So a controller that stops anywhere in between continues there.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Order:
     Attributes
     ----------
     happening
-        What a policy answers to; None for a Command.
+        The event of a policy; None for a Command.
     command
         UID of the Command; empty for a policy.
     cost

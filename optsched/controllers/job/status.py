@@ -76,7 +76,7 @@ def with_pod_counts(status: JobStatus, counts: Counts) -> JobStatus:
 
 
 def status_patch(job: Job, manifest: Manifest, wanted: JobStatus) -> tuple[PatchStatus, ...]:
-    """The patch that makes a job's status what it should be; none where it is.
+    """The patch that corrects a job's status; none where it is right.
 
     It is refused if anybody has written in between: what was decided may not hold any more.
     """

@@ -1,7 +1,7 @@
 """Ascend NPUs in annotations and resources, as HAMi's device plugin writes and reads them.
 
 Volcano: `pkg/scheduler/api/devices/ascend/hami`, `…/devices/config/vnpu.go`; the plugin:
-Project-HAMi/ascend-device-plugin, `internal/server`. What is known of chips is from that plugin's
+Project-HAMi/ascend-device-plugin, `internal/server`. Known chips are those of that plugin's
 ConfigMap (`ascend-device-configmap.yaml`).
 """
 
@@ -164,9 +164,9 @@ def node_npus(
 ) -> Iterator[SharedGpu]:
     """The NPUs of a node in the order in which they are reported, chip by chip.
 
-    A chip that the node does not offer, or whose device plugin has left, has no NPUs. One that
-    does not say that it is healthy is not where another of the node says so: the device plugin
-    leaves out what is false.
+    A chip that the node does not offer, or whose device plugin has left, has no NPUs. One without a
+    healthy mark is unhealthy where another of the node has it: the device plugin omits false
+    values.
     """
     marked = _marked_chips(annotations)
     known = chips if marked is None else marked

@@ -260,7 +260,7 @@ def _register(card: SharedGpu) -> str:
 def read_gpu_share_requests(
     pod: object, annotations: Mapping[str, str]
 ) -> tuple[GpuShareRequest, ...]:
-    """What the containers of a pod ask for in vGPUs and NPUs, one request a kind and container.
+    """Requests of a pod's containers for vGPUs and NPUs, one request a kind and container.
 
     Amounts that have no reading count as not asked for: the pod's request reports them.
     """

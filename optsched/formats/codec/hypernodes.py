@@ -50,7 +50,7 @@ _LITERAL = re.compile(r"\^([A-Za-z0-9-]*)(?![*+?{|])")
 
 
 def topology_request(asked: NetworkTopology | None) -> TopologyRequest | None:
-    """What a PodGroup, or a rule in it, asks of the network."""
+    """The network topology of a PodGroup, or of a rule in it."""
     if asked is None:
         return None
     mode = TopologyMode.HARD if asked.mode is ApiMode.HARD else TopologyMode.SOFT
@@ -139,7 +139,7 @@ class NodeIndex:
         return self._member_nodes[selector]
 
     def _likely(self, selector: _MemberSelector) -> Iterable[str]:
-        """Nodes among which all that are meant can be found."""
+        """Nodes among which all matching ones are."""
         if isinstance(selector, Pattern):
             return self._beginning(selector.text)
         for condition in selector.requirements:
@@ -193,8 +193,7 @@ class TopologyIndex:
     Attributes
     ----------
     remarks
-        What does not count in HyperNodes that could be read, by name; brought up to date by
-        `topology`.
+        Parts of readable HyperNodes that do not count, by name; updated by `topology`.
 
     """
 

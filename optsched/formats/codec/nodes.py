@@ -83,7 +83,7 @@ def parse_node(
 
 
 def _allocatable(status: Fields) -> Amounts:
-    """What pods may take; the whole capacity where nothing is said (`SetDefaults_NodeStatus`)."""
+    """The total for pods; the whole capacity where nothing is set (`SetDefaults_NodeStatus`)."""
     return offered_amounts(
         status, "capacity" if status.raw("allocatable") is None else "allocatable"
     )
@@ -135,7 +135,7 @@ def datasets_in(text: str) -> tuple[str, ...]:
 
 
 def read_local_data(meta: ObjectMeta, status: object) -> Store:
-    """What a node holds; entries without a reading are passed over, for they only give scores."""
+    """The contents of a node; entries that can not be read are skipped: they only give scores."""
     datasets = datasets_in(meta.annotations.get(wellknown.DATASETS, ""))
     prefix = wellknown.DATASET_LABEL_PREFIX
     labelled = (
@@ -214,7 +214,7 @@ def shard_of(shard: NodeShard) -> Shard:
 
 
 def with_shards(asked: Sharding, found: Iterable[NodeShard]) -> Sharding:
-    """What is asked for, with the shards that there are."""
+    """The request, with the existing shards."""
     shards = sorted(map(shard_of, found), key=lambda shard: shard.name)
     return replace(asked, shards=tuple(shards))
 
@@ -227,7 +227,7 @@ def sharding_fields(sharding: Sharding) -> dict[str, Any]:
 
 
 def read_sharding(dump: Mapping[str, Any]) -> Sharding | None:
-    """What the dump of a snapshot says about sharding; None where that has no reading."""
+    """What the dump of a snapshot says about sharding; None where that can not be read."""
     given = dump.get("sharding") or {}
     if not isinstance(given, dict):
         return None

@@ -282,7 +282,7 @@ _NO_DECISION: Final = (
 
 
 def numa_needs(spec: Fields, annotations: Mapping[str, str]) -> tuple[NumaNeed, ...]:
-    """What each container has for itself alone, sidecars first; containers without are left out.
+    """The exclusive resources of each container that has any, sidecars first.
 
     CPUs are given to containers of Guaranteed pods that ask for whole ones (the kubelet's CPU
     manager, policy static), GPUs to all that ask for them. Containers that only start a pod are
@@ -310,7 +310,7 @@ def _is_fixed(container: Fields) -> bool:
 
 
 def implied_needs(request: Amounts) -> tuple[NumaNeed, ...]:
-    """What a pod of one container needs that may use more than it asks for."""
+    """The needs of a pod of one container that may use more than its requests."""
     gpus = amount_of(request, GPU)
     return (NumaNeed(0, gpus),) if gpus else ()
 
@@ -350,7 +350,7 @@ def check_numa_parts(
 
 
 def numa_parts(annotations: Mapping[str, str], remarks: list[FieldError]) -> tuple[NumaPart, ...]:
-    """What was meant for a pod of the cells of its node (`volcano.sh/topology-decision`)."""
+    """The planned cells of a pod on its node (`volcano.sh/topology-decision`)."""
     text = annotations.get(wellknown.TOPOLOGY_DECISION)
     if text is None:
         return ()
@@ -372,7 +372,7 @@ def _read(tree: Any) -> Iterator[NumaPart]:  # noqa: ANN401  any JSON
 
 
 def decision_marks(parts: Sequence[NumaPart]) -> dict[str, str]:
-    """The annotation of a pod for which such parts are meant."""
+    """The annotation of a pod with such a plan."""
     if not parts:
         return {}
     by_cell = {str(part.cell): _amounts(part) for part in parts}

@@ -135,7 +135,7 @@ def _kept_annotations(group: PodGroup) -> Mapping[str, str]:
 
 
 def _unread_durations(annotations: Mapping[str, str]) -> Iterator[FieldError]:
-    """Waiting and running times that have no reading and are passed over, as in Volcano."""
+    """Waiting and running times that can not be read and are ignored, as in Volcano."""
     waiting = next((k for k in wellknown.WAITING_TIME_ANNOTATIONS if annotations.get(k)), None)
     running = wellknown.RUNNING_ESTIMATE if annotations.get(wellknown.RUNNING_ESTIMATE) else None
     for key in filter(None, (waiting, running)):
@@ -149,7 +149,7 @@ def is_empty_group_of(group: PodGroup, scheduler_names: Collection[str]) -> bool
     """Whether a PodGroup that has no pods is one of these schedulers'.
 
     It is for the scheduler that its annotation names. One without the annotation is for a scheduler
-    of a usual name: another one next to it leaves it alone.
+    of a usual name: a scheduler of another name leaves it alone.
     """
     named = group.meta.annotations.get(wellknown.GROUP_SCHEDULER)
     if named:

@@ -91,7 +91,7 @@ def queue_of(queue: ApiQueue) -> Queue:
 
 
 def usage_of(queues: Iterable[ApiQueue]) -> dict[str, Usage]:
-    """What queues have used lately, by name, as far as they tell."""
+    """The usage of queues, by name, where they record it."""
     found = ((queue.name, read_usage(queue.meta.annotations)[0]) for queue in queues)
     return {name: usage for name, usage in sorted(found) if usage is not None}
 
@@ -150,7 +150,7 @@ def _tolerance_amounts(text: str) -> Tolerance | None:
 
 
 def node_groups(queue: ApiQueue) -> NodeGroups:
-    """What a queue says about groups of nodes.
+    """The node groups of a queue.
 
     Limits that can not be read are reported in `problem`; they forbid every node, as in Volcano.
     """

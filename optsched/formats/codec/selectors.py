@@ -42,7 +42,7 @@ def with_label_keys(
 
     `matchLabelKeys` uses In, `mismatchLabelKeys` NotIn; keys that the pod lacks do not count, and
     a missing selector stays one. Upstream: pkg/registry/core/pod/strategy.go and the
-    PodTopologySpread plugin. What the API server has merged already is not added again.
+    PodTopologySpread plugin. Labels that the API server has merged already are not added again.
     """
     if selector is None:
         return None

@@ -36,7 +36,7 @@ _CODES: Final = frozenset(code.value for code in ReasonCode)
 
 
 def without_annotations(annotations: Mapping[str, str], keys: Container[str]) -> Mapping[str, str]:
-    """The annotations but for some; the same mapping where none of them is there."""
+    """The annotations but for some; the same mapping where none of them occurs."""
     if not any(key in keys for key in annotations):
         return annotations
     return {key: value for key, value in annotations.items() if key not in keys}

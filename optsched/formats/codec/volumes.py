@@ -1,8 +1,8 @@
 """Claims on persistent volumes, with the nodes from which their volumes can be reached.
 
-Upstream: the VolumeBinding plugin of kube-scheduler (`GetPodVolumeClaims`, `checkBoundClaims`),
-and what makes a volume do for a claim (`FindMatchingVolume` of component-helpers). Zones are read
-as in VolumeZone (`getPVTopologies`), drivers as in NodeVolumeLimits (`getCSIDriverInfo`).
+Upstream: the VolumeBinding plugin of kube-scheduler (`GetPodVolumeClaims`, `checkBoundClaims`), and
+the match of a volume and a claim (`FindMatchingVolume` of component-helpers). Zones are read as in
+VolumeZone (`getPVTopologies`), drivers as in NodeVolumeLimits (`getCSIDriverInfo`).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Offer:
 
 @dataclass(frozen=True, slots=True)
 class _ClaimRequest:
-    """What a claim that waits asks of a volume."""
+    """The volume that a waiting claim asks for."""
 
     key: str
     uid: str
@@ -280,7 +280,7 @@ def _zones(volume: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def parse_csi_node(obj: object) -> tuple[str, Amounts | None, tuple[FieldError, ...]]:
-    """The name of a node, most volumes attached to it by CSI driver, and what has no reading.
+    """The name of a node, most volumes attached to it by CSI driver, and fields with problems.
 
     None only without a name. A limit that can not be read lets no volume of its driver in; a
     missing one lets in all.

@@ -1,4 +1,4 @@
-"""Files that are there as a whole or not at all: a full disk leaves what was there before."""
+"""Files that are written as a whole or not at all: a full disk leaves the old content."""
 
 from __future__ import annotations
 

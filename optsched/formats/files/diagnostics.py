@@ -24,17 +24,17 @@ class ObjectProblem:
     Attributes
     ----------
     kind
-        Such as Pod; empty where a file, not an object, is meant.
+        Such as Pod; empty where the problem is of a file, not of an object.
     key
         `namespace/name`, or the name alone outside of namespaces.
     path
-        The field; empty where the object as a whole is meant.
+        The field; empty where the problem is of the whole object.
     value
-        What the field holds.
+        The value of the field.
     message
         The problem, and what would be accepted.
     where
-        `file:line` of the object; empty where it comes from no file.
+        `file:line` of the object; empty without a file.
 
     """
 

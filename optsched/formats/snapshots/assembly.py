@@ -67,7 +67,7 @@ _REPORT_ORDER: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """A snapshot, and what was wrong with the objects that it was made of.
+    """A snapshot, and the problems of the objects that it was made of.
 
     Attributes
     ----------
@@ -176,7 +176,7 @@ def _report_problems(index: ObjectIndex, cluster: ClusterObjects) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One object, and the `file:line` that it comes from."""
+    """One object, and the `file:line` of its source."""
 
     obj: dict[str, Any]
     where: str
@@ -188,7 +188,7 @@ class ObjectIndex:
     Attributes
     ----------
     problems
-        What is no object, has no name, or is there twice.
+        Documents that are no object, have no name, or occur twice.
     ignored
         Number of objects of kinds that a snapshot is not made of, by `apiVersion Kind`.
     left_out

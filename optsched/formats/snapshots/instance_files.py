@@ -57,7 +57,7 @@ class Instance:
     path
         The file or folder, as it was given.
     problems
-        What could not be read, with file and line; the rest is in the snapshot.
+        Problems, with file and line; the rest is in the snapshot.
     notices
         Valid objects that were left out, in sentences.
     left_out
@@ -74,7 +74,7 @@ class Instance:
 
 @dataclass(slots=True)
 class _Objects:
-    """Objects with the place of each, and what is no object."""
+    """Objects with the place of each, and documents that are no object."""
 
     values: list[Mapping[str, Any]]
     where: list[str]

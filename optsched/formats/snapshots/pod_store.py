@@ -254,7 +254,7 @@ class PodStore:
     touched_gangs
         Gangs whose tasks have changed; their reader clears them.
     flaws
-        What objects claim that does not count, by kind and key.
+        Ignored claims of objects, by kind and key.
 
     """
 

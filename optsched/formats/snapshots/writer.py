@@ -73,8 +73,8 @@ def encode(snapshot: Snapshot) -> list[Manifest]:
     """The objects of a snapshot; `assemble` makes the same snapshot of them.
 
     That holds for every snapshot that `assemble` could have made: namespaces are all listed, the
-    built-in queues are there, gangs of one pod have the keys of such. ValueError where a claim
-    waits for a node that no storage class could ask for.
+    built-in queues exist, gangs of one pod have the keys of such. ValueError where a claim waits
+    for a node that no storage class could ask for.
     """
     return [
         {
@@ -115,7 +115,7 @@ def write_bundle(
 
 
 def bundle_writer(path: Path) -> Callable[[Iterable[Mapping[str, Any]]], Iterator[str]]:
-    """What makes a List of objects for a file, part by part; ValueError as for `write_bundle`."""
+    """The parts of a List of objects for a file, one by one; ValueError as for `write_bundle`."""
     suffix = path.suffix.lower()
     if suffix in _YAML:
         return yaml_bundle
@@ -363,7 +363,7 @@ def _pods(snapshot: Snapshot) -> Iterator[Manifest]:
 
 
 def _claims(claims: Collection[Claim]) -> Iterator[Manifest]:
-    """Claims with the volumes or classes that give them what they have."""
+    """Claims with the volumes or classes of their resources."""
     waiting = [c for c in claims if c.waits_for_consumer and not c.problem]
     yield from _offers(waiting)
     classes: dict[tuple[object, ...], str] = {}

@@ -292,7 +292,7 @@ def read_openb_trace(
     pods
         A pod list with times; the multigpu lists have none.
     nodes
-        What to play it on; None for the node list.
+        What to replay it on; None for the node list.
     node_list
         None for `openb_node_list_gpu_node.csv` beside the pod list.
 

@@ -75,7 +75,7 @@ def read_pai(folder: Path, nodes: Sequence[Node] | None = None) -> Found:
     folder
         Where the three tables are.
     nodes
-        What to play it on; None for the machine table.
+        What to replay it on; None for the machine table.
 
     Raises
     ------

@@ -151,7 +151,7 @@ def _duration_ms(attempts: Sequence[Any]) -> int | None:
 
 
 def _num_gpus(listed: object) -> int:
-    """How many GPUs a list names; TypeError for what is no list."""
+    """How many GPUs a list names; TypeError for other types."""
     if not isinstance(listed, list):
         raise TypeError
     return len(listed)

@@ -133,12 +133,12 @@ def instant_ms(text: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What a table looks like: a line a row, no quotes. A broken line takes no other with it.
+    """The layout of a table: a line a row, no quotes. A broken line takes no other with it.
 
     Attributes
     ----------
     kind
-        What a row describes, such as Job.
+        The thing that a row describes, such as Job.
     columns
         Columns that have to be there.
     name

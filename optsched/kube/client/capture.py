@@ -50,7 +50,7 @@ async def capture(source: SelectiveSource, now_ms: int) -> list[Raw]:
 def _plain(kind: Kind, obj: Raw) -> Raw:
     """Return an object without dropped fields, with the kind that items of a list lack.
 
-    Annotations that only a dump may have are dropped: here they come from users.
+    Annotations that only a dump may have are dropped: here users wrote them.
     """
     obj = without_snapshot_annotations(obj)
     said = {"apiVersion": kind.api_version, "kind": kind.kind}

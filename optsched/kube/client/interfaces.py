@@ -94,7 +94,7 @@ class ValidatingApi(Protocol):
 
 
 class DeletingApi(Api, Protocol):
-    """What controllers need in addition."""
+    """Methods that only controllers need."""
 
     async def read_metadata(self, ref: Ref) -> Raw:
         """An object's metadata alone; nothing else of it leaves the server."""

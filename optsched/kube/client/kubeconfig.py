@@ -113,7 +113,7 @@ def find_mistake(places: str, server: str = "") -> str:
 
 
 def _read(path: Path) -> tuple[Mapping[str, Any], str]:
-    """Return the content of a file, or what is wrong with it."""
+    """Return the content of a file, or its problem."""
     try:
         documents = list(read_yaml(path.read_text("utf-8-sig")))
     except OSError as e:

@@ -1,4 +1,4 @@
-"""The process of the controllers: what it consists of, how it starts and how it stops."""
+"""The process of the controllers: its parts, its start and its stop."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ class SelfReporter:
         return about in (self._about, self._policy)
 
     def report_policy(self, problems: str) -> None:
-        """Report what is wrong with a new policy; empty for a good one."""
+        """Report the problems of a new policy; empty for a good one."""
         self._metrics.policy_rejected.set(bool(problems))
         if problems:
             self._report("PolicyRejected", problems)

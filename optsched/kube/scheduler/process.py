@@ -1,4 +1,4 @@
-"""The process of the live scheduler: what it consists of, how it starts and how it stops."""
+"""The process of the live scheduler: its parts, its start and its stop."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Settings:
     Attributes
     ----------
     policy
-        The policy and the file that it comes from.
+        The policy and its file.
     solver, period_s
         Override the policy; None to follow it.
     election

@@ -213,7 +213,7 @@ def alternates(group: PodGroup, status: GangStatus) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one gang adds to the status of its queue."""
+    """The part of one gang in the status of its queue."""
 
     queue: str
     held: Mapping[str, int]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from optsched.plugins.declaration import Argument, Value
 
 PROPOSE = "propose"
-"""What faults of actions are filed under."""
+"""The source of faults of actions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class View:
     waiting
         Their tasks that have nothing yet, in order, by key of the gang.
     free
-        What nodes have left, by node and resource, in base units.
+        The idle amounts of nodes, by node and resource, in base units.
     placed
         Node by task of what has been placed before in this session.
     promised
@@ -84,7 +84,7 @@ class Action:
     Attributes
     ----------
     arguments
-        What `configurations` may say about it.
+        The arguments that `configurations` may set for it.
     build
         For an action of a user: makes of its arguments what proposes. None for built-in ones.
     origin

@@ -884,7 +884,7 @@ class _DeviceRows:
         self._bound_owners(at, device)
 
     def _wait_for_owners(self, at: int, comes: Sequence[int]) -> None:
-        """No task comes before exclusive tasks leave, nor one without cores while all are taken."""
+        """No task starts before exclusive tasks leave, nor one without cores if all are taken."""
         used, departures = self._sum_holdings[at], self._departures[at]
         if used.owners and comes:
             owners = [v for v, t in departures if t.is_alone]

@@ -114,7 +114,7 @@ class GpuShares(Rule):
         return f"had fewer than {count_noun(whole, 'whole GPU')} free"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `Rule`: tasks that hold GPUs or shares, grouped by what they hold."""
+        """See `Rule`: tasks that hold GPUs or shares, grouped by equal parts."""
         if not self.ties_nodes(problem, task_class):
             return None
         running = running_tasks(problem)
@@ -447,7 +447,7 @@ class _RepackRows:
         )
 
     def _allocate(self, part: int) -> None:
-        """Allocate all shares of one size that are there in the end."""
+        """Allocate all shares of one size that exist in the end."""
         most = np.full(len(self._on), WHOLE // part, np.int64)
         devices_left = self._model.add_variables(0, most).tolist() if len(most) else []
         for on, variable in zip(self._on, devices_left, strict=True):

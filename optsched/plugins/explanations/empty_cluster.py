@@ -160,7 +160,8 @@ class EmptyCluster:
                 roles[item.role] += len(more)
         return Minimum(tuple(items), whole, tuple(roles.items()))
 
-    # --- what it lacks ---------------------------------------------------------------------------
+    # --- shortage
+    # -------------------------------------------------------------------------------------
 
     def find_lack(self, gang: int) -> Lack | None:
         """Return what the minimum of a gang lacks; None if it fits or if that is unknown."""
@@ -416,7 +417,8 @@ class _Nodes:
         pairs = zip(self._minimum.items, counts, strict=True)
         return [task.key for item, n in pairs for task in item.tasks[:n]]
 
-    # --- what is short ---------------------------------------------------------------------------
+    # --- shortage
+    # -------------------------------------------------------------------------------------
 
     def explain(self, missing: int, *, is_exact: bool) -> Lack:
         """Return which resources or plugins exclude pods of the minimum."""

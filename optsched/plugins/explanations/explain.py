@@ -52,9 +52,9 @@ def by_code(reason: Reason) -> int:
 
 
 class Explainer:
-    """Explains the gangs of one outcome; what it learns of a class of tasks it keeps.
+    """Explains the gangs of one outcome; keeps its results for classes of tasks.
 
-    Reasons speak of what is left after the decisions.
+    Reasons are about the capacity left after the decisions.
     """
 
     def __init__(self, outcome: Outcome, rules: RuleSet) -> None:
@@ -228,7 +228,7 @@ def _fit_together(outcome: Outcome, asks: list[_Ask]) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Free:
-    """What is free on some nodes (m, R), together (R,) and at most on one of them (R,)."""
+    """The free amounts on some nodes (m, R), together (R,) and at most on one of them (R,)."""
 
     left: I64
     total: I64
@@ -236,7 +236,7 @@ class _Free:
 
 
 class _Sight:
-    """What all classes of tasks see alike: rules by how long their masks last, and free room."""
+    """The common view of all task classes: rules by how long their masks last, and free room."""
 
     def __init__(self, outcome: Outcome, rules: RuleSet, standing: PlacedState) -> None:
         self.outcome = outcome
@@ -246,7 +246,7 @@ class _Sight:
         self._known: dict[bytes, _Free] = {}
 
     def free(self, open_nodes: Bool) -> _Free:
-        """What is free on nodes (N,); classes that may use the same nodes share it."""
+        """The free amounts on nodes (N,); classes that may use the same nodes share it."""
         key = open_nodes.tobytes()
         if key not in self._known:
             left = np.maximum(self.outcome.idle[open_nodes], 0)
@@ -349,7 +349,7 @@ class _Ask:
         return Reason(ReasonCode.PREDICATES, f"{self.what}: {why}")
 
     def lacking(self) -> Reason:
-        """What is missing on the nodes that it may use."""
+        """The shortage on the nodes that it may use."""
         view = self.view
         if not view.open_nodes.any():
             return self.no_node_open(view.refusals)

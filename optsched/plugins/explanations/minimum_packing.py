@@ -146,11 +146,11 @@ class Packing:
         (K, I) whether a class takes an item at all.
     admits
         Whether a node of a class takes so many pods of each item apart from its resources; None
-        where nothing but resources counts. What it refuses it refuses with more pods, too.
+        where nothing but resources counts. What it refuses it also refuses with more pods.
     cliques
         Items (I,) of which no more than a number of pods fit all nodes together.
     effort
-        What exact searches may take.
+        The limits of exact searches.
 
     """
 

@@ -92,7 +92,7 @@ class Question:
 
     @property
     def text(self) -> str:
-        """The question in a record: what it is about, by name."""
+        """The question in a record: its subject, by name."""
         words = [
             self.verb.value,
             self.task.key if self.task is not None else "",
@@ -111,7 +111,7 @@ class Reply:
     Attributes
     ----------
     fields
-        What the answer holds, checked by whoever has asked the service.
+        The content of the answer, checked by the caller of the service.
     failure
         Why there is no reply; empty where there is one.
 
@@ -122,7 +122,7 @@ class Reply:
 
     @property
     def failure_reason(self) -> str:
-        """Why a reply, or the reply for some node, is missing; empty if it is there."""
+        """Why a reply, or the reply for some node, is missing; empty if it exists."""
         failed = self.fields.get("failed")
         some = failed.values() if isinstance(failed, dict) else ()
         return self.failure or str(next(iter(some), ""))

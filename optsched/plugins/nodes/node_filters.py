@@ -1,4 +1,4 @@
-"""Filters of nodes by what they are: node affinity, taints and host ports.
+"""Filters of nodes by their own properties: node affinity, taints and host ports.
 
 Mathematics: models/formulation/node_affinity.md, models/formulation/taints.md and
 models/formulation/host_ports.md.
@@ -60,7 +60,7 @@ class NodeAffinity(Rule):
         return chosen
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """What the mask asks for, in words."""
+        """The condition of the mask, in words."""
         return f"did not match {_describe_selector(problem.classes.shapes[task_class])}"
 
 

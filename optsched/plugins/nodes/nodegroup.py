@@ -201,7 +201,7 @@ def _parent_name(queue: Queue) -> str:
 
 
 def _held_by_spot(snapshot: Snapshot) -> dict[_Spot, dict[str, int]]:
-    """What bound and running tasks hold, by queue and group; only where queues have limits."""
+    """The amounts of bound and running tasks, by queue and group; only where queues have limits."""
     limited = {q.name for q in snapshot.queues if q.node_groups.limits}
     held: dict[_Spot, dict[str, int]] = {}
     gangs = snapshot.gang_by_key if limited else {}
@@ -283,7 +283,7 @@ def _inside(problem: Problem, spot: _LimitedSpot) -> Bool:
 
 
 class _Limits(Greedy):
-    """What queues hold on groups as tasks are placed and leave."""
+    """The amounts of queues on groups as tasks are placed and leave."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem

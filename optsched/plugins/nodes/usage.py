@@ -1,7 +1,7 @@
 """Measured load of nodes: nodes under heavy load take nothing, the least loaded are preferred.
 
-Mathematics: models/formulation/usage.md. Volcano: `pkg/scheduler/plugins/usage`. What was placed
-too recently to show up in measurements is estimated.
+Mathematics: models/formulation/usage.md. Volcano: `pkg/scheduler/plugins/usage`. Tasks placed too
+recently for measurements are estimated.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ class _Shadow:
         return _Shadow(self.rule, self.loads, self.extra.copy())
 
     def add(self, node: int, requested: F64) -> F64:
-        """Count one more task with (5,) `_requested_amounts`; return what it adds."""
+        """Count one more task with (5,) `_requested_amounts`; return the amounts added."""
         added = self._of_task(requested) * self._raised(node)
         if requested.any():
             added = np.minimum(added, requested[:2] + requested[2:4])

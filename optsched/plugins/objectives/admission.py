@@ -33,7 +33,7 @@ PPB = 1_000_000_000
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """What one task of each class counts.
+    """The count of one task of each class.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""The levels that a model may list, by name, and what each becomes for one problem."""
+"""The levels that a model may list, by name, and their form for one problem."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class NodeScore:
         if not problem.num_nodes:
             return 0
         pending, total = problem.classes.num_pending, 0
-        # Without scores of its own for single nodes, a class sees nodes of one load alike.
+        # Without scores of its own for single nodes, a class scores nodes of one load equally.
         loads = np.concatenate([problem.used, problem.allocatable], axis=1)
         distinct = np.sort(np.unique(loads, axis=0, return_index=True)[1])
         for classes in self._chunks(problem):

@@ -131,7 +131,7 @@ def starts_by_value(
 
 
 WAITING_TIME = ("volcano.sh/sla-waiting-time", "sla-waiting-time")
-"""Annotations of a PodGroup, the first that is there counts."""
+"""Annotations of a PodGroup; the first one present counts."""
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,7 @@ def ratios(problem: Problem) -> I64:
 
 
 def _slowdown(problem: Problem) -> F64:
-    """(G,) how many equal parts of the cluster a gang fills, one part for each that is there."""
+    """(G,) how many equal parts of the cluster a gang fills, one part for each gang present."""
     shapes = problem.shapes
     counted = [i for i, r in enumerate(problem.resources) if r != PODS and problem.total[i]]
     request = np.zeros((len(shapes.shapes) + 1, len(counted)), np.int64)

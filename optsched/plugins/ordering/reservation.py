@@ -197,7 +197,7 @@ class Reservation(Rule):
 
 
 class _NodeLimits(NamedTuple):
-    """(N, D) what bound tasks may take of nodes next to a reservation, and (C, D) their requests.
+    """(N, D) what bound tasks may use of nodes beyond a reservation, and (C, D) their requests.
 
     D are the resources of which the reservation leaves less than the future idle amount.
     """
@@ -275,7 +275,7 @@ def _bound(problem: Problem, number: int) -> Bool:
 
 
 def _queue_limits(problem: Problem, number: int) -> list[tuple[int, int, int]]:
-    """Return (queue, resource, what bound tasks below it may take next to a reservation)."""
+    """Return (queue, resource, what bound tasks below it may use in addition to a reservation)."""
     reservation, queues = problem.snapshot.bookings[number], problem.queues
     if not reservation.queues:
         return []
@@ -295,7 +295,7 @@ def _queue_limits(problem: Problem, number: int) -> list[tuple[int, int, int]]:
 
 
 class _BelowCeilings(Greedy):
-    """What reservations leave of the capabilities of queues."""
+    """The rest of the capabilities of queues beyond reservations."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         self._ledger = ledger

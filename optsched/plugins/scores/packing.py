@@ -132,7 +132,7 @@ SCORING_WEIGHT = "volcano.sh/resource-strategy-weight"
 
 
 class Strategy(StrEnum):
-    """What makes a node good: much of a resource in use, or little."""
+    """The quality of a node: much of a resource in use, or little."""
 
     MOST = "MostAllocated"
     LEAST = "LeastAllocated"
@@ -222,7 +222,8 @@ def requested_shares(
     """How each resource that a task asks for counts; those that do not count are missing.
 
     The annotations of a pod come before the policy: one gives the strategy of all resources, the
-    other names those that count, with weights. What has no reading is passed over, as in Volcano.
+    other names those that count, with weights. Values that can not be read are ignored, as in
+    Volcano.
     """
     notes = dict(shape.notes)
     found = {name: share for name, _ in shape.request if (share := _share(shares, name))}

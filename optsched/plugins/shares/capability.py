@@ -1,7 +1,7 @@
 """Hard ceilings of queues: what a queue and all below it take never exceeds its capability.
 
 Mathematics: models/formulation/capability.md. Volcano enforces ancestors only with
-`enableHierarchy`; here a ceiling always binds, wherever in the tree it stands.
+`enableHierarchy`; here a ceiling always binds, anywhere in the tree.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ GRID = 1000
 
 
 class Capacity(Rule):
-    """Queues with the smallest part of their deserved share come first."""
+    """Queues with the smallest part of their deserved share are first."""
 
     name = "capacity"
     returns_by_use = True

@@ -82,7 +82,7 @@ class Guarantee(Rule):
     # --- levels ----------------------------------------------------------------------------------
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """Return what is guaranteed and requested but not held."""
+        """Return the guaranteed and requested amounts that are not held."""
         queues = problem.queues
         requested = queues.summed_up(queues.requested)
         due = np.minimum(queues.guarantee, requested)
@@ -136,7 +136,7 @@ def _pool(problem: Problem, r: int) -> int:
 
 
 class _Claims:
-    """What each queue claims of one resource: its guarantee or its need, whichever is larger.
+    """The claim of each queue to one resource: its guarantee or its need, whichever is larger.
 
     The need of a queue is its own use plus the claims of its children.
     """

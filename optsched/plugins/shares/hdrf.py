@@ -127,7 +127,7 @@ def _weight(text: str) -> float:
 
 @dataclass(eq=False)
 class _Node:
-    """A tree node or a gang, with what it holds once its children are made equal.
+    """A tree node or a gang, with its amounts once its children are made equal.
 
     Attributes
     ----------

@@ -1,6 +1,6 @@
 """Fairness over time: recent usage of queues counts in addition to what they hold.
 
-Mathematics: models/formulation/over_time.md. Queues with little recent usage come first. Past usage
+Mathematics: models/formulation/over_time.md. Queues with little recent usage are first. Past usage
 decays by half in each half-life, as in Slurm's multifactor priority. It counts as held, so that the
 order of queues and the quotas of the optimising session follow from the same shares.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class OverTime(Rule):
-    """Queues with little recent usage for their weight come first."""
+    """Queues with little recent usage for their weight are first."""
 
     name = "over-time"
 

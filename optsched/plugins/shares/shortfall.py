@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Shortfall:
-    """Σ over queues and resources of what is missing to a target, on a grid of the cluster's total.
+    """Σ over queues and resources of what lacks to a target, on a grid of the cluster's total.
 
     Attributes
     ----------

@@ -20,7 +20,7 @@ _TINY = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """Tree nodes (axis M); the first is the root, and parents come before their children.
+    """Tree nodes (axis M); the first is the root, and parents precede their children.
 
     Attributes
     ----------

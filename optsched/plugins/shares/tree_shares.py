@@ -55,7 +55,7 @@ class Contest:
     resources
         (R,) names.
     queue_of, asked
-        (G,) the queue of a gang, and (G, R) what it holds and requests.
+        (G,) the queue of a gang, and (G, R) its use and its requests.
     claimed
         (Q, R) what each queue holds.
     total, free
@@ -217,7 +217,7 @@ def _kinds(queue: I64, mix: F64) -> tuple[I64, I64]:
 def _tree(paths: Sequence[Path], past: F64) -> tuple[I64, Tree]:
     """Return (Q,) the tree node of each queue, and the tree.
 
-    The own gangs of a parent queue are a child of their own, next to its child queues.
+    The own gangs of a parent queue are a child of their own, beside its child queues.
     """
     names = [tuple(name for name, _ in path) for path in paths]
     inner = {name[:end] for name in names for end in range(len(name))}

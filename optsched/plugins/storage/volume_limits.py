@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 NO_LIMIT = 1 << 40
-"""What a node that does not limit a driver is taken to attach."""
+"""The volumes that a node without a limit of a driver is taken to attach."""
 
 Volume: TypeAlias = "tuple[str, str]"
 """A driver, and the handle that identifies a volume."""
@@ -79,7 +79,7 @@ class VolumeLimits(Rule):
         return chosen
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`: how many volumes of which drivers, and what nodes attach of them."""
+        """See `Rule`: how many volumes of which drivers, and the limits of nodes."""
         facts = problem.derived(_facts)
         if facts is None or not facts.requested[task_class]:
             return "can not attach its volumes"

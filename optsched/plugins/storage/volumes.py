@@ -64,7 +64,7 @@ class Volumes(Rule):
         yield from self._verify_supply(world)
 
     def _verify_supply(self, world: World) -> Iterator[Violation]:
-        """Yield claims of placed tasks without a volume next to all other claims."""
+        """Yield claims of placed tasks without a volume beside those of all other claims."""
         scarce = _scarce(world.snapshot)
         placed = [(t, node.name) for t, _, node in world.placements if scarce & {*t.shape.claims}]
         if not placed:
@@ -413,12 +413,12 @@ def _selector(label: str, values: tuple[str, ...]) -> NodeSelector:
 
 FULL = 100
 TENTH = 10
-"""What one point of a shape is worth: shapes have 10 points, scores 100."""
+"""The value of one point of a shape: shapes have 10 points, scores 100."""
 
 
 @dataclass(frozen=True)
 class VolumeFill(Rule):
-    """Points by how full the volumes get that are there for the claims of a task.
+    """Points by how full the existing volumes for the claims of a task get.
 
     Attributes
     ----------

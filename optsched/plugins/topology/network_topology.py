@@ -135,7 +135,7 @@ class NetworkTopology(Rule):
     # --- scores ----------------------------------------------------------------------------------
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`: HyperNodes in use come first for tasks without a network topology.
+        """See `Rule`: HyperNodes in use are first for tasks without a network topology.
 
         The score is that of the session start; Volcano updates it with every task.
         """

@@ -118,7 +118,7 @@ class _Domains:
 
     def __init__(self, problem: Problem, task_class: int, m: int) -> None:
         source = problem.relations.terms[m].source
-        assert isinstance(source, SpreadTerm)  # noqa: S101  the kind of the term says so
+        assert isinstance(source, SpreadTerm)  # noqa: S101 the kind of the term ensures it
         self.term = source
         self.domain_of = problem.relations.domain_of[m]
         self.number_of_term = m

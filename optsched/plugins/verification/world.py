@@ -41,12 +41,13 @@ class World:
     """A snapshot and the actions of a plan, with the indices that checks need.
 
     Actions that name unknown tasks, gangs or nodes are left out here; `well_formed` reports them.
-    What a plan places is judged in the world `after` its evictions, where victims are leaving.
+    Placements are judged in the world `after` the evictions of the plan, where victims terminate.
 
     Attributes
     ----------
     unsettled
-        The snapshot in which what is leaving has not left yet; None unless this is `once_settled`.
+        The snapshot in which terminating pods have not left yet; None unless this is
+        `once_settled`.
 
     """
 
@@ -62,7 +63,7 @@ class World:
 
     @cached_property
     def evictions(self) -> tuple[Evict, ...]:
-        """What the plan evicts."""
+        """The evictions of the plan."""
         return tuple(a for a in self.actions if isinstance(a, Evict))
 
     @cached_property
@@ -119,7 +120,7 @@ class World:
 
     @cached_property
     def promises(self) -> tuple[Placement, ...]:
-        """What the plan keeps room for."""
+        """The nominations of the plan."""
         found = (self._placement(a) for a in self.actions if isinstance(a, Nominate))
         return tuple(p for p in found if p is not None)
 
@@ -167,7 +168,7 @@ class World:
 
     @cached_property
     def total(self) -> Mapping[str, int]:
-        """What ready nodes offer together."""
+        """The total of ready nodes."""
         ready = [n for n in self.snapshot.nodes if n.ready]
         kinds = {n.allocatable: n for n in ready}
         numbers = Counter(n.allocatable for n in ready)
@@ -192,7 +193,7 @@ class World:
 
     @cached_property
     def stakes(self) -> Mapping[Stake, int]:
-        """What gangs hold and ask for, and how many have just that."""
+        """The use and the requests of gangs, and how many have equal ones."""
         return Counter(self._stake_by_gang)
 
     @cached_property
@@ -210,7 +211,7 @@ class World:
 
     @cached_property
     def held_by_queue(self) -> Mapping[str, Mapping[str, int]]:
-        """What each queue's own bound, running and expected tasks take before the plan."""
+        """The use of each queue's own bound, running and expected tasks before the plan."""
         held: dict[str, dict[str, int]] = {q.name: {} for q in self.snapshot.queues}
         for stake, number in self.stakes.items():
             if stake.queue in held:
@@ -219,7 +220,7 @@ class World:
 
     @cached_property
     def gained_by_queue(self) -> Mapping[str, Mapping[str, int]]:
-        """What the plan adds to each queue's own tasks, promises included."""
+        """The additions of the plan to each queue's own tasks, nominations included."""
         gained: dict[str, dict[str, int]] = {q.name: {} for q in self.snapshot.queues}
         for placement in (*self.placements, *self.promises):
             add_into(gained.setdefault(placement.gang.queue, {}), task_usage(placement.task))
@@ -276,7 +277,7 @@ def _shut(queues: Mapping[str, Queue], name: str) -> str:
 
 
 def task_usage(task: Task) -> dict[str, int]:
-    """What a task takes on a node, itself counted as one pod."""
+    """The use of a task on a node, itself counted as one pod."""
     return {**dict(task.shape.request), PODS: 1}
 
 
@@ -287,18 +288,18 @@ def _class_quotas_of(gang: Gang) -> frozenset[str]:
 
 
 def gang_usage(gang: Gang) -> Amounts:
-    """What the bound, running and expected tasks of a gang take."""
+    """The use of the bound, running and expected tasks of a gang."""
     return amounts(summed(task_usage(t) for t in gang.tasks if t.status.counts_for_queue))
 
 
 def claimed_by(gang: Gang) -> Amounts:
-    """What the tasks of a gang take that count for its queue, victims of the session included."""
+    """The use of the tasks of a gang that counts for its queue, victims of the session included."""
     claiming = (t for t in gang.tasks if t.status.counts_for_queue or t.is_victim)
     return amounts(summed(map(task_usage, claiming)))
 
 
 def gang_demand(gang: Gang) -> Amounts:
-    """What the tasks of a gang that could be placed ask for."""
+    """The requests of the tasks of a gang that could be placed."""
     if gang.problem is not None:
         return ()
     waiting = (t for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None)
@@ -307,7 +308,7 @@ def gang_demand(gang: Gang) -> Amounts:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Stake:
-    """What a gang holds, claims and waits for in its queue. Equal ones are one object."""
+    """The use, the claim and the requests of a gang in its queue. Equal ones are one object."""
 
     queue: str
     held: Amounts

@@ -67,7 +67,7 @@ class WhatIf:
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """A level model and what is needed to read its solutions.
+    """A level model and the data to read its solutions.
 
     Attributes
     ----------

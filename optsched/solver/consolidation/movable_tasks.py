@@ -42,7 +42,7 @@ def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: 
     gangs = np.array([_may_move_anywhere(gang) for gang in problem.snapshot.gangs], np.bool_)
     may &= gangs[running.gang_of]
     may &= _open_queues(problem, requesting)[running.queue_of]
-    # What an overfull node lacks is no room that one could count on.
+    # The shortage of an overfull node is no room to count on.
     full = problem.allocatable < problem.used - problem.releasing
     is_full: Bool = np.logical_or.reduce(full, axis=1)
     may &= ~is_full[running.node_of]
@@ -246,7 +246,7 @@ def _number_roles(problem: Problem, running: Running, tasks: I64, gang: I64) -> 
 def _build_movable_gang(
     problem: Problem, running: Running, number: int, kinds_of: tuple[I64, I64], num_mine: int
 ) -> MovableGang:
-    """What a gang can do without; `kinds_of` are gang and role (M,), `num_mine` may move."""
+    """Tasks that a gang can spare; `kinds_of` are gang and role (M,), `num_mine` may move."""
     gang_of, role_of = kinds_of
     gang = problem.snapshot.gangs[number]
     held = int((running.gang_of == number).sum())

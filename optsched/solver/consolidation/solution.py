@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Relocation:
-    """What a solution says.
+    """The content of a solution.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ def read_solution(
 
 
 def _rank_move_costs(problem: Problem, movables: Movables) -> I64:
-    """(V',) what it costs to move each task, as a rank: importance, lost work, age."""
+    """(V',) the cost of moving each task, as a rank: importance, lost work, age."""
     running = running_tasks(problem)
     tasks = movables.tasks
     born = np.array([running.tasks[v].created_ms for v in tasks.tolist()], np.int64)

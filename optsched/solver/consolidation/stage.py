@@ -64,7 +64,7 @@ _TRIES = 4
 
 @dataclass(frozen=True, eq=False)
 class Means:
-    """What the search for moves may use.
+    """The solver and the limits of the search for moves.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class Means:
     left_ms
         Wall time that is left, None where no clock may be read.
     limits
-        What one solve may spend.
+        The limits of one solve.
     excluded_gangs, unmovable_gangs
         Keys of gangs that no room is made for, and of gangs that are not moved.
     most_moves
@@ -318,7 +318,7 @@ class _PriorityPass:
         return found
 
     def _find_open_levels(self, what: WhatIf) -> list[tuple[GangLevel, int]]:
-        """Levels over gangs that can be better than they are, and what they are."""
+        """Levels over gangs that can improve, and their present values."""
         problem, outcome = what.problem, Outcome(what.problem, what.base)
         names = [name for name in self._means.levels if name in _ABOVE]
         levels = build_levels(problem, self._rules, what.tiers, names)

@@ -29,7 +29,7 @@ class NumbersTooLarge(Exception):
 
 
 class Answer(Enum):
-    """What the solver knows at the end."""
+    """The knowledge of the solver at the end."""
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
@@ -39,7 +39,7 @@ class Answer(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Effort:
-    """What one call may spend; None where that is not limited.
+    """The limits of one call; None where it has none.
 
     `gap` is the relative gap that is good enough; None for the optimum alone.
     """
@@ -62,7 +62,7 @@ class Task:
     objective
         To be maximised.
     at_least, at_most
-        What is known of its best value.
+        The best value known.
     hint
         One value a variable.
 

@@ -43,7 +43,7 @@ class Configurations:
     Attributes
     ----------
     supply
-        (C,) row of the model that counts what is placed of a class; every use of a configuration
+        (C,) row of the model that counts the placements of a class; every use of a configuration
         adds minus its tasks to it.
     request
         (C, R) what a task takes.
@@ -163,7 +163,7 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class LevelUpdate:
-    """How far one level has come.
+    """The progress of one level.
 
     Attributes
     ----------
@@ -197,7 +197,7 @@ class Step:
     at_s
         Seconds since the solve began; without a budget CP-SAT's deterministic seconds.
     update
-        What is known now; with a solution where it is a new one.
+        The present knowledge; with a solution where it is a new one.
 
     """
 

@@ -121,7 +121,7 @@ def solve_levels(
     Parameters
     ----------
     model, limits
-        What to solve and when to stop.
+        The model and its limits.
     now
         A monotonic clock in seconds; never read when `limits.budget_ms` is None.
     on_step
@@ -162,7 +162,7 @@ class _LevelSearch:
         for level, objective in enumerate(self.model.objectives):
             value = self.incumbent(objective)
             if self.clock.is_expired:
-                # Levels that are left cost next to nothing: there may be thousands.
+                # Remaining levels cost next to nothing: there may be thousands.
                 bound = self.earlier_bound(objective)
                 self._was_cut_off |= not self.limits.suffices(value, bound)
                 update = self.make_update(level, objective, value, bound)
@@ -190,7 +190,7 @@ class _LevelSearch:
         return not self.limits.suffices(update.value, update.bound)
 
     def _compare(self, objective: Objective, value: int | None) -> None:
-        """Note whether what is known of the levels below still holds for them."""
+        """Note whether the knowledge of the levels below still holds for them."""
         least = objective.at_least
         sign = 1 if objective.sense is Sense.MAX else -1
         self._levels_above_kept &= None not in (value, least) and sign * (value or 0) >= sign * (
@@ -292,7 +292,7 @@ class _LevelSearch:
     def update(
         self, level: int, objective: Objective, value: int | None, bound: int | None
     ) -> LevelUpdate:
-        """What to report, turned back into the sense of the level."""
+        """The report, turned back into the sense of the level."""
         sign = 1 if objective.sense is Sense.MAX else -1
         if value is None:
             status = LevelStatus.SKIPPED if bound is None else LevelStatus.BOUND_ONLY
@@ -308,7 +308,7 @@ class _LevelSearch:
 
 
 def largest_value(goal: Expression, model: LevelModel) -> int | None:
-    """What an expression is worth at most within the bounds of variables; None if too large."""
+    """The most that an expression can be within the bounds of variables; None if too large."""
     lower, upper = model.lower[goal.variables], model.upper[goal.variables]
     ends = np.where(goal.coefficients > 0, upper, lower)
     size = np.abs(goal.coefficients.astype(np.float64)) * np.abs(ends.astype(np.float64))
@@ -425,7 +425,7 @@ class _DirectSearch(_LevelSearch):
         return None if left is None or self._ends_s is None else max(left - self._ends_s, 0.0)
 
     def _time_share(self) -> float:
-        """What the level at hand may take of all the time that is left."""
+        """The part of the remaining time for the present level."""
         mine, left = self._seconds_left(), self.clock.remaining_s
         return 1.0 if mine is None or left is None else mine / max(left, 1e-3)
 
@@ -452,7 +452,7 @@ class _DirectSearch(_LevelSearch):
         vertex = self._relaxation.maximize(to_maximise(objective), milliseconds)
         if vertex is None:
             return None, bound
-        # Rows hold up to a tolerance only: what is known to be reached is never excluded.
+        # Rows hold up to a tolerance only: a value reached before is never excluded.
         if vertex.bound is None or (value is not None and vertex.bound < value):
             return vertex.values, bound
         found = _tighter_bound(bound, vertex.bound)
@@ -662,7 +662,7 @@ class _ConfigurationSearch(_LevelSearch):
     def _round(
         self, goal: Expression, value: int | None, found: tuple[Charged, Relaxed]
     ) -> int | None:
-        """Whole solutions: first near the relaxed one, then wherever a better one may be.
+        """Integer solutions: first near the relaxed one, then anywhere.
 
         Returns the best value; `_bound` follows the proofs on the way.
         """
@@ -787,7 +787,7 @@ class _ConfigurationSearch(_LevelSearch):
         within: tuple[I64, I64, I64],
         share: float,
     ) -> int | None:
-        """CP-SAT within bounds, from a hint; returns the better of what it finds and `value`."""
+        """CP-SAT within bounds, from a hint; returns the better of its result and `value`."""
         least = None if value is None else value + 1
         answer = self._attempt(goal, least, bound, within, share)
         found = answer in (Answer.OPTIMAL, Answer.FEASIBLE)
@@ -801,7 +801,7 @@ class _ConfigurationSearch(_LevelSearch):
         within: tuple[I64, I64, I64],
         share: float,
     ) -> Answer:
-        """CP-SAT within bounds (lower, upper, hint); what it finds becomes the incumbent."""
+        """CP-SAT within bounds (lower, upper, hint); its result becomes the incumbent."""
         lower, upper, hint = within
         if (lower > upper).any():
             return Answer.INFEASIBLE

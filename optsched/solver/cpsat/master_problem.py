@@ -1,4 +1,4 @@
-"""The linear relaxation over the configurations known so far, and what it proves.
+"""The linear relaxation over the configurations known so far, and its bound.
 
 Every set of row prices bounds the best value from above: a row can be charged at its price instead
 of being kept (Lagrange). The prices are those of the linear program, rounded to integers, and the
@@ -227,7 +227,7 @@ def rounded(prices: F64, master: Master) -> RowPrices:
 
 @dataclass(frozen=True, eq=False)
 class Charged:
-    """What charging rows at their prices proves.
+    """The bound of rows at their prices.
 
     No solution is worth more than `total`, and one that moves a variable from the side where its
     `reduced` worth would have it loses at least that much for each step (and each use of a
@@ -274,7 +274,7 @@ def charge(
     Parameters
     ----------
     master, model, objective, prices
-        What is solved, and at which prices.
+        The problem to solve, and its prices.
     priced
         The node classes at these prices.
 

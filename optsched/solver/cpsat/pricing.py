@@ -105,7 +105,7 @@ def _sums(request: I64, most: int) -> I64:
 
 
 def _make_axis(request: I64, capacity: I64) -> _Axis:
-    # Each distinct request is a level: what is too large is refused before anything is made of it.
+    # Each distinct request is a level: a table that is too large is refused before it is made.
     most = int(capacity.max(initial=0))
     distinct = np.unique(request[(request > 0) & (request <= most)])
     if (len(distinct) + 1) * len(request) > MOST_CELLS:
@@ -321,7 +321,7 @@ def _expand_to_all_classes(tasks: I64, classes: I64, num_classes: int) -> I64:
 
 @dataclass(frozen=True, eq=False)
 class Priced:
-    """What a pricing found.
+    """The result of a pricing.
 
     Attributes
     ----------

@@ -38,7 +38,7 @@ START_SECONDS = 60.0
 
 @dataclass(frozen=True, eq=False)
 class Solved:
-    """What came of a model.
+    """The outcome of a model.
 
     Attributes
     ----------

@@ -37,7 +37,7 @@ class _GangProposal:
 
 
 class CustomActionRunner:
-    """Shows a session to actions of a user, and carries out what they propose where it may be."""
+    """Shows a session to custom actions, and carries out the proposals that are allowed."""
 
     def __init__(
         self,
@@ -53,7 +53,8 @@ class CustomActionRunner:
         self._may_start = may_start
         self._object_to = object_to
 
-    # --- what is seen ----------------------------------------------------------------------------
+    # --- view
+    # -----------------------------------------------------------------------------------------
 
     def view(self, gangs: Sequence[int]) -> View:
         """The present session, with gangs that may get something, the next one first."""
@@ -94,7 +95,8 @@ class CustomActionRunner:
         if self._evicting is not None:
             yield from (self._evicting.running.tasks[v].key for v in self._evicting.evicted)
 
-    # --- what is proposed ------------------------------------------------------------------------
+    # --- proposals
+    # ------------------------------------------------------------------------------------
 
     def carry_out(self, name: str, gangs: Sequence[int], proposals: Iterable[Proposal]) -> None:
         """Carry out the proposals of an action, gang by gang in their order."""

@@ -34,7 +34,7 @@ _OF_ONE_GANG: Final = frozenset({RUNNING_ESTIMATE, USER})
 
 
 class _Traits(NamedTuple):
-    """What rules read of a gang in addition to its shape."""
+    """Properties of a gang that rules read in addition to its shape."""
 
     namespace: str
     queue: str

@@ -29,7 +29,7 @@ class GangOrder:
         gang_classes: GangClasses,
         tier_of: I64 | None = None,
     ) -> None:
-        """`tier_of`: (G,) a rank that comes before the order of rules; None without one."""
+        """`tier_of`: (G,) a rank that precedes the order of rules; None without one."""
         self._created_ms = problem.created_ms
         self._born: list[int] = problem.created_ms.tolist()
         self._faces = plugins

@@ -187,7 +187,7 @@ class GangPreemption:
     def _whole_gang_unit(
         self, owner: int, gang: int, named: set[int]
     ) -> tuple[int, list[int]] | None:
-        """The tasks of a gang that are left, if all of them may go."""
+        """The remaining tasks of a gang, if all of them may be evicted."""
         mine = np.flatnonzero(self._running.gang_of == owner).tolist()
         rest = [v for v in mine if v not in self._evicting.evicted]
         may = all(self._evicting.evictable[v] for v in rest)

@@ -303,7 +303,7 @@ class NodeTable:
         return ladder
 
     def _view(self, task_class: int) -> _View:
-        """What a class sees, its fits up to date."""
+        """The view of a class, its fits up to date."""
         view = self._views.get(task_class)
         if view is None:
             view = self._views[task_class] = self._open(task_class)
@@ -313,7 +313,7 @@ class NodeTable:
         return view
 
     def _scored(self, task_class: int) -> _View:
-        """What a class sees, its fits and scores up to date."""
+        """The view of a class, its fits and scores up to date."""
         view = self._view(task_class)
         if view.score_read < self._log.length:
             scored = self._fixed.scored(task_class)
@@ -359,7 +359,7 @@ class NodeTable:
 
 
 def _amounts(request: I64) -> list[tuple[int, int]]:
-    """What one task takes, as (place, amount), without zeros."""
+    """The requests of one task, as (place, amount), without zeros."""
     asked = np.flatnonzero(request)
     return list(zip(asked.tolist(), request[asked].tolist(), strict=True))
 

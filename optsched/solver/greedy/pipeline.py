@@ -49,9 +49,9 @@ class GreedyOptions:
     Attributes
     ----------
     actions
-        In order; names that the pipeline does not know are passed over.
+        In order; names that the pipeline does not know are skipped.
     tier_of
-        (G,) a rank that comes before every rule's order; None for the rules' order alone.
+        (G,) a rank that precedes every rule's order; None for the rules' order alone.
     seats
         By gang, the nodes nominated to its tasks; these gangs are placed first, in order.
     by_gang
@@ -62,8 +62,8 @@ class GreedyOptions:
         Whether a gang in phase Pending takes part only once it has been enqueued, although its
         pods exist.
     late
-        Starving gangs that are not enqueued yet, in order. They come first; the request of
-        the first one that is refused counts as if it were enqueued.
+        Starving gangs that are not enqueued yet, in order. They are first; the request of the first
+        one that is refused counts as if it were enqueued.
     proposers
         The actions of a user.
     faults
@@ -397,7 +397,7 @@ class _Pipeline:
         self._serve(self._placing.with_untried_tasks(empty), lambda _: False)
 
     def decisions(self) -> Decisions:
-        """What has been decided."""
+        """The decisions so far."""
         has_tasks = np.diff(self._problem.task_start) > 0
         kept_out = self._refused if self._options.gated else self._refused & ~has_tasks
         placing = self._placing

@@ -30,7 +30,7 @@ class Cursor:
     Attributes
     ----------
     sequence, runs
-        (entry, number) in task order, and [entry, tasks left] of them.
+        (entry, number) in task order, and [entry, remaining tasks] of them.
     done
         Tasks placed, by entry.
     need, need_role
@@ -127,7 +127,7 @@ class PlacementState:
         )
 
     def cursor(self, gang: int) -> Cursor:
-        """How far a gang has come."""
+        """The progress of a gang."""
         if gang not in self._cursors:
             shape = self.problem.shapes.shapes[self._index.shape_of[gang]]
             sequence = self.faces.task_runs(gang) or shape.sequence
@@ -297,7 +297,7 @@ class PlacementState:
     def _start_in(self, gang: int, book: NodeTable, answer: I64) -> None:
         cursor = self.cursor(gang)
         roles = [e.role for e in self.problem.shapes.shapes[self._index.shape_of[gang]].entries]
-        # Minimums of roles come first: capacity may end with the minimum of the gang.
+        # Minimums of roles are first: capacity may end with the minimum of the gang.
         for role in (*cursor.need_role, None):
             for run in cursor.runs:
                 entry, left = run
@@ -432,7 +432,7 @@ class PlacementState:
 
 
 def _fresh_runs(cursor: Cursor) -> list[int]:
-    """Tasks left in each run, given how many of each entry are placed."""
+    """Remaining tasks of each run, given how many of each entry are placed."""
     done = list(cursor.done)
     left = []
     for entry, number in cursor.sequence:

@@ -2,7 +2,8 @@
 
 The choice and the order of victims are Volcano's (`pkg/scheduler/actions/preempt`, `reclaim`): gang
 by gang, task by task, node by node, votes of plugins by tiers, all or nothing for a gang. Where
-Volcano leaves the order to chance, names end it. What evictions free is promised to the gang.
+Volcano leaves the order to chance, names end it. Capacity that evictions free is nominated to the
+gang.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class GreedyPreemption:
     Attributes
     ----------
     evictions
-        What has been decided.
+        The decisions so far.
     placing, running, faces
         What it works on.
     left
@@ -551,7 +552,7 @@ class GreedyPreemption:
     ) -> Iterator[int]:
         """Nodes where all candidates together would make room: by score, or by name to reclaim.
 
-        Nodes of the own shard come first if preferred. With `takes_idle`, nodes with idle capacity
+        Nodes of the own shard are first if preferred. With `takes_idle`, nodes with idle capacity
         for a task are first, and need no candidates.
         """
         problem, running = self._problem, self.running

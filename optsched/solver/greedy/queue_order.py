@@ -1,4 +1,4 @@
-"""Gangs waiting in line: the best queue comes first, and in it the best gang."""
+"""Gangs waiting in line: the best queue is first, and in it the best gang."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def make_reservations(
 
 @dataclass(frozen=True, eq=False)
 class _ReservedAmounts:
-    """What a booking made before takes of nodes (N, R) and of queues (Q, R), and until when."""
+    """The room of an earlier booking on nodes (N, R) and in queues (Q, R), and its end."""
 
     on_nodes: I64
     of_queues: I64
@@ -99,7 +99,7 @@ class _Instant:
     at_ms: int
     emptied: Bool
     queues_too: bool = False
-    """Whether such tasks count no more for queues either, wherever they run."""
+    """Whether such tasks no longer count for queues either, on any node."""
 
 
 class _ReservationPlanner:
@@ -203,7 +203,7 @@ class _ReservationPlanner:
         return finished
 
     def _sum_used(self, moment: _Instant) -> I64:
-        """(N, R) what is held at an instant, reservations and nominations included."""
+        """(N, R) use at an instant, reservations and nominations included."""
         problem, finished = self._problem, self._finished_tasks(moment)
         used: I64 = problem.used + self._nominated
         if moment.at_ms > self._now:
@@ -257,7 +257,7 @@ class _ReservationPlanner:
         return None if found is None else self._record_reservation(alone, *found, is_open=True)
 
     def _below_ceiling(self, alone: Problem, instants: Sequence[int]) -> CapacityReservation | None:
-        """Nodes are not what is short: a booking of the queue alone."""
+        """Nodes are not short: a booking of the queue alone."""
         for at in instants:
             moment = _Instant(at, self._no_node, queues_too=True)
             node_of = self._start(alone, moment)

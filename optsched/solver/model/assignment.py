@@ -129,7 +129,7 @@ class _GangAssignment:
         self.groups: list[_TaskGroup] = []
 
     def assign_gang_class(self, h: int) -> None:
-        """Deal out what is placed of the gangs of one class."""
+        """Assign the placements of the gangs of one class."""
         gangs = self._form.gangs
         first, number = int(gangs.member_start[h]), int(self.admitted[h])
         members = gangs.members[first : first + number]

@@ -32,7 +32,7 @@ class DomainCopies:
     forests
         (C',) forest of the domain, None for classes themselves.
     supply
-        (C',) row of the model that counts what is placed of each.
+        (C',) row of the model that counts the placements of each.
 
     """
 

@@ -20,7 +20,7 @@ MOST_PAIRS = 1500
 """Pairs of task class and node in one neighbourhood."""
 
 _TIER_WEIGHT = 0.25
-"""How much a tier counts next to the tier before it."""
+"""The weight of a tier relative to the tier before it."""
 
 _LEAST_WEIGHT = 1e-3
 """Of a node that helps no waiting gang: it can still take tasks of others."""

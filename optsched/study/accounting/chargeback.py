@@ -226,7 +226,7 @@ class Usage:
     cpu_m: int
 
     def amounts_until(self, until_ms: int, ran_ms: int | None) -> Amounts:
-        """Return what it held, and the part before its gang ran. ran_ms: None if it never ran."""
+        """Return its use, and the part before its gang ran. ran_ms: None if it never ran."""
         held_ms = max(until_ms - self.since_ms, 0)
         before_ms = held_ms if ran_ms is None else min(max(ran_ms - self.since_ms, 0), held_ms)
         return Amounts(
@@ -354,7 +354,7 @@ class Charging:
 def chargeback_of_pictures(snapshots: Sequence[Snapshot]) -> Chargeback:
     """Return the charges between the first and the last snapshot of a cluster.
 
-    A pod holds what it asks for from when it was bound, or from the first picture on where that was
+    A pod holds its requests from when it was bound, or from the first picture on where that was
     before, until the first picture in which it has left its node. A gang that had its minimum and
     has it no more in the next picture, where it waits, has been evicted, or has failed where a node
     of its was not ready then: lost is what its pods have done since they came or last saved their

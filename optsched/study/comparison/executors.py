@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 INSTALL = "Dask is not installed: `pip install 'optsched[study]'`, or --workers 0 to do without"
 CONNECT_S = 10
 WORKERS_S = 60
-"""How long a cluster may take until its first worker is there."""
+"""How long a cluster may take until its first worker is connected."""
 
 
 class PlaceError(Exception):
@@ -201,7 +201,7 @@ def _shake_hands(address: str, security: Security | None) -> None:
     def run() -> None:
         try:
             asyncio.run(greet())
-        except Exception as e:  # what a stranger says may be read as anything
+        except Exception as e:  # the answer of an unknown server may be read as anything
             found.append(e)
 
     thread = Thread(target=run, daemon=True)

@@ -37,7 +37,7 @@ class Cell:
     Attributes
     ----------
     trace
-        What the trace is called in the grid; that of a synthetic one without its seed.
+        The name of the trace in the grid; that of a synthetic one without its seed.
     seed
         Of a synthetic trace and of the solver.
 

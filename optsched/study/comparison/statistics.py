@@ -151,6 +151,6 @@ def _flips(pairs: int, seed: int) -> NDArray[np.float64]:
         bits = np.arange(2 ** (pairs - 1))[:, None] >> np.arange(pairs)[None, :] & 1
         return (1.0 - 2.0 * bits[:, ::-1]).astype(np.float64)
     drawn = np.random.default_rng(seed).integers(2, size=(FLIPS, pairs))
-    # What was seen is one of the flips, so that no p-value is zero.
+    # The observation is one of the flips, so that no p-value is zero.
     found: NDArray[np.float64] = np.vstack([np.ones(pairs), 1.0 - 2.0 * drawn])
     return found

@@ -35,7 +35,7 @@ class EmulatedCluster:
     now_ms
         The time there.
     last_plan
-        What the last session decided; None before the first.
+        The last plan; None before the first.
 
     """
 

@@ -2,5 +2,5 @@
 
 Pods of the openb trace arrive one by one on 1 213 GPU nodes and never leave; a policy scores the
 nodes. Its simulator, hkust-adsl/kubernetes-scheduler-simulator, is the reference: the curves that
-it shipped come out of here number by number.
+it shipped are reproduced here number by number.
 """

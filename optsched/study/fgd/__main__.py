@@ -1,4 +1,4 @@
-"""`python -m optsched.study.fgd POD_LIST...`: what can be reached, beside FGD and the bound."""
+"""`python -m optsched.study.fgd POD_LIST...`: reachable allocation, beside FGD and the bound."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HEAD: Final = ("list", "offline", "bound", "FGD", "moved", *(f"by {size}" for s
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What the command line asks for; see its help."""
+    """The arguments of the command line; see its help."""
 
     lists: tuple[Path, ...]
     nodes: Path | None

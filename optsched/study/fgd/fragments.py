@@ -27,7 +27,7 @@ class Fragments:
     share, cpu_m, number
         (M,) of those with GPUs.
     size, milli
-        (M,) index of what they ask of one GPU in milli (Z,), the sizes that there are.
+        (M,) index of their requests of one GPU in milli (Z,), the sizes that occur.
     reach
         (M, Y) models that they may have.
     idle_share, idle_cpu_m

@@ -97,7 +97,7 @@ def _words(seed: int) -> Iterator[int]:
 
 @cache
 def _table() -> tuple[int, ...]:
-    """What is mixed in each seed, in the order of `_seeded`."""
+    """Constants mixed into each seed, in the order of `_seeded`."""
     text = files("optsched.study.fgd").joinpath(f"go_seed_{_RECORDED_SEED}.txt").read_text("utf-8")
     first = [int(line) for line in text.split()]
     state = deque(first, maxlen=_LONG)

@@ -42,7 +42,7 @@ def wrong_with_plan(
     Parameters
     ----------
     workload
-        Nodes, and what classes ask for.
+        Nodes, and the requests of classes.
     classes
         (T,) class of each pod that there is.
     plan
@@ -57,7 +57,7 @@ def wrong_with_plan(
 
 
 def milli_of_plan(workload: Workload, classes: Sequence[int], plan: Sequence[Placed]) -> int:
-    """Thousandths of GPUs that pods of a plan take, by what they ask for."""
+    """Thousandths of GPUs that pods of a plan use, by their requests."""
     requests = workload.requests
     return sum(int(requests.milli[classes[at.pod]]) * len(at.devices) for at in plan)
 

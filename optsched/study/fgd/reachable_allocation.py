@@ -173,7 +173,7 @@ def with_moves(
     Parameters
     ----------
     here
-        What FGD leaves behind.
+        The rest after FGD.
     percent
         How many of the pods that run may change their node or GPUs, or leave.
     clock, seconds, seed

@@ -34,7 +34,7 @@ _MOST: Final = 100
 
 
 class Policy(Protocol):
-    """How good a node is for a pod, and which GPU a part of one comes from."""
+    """The score of a node for a pod, and the GPU for a part of one."""
 
     def scores(self, states: States) -> I64:
         """(S, K) scores from 0 to 100; anything where a pod does not fit."""
@@ -45,7 +45,7 @@ class Policy(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class _Tightest:
-    """A part of a GPU comes from the fullest one that has room."""
+    """A part of a GPU is taken from the fullest one that has room."""
 
     requests: Requests
 
@@ -55,7 +55,7 @@ class _Tightest:
 
 
 class DotProd(_Tightest):
-    """As little as possible of what is left and what is asked for in the same direction."""
+    """As little as possible of idle amounts and requests in the same direction."""
 
     def scores(self, states: States) -> I64:
         """⌊100·(1 − ½·(C/128000·c/128000 + G/8000·g/8000))⌋."""
@@ -81,7 +81,7 @@ class GpuPacking(_Tightest):
     """Shared GPUs first, then idle ones of used nodes, then empty nodes."""
 
     def scores(self, states: States) -> I64:
-        """By how much is left of the GPUs that are taken, ⌊100·R/1000⌋ each."""
+        """By the rest of the GPUs in use, ⌊100·R/1000⌋ each."""
         num_idle = (states.free == WHOLE).sum(axis=1)
         empty = np.maximum(_MOST // 3 - num_idle, num_idle)[:, None]
         left = np.sort(states.free, axis=1)

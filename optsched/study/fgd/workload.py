@@ -44,7 +44,7 @@ class Machines:
     Attributes
     ----------
     cpu_m, memory_mib
-        (N,) what they offer.
+        (N,) their capacity.
     free
         (N, D) thousandths free of each GPU; 0 where a node has fewer than D.
     model
@@ -159,7 +159,7 @@ def _machines(nodes: Sequence[Node], models: Sequence[str]) -> Machines:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Arrivals:
-    """What one seed makes of a workload.
+    """One seed's workload.
 
     Attributes
     ----------
@@ -192,7 +192,7 @@ def arrivals(workload: Workload, seed: int) -> Arrivals:
 
 
 def _tuned(workload: Workload, classes: list[int], random: GoRandom) -> list[int]:
-    """Draw further pods, or take some away, until demand is what is wanted.
+    """Draw further pods, or remove some, until demand is as requested.
 
     A drawn pod that is one too many is recognised by one GPU of it. Drawing continues until there
     is one, also where demand equals the capacity.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Bound:
-    """What the program answers.
+    """The answer of the program.
 
     Attributes
     ----------

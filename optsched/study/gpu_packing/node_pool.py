@@ -23,7 +23,7 @@ class Nodes:
     Attributes
     ----------
     cpu_m, memory_mib, num_gpu
-        (N,) what they offer.
+        (N,) their capacity.
     model
         (N,) number of the model of their GPUs, of Y.
 
@@ -41,7 +41,7 @@ class Nodes:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Requests:
-    """What pods of K classes ask for.
+    """The requests of pods of K classes.
 
     Attributes
     ----------

@@ -89,7 +89,7 @@ def program_of(pool: Pool) -> tuple[Program, I64]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Solved:
-    """Values of columns, prices of rows, and what columns are worth beyond these prices."""
+    """Values of columns, prices of rows, and the excess of columns over these prices."""
 
     values: F64
     price: F64
@@ -123,7 +123,7 @@ class Program:
         return csr_array((value.astype(np.float64), (row, column)), shape=shape)
 
     def _blocks(self) -> tuple[csr_array, F64]:
-        """Left sides and limits of all rows but those of the supply."""
+        """Left sides and limits of all rows but the supply."""
         blocks = [self._devices(), self._share_rows()]
         pool, kinds = self._pool, self._kinds
         for size, room in ((pool.cpu_m, kinds.cpu_m), (pool.memory_mib, kinds.memory_mib)):
@@ -190,7 +190,7 @@ class Program:
         return Solved(solved.x, price, self.worth - self.left.T @ price)
 
     def milli(self, solved: Solved) -> float:
-        """The bound by prices, rounded up by what they leave unpaid."""
+        """The bound by prices, rounded up by their unpaid part."""
         numbers = (self._kinds.num_gpu * self._times)[self._at]
         upper = np.concatenate([self._pool.supply[self._k], numbers])
         return float(self.limits @ solved.price + np.maximum(solved.reduced, 0) @ upper)
@@ -230,7 +230,7 @@ class Program:
         return values
 
     def _lower_sides(self) -> F64:
-        """What left sides are at least: all pods of classes that must run."""
+        """Lower limits of left sides: all pods of classes that must run."""
         found = np.full(len(self.limits), -np.inf)
         must = len(found) - len(self._pool.supply) + np.flatnonzero(self._pool.must)
         found[must] = self.limits[must]

@@ -1,7 +1,7 @@
 """A few nodes filled again with their pods and waiting ones: one small model per neighbourhood.
 
 Whole numbers of pods by class and node, and of parts of each size by device. Shared devices of a
-node come first, so that equal plans are one, unless devices matter.
+node are first, so that equal plans are one, unless devices matter.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class Refill:
             self.model.add_hint(var, int(load[n, order[n, d]] > 0))
 
     def read(self, solver: cp_model.CpSolver, like: Layout) -> Layout:
-        """What the solver found, in the shape of another placement."""
+        """The solver's solution, in the form of another placement."""
         pods, shares = np.zeros_like(like.pods), np.zeros_like(like.shares)
         for (n, k), var in self.pods.items():
             pods[n, k] = solver.value(var)

@@ -138,7 +138,7 @@ class _Allocation:
         return [item for item in order if not self._place(item, wanted, scale)]
 
     def _mean_companion_demand(self, items: list[_Item]) -> F64:
-        """(2,) what one device takes beside it on average."""
+        """(2,) the average use of one device."""
         devices = sum(item.devices for item in items)
         total = sum((item.size for item in items if item.devices), np.zeros(2))
         return np.asarray(total / max(devices, 1), np.float64)

@@ -36,7 +36,7 @@ class Effort:
     seconds
         Deterministic seconds of CP-SAT for one.
     floor
-        Thousandths of GPUs that count as free on each node when nodes are drawn by what is free.
+        Thousandths of GPUs that count as free on each node when nodes are drawn by free GPUs.
 
     """
 

@@ -110,7 +110,7 @@ class Entry:
 
     @property
     def title(self) -> str:
-        """What it is called: family and name."""
+        """Its name: family and name."""
         return f"{self.recipe.family}/{self.recipe.name}"
 
 
@@ -126,7 +126,7 @@ def gap_of(level: LevelResult) -> float | None:
 
 
 def wrong_with_level(level: LevelResult) -> Iterator[str]:
-    """What can not be true of a level, or is not good enough to be shipped."""
+    """A value that can not be true of a level, or is not good enough to be shipped."""
     value, bound = level.value, level.bound
     if bound is None:
         yield f"{level.name}: there is no bound"

@@ -63,7 +63,7 @@ class Recipe:
 
     @property
     def path(self) -> str:
-        """Of its file, below the folder of all instances."""
+        """The path of its file, below the folder of all instances."""
         return f"{self.family}/{self.name}.{'vbp' if self.is_packing else 'yaml'}"
 
     @property

@@ -1,7 +1,7 @@
 """The folder of instances: files are made again, and best-known plans are proved again.
 
-Nothing here solves anything. What a plan is worth is worked out from the plan alone, and rules
-judge it with their `verify` faces, which share no code with engines.
+Nothing here solves anything. The value of a plan is computed from the plan alone, and rules judge
+it with their `verify` faces, which share no code with engines.
 """
 
 from __future__ import annotations

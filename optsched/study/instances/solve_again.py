@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Solving:
-    """What solves, within which limits.
+    """The solver and its limits.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class Solving:
 
     @property
     def limits(self) -> Limits:
-        """What one search may spend."""
+        """The limits of one search."""
         if self.clock is None:
             return Limits(None, self.seconds, num_workers=1, num_engines=ENGINES)
         return Limits(int(self.seconds * 1000), self.seconds, num_engines=ENGINES)
@@ -91,7 +91,7 @@ def _pack(recipe: Recipe, solving: Solving) -> Found:
     return Found((level,), last.found_by, bins_text(last.bins))
 
 
-# --- against what is known -----------------------------------------------------------------------
+# --- comparison -----------------------------------------------------------------------------------
 
 
 def compare(known: Sequence[LevelResult], new: Sequence[LevelResult]) -> int:

@@ -113,7 +113,8 @@ class Columns:
         found = np.unique(found[found @ prices > 1 + CLEAR], axis=0)
         return sum([self.master.add(counts) for counts in found])
 
-    # --- what is left ----------------------------------------------------------------------------
+    # --- rest
+    # -----------------------------------------------------------------------------------------
 
     def solved_for(self, left: I64) -> tuple[F64, F64, float] | None:
         """Uses, prices and value for items that are left (K,); None where time is out."""
@@ -175,7 +176,7 @@ class Columns:
     def promising(self, left: I64, prices: F64, gap: float, most: int) -> list[I64]:
         """Bins of items that are left that a packing can hold which is no further from the bound.
 
-        Those next to the bound first; without a pool all columns that there are.
+        Columns near the bound first; without a pool all columns.
         """
         if self._pool is None:
             return self.master.columns

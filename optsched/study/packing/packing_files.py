@@ -34,7 +34,7 @@ def packing_document(
     result
         The number of bins, its quality, and its source.
     made
-        What is needed to make it again.
+        Everything to reproduce it.
 
     """
     problem = instance.problem
@@ -54,7 +54,7 @@ def packing_document(
 
 
 def packing_list(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Several of them; one alone stays what it is."""
+    """Several of them; one alone stays unchanged."""
     if len(documents) == 1:
         return dict(documents[0])
     return {"apiVersion": API_VERSION, "kind": LIST_KIND, "items": list(documents)}

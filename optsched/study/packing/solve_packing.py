@@ -54,7 +54,7 @@ class PackingResult:
     bound
         No packing has fewer bins.
     stopped
-        Why it ended; empty while it goes on.
+        Why it ended; empty while it runs.
     found_by, bound_by
         Which step found these bins, and which proved that bound.
 
@@ -84,7 +84,7 @@ def solve_packing(
     Parameters
     ----------
     problem
-        What to pack; every item fits into a bin.
+        The items; every item fits into a bin.
     clock
         Seconds, such as `time.monotonic`.
     seconds
@@ -121,7 +121,7 @@ def quick_packing(problem: VectorPacking) -> PackingResult:
 
 
 class _Search:
-    """What is known of one instance."""
+    """The knowledge of one instance."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class _Search:
         return max(self._end - self._clock(), 0.01)
 
     def _offer(self, bins: Iterable[Copies], how: str) -> None:
-        """Take bins that cover everything, without what is there too often."""
+        """Take bins that cover everything, without items that are covered too often."""
         left = self._items.number.copy()
         trimmed: list[Copies] = []
         for counts, copies in bins:
@@ -200,7 +200,7 @@ class _Search:
     # --- bins without waste ----------------------------------------------------------------------
 
     def _fill_up(self) -> None:
-        """Where the volume leaves next to nothing unused, only full bins are of use."""
+        """Where the volume leaves hardly anything unused, only full bins are useful."""
         waste = self.bound * self._items.capacity - self._items.total
         if (waste > _NEXT_TO_NOTHING * self._items.capacity).any() or (waste < 0).any():
             return
@@ -260,7 +260,7 @@ class _Search:
                 return
 
     def _dive(self, noise: float) -> None:
-        """Fix the most used columns, price again for what is left, and so on to the end."""
+        """Fix the most used columns, price again for the rest, and so on to the end."""
         left = self._items.number.copy()
         fixed: list[I64] = []
         while left.any() and not self._is_late():

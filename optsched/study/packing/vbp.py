@@ -187,7 +187,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _members(archive: Path, wanted: str) -> Iterator[str]:
-    """Names in an archive that are meant by a pattern for the whole or the last part of them."""
+    """Names in an archive that match a pattern as a whole or by their last part."""
     try:
         with tarfile.open(archive) as opened:
             names = [m.name for m in opened if m.isfile() and m.name.endswith(SUFFIX)]

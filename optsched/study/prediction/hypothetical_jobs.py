@@ -1,4 +1,4 @@
-"""What would become of jobs that are not there: the session itself, on a cluster that has them.
+"""Predictions for jobs that do not exist: the session itself, on a cluster that has them.
 
 The same cluster without them is decided as well, to show which other gangs are affected.
 """
@@ -51,7 +51,7 @@ class Victim:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What would become of one gang.
+    """The prediction for one gang.
 
     Attributes
     ----------
@@ -119,7 +119,7 @@ class Added:
 
 
 class Clash(Exception):
-    """Pods or PodGroups to be added that are there already."""
+    """Pods or PodGroups to be added that exist already."""
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__(f"{', '.join(names)}: there is one already")
@@ -136,7 +136,7 @@ def predict(objects: Sequence[Manifest], added: Added, means: Means) -> Answers:
     added
         The objects to add.
     means
-        The policy, and what a session may use.
+        The policy, and the dependencies of a session.
 
     Raises
     ------
@@ -149,7 +149,7 @@ def predict(objects: Sequence[Manifest], added: Added, means: Means) -> Answers:
 
 
 class _Study:
-    """One question, and the cluster with what it is about."""
+    """One question, and the cluster with its objects."""
 
     def __init__(
         self, objects: Sequence[Manifest], added: Added, means: Means, now_ms: int
@@ -242,7 +242,7 @@ class _Study:
         """Return the answer, or `NEVER` if the gang does not start on the empty cluster either.
 
         Pods of other schedulers stay at first. If the gang starts only without them it waits, and
-        the reason says so. Pods of DaemonSets and static pods stay always: nodes run them again.
+        the reason names them. Pods of DaemonSets and static pods stay always: nodes run them again.
         """
         if answer.start is not Start.LATER or answer.expected is not None:
             return answer
@@ -259,7 +259,7 @@ class _Study:
         return replace(answer, start=Start.NEVER, reason=alone.reason)
 
     def _answer_in(self, objects: Sequence[Manifest], key: str) -> tuple[Gang, Answer]:
-        """Return a gang of a cluster, and what would become of it there."""
+        """Return a gang of a cluster, and its prediction there."""
         read, plan = self._decided(objects)
         [gang] = [gang for gang in read.snapshot.gangs if gang.key == key]
         return gang, self._answer(gang, plan, read.snapshot, {})

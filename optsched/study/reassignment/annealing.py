@@ -151,7 +151,7 @@ def _interpolate(high: float, low: float, share: float) -> float:
 
 
 def _usual_cost(instance: Instance) -> float:
-    """What a shift costs or saves at first, in the mean."""
+    """The average cost or gain of a shift at first."""
     sample = np.arange(0, instance.num_processes, max(instance.num_processes // _SAMPLE, 1))
     delta = np.abs(AssignmentState(instance, instance.initial).shifts(sample))
     some = delta[np.isfinite(delta) & (delta > 0)]

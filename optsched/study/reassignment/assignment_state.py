@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class AssignmentState:
-    """An allowed assignment of an instance, its cost, and what each move would cost.
+    """An allowed assignment of an instance, its cost, and the cost of each move.
 
     Attributes
     ----------
@@ -24,8 +24,8 @@ class AssignmentState:
     cost
         Of all terms.
     excess, slack
-        (C, M) by how much demand exceeds what is spare, below zero where it does not; (R, M) room
-        that is left.
+        (C, M) by how much demand exceeds the spare amount, negative where it does not; (R, M) idle
+        amounts.
     term_cost
         (M,) cost of the terms on each machine.
 
@@ -63,7 +63,7 @@ class AssignmentState:
     # --- shifts ----------------------------------------------------------------------------------
 
     def shifts(self, processes: I64) -> F64:
-        """What it would cost to move each of some processes to each machine, (K, M).
+        """The cost of moving each of some processes to each machine, (K, M).
 
         Zero where it is, infinite where it must not be.
         """

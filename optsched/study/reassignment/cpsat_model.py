@@ -18,7 +18,7 @@ _Literals: TypeAlias = "dict[int, list[cp_model.IntVar]]"
 
 @dataclass(frozen=True)
 class Spending:
-    """What a solve may take: seconds, deterministic time where no clock may decide, and a seed."""
+    """The limits of a solve: seconds, deterministic time where no clock may decide, and a seed."""
 
     seconds: float | None
     effort: float

@@ -35,7 +35,7 @@ _ANYWAY: Final = 0.15
 """Part of the neighbourhoods of a kind that does not depend on earlier gains."""
 
 _MODEL: Final = 0.05
-"""What making a model counts for, in CP-SAT's time."""
+"""The cost of making a model, in CP-SAT's time."""
 
 
 class _Kind:

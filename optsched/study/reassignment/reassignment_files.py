@@ -34,7 +34,7 @@ def reassignment_document(
     result
         The costs, their quality, and their source.
     made
-        What is needed to make it again.
+        Everything to reproduce it.
 
     """
     return {

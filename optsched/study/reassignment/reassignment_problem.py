@@ -129,7 +129,7 @@ class ReassignmentCost:
 
     @property
     def total(self) -> int:
-        """What the challenge ranks by."""
+        """The figure by which the challenge ranks."""
         moves = self.process_moves + self.service_moves + self.machine_moves
         return self.load + self.balance + moves
 

@@ -94,7 +94,7 @@ def reassignments(
 
 
 class _Race:
-    """What several workers have found."""
+    """The results of several workers."""
 
     def __init__(self, problem: Reassignment, effort: Effort, best: ReassignmentResult) -> None:
         self._problem, self._effort, self.best = problem, effort, best
@@ -154,7 +154,7 @@ class _Race:
             return False
         best, cost = self.best, cost_of(self._problem, new.machine_of).total
         bound = max(best.bound, new.bound)
-        # Of equal ones the first in order, whoever comes first.
+        # Of equal ones the first in order, in any order of arrival.
         if (cost, new.machine_of) < (best.cost, best.machine_of):
             self._history.append((round(self._effort.clock() - self._began, 3), cost))
             self.best = replace(best, machine_of=new.machine_of, cost=cost, found_by=new.found_by)

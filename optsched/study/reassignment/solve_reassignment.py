@@ -71,7 +71,7 @@ _NEIGHBOURHOOD_STEPS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """What a search may spend.
+    """The limits of a search.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ class ReassignmentResult:
     cost, bound
         Of it, and of any.
     stopped
-        Why it ended; empty while it goes on.
+        Why it ended; empty while it runs.
     found_by
         `start`, `annealing` or `cp-sat`.
     history
@@ -212,7 +212,7 @@ class _Spent:
 
 
 class _Search:
-    """What is known of one instance."""
+    """The knowledge of one instance."""
 
     def __init__(
         self,
@@ -266,7 +266,7 @@ class _Search:
             return self._spent.share < until
 
         instance = self._instance
-        # Prices aim at a cost that may come out; any that is not too high serves.
+        # Prices aim at a cost that may be reached; any that is not too high serves.
         aim = self.best.bound + 0.5 * (self.best.cost - self.best.bound)
         prices = better_prices(instance, aim, usual_prices(instance), has_time)
         bound = bound_of(instance, prices)

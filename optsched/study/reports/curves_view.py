@@ -66,7 +66,7 @@ def shares_of(view: View) -> Shares:
 
 
 def share_charts(view: View) -> list[Chart]:
-    """What queues held on top of one another, and their dominant shares as lines."""
+    """Stacked use of queues, and their dominant shares as lines."""
     shares = shares_of(view)
     unit = view.timeline.lanes.unit
     ticks = view.time_axis(_TOP, _BOTTOM)

@@ -1,7 +1,7 @@
 """Cells of a grid of GPUs: their gangs at each instant, in colours with names.
 
-A cell is filled from the left: each gang takes its part of the width. Whole cells of one gang next
-to one another bear its name together. A gang has a number, for cells too narrow for its name.
+A cell is filled from the left: each gang takes its part of the width. Adjacent whole cells of one
+gang bear its name together. A gang has a number, for cells too narrow for its name.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Holder(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """What is in each cell at each instant.
+    """The gangs in each cell at each instant.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ class Grid:
 def gang_colours(spans: Sequence[tuple[int, int]]) -> list[str]:
     """A colour for each gang of (first instant, instant after its last).
 
-    Gangs that are there at one instant have different colours as long as there are enough.
+    Gangs that are present at one instant have different colours as long as there are enough.
     """
     found = [""] * len(spans)
     free_at = [0] * GANG_COLOURS
@@ -125,7 +125,7 @@ def gang_table(gangs: Sequence[tuple[str, str]]) -> Table:
 
 
 def grid_data(grid: Grid, at: Sequence[float], told: Sequence[str]) -> dict[str, Any]:
-    """What the script needs: `at` are parts of the axis of time, `told` is the text shown."""
+    """The data of the script: `at` are parts of the axis of time, `told` is the text shown."""
     return {
         "at": list(at),
         "told": list(told),

@@ -1,4 +1,4 @@
-"""How far values are from their bounds, in percent, over time."""
+"""The distance of values from their bounds, in percent, over time."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def gap_chart(
     tables: Sequence[Table] = (),
     note: str = "",
 ) -> Chart:
-    """A line for each gap, in percent; what is above 100 % is drawn at 100 %."""
+    """A line for each gap, in percent; values above 100 % are drawn at 100 %."""
     greatest = max((gap for line in lines for _, gap in line.points), default=0.0)
     top = part_ticks(min(max(greatest, 0.01), 1.0))[-1]
     parts = list(_axes(time, top))

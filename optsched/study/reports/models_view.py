@@ -65,7 +65,7 @@ def difference_table(models: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def model_section(models: Sequence[Mapping[str, Any]], base: Mapping[str, Any]) -> Section:
-    """What models say, and how they differ; a single one is held against a base."""
+    """Definitions of models, and their differences; a single one is compared with a base."""
     alone = len(models) == 1 and models[0] != base
     held = [base, *models] if alone else models
     parts = [difference_table(held)] if len(held) > 1 else []

@@ -326,7 +326,7 @@ def _shares_of(view: View, groups: Sequence[Sequence[int]]) -> tuple[Floats, Flo
 
 
 def _layers(view: View, held: Floats, down: Floats, top: float) -> Iterable[Markup]:
-    """Colours on top of one another from the bottom of a row; what is down from its top."""
+    """Colours stacked from the bottom of a row; unavailable capacity from its top."""
     floor = np.full(held.shape[1], top + _GROUP_HEIGHT)
     for colour, part in enumerate(held):
         if not part.any():

@@ -102,7 +102,7 @@ def _note(view: View, grid: Grid) -> str:
     return f"{told} The slider has {changes} Arrow keys move it."
 
 
-# --- what is in the cells ------------------------------------------------------------------------
+# --- cells ----------------------------------------------------------------------------------------
 
 
 def _by_lane(view: View) -> tuple[Grid, list[int]]:
@@ -203,7 +203,7 @@ def tile_changes(owner: Ints, part: Ints) -> list[list[tuple[int, Parts]]]:
 
 
 def _lost(view: View, amounts: Ints, cell_of: Ints, num_cells: int) -> Floats:
-    """What is down of each cell at each instant."""
+    """The unavailable part of each cell at each instant."""
     nodes, begins, ends = (column([d[i] for d in view.timeline.down]) for i in range(3))
     sizes = amounts[nodes].astype(np.float64)
     return at_instants((begins, ends), sizes, cell_of[nodes], num_cells, view.instants)
@@ -243,7 +243,7 @@ def _accessible_rows(view: View) -> list[str]:
 
 
 def _table(view: View) -> Table:
-    """What each queue holds at up to fifty instants."""
+    """The use of each queue at up to fifty instants."""
     timeline, instants = view.timeline, view.instants
     chosen = np.unique(
         np.linspace(0, len(instants) - 1, min(len(instants), 50)).round().astype(int)

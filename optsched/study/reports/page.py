@@ -1,4 +1,4 @@
-"""A report as one HTML page: what is on it as values, and the page as text.
+"""A report as one HTML page: its content as values, and the page as text.
 
 The page asks the network for nothing, and a Content-Security-Policy holds it to that: only the
 script and the style that are part of it may run. Every text is escaped by the template engine or
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST_ROWS: Final = 1000
-"""Rows of a table on a page; files beside it hold them all."""
+"""Rows of a table on a page; separate files hold them all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Film:
     Attributes
     ----------
     data
-        What the script needs of all instants, as JSON.
+        The data of all instances for the script, as JSON.
     shown
         Number of the instant that the drawing shows.
     told

@@ -56,7 +56,7 @@ class PlacedTask(NamedTuple):
 
 @dataclass(frozen=True)
 class PlansData:
-    """A cluster, and what plans make of it.
+    """A cluster before and after plans.
 
     Attributes
     ----------

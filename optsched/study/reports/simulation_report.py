@@ -39,7 +39,7 @@ MOST_GAPS: Final = 240
 
 
 def simulation_page(result: Mapping[str, Any], timeline: Timeline, base: Mapping[str, Any]) -> Page:
-    """What a replay came to.
+    """The results of a replay.
 
     Parameters
     ----------

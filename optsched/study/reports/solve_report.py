@@ -47,7 +47,7 @@ class Answer:
 
 
 def solve_page(snapshot: Snapshot, answers: Sequence[Answer], base: Mapping[str, Any]) -> Page:
-    """What models decide for a cluster, and how good that is known to be.
+    """Decisions of models for a cluster, and their proofs.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ def _measures(answers: Sequence[Answer]) -> Table:
     return Table("Figures of the plans", ("figure", *names), rows, frozenset(names))
 
 
-# --- what is placed ------------------------------------------------------------------------------
+# --- placements -----------------------------------------------------------------------------------
 
 
 def _placements(data: PlansData) -> Iterable[Table]:
@@ -361,7 +361,7 @@ def _time_of(answer: Answer) -> TimeAxis:
 
 
 def _levels_of(answer: Answer) -> dict[str, list[Progress]]:
-    """What was known of each level over time, by its name and search."""
+    """Values and bounds of each level over time, by its name and search."""
     levels: defaultdict[str, list[Progress]] = defaultdict(list)
     for step in answer.result.progress:
         levels[step.level if step.turn == 1 else f"{step.level} ({step.turn})"].append(step)

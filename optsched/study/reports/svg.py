@@ -64,12 +64,12 @@ def label_lines(name: str, room: float, *, css: str = "name") -> list[str]:
 
 
 def x_title(middle: float, y: float, words: str) -> Markup:
-    """What an axis along the bottom shows, with its unit."""
+    """The quantity on an axis along the bottom, with its unit."""
     return text((middle, y), words, text_anchor="middle", class_="axistitle")
 
 
 def y_title(x: float, middle: float, words: str) -> Markup:
-    """What an axis along the side shows, with its unit; read from below."""
+    """The quantity on an axis along the side, with its unit; read from below."""
     turn = f"rotate(-90 {number(x)} {number(middle)})"
     return text((x, middle), words, text_anchor="middle", class_="axistitle", transform=turn)
 

@@ -25,7 +25,7 @@ def bin_means(
     spans
         When each interval begins and ends; inside the edges.
     amounts, rows
-        What each holds all the time, and for which row it counts.
+        The amount of each all the time, and the row for which it counts.
     edges
         Of the stretches, rising.
 
@@ -59,7 +59,7 @@ def bin_means(
 def at_instants(
     spans: tuple[Ints, Ints], amounts: Floats, rows: Ints, num_rows: int, instants: Ints
 ) -> Floats:
-    """What intervals hold at each of some instants, by row; an interval ends before its end."""
+    """The sum of intervals at each of some instants, by row; an interval ends before its end."""
     change = np.zeros((num_rows, len(instants) + 1))
     np.add.at(change, (rows, np.searchsorted(instants, spans[0], "left")), amounts)
     np.add.at(change, (rows, np.searchsorted(instants, spans[1], "left")), -amounts)

@@ -25,7 +25,7 @@ COLOURS: Final = 8
 OTHERS: Final = COLOURS - 1
 LEFT: Final = 190.0
 LABEL: Final = LEFT - 14
-"""Room for names left of a chart."""
+"""Room for names to the left of a chart."""
 BELOW: Final = 42.0
 """Room for the axis of time below a chart."""
 HEAD: Final = 16.0
@@ -180,7 +180,7 @@ def time_axis(end_ms: int, top: float, bottom: float) -> list[Markup]:
 
 
 def names_title(words: str) -> Markup:
-    """Return the title above the names left of a chart."""
+    """Return the title above the names to the left of a chart."""
     return svg.text((LEFT - 8, 11), words, text_anchor="end", class_="axistitle")
 
 

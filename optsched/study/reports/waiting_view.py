@@ -1,4 +1,4 @@
-"""What waits and why, and how long gangs of each queue have waited."""
+"""Waiting gangs with reasons, and how long gangs of each queue have waited."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """ResourceClaims of a simulation: their users and their allocated devices.
 
-A claim gets its devices with the first task that is bound with it and gives them back when the last
-one has left, as the controller of resource claims does (Kubernetes, KEP-4381). A pod that leaves
+A claim gets its devices with the first task that is bound with it and releases them when the last
+one has left, as with the controller of resource claims (Kubernetes, KEP-4381). A pod that leaves
 keeps what its own claims have: the pod that is made again has claims of its own.
 """
 
@@ -30,8 +30,8 @@ class ClaimBook:
     devices
         As they are in the beginning.
     standing
-        Tasks that have a node then. What claims have that none of them uses is given back, unless
-        it is reserved for a pod that is none of `known`.
+        Tasks that have a node then. Devices of claims that none of them uses are released, unless a
+        claim is reserved for a pod that is none of `known`.
     known
         Uids of the pods that are simulated.
 
@@ -74,7 +74,7 @@ class ClaimBook:
     def bind_claims(self, task: Task, node: str, grants: Iterable[DeviceGrant]) -> Task:
         """Add a task as user of its claims on a node; unallocated claims get the grants.
 
-        Its shape says no more what they ask for.
+        Its shape no longer has their requests.
         """
         if not task.device_claims:
             return task

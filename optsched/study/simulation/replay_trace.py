@@ -47,7 +47,7 @@ SYNTHETIC = "gavel:"
 """How the names of synthetic traces begin."""
 
 
-# --- what is given -------------------------------------------------------------------------------
+# --- input ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ def _sha256(path: Path) -> str:
     return whole.hexdigest()
 
 
-# --- what comes of it ----------------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -181,11 +181,11 @@ class Played:
     Attributes
     ----------
     charges
-        What queues and users have held.
+        The use of queues and users.
     ended_at_ms
         On the clock of the trace.
     faults
-        What went wrong in rules, and how often.
+        Errors of rules, and how often.
     timeline
         The events, for charts; None where none were asked for.
     jobs
@@ -241,7 +241,7 @@ def play(
 def as_result(
     given: Given, policy: Policy, options: Options, warm_up_ms: int, played: Played
 ) -> dict[str, Any]:
-    """Return a replay as JSON: its metrics, and what reproduces it."""
+    """Return a replay as JSON: its metrics, and everything to reproduce it."""
     return {
         "apiVersion": "optsched.io/v1alpha1",
         "kind": "SimulationResult",

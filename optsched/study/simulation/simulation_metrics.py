@@ -1,7 +1,7 @@
 """Metrics of a simulation: job times, utilisation, fairness and lost work.
 
-Formulas and their sources are given with each figure of `Metrics`. Everything is worked out from
-the trace and the record of its replay alone, so that a record that was kept can be measured again.
+Formulas and their sources are given with each figure of `Metrics`. Everything is computed from the
+trace and the record of its replay alone, so that a stored record can be measured again.
 """
 
 from __future__ import annotations
@@ -167,9 +167,9 @@ def measure(
     Parameters
     ----------
     trace, events
-        What was played, and the record of it.
+        The trace, and the record of its replay.
     warm_up_ms
-        What happens before this instant of the trace sets the stage and does not count.
+        Events before this instant of the trace set the stage and do not count.
     session_seconds
         Wall time of the sessions, where it was measured.
 

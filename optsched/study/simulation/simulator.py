@@ -89,8 +89,7 @@ class Simulation:
     session_seconds
         Wall time of each, where there is a clock to measure it with.
     faults
-        What went wrong in rules of plugins, and which plans broke a rule and were not used; how
-        often.
+        Errors in rules of plugins, and plans that broke a rule and were not used; how often.
     """
 
     def __init__(
@@ -134,7 +133,7 @@ class Simulation:
 
     @property
     def last_plan(self) -> Plan | None:
-        """What the last session decided; None before the first. It is explained when it is read."""
+        """The last plan; None before the first. It is explained when it is read."""
         if self._unexplained is not None:
             snapshot, previous = self._unexplained
             explaining = replace(self._around, explains=True)

@@ -1,4 +1,4 @@
-"""Plugins of jobs: what each adds to pods, and which objects it needs beside them.
+"""Plugins of jobs: what each adds to pods, and which further objects it needs.
 
 Source of names, arguments and formats: Volcano, pkg/controllers/job/plugins.
 """

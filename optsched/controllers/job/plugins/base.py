@@ -1,4 +1,4 @@
-"""What a plugin of jobs is made of."""
+"""The parts of a plugin of jobs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class KeyPair:
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """An object that a plugin needs beside the pods.
+    """An object that a plugin needs in addition to the pods.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class Plugin:
     dress
         Adds to a pod what the plugin gives it.
     extras
-        The objects that it needs beside the pods.
+        The objects that it needs in addition to the pods.
     needs
         Plugins that it does not work without.
 

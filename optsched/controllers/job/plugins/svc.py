@@ -31,7 +31,7 @@ def config_name(job: Job) -> str:
 
 
 def hosts_data(job: Job) -> dict[str, str]:
-    """What the ConfigMap says: for each task a file of hosts, their list and their number."""
+    """The content of the ConfigMap: for each task a file of hosts, their list and their number."""
     data = {}
     for task in job.spec.tasks:
         found, key = addresses(job.meta.name, task), variable_of(task.name)

@@ -67,7 +67,7 @@ _Shaped: TypeAlias = "tuple[TaskShape, tuple[FieldError, ...]]"
 
 
 class BarePodRules(StrEnum):
-    """What becomes of pods that name no PodGroup."""
+    """The gangs of pods that name no PodGroup."""
 
     PLACE = "place"
     """Each is a gang of its own."""
@@ -113,7 +113,7 @@ class PodDecoder:
     options
         Whose pods are ours.
     priorities
-        What priority classes stand for, for pods without a number; may be replaced at any time.
+        The values of priority classes, for pods without a number; may be replaced at any time.
     book
         The ResourceClaims of the cluster, and the pods that use them.
 
@@ -236,7 +236,7 @@ class PodDecoder:
         return self._shapes.intern(shape), errors
 
     def _claiming(self, shape: TaskShape, pod: str, keys: tuple[str, ...], node: str) -> TaskShape:
-        """The shape with what its ResourceClaims add; where it runs, only what they count for."""
+        """The shape with the requests of its ResourceClaims; of a running pod only their counts."""
         book, counted = self.book, [shape.request]
         tied: list[str] = []
         asks: list[DeviceClaimRequest] = []
@@ -361,7 +361,7 @@ def _text(part: dict[str, Any], path: str, errors: list[FieldError]) -> str:
 
 
 def _label(meta: ObjectMeta, key: str) -> str:
-    """What a pod is marked with, as an annotation before a label."""
+    """A mark of a pod, as an annotation before a label."""
     value = meta.annotations.get(key)
     return meta.labels.get(key, "") if value is None else value
 

@@ -1,4 +1,4 @@
-"""What a pod takes from its node, as Kubernetes counts it.
+"""The requests of a pod on its node, as Kubernetes counts them.
 
 Upstream: k8s.io/component-helpers, resource/helpers.go (`PodRequests`), with the defaults that the
 API server writes (pkg/apis/core/v1/defaults.go, `SetDefaults_Pod`), for manifests that no API
@@ -105,7 +105,7 @@ def is_sidecar(container: Fields) -> bool:
 
 
 def own_request(container: Fields) -> _Amounts:
-    """What a container asks for; a limit without a request counts as one."""
+    """The requests of a container; a limit without a request counts as one."""
     resources = container.record("resources")
     limits = resources.amounts("limits", whole_gpus=True)
     return {**limits, **resources.amounts("requests", whole_gpus=True)}
@@ -128,7 +128,7 @@ def _is_pod_level(resource: str) -> bool:
 
 
 def _container_resources(status: Fields) -> dict[str, _Amounts]:
-    """What the kubelet has given to each container, by name."""
+    """The amounts that the kubelet has given to each container, by name."""
     held: dict[str, _Amounts] = {}
     for name in ("containerStatuses", "initContainerStatuses"):
         for container in status.records(name):
@@ -140,7 +140,7 @@ def _container_resources(status: Fields) -> dict[str, _Amounts]:
 
 
 def _is_infeasible(status: Fields) -> bool:
-    """Whether the kubelet has refused the resize: then what is asked will never be given."""
+    """Whether the kubelet has refused the resize: then the new amounts will never be given."""
     for condition in status.records("conditions"):
         if condition.text("type") == _RESIZE_PENDING:
             return condition.text("reason") == _INFEASIBLE

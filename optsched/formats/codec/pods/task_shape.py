@@ -43,7 +43,8 @@ _TOO_MUCH: Final = f"is more than any node has: ask for at most {MAX_ON_NODE} in
 def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldError, ...]]:
     """What decides where the pod may run, what it requests, and every field with a problem.
 
-    What cannot be read is left out of the shape; a pod with errors must not be placed by it.
+    Fields that cannot be read are left out of the shape; a pod with errors must not be placed by
+    it.
     """
     errors: list[FieldError] = []
     whole = Fields(pod, POD, "", errors)
@@ -126,7 +127,7 @@ _LIMITED: Final = {
 
 def _request(spec: Fields, status: Fields, errors: list[FieldError]) -> Amounts:
     request = pod_request(spec, status)
-    # What says how much of a card is asked for is offered by no node.
+    # A resource that only says how much of a card is requested is offered by no node.
     for name in [n for n in request if n == VGPU_PERCENT or is_npu_amount(n)]:
         del request[name]
     beyond = {name: amount for name, amount in request.items() if amount > MAX_ON_NODE}

@@ -218,7 +218,7 @@ def _shape_fields(shape: TaskShape) -> dict[str, Any]:
 
 def _container(shape: TaskShape) -> dict[str, Any]:
     ports = {"ports": [_port(each) for each in shape.host_ports]} if shape.host_ports else {}
-    # What claims count for in queues is read from the claims.
+    # The counts of claims in queues are read from the claims.
     plain = {name: amount for name, amount in shape.request if not is_class_quota(name)}
     # A limit without a request would count as one.
     asked = {**{name: 0 for name, _ in shape.burst}, **plain}

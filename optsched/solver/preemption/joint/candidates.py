@@ -46,7 +46,7 @@ def find_candidates(
     Parameters
     ----------
     facts
-        Running tasks and what is due to queues.
+        Running tasks and the dues of queues.
     reach
         Which of preempt and reclaim the policy allows.
     waives

@@ -47,14 +47,14 @@ def add_entitlement_rows(
     form
         The joint model.
     facts
-        What is due to queues.
+        The dues of queues.
     groups, evict
         Axis K of candidate victims, and (K,) their variables.
     who
         (K,) each: preempted, exchanged and reclaimed as in `Candidates`.
     able
-        Gang classes that may have tasks evicted. None for a bound: then every class may, and what
-        rows can not say exactly is left open. Otherwise it is forbidden.
+        Gang classes that may have tasks evicted. None for a bound: then every class may, and
+        conditions that rows can not express are left open. Otherwise it is forbidden.
 
     Returns
     -------
@@ -152,7 +152,7 @@ class ReclaimerClass(NamedTuple):
     Attributes
     ----------
     always, sometimes
-        (R,) resources that every task of theirs asks for, and that any does.
+        (R,) resources that all of their tasks request, and those that some do.
 
     """
 
@@ -334,7 +334,7 @@ class _Reclaiming:
     def _add_lender_rows(
         self, lender: int, mine: I64, able: Sequence[ReclaimerClass], pair: int | None = None
     ) -> None:
-        """A lender gives back only what it holds above its due, and keeps its guarantee.
+        """A lender returns only what it holds above its due, and keeps its guarantee.
 
         `pair` is the variable of the only kind, None for a bound.
         """
@@ -358,7 +358,7 @@ class _Reclaiming:
             if self._facts.returns_by_use:
                 some = due
                 kept = mine[(groups.request[mine] * due).any(axis=1)]
-            # A claim within a guarantee may take whole gangs past what is due to their queue.
+            # A claim within a guarantee may take whole gangs past the due of their queue.
             is_open = pair is None and any(
                 self._facts.floors.owed[self._ancestors(kind.queue)].any() for kind in able
             )

@@ -1,4 +1,4 @@
-"""The joint model as a value: variables by what they count."""
+"""The joint model as a value: variables by their meaning."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class JointModel:
     form
         Gangs and queues.
     facts
-        Running tasks and what is due to queues.
+        Running tasks and the dues of queues.
     groups
         Axis K: equal candidate victims on one node.
     evict, whole

@@ -321,7 +321,7 @@ def _formulation(
 
 
 def _add_supply(form: Formulation, most: I64, node_set: I64, size: int) -> I64:
-    """(C, M) variables for the tasks of a class on a set of nodes; what is placed is supplied."""
+    """(C, M) variables for the tasks of a class on a set of nodes; placements equal supply."""
     by_set = np.zeros((len(most), size), np.int64)
     useful = node_set >= 0
     for c, row in enumerate(most):

@@ -120,7 +120,7 @@ class Preemptors:
     def drop_gangs_without_capacity(self, evictions: Sequence[Evict]) -> list[Evict]:
         """Return the evictions for gangs that fit where only these victims leave, others dropped.
 
-        The most important gangs are kept. What was evicted for a dropped gang stays.
+        The most important gangs are kept. Victims of a dropped gang stay.
         """
         before, number_of = self._before, {t.key: v for v, t in enumerate(self._running.tasks)}
         kept, is_known = list(evictions), False

@@ -97,7 +97,7 @@ class Presence:
     def _tasks_of(self, task_class: int, gang_classes: Bool) -> I64:
         """(M,) variables for the tasks of a class that some gang classes have, -1 where none fits.
 
-        Supplied is at least what is placed, and it may be for tasks of other gang classes.
+        Supply is at least the placements, and may be for tasks of other gang classes.
         """
         form = self._joint.form
         supplied: I64 = self._joint.supplied[task_class]

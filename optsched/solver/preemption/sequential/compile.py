@@ -89,7 +89,7 @@ class EvictionCompiler:
     def compile_within_guarantee(
         self, gang: int, state: EvictionState, within: Bool | None = None
     ) -> EvictionProblem | None:
-        """What a gang may have reclaimed within a guarantee, of all that lenders hold above theirs.
+        """The eviction problem of a gang that reclaims within its guarantee from all lenders.
 
         A gang that leaves as a whole may then hold more than its queue holds above its due. None
         where nothing that the gang requests is guaranteed to its queue, or to one above it.
@@ -114,7 +114,7 @@ class EvictionCompiler:
     def compile_growth(
         self, gang: int, state: EvictionState, rest: I64, within: Bool | None = None
     ) -> EvictionProblem | None:
-        """What a gang that has its minimum may have evicted for more, up to (E,) `rest` tasks.
+        """Victims for a gang that has its minimum, up to (E,) `rest` tasks.
 
         Its queue reclaims what it is due; others of its queue leave only where the policy lets
         gangs beyond their minimum preempt.
@@ -311,7 +311,7 @@ class EvictionCompiler:
             for lender in np.unique(running.queue_of[lent]).tolist():
                 rows = self._limit_claim(claim, lender)
                 is_due = any(r in always for _, r, _ in rows)
-                # What is preempted in the gang's own queue makes room for its claim, too.
+                # Victims in the gang's own queue make room for its claim, too.
                 if (
                     self.facts.reclaimable[lender]
                     and is_due

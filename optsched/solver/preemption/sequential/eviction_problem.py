@@ -155,7 +155,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Σ weight · evicted over groups, and what the gang takes of a resource, are at most so much.
+    """Σ weight · evicted over groups, and the gang's use of a resource, are at most so much.
 
     Attributes
     ----------
@@ -233,7 +233,7 @@ class GuaranteeReserve:
     Attributes
     ----------
     floor, used, parent_of
-        (Q,) guarantee, what is held, and the queue above, -1 at the top.
+        (Q,) guarantee, use, and the queue above, -1 at the top.
     pool
         The most of all claims of the top together, unless the gang adds nothing to them.
     queue
@@ -251,7 +251,7 @@ class GuaranteeReserve:
 
 @dataclass(frozen=True, eq=False)
 class EvictionConstraints:
-    """What limits evictions and placements, in addition to the capacity of nodes.
+    """Limits of evictions and placements, in addition to the capacity of nodes.
 
     Attributes
     ----------
@@ -262,7 +262,7 @@ class EvictionConstraints:
     lendings
         What each lender has to return.
     reserves
-        What queues claim for their guarantees.
+        The claims of queues for their guarantees.
     blocked
         Nodes that an entry can use only once some groups have been evicted.
     others

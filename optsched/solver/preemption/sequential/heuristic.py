@@ -256,7 +256,7 @@ class _Heuristic:
         self._left[j] = True
 
     def _keeps_limits(self) -> bool:
-        """Whether the gang's gain stays below ceilings, and within what is due where it claims."""
+        """Whether the gang's gain stays below ceilings, and within the due where it claims."""
         return all(
             int(limit.weights @ self._evicted[limit.groups]) + int(self._gain[limit.resource])
             <= limit.most

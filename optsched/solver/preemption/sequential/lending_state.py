@@ -34,7 +34,7 @@ class LendingSums(NamedTuple):
 
 
 class _Share(NamedTuple):
-    """The lendings that a group is a victim of, and what one victim adds to some options."""
+    """The lendings that a group is a victim of, and the addition of one victim to some options."""
 
     lendings: I64
     options: I64

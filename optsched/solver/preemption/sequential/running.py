@@ -29,7 +29,7 @@ class SessionFacts:
         (V,) tasks that may not be evicted, except for claims that `floors` lets pass over their
         marks.
     lost
-        (V,) what is lost with each, in steps; see `lost_steps`.
+        (V,) the work lost with each, in steps; see `lost_steps`.
     size
         (V,) millionths of the cluster that each holds.
     due, kept
@@ -106,7 +106,7 @@ def sizes(problem: Problem) -> I64:
 
 
 def lost_steps(problem: Problem) -> I64:
-    """(V,) what is lost with each running task, in steps that each double it.
+    """(V,) the work lost with each running task, in steps that each double it.
 
     That is the part of the cluster that it holds (its dominant share, in thousandths) times the
     seconds since it began or last saved its work.

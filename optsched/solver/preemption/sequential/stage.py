@@ -143,7 +143,7 @@ def find_victims(
     problem, rules, tiers
         The decisions, the rules, and the tiers.
     decisions
-        What is placed without evictions.
+        The placements without evictions.
     reach
         Which of preempt and reclaim may be used.
     means
@@ -242,7 +242,7 @@ class _Stage:
                 if not self._evict_for_minimum(gang):
                     refused[key] = gang
             elif refused[key] in self._hopeless:
-                # What was too little for its like is no more now.
+                # Too little for an equal gang may be enough now.
                 self._hopeless[gang] = self._hopeless[refused[key]]
         return True
 
@@ -349,7 +349,7 @@ class _Stage:
             return True
         if gang in self._means.by_trial:
             return False
-        # What is guaranteed does not depend on how large the gangs are that hold it.
+        # A guarantee does not depend on how large the gangs are that hold it.
         if not self._evict_for(gang, self._compiler.compile_within_guarantee, is_last=False):
             return False
         self._hopeless.pop(gang, None)
