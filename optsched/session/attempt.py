@@ -15,6 +15,7 @@ from optsched.session.backfill_reservations import Reserved, reserve
 from optsched.session.candidates import Candidate, Round
 from optsched.session.decompile import actions_of, decisions_of
 from optsched.session.device_allocations import with_cards
+from optsched.session.lending import without_lending
 from optsched.session.session_input import find_tiers
 from optsched.solver.portfolio import evaluate_greedy
 from optsched.solver.preemption.sequential.stage import EvictionPlan, count_victims
@@ -79,6 +80,15 @@ class Attempt:
         """Return the hard rules that actions break."""
         before = replace(self.before, bookings=each.problem.snapshot.bookings)
         return verify_actions(before, actions, self.session.rules)
+
+    def verify_start(self, each: Round, answer: Answer) -> list[Violation]:
+        """Return the hard rules that an answer breaks as the start of a search.
+
+        It may hold no loans: a search counts every gang of its start as admitted.
+        """
+        before = replace(self.before, bookings=each.problem.snapshot.bookings)
+        rules = without_lending(self.session.rules)
+        return verify_actions(before, self.list_actions(each, answer), rules)
 
     def evaluate(
         self,

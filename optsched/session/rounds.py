@@ -109,7 +109,7 @@ def _find_start(attempt: Attempt, each: Round, warm_start: WarmStart | None) -> 
         if incumbent.turn != turn:
             continue
         answer = resume_incumbent(each.problem, each.levels, incumbent, greedy)
-        if answer is not None and not attempt.verify(each, attempt.list_actions(each, answer)):
+        if answer is not None and not attempt.verify_start(each, answer):
             return answer
     if not session.is_optimised or warm_start is None:
         return greedy
@@ -120,7 +120,7 @@ def _find_start(attempt: Attempt, each: Round, warm_start: WarmStart | None) -> 
     )
     starts = [answer for answer in found if answer is not None]
     for answer in sorted(starts, key=_rank):
-        if not attempt.verify(each, attempt.list_actions(each, answer)):
+        if not attempt.verify_start(each, answer):
             return answer
     return greedy
 

@@ -12,7 +12,9 @@ import numpy as np
 
 from optsched.cluster.decisions import Allocate, Nominate
 from optsched.plugins.eviction.moves import CONSOLIDATE, SHUFFLE
+from optsched.plugins.shares.proportion import own_shares
 from optsched.problem.arrays import UNPLACED
+from optsched.session.lending import find_shares
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.model.node_masks import allowed_nodes
 from optsched.solver.portfolio import (
@@ -174,9 +176,10 @@ def _place_gangs(problem: Problem, rules: RuleSet, tiers: Tiers, warm_start: War
     gangs = [
         g
         for g, gang in enumerate(problem.snapshot.gangs)
-        if is_open[g] and gang.key in warm_start.gangs
+        if is_open[g] and problem.queue_of[g] >= 0 and gang.key in warm_start.gangs
     ]
     idle, allowed = problem.idle.copy(), None
+    due = _find_due(problem, rules)
     for g in sorted(gangs, key=lambda g: (int(tiers.of[g]), g)):
         binds = warm_start.gangs[problem.snapshot.gangs[g].key]
         first, end = problem.task_start[g : g + 2].tolist()
@@ -186,8 +189,23 @@ def _place_gangs(problem: Problem, rules: RuleSet, tiers: Tiers, warm_start: War
         tasks = np.array([task_of[key] for key in binds], np.int64)
         nodes = np.array([index_of[name] for name in binds.values()], np.int64)
         allowed = allowed_nodes(problem, rules) if allowed is None else allowed
-        left = idle.copy()
-        np.subtract.at(left, nodes, problem.classes.request[problem.task_class[tasks]])
-        if allowed[problem.task_class[tasks], nodes].all() and (left[nodes] >= 0).all():
+        request = problem.classes.request[problem.task_class[tasks]]
+        left, queue, gain = idle.copy(), int(problem.queue_of[g]), request.sum(axis=0)
+        np.subtract.at(left, nodes, request)
+        is_due = due is None or (gain <= due[queue])[gain > 0].all()
+        is_allowed = is_due and allowed[problem.task_class[tasks], nodes].all()
+        if is_allowed and (left[nodes] >= 0).all():
             idle, node_of[tasks] = left, nodes
+            if due is not None:
+                due[queue] -= gain
     return node_of
+
+
+def _find_due(problem: Problem, rules: RuleSet) -> I64 | None:
+    """Return (Q, R) what queues deserve beyond what they hold; None where no rule caps them.
+
+    A gang beyond that borrows, and loans are decided last.
+    """
+    if find_shares(rules) is None:
+        return None
+    return own_shares(problem) - problem.queues.allocated

@@ -16,6 +16,7 @@ from tests.oracle.chains import check_calm, check_history
 from tests.oracle.checks import check_session
 from tests.oracle.live import draw_mixed
 from tests.oracle.manifests import GPU, Cluster, Manifest
+from tests.oracle.metamorphic import check_roomier
 from tests.oracle.proofs import check_proof
 from tests.oracle.runner import Case
 from tests.oracle.sessions import decide, policy_of, snapshot_of
@@ -329,3 +330,8 @@ def test_gangs_that_use_the_room_of_reclaimed_victims_are_named_as_their_preempt
     """Each was found for the due of one gang's queue, and other gangs took its place."""
     snapshot = snapshot_of(Case(8117, 1945).draw())
     assert decide(snapshot, policy_of("min-fragmentation")).trace.violations == ()
+
+
+def test_a_search_begins_with_no_loans():
+    """Where a search began beyond the share of a queue, the loans counted as admitted."""
+    assert list(check_roomier(Case(8118, 1976).draw(), "volcano-default")) == []
