@@ -85,6 +85,7 @@ class AccessQuestion:
     """Whether a subject has a right (SubjectAccessReview); the answer is a bool.
 
     namespace: in which the right may be granted too; empty for cluster-wide grants alone.
+    subresource: such as binding; empty for the object itself.
     """
 
     subject: Subject
@@ -92,6 +93,7 @@ class AccessQuestion:
     kind: Kind
     name: str
     namespace: str = ""
+    subresource: str = ""
 
 
 @dataclass(frozen=True, slots=True)

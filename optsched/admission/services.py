@@ -24,7 +24,7 @@ from optsched.api import kinds
 from optsched.api.wellknown import EVICTED, MOVES, SHUFFLED_BY, SUBMITTER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from optsched.admission.review import Request
     from optsched.admission.world import Settings, World
@@ -46,8 +46,12 @@ CONTROLLERS: Final = (
     "system:serviceaccount:volcano-system:volcano-controllers",
 )
 """Users whose new pods belong to jobs that were reviewed."""
+_SCHEDULERS: Final = (
+    "system:serviceaccount:volcano-system:optsched-scheduler",
+    "system:serviceaccount:volcano-system:volcano-scheduler",
+)
 _BY_CONTROLLERS: Final = f"request.userInfo.username in {list(CONTROLLERS)}"
-_ANNOTATIONS: Final = str([*_PLACES, *GUARDED, *RESERVED, SUBMITTER])
+_ANNOTATIONS: Final = [*_PLACES, *GUARDED, *RESERVED, SUBMITTER]
 _MEANT: Final = (
     "object.metadata.?annotations.orValue({}).exists(key, "
     f"key in {_ANNOTATIONS} || key.startsWith('{RESERVED_PREFIX}')) || "
@@ -55,12 +59,14 @@ _MEANT: Final = (
     "object.?spec.?schedulingGroup.hasValue() || "
     f"object.?spec.?priorityClassName.orValue('').startsWith('{SYSTEM_CLASSES}')"
 )
-_OTHER: Final = (
-    f"{_ANNOTATIONS}.exists(key, object.metadata.?annotations[?key].orValue('') "
-    "!= oldObject.metadata.?annotations[?key].orValue('')) || "
-    f"{list(GUARDED)}.exists(key, object.metadata.?labels[?key].orValue('') "
-    "!= oldObject.metadata.?labels[?key].orValue(''))"
-)
+
+
+def _differs(field: str, keys: Sequence[str]) -> str:
+    """Return the condition that an update adds, changes or removes annotations or labels."""
+    return (
+        f"{list(keys)}.exists(key, object.metadata.?{field}[?key].orValue('') "
+        f"!= oldObject.metadata.?{field}[?key].orValue(''))"
+    )
 
 
 def _differs_below(prefix: str) -> str:
@@ -76,7 +82,8 @@ def _differs_below(prefix: str) -> str:
 _ANNOTATED: Final = (
     f"request.operation == 'CREATE' ? ({_BUDGETS}.exists(key, "
     "object.metadata.?annotations[?key].hasValue()) "
-    f"|| (!({_BY_CONTROLLERS}) && ({_MEANT}))) : ({_OTHER} || {_differs_below(RESERVED_PREFIX)})"
+    f"|| (!({_BY_CONTROLLERS}) && ({_MEANT}))) : ({_differs('annotations', _ANNOTATIONS)} || "
+    f"{_differs('labels', GUARDED)} || {_differs_below(RESERVED_PREFIX)})"
 )
 """Most pods have nothing to check, and so cost no request."""
 GATE_ASKED: Final = (
@@ -93,10 +100,15 @@ _CHANGED_WORK: Final = (
     "request.operation != 'UPDATE' || "
     "object.?spec.orValue({}) != oldObject.?spec.orValue({}) || "
     f"object.metadata.?annotations[?{_RECORD}].orValue('') != "
-    f"oldObject.metadata.?annotations[?{_RECORD}].orValue('') || {_OTHER} || "
-    f"{' || '.join(map(_differs_below, (EVICTED, MOVES, SHUFFLED_BY)))}"
+    f"oldObject.metadata.?annotations[?{_RECORD}].orValue('') || "
+    f"{_differs('annotations', GUARDED)} || {_differs('labels', GUARDED)} || "
+    f"(!(request.userInfo.username in {list(_SCHEDULERS)}) && "
+    f"({_differs('annotations', (EVICTED, MOVES))} || {_differs_below(SHUFFLED_BY)}))"
 )
-"""Schedulers write the status of a PodGroup into the object itself, again and again."""
+"""Schedulers write status and records of a PodGroup into the object itself, again and again.
+
+Their evictions must not wait for this server.
+"""
 
 
 @dataclass(frozen=True, slots=True)

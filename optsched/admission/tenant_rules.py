@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from optsched.admission.findings import get_mapping
 from optsched.admission.review import AccessQuestion, Action
 from optsched.admission.submitters import is_of_cluster, subjects_of
-from optsched.api.kinds import QUEUE
+from optsched.api.kinds import POD, QUEUE
 from optsched.api.wellknown import (
     ADMITTED_QUEUE,
     COOLDOWN_TIME,
@@ -22,6 +22,7 @@ from optsched.api.wellknown import (
     PREEMPTABLE,
     TOPOLOGY_DECISION,
     USER,
+    Subject,
     is_mark,
     is_true,
 )
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from optsched.admission.findings import Findings
     from optsched.admission.review import Raw, Request
     from optsched.admission.world import Settings
-    from optsched.api.wellknown import Subject
 
 GUARDED: Final = (PREEMPTABLE, COOLDOWN_TIME, USER, CRATER_USER)
 """Annotations and labels that keep a pod from being a victim, or say who is charged for its use."""
@@ -90,7 +90,8 @@ def check_marks(request: Request, settings: Settings, findings: Findings) -> Non
     """
     after = get_mapping(get_mapping(request.obj, "metadata"), "annotations")
     keys = [key for key in _find_changed(request, is_mark) if key in after]
-    _deny_reserved(keys, "schedulers write it", request, settings, findings)
+    if keys and not _is_scheduler(request, findings):
+        _deny_reserved(keys, "schedulers write it", request, settings, findings)
 
 
 def _is_reserved(key: str) -> bool:
@@ -167,6 +168,13 @@ def _may_write(
 
 def _is_administrator(subject: Subject, request: Request, findings: Findings) -> bool:
     question = AccessQuestion(subject, "update", QUEUE, "")
+    return bool(findings.answer(question, request, default=True))
+
+
+def _is_scheduler(request: Request, findings: Findings) -> bool:
+    """Return whether the user binds pods of the whole cluster."""
+    subject = Subject(request.user, request.groups)
+    question = AccessQuestion(subject, "create", POD, "", subresource="binding")
     return bool(findings.answer(question, request, default=True))
 
 

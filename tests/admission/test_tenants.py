@@ -11,7 +11,7 @@ import pytest
 
 from optsched.admission.review import AccessQuestion, ObjectQuestion, PodsQuestion
 from optsched.admission.world import Settings, StaticWorld
-from optsched.api.kinds import POD_GROUP, QUEUE, SCHEDULING_POD_GROUPS, Ref
+from optsched.api.kinds import POD, POD_GROUP, QUEUE, SCHEDULING_POD_GROUPS, Ref
 from optsched.api.wellknown import SUBMITTER, Subject, format_submitters, parse_submitters
 from tests.admission.kit import NAMESPACE, ask, job, patched, queue, task, world
 
@@ -288,6 +288,7 @@ def test_commands_for_jobs_are_for_users_of_the_namespace():
 # --- annotations that keep others out -------------------------------------------------------------
 
 UPDATE_QUEUES = AccessQuestion(EVE, "update", QUEUE, "")
+BIND_PODS = AccessQuestion(EVE, "create", POD, "", subresource="binding")
 TENANT, ADMINISTRATOR = {UPDATE_QUEUES: False}, {UPDATE_QUEUES: True}
 GUARDED_VALUES = [
     ("volcano.sh/preemptable", "false", False),
@@ -368,12 +369,15 @@ def test_a_tenant_does_not_write_what_schedulers_note_on_podgroups(key: str):
     plain, path = group(queue="other"), "/podgroups/validate"
     marked = with_text(deepcopy(plain), key, "2026-11-24T00:00:00Z", "annotations")
     around = world(queue("other"))
+    tenant = {**TENANT, BIND_PODS: False}
     for old in (None, plain):
-        (found,) = by(EVE, path, marked, around, old=old, answers=TENANT).problems
+        (found,) = by(EVE, path, marked, around, old=old, answers=tenant).problems
         assert f"metadata.annotations[{key}]: Forbidden: schedulers write it" in found
-        assert by(EVE, path, marked, around, old=old, answers=ADMINISTRATOR).allowed
-    assert by(EVE, path, plain, around, old=marked, answers=TENANT).allowed
-    assert by(EVE, path, marked, around, old=marked, answers=TENANT).allowed
+        for right in (UPDATE_QUEUES, BIND_PODS):
+            may = {**tenant, right: True}
+            assert by(EVE, path, marked, around, old=old, answers=may).allowed
+    assert by(EVE, path, plain, around, old=marked, answers=tenant).allowed
+    assert by(EVE, path, marked, around, old=marked, answers=tenant).allowed
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,9 @@ class Stage:
         self.ann = api.as_user("ann", "labs")
         self.eve = api.as_user("eve", "students")
         self.controller = api.as_user(f"system:serviceaccount:{SYSTEM}:optsched-controllers")
+        self.scheduler = api.as_user(f"system:serviceaccount:{SYSTEM}:optsched-scheduler")
+        # Its name is none of those that the webhook configurations leave alone.
+        self.other_scheduler = api.as_user("other-scheduler")
 
     def path(self, kind: kinds.Kind, name: str = "") -> str:
         return object_path(kind, SPACE, name) if name else collection_path(kind, SPACE)
@@ -98,6 +101,12 @@ def grant(api: Api) -> Iterator[str]:
         role("use-students", "students"),
         binding("use-default", "use-default", everybody, kind="ClusterRoleBinding"),
         binding("use-students", "use-students", ("Group", "students")),
+        binding(
+            "other-scheduler",
+            "optsched-scheduler",
+            ("User", "other-scheduler"),
+            kind="ClusterRoleBinding",
+        ),
         binding("tenants", "edit", ("User", "ann"), ("User", "eve")),
     ]
     for body in bodies:
@@ -131,6 +140,7 @@ def stage(
         make_namespace(api, name)
     made = list(grant(api))
     webhook_config, controllers_config = accounts(control_plane, folder)
+    control_plane.kubectl("apply", "-f", str(shipped("manifests", "scheduler-rbac.yaml")))
     with registered(api):
         flags = ("--queue-rbac",)
         webhook = Webhook(webhook_config, folder / "webhook.log", free_port(), *flags).begin()
@@ -150,14 +160,21 @@ def stage(
                 api.delete(stage.path(kind))
             controllers.stop()
             webhook.stop()
-            for user in (stage.ann, stage.eve, stage.controller):
+            for user in (
+                stage.ann,
+                stage.eve,
+                stage.controller,
+                stage.scheduler,
+                stage.other_scheduler,
+            ):
                 user.close()
             print(webhook.log, controllers.log)
     for path in (*made, f"/api/v1/namespaces/{SPACE}"):
         api.delete(path)
     # The namespace of the manifests stays: other files use it.
     for kind in ("clusterrole", "clusterrolebinding"):
-        control_plane.kubectl("delete", kind, "optsched-webhook", "optsched-controllers")
+        accounts_made = ("optsched-webhook", "optsched-controllers", "optsched-scheduler")
+        control_plane.kubectl("delete", kind, *accounts_made)
 
 
 def is_queue(api: Api, name: str) -> bool:
@@ -437,6 +454,9 @@ def test_a_tenant_does_not_claim_what_only_others_may_say(stage: Stage) -> None:
         change = {"metadata": {"annotations": {key: "2026-11-24T00:00:00Z"}}}
         said = denial(stage.eve.patch, path, change)
         assert f"[{key}]: Forbidden: schedulers write it" in said
+        stage.scheduler.patch(path, change)
+        stage.other_scheduler.patch(path, {"metadata": {"annotations": {key: None}}})
+        stage.other_scheduler.patch(path, change)
     denial(stage.eve.patch, path, {"metadata": {"annotations": shield}})
     urgent = {"spec": {"priorityClassName": "system-node-critical"}}
     said = denial(stage.eve.patch, path, urgent)

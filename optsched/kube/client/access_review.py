@@ -29,6 +29,7 @@ async def can_access(api: CreatingApi, question: AccessQuestion) -> bool:
         "group": kind.group,
         "version": kind.version,
         "resource": kind.plural,
+        "subresource": question.subresource,
         "verb": question.verb,
         "name": question.name,
         "namespace": question.namespace,
