@@ -88,14 +88,12 @@ def show_jobs(place: Place, form: str, namespace: str | None, which: Mapping[str
 
     jobs, events = call_cluster(place, list_jobs)
     jobs = [obj for obj in jobs if matches_filters(obj, which)]
-    found = _with_refusals(jobs, events) if form == WIDE else jobs
+    refusals = [_find_refusal(obj, events) for obj in jobs]
+    found = _with_refusals(jobs, refusals) if form == WIDE else jobs
     show_list(JOB, found, form, with_namespace(JOBS) if namespace is None else None)
-    if form == TABLE:
-        for obj in jobs:
-            job, _ = parse_job(obj)
-            refusal = why_unmade(job, events) if job is not None else ""
-            if refusal:
-                print_text(remarks(), f"job {name_of(obj)}: {UNMADE}: {refusal}", "yellow")
+    for obj, refusal in zip(jobs, refusals, strict=True):
+        if refusal and form == TABLE:
+            print_text(remarks(), f"job {name_of(obj)}: {UNMADE}: {refusal}", "yellow")
 
 
 def show_standing_jobs(
@@ -120,12 +118,16 @@ async def _listed_jobs(
     return await listed_in(client, JOB, namespace, labels=which.get("labels", ""))
 
 
-def _with_refusals(jobs: Sequence[Raw], events: Sequence[Raw]) -> list[Any]:
+def _find_refusal(obj: Raw, events: Sequence[Raw]) -> str:
+    """Return why the API server refuses pods of a job; empty if it does not."""
+    job, _ = parse_job(obj)
+    return why_unmade(job, events) if job is not None else ""
+
+
+def _with_refusals(jobs: Sequence[Raw], refusals: Sequence[str]) -> list[Any]:
     """Return the jobs; those whose pods the API server refuses get that reason."""
     found: list[Any] = []
-    for obj in jobs:
-        job, _ = parse_job(obj)
-        refusal = why_unmade(job, events) if job is not None else ""
+    for obj, refusal in zip(jobs, refusals, strict=True):
         state = {"reason": UNMADE, "message": refusal} if refusal else {}
         status = obj.get("status") or {}
         found.append({**obj, "status": {**status, "state": {**status.get("state", {}), **state}}})
