@@ -19,7 +19,7 @@ from optsched.plugins.verification.verify import verify_actions
 from optsched.plugins.verification.world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 
     from optsched.cluster.decisions import Action
     from optsched.cluster.snapshot import Snapshot
@@ -188,31 +188,26 @@ def _name_reclaimers(
     attempt: Attempt, actions: tuple[Action, ...], users: Mapping[str, Sequence[str]]
 ) -> tuple[Action, ...]:
     """Return the actions in which gangs on the nodes of needless reclaimed victims reclaim them."""
-    entitled, clock = Entitled(attempt.session.rules), attempt.session.clock
-
-    def find_needless(tried: tuple[Action, ...]) -> set[str]:
-        found = entitled.find_needless_victims(World(attempt.before, tried))
-        return {task for victims, _ in found for task in victims}
-
-    def improve(actions: tuple[Action, ...], needless: set[str]) -> tuple[Action, ...] | None:
-        """Return the actions with one other reclaimer and fewer needless victims."""
-        for i, action in enumerate(actions):
-            if not isinstance(action, Evict) or action.task not in needless:
-                continue
-            for key in dict.fromkeys(users.get(action.node, ())):
-                tried = (*actions[:i], replace(action, preemptor=key), *actions[i + 1 :])
-                if action.action == RECLAIM and len(find_needless(tried)) < len(needless):
-                    return tried
-        return None
-
-    while not clock.is_late and (needless := find_needless(actions)):
-        if len(needless) > MOST_RENAMED:
+    needless = _find_needless(attempt, actions)
+    while 0 < len(needless) <= MOST_RENAMED and not attempt.session.clock.is_late:
+        for renamed in _rename_one(actions, needless, users):
+            left = _find_needless(attempt, renamed)
+            if len(left) < len(needless):
+                actions, needless = renamed, left
+                break
+        else:
             break
-        improved = improve(actions, needless)
-        if improved is None:
-            break
-        actions = improved
     return actions
+
+
+def _rename_one(
+    actions: tuple[Action, ...], needless: Set[str], users: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[Action, ...]]:
+    """Yield the actions with another reclaimer of one needless victim, in every way."""
+    for i, action in enumerate(actions):
+        if isinstance(action, Evict) and action.action == RECLAIM and action.task in needless:
+            for key in dict.fromkeys(users.get(action.node, ())):
+                yield (*actions[:i], replace(action, preemptor=key), *actions[i + 1 :])
 
 
 def drop_needless_victims(attempt: Attempt, actions: tuple[Action, ...]) -> tuple[Action, ...]:
@@ -221,13 +216,15 @@ def drop_needless_victims(attempt: Attempt, actions: tuple[Action, ...]) -> tupl
     Victims are chosen before all other gangs are placed again. Where fewer of those are placed
     than before, a preemptor may need fewer victims.
     """
-    entitled = Entitled(attempt.session.rules)
-    while True:
-        found = entitled.find_needless_victims(World(attempt.before, actions))
-        needless = {task for victims, _ in found for task in victims}
-        if not needless:
-            return actions
+    while needless := _find_needless(attempt, actions):
         actions = tuple(a for a in actions if not (isinstance(a, Evict) and a.task in needless))
+    return actions
+
+
+def _find_needless(attempt: Attempt, actions: tuple[Action, ...]) -> set[str]:
+    """Return victims whose resources their preemptor does not use, by key."""
+    found = Entitled(attempt.session.rules).find_needless_victims(World(attempt.before, actions))
+    return {task for victims, _ in found for task in victims}
 
 
 def drop_gangs(actions: Iterable[Action], gangs: set[str]) -> tuple[Action, ...]:

@@ -16,7 +16,7 @@ from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.declaration import Argument, Kind, Plugin
 from optsched.plugins.extension_points import Greedy, Rule
-from optsched.plugins.verification.world import add_into
+from optsched.plugins.verification.world import add_into, task_usage
 from optsched.plugins.wording import amount_text
 from optsched.problem.arrays import table
 from optsched.units import CPU, MEMORY, PODS
@@ -207,8 +207,8 @@ def _known_use(problem: Problem) -> Expected:
                 continue
             add_into(of_namespace, {"count/pods": 1})
             if task.status not in _OVER:
-                request = dict(task.shape.request)
-                add_into(of_namespace, {PODS: 1, **{r: request.get(r, 0) for r in (CPU, MEMORY)}})
+                use = task_usage(task)
+                add_into(of_namespace, {r: use.get(r, 0) for r in (PODS, CPU, MEMORY)})
     return found
 
 
