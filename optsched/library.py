@@ -257,7 +257,7 @@ def trace(
 ) -> Given:
     """A trace of arrivals, to be played.
 
-    Jobs that can not be replayed are left out and listed in `problems`, as in files of traces;
+    Jobs that can not be replayed are skipped and listed in `problems`, as in files of traces;
     nothing is raised for them.
 
     Parameters

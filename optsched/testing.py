@@ -123,7 +123,7 @@ class RuleContract:
     @examples
     @given(st.data())
     def test_the_pipeline_keeps_it(self, data: DataObject) -> None:
-        """The verifier accepts every placement of the greedy pipeline at once."""
+        """The verifier accepts every placement of the greedy pipeline without repair."""
         snapshot = data.draw(self.clusters())
         self._check(snapshot, self._decide(snapshot, SolverKind.NONE))
 

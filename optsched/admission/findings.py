@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _OPEN: Final = object()
 MAX_FINDINGS: Final = 100
-"""Problems and warnings of one review; nobody reads more, and each costs time."""
+"""Most problems and warnings of one review: each costs time, and more are not read."""
 MAX_SENTENCE: Final = 1000
 """Characters of one problem or warning."""
 MAX_RESTS: Final = 20

@@ -73,7 +73,7 @@ def mutate(request: Request, world: World, settings: Settings) -> Response:
 
 
 def _add_scheduling_gate(spec: Raw, findings: Findings) -> None:
-    """Add the gate, except to pods of other schedulers: nobody would remove it."""
+    """Add the gate, except to pods of other schedulers, which would not remove it."""
     gate = {"name": QUEUE_ALLOCATION_GATE}
     held = spec.get("schedulingGates")
     gates = held if isinstance(held, list) else []

@@ -97,7 +97,7 @@ def has_restricted_queues(world: World, settings: Settings) -> bool:
 
 
 def check_access(queue: Queue, request: Request, settings: Settings, findings: Findings) -> None:
-    """Deny work of a user who is in no list of a queue and lacks the right `use`."""
+    """Deny work of a user whom no list of a queue names and who lacks the right `use`."""
     if not is_restricted(queue, settings):
         return
     subjects = subjects_of(request, settings)

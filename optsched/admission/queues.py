@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _RESOURCES: Final = ("capability", "deserved", "guarantee")
 _FLOOR: Final = "is below the guarantee"
-"""In Volcano's words, so the parser's own messages are left out."""
+"""In Volcano's words, so the parser's own messages are dropped."""
 
 
 def mutate(request: Request, world: World, settings: Settings) -> Response:

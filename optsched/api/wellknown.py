@@ -43,14 +43,16 @@ JOB_FORWARDING: Final = "volcano.sh/job-forwarding"
 PREEMPTABLE: Final = "volcano.sh/preemptable"
 REVOCABLE_ZONE: Final = "volcano.sh/revocable-zone"  # on nodes too
 COOLDOWN_TIME: Final = "volcano.sh/cooldown-time"
-RUNNING_ESTIMATE: Final = "optsched.io/running-estimate"  # ours: how long it runs
-CHECKPOINTED_AT: Final = "optsched.io/checkpointed-at"  # ours: when the pod last saved its work
-CHECKPOINT_INTERVAL: Final = "optsched.io/checkpoint-interval"  # ours: how often, in simulations
-USER: Final = "optsched.io/user"  # ours: on PodGroups and pods, who is charged for their use
+RUNNING_ESTIMATE: Final = "optsched.io/running-estimate"  # optsched: how long it runs
+CHECKPOINTED_AT: Final = "optsched.io/checkpointed-at"  # optsched: when the pod last saved its work
+CHECKPOINT_INTERVAL: Final = (
+    "optsched.io/checkpoint-interval"  # optsched: how often, in simulations
+)
+USER: Final = "optsched.io/user"  # optsched: on PodGroups and pods, who is charged for their use
 CRATER_USER: Final = "crater.raids.io/task-user"  # Crater's, on jobs and pods
-DATASETS: Final = "optsched.io/datasets"  # ours: on pods, PodGroups and nodes
-DATASET_LABEL_PREFIX: Final = "datasets.optsched.io/"  # ours: on nodes
-MOVABLE: Final = "optsched.io/movable"  # ours: whether the pod may start again elsewhere
+DATASETS: Final = "optsched.io/datasets"  # optsched: on pods, PodGroups and nodes
+DATASET_LABEL_PREFIX: Final = "datasets.optsched.io/"  # optsched: on nodes
+MOVABLE: Final = "optsched.io/movable"  # optsched: whether the pod may start again elsewhere
 MIN_AVAILABLE: Final = "volcano.sh/jdb-min-available"
 MAX_UNAVAILABLE: Final = "volcano.sh/jdb-max-unavailable"
 
@@ -81,13 +83,13 @@ TASK_TOPOLOGY_AFFINITY: Final = "volcano.sh/task-topology-affinity"
 TASK_TOPOLOGY_ANTI_AFFINITY: Final = "volcano.sh/task-topology-anti-affinity"
 TASK_TOPOLOGY_ORDER: Final = "volcano.sh/task-topology-task-order"
 HYPERCLUSTER: Final = "volcano.sh/hypercluster"  # a tier name: the whole cluster
-GROUP_SCHEDULER: Final = "optsched.io/scheduler"  # ours: on PodGroups, who places their pods
+GROUP_SCHEDULER: Final = "optsched.io/scheduler"  # optsched: on PodGroups, who places their pods
 ADMITTED_QUEUE: Final = (
-    "optsched.io/admitted-queue"  # ours: on bound pods, the queue they count for
+    "optsched.io/admitted-queue"  # optsched: on bound pods, the queue they count for
 )
-EVICTED: Final = "optsched.io/evicted"  # ours: pods that the scheduler evicts, `name=uid` each
-MOVES: Final = "optsched.io/moves"  # ours: on PodGroups and bare pods, what was moved for them
-SHUFFLED_BY: Final = "optsched.io/shuffled-by-"  # ours: on PodGroups, when PLUGIN last moved pods
+EVICTED: Final = "optsched.io/evicted"  # optsched: pods that the scheduler evicts, `name=uid` each
+MOVES: Final = "optsched.io/moves"  # optsched: on PodGroups and bare pods, the pods moved for them
+SHUFFLED_BY: Final = "optsched.io/shuffled-by-"  # optsched: on PodGroups, when PLUGIN last moved
 ALLOCATED_HYPERNODE: Final = "volcano.sh/job-allocated-hypernode"
 
 # Queues.
@@ -95,11 +97,13 @@ HIERARCHY: Final = "volcano.sh/hierarchy"
 HIERARCHY_WEIGHTS: Final = "volcano.sh/hierarchy-weights"
 NODEGROUP_RESOURCE_LIMITS: Final = "volcano.sh/nodegroup-resource-limits"
 CLOSED_BY_PARENT: Final = "volcano.sh/closed-by-parent"
-OVERUSE_TOLERANCE: Final = "volcano.sh/overuse-tolerance"  # ours; Volcano reads no such key
-QUEUE_USERS: Final = "optsched.io/users"  # ours: who may submit, names with commas between
-QUEUE_GROUPS: Final = "optsched.io/groups"  # ours
-QUEUE_NAMESPACES: Final = "optsched.io/namespaces"  # ours
-SUBMITTER: Final = "optsched.io/submitter"  # ours: on work, who submitted it; admission writes it
+OVERUSE_TOLERANCE: Final = "volcano.sh/overuse-tolerance"  # optsched; Volcano reads no such key
+QUEUE_USERS: Final = "optsched.io/users"  # optsched: who may submit, names with commas between
+QUEUE_GROUPS: Final = "optsched.io/groups"  # optsched
+QUEUE_NAMESPACES: Final = "optsched.io/namespaces"  # optsched
+SUBMITTER: Final = (
+    "optsched.io/submitter"  # optsched: on work, who submitted it; admission writes it
+)
 
 # Nodes.
 GPU_UNHEALTHY_IDS: Final = "volcano.sh/gpu-unhealthy-ids"

@@ -13,7 +13,7 @@ V = TypeVar("V")
 
 
 class RecentCache(Generic[K, V]):
-    """Values by key; a value that is not asked for while `size` others are added is forgotten."""
+    """Values by key; a value that is not read while `size` others are added is forgotten."""
 
     def __init__(self, size: int, count_used: Callable[[], int] = int) -> None:
         """count_used: the number of values in use; as many are kept where it is above `size`."""

@@ -350,7 +350,7 @@ class Devices:
         }
 
     def freed(self, residents: Iterable[ClaimUser], gone: Collection[str]) -> frozenset[str]:
-        """Claims that nobody uses any more once these tasks, by key, have left their nodes."""
+        """Claims without users once these tasks, by key, have left their nodes."""
         users: dict[str, set[str]] = {}
         uids: dict[str, set[str]] = {}
         for task in residents:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Node, Snapshot
 
 PATIENCE_MS = 120_000
-"""How long a place is reserved, counted from the eviction, once the moved pod is gone."""
+"""How long a place is reserved, counted from the eviction, once the moved pod is deleted."""
 
 _ALONE = "pod:"
 """Begins the names of gangs of pods without a PodGroup."""

@@ -148,7 +148,7 @@ def sound_trace(trace: Trace) -> Found:
     """The parts of a trace that can be replayed, in order, and the problems of the others.
 
     Nodes and queues may be in any order. Arrivals and events of nodes have to be in the order of
-    time; where the clock goes back, as few as possible are left out to restore the order. Gangs are
+    time; where the clock goes back, as few as possible are dropped to restore the order. Gangs are
     left out that could not start in the whole cluster, empty and with all nodes up: where they ask
     for a resource more than all nodes have, or more tasks than can sit at once.
     """

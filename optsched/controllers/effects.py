@@ -1,7 +1,7 @@
-"""What a controller wants done, as values; the executor decides when.
+"""The writes of a controller, as values; the executor decides when.
 
 Effects of one answer are independent of each other unless `Then` puts them in order. All of them
-may be repeated: what exists already, or is gone by now, counts as done.
+may be repeated: what exists already, or is deleted by now, counts as done.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Emit:
-    """Tell users of an object, as an Event; the same text about the same object is one event.
+    """An Event on an object; the same text on the same object is one event.
 
     Attributes
     ----------
@@ -172,7 +172,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class AskQuestion:
-    """Ask a question; `World.is_answered` then says whether there was an answer."""
+    """A question; `World.is_answered` then says whether there was an answer."""
 
     question: Question
 
@@ -206,7 +206,7 @@ class FabricAnswer:
 
 @dataclass(frozen=True, slots=True)
 class AskFabric:
-    """Ask a fabric for its topology; `World.heard` then holds the reply."""
+    """Query a fabric for its topology; `World.heard` then holds the reply."""
 
     fabric: Fabric
 

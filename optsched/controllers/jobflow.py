@@ -199,7 +199,7 @@ def _has_probes(probes: Probes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    """Whether probes hold, and the questions to ask if not."""
+    """Whether probes hold, and the open probes if not."""
 
     holds: bool
     effects: tuple[Effect, ...] = ()

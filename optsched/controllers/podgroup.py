@@ -319,7 +319,7 @@ def _owner(obj: Manifest | None, world: World) -> Manifest | None:
 
 
 def _is_scaled_away(owner: Manifest) -> bool:
-    """Whether an owner wants no pods at all; the remaining ones terminate."""
+    """Whether an owner has no replicas; the remaining pods terminate."""
     return spec_of(owner).get("replicas") == 0
 
 

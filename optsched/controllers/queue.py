@@ -81,7 +81,7 @@ class _DesiredState:
 
 @dataclass(frozen=True, slots=True)
 class _CommandOutcome:
-    """The wish after Commands, and the messages to their authors."""
+    """The requested state after Commands, and the messages to their authors."""
 
     desired: _DesiredState
     answers: tuple[Emit, ...] = ()

@@ -54,7 +54,7 @@ class World(Protocol):
         """
 
     def is_answered(self, question: Question) -> bool:
-        """Whether a question has been answered since it was first asked."""
+        """Whether a question has an answer by now."""
 
     def fabric_answer(self, fabric: Fabric) -> FabricAnswer | None:
-        """The last reply of a fabric; None where it has not been asked."""
+        """The last reply of a fabric; None before the first query."""

@@ -129,7 +129,7 @@ class Authority:
 def ensure_pki(folder: Path, *, now: datetime) -> Authority:
     """The plane's authority, with every further file that components read.
 
-    Created once as a whole and then kept, so that kubeconfigs handed out stay valid.
+    Created once as a whole and then kept, so that issued kubeconfigs stay valid.
     """
     if not folder.exists():
         draft = folder.with_name(f"{folder.name}.new")

@@ -93,7 +93,7 @@ def _matches(line: bytes, command: Sequence[str]) -> bool:
 
 
 def end(pid: int, command: Sequence[str], *, grace_s: float) -> None:
-    """Ask a process to end, kill it after `grace_s`, and return when it has ended."""
+    """Terminate a process, kill it after `grace_s`, and return when it has ended."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -96,7 +96,7 @@ class Plugin:
     name
         The name in configurations: lower-case words with hyphens between them.
     meaning
-        Its purpose in a few words; `optsched` shows it beside the name.
+        Its purpose in a few words; `optsched` shows it next to the name.
     arguments
         The arguments that a configuration may set; any other is refused with its line.
     build

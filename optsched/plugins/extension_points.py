@@ -316,7 +316,7 @@ class NodeState:
         Parameters
         ----------
         gang
-            -1 asks for nodes that the task fits in any gang.
+            -1 means nodes that the task fits in any gang.
         later
             Whether terminating pods have left: the victims of this session included.
 
@@ -422,7 +422,7 @@ class Score:
     """Extension point: scores of nodes; larger is better."""
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """(N,) score of nodes regardless of other placements; None if all nodes score alike."""
+        """(N,) score of nodes regardless of other placements; None if all nodes score equally."""
         return None
 
     def scorer(self, problem: Problem, task_class: int) -> Scorer | None:

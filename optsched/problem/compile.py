@@ -53,7 +53,7 @@ def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Prob
         The cluster.
     previous
         The problem of an earlier snapshot that shares parts with this one. The result is the same
-        with and without it, except that resources nobody uses any more keep their place; the cost
+        with and without it, except that unused resources keep their place; the cost
         is in proportion to the changes.
 
     """

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def without_terminating(problem: Problem) -> Problem:
-    """The problem in which terminating residents block nobody any more; made once."""
+    """The problem in which terminating residents block no task; made once."""
     return problem.derived(_without_terminating)
 
 
 def without_gangs(problem: Problem) -> Problem:
-    """The problem in which residents that terminate or may be evicted block nobody; made once."""
+    """The problem in which residents that terminate or may be evicted block no task; made once."""
     return problem.derived(_without_gangs)
 
 

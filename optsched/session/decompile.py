@@ -49,7 +49,7 @@ def actions_of(problem: Problem, decisions: Decisions, tiers: Tiers) -> tuple[Ac
 
 
 def decisions_of(problem: Problem, actions: Sequence[Action]) -> Decisions:
-    """The reverse: what actions decide, with the victims already gone from the problem.
+    """The reverse: what actions decide, in a problem without their victims.
 
     ValueError where an action names a task, node or gang that there is not.
     """
@@ -144,7 +144,7 @@ def _placed(outcome: Outcome, gang: int) -> bytes:
 
 
 def _end_ms(problem: Problem, gang: int) -> int | None:
-    """When a gang would end, where its reason says so."""
+    """When a gang would end, for the reasons that need it."""
     if not problem.rows[gang].bound:
         return None
     return gang_end_ms(problem.snapshot.gangs[gang], problem.snapshot.taken_ms)

@@ -27,7 +27,7 @@ def with_verdicts(snapshot: Snapshot) -> Snapshot:
 
 
 def _pending_device_needs(snapshot: Snapshot) -> Iterator[tuple[str, DeviceNeed]]:
-    """What claims of pods still need, with their namespaces; repetitions are left out."""
+    """Unallocated requests of claims of pods, with their namespaces, each once."""
     claims = snapshot.devices.claims
     seen: set[tuple[str, object]] = set()
     for gang in snapshot.gangs:

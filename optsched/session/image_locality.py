@@ -1,7 +1,7 @@
 """Which images and data sets tell nodes apart, so that tasks which need them are classes apart.
 
 Only an image that some ready nodes have and others lack makes a difference: all others are left
-out, so that pods of many images stay alike where that does not matter.
+out, so that pods of many images stay in one task class where that does not matter.
 """
 
 from __future__ import annotations

@@ -191,7 +191,7 @@ class Recorder:
         self._offer_incumbent()
 
     def _offer_incumbent(self) -> None:
-        """Hand out the partial result, unless that takes too much of the time."""
+        """Report the partial result, unless that takes too much of the time."""
         if self.means.keep is None or not (self._found or self._known):
             return
         clock = self.means.clock

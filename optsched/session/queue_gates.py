@@ -92,7 +92,7 @@ def _releasable_tasks(
 
 
 def _tasks_needed_together(outcome: Outcome, gang: int, tasks: Sequence[int]) -> set[int]:
-    """The tasks that a gang must get at once, those with open gates first."""
+    """The tasks that a gang must get together, those with open gates first."""
     problem = outcome.problem
     in_order = sorted(tasks, key=lambda t: (problem.tasks[t].gate is QueueGate.CLOSED, t))
     found: set[int] = set()
@@ -111,7 +111,7 @@ def _tasks(problem: Problem, gang: int) -> range:
 
 
 class _Rooms:
-    """What queues may still take beside the decisions."""
+    """What queues may still take in addition to the decisions."""
 
     def __init__(self, outcome: Outcome, rules: RuleSet) -> None:
         self._problem = outcome.problem

@@ -26,7 +26,7 @@ RESUMED = "resumed"
 """The engine of decisions that an earlier solve has left."""
 
 PROVED_BEFORE = "proved before"
-"""Why a search ends at once if its start was proved optimal before."""
+"""Why a search ends immediately if its start was proved optimal before."""
 
 
 class History:
@@ -35,7 +35,7 @@ class History:
     Parameters
     ----------
     watch
-        Receives them; None where nobody watches and nothing is kept.
+        Receives them; None without a watcher, and then nothing is kept.
     elapsed
         Seconds since the session began; None where no clock may be read.
 

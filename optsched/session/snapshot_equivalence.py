@@ -37,7 +37,7 @@ MOST_TIMES: Final = 4
 """How many times the budget a session gets that repeats a question."""
 
 OTHERS_MS: Final = 1_000
-"""The same where an external service was asked, whose replies may change without notice."""
+"""The same with an external service, whose replies may change without notice."""
 
 _PARTS: Final = tuple(
     part.name
@@ -106,7 +106,7 @@ def ask_again_ms(plan: Plan, times: int) -> int:
 
 
 def limits_for(solve_ms: int, repeats: int) -> Limits:
-    """What a session may spend that asks for the `repeats`-th time a question without proof.
+    """The limits of a session that repeats an unproved decision for the `repeats`-th time.
 
     Nothing else waits for a decision, so it gets more time, begins its search elsewhere and uses a
     second engine.

@@ -20,7 +20,7 @@ DEFAULT_SECONDS: Final = 10.0
 
 
 ENGINES: Final = 2
-"""Where nobody waits for a bind, a second engine may prove what the first one could not."""
+"""Offline, where no bind waits, a second engine may prove what the first one could not."""
 
 
 def limits_of(
@@ -47,7 +47,7 @@ def solver_of(
 ) -> Iterator[WorkerProcess | None]:
     """A worker that is ready to solve; None for policies without a solver.
 
-    Its solves end with their results so far once `is_stopped` says so.
+    Its solves end with their results so far once `is_stopped` is true.
     """
     if policy.solver is SolverKind.NONE:
         yield None

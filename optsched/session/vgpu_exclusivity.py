@@ -1,6 +1,6 @@
 """Which tasks share no vGPU with others because of their labels, written into their shapes.
 
-Labels do not decide whether tasks are alike; where a rule reads some of them, they do.
+Labels do not decide the task class; where a rule reads some of them, they do.
 """
 
 from __future__ import annotations

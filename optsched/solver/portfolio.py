@@ -488,7 +488,7 @@ class _SolverProgress:
             return
         if found is None:
             return
-        # What the model leaves out adds to its values, and its bounds do not cover it.
+        # Gangs outside the model add to its values, and its bounds do not cover them.
         outcome = Outcome(self._problem, found())
         values = [level.value(outcome) for level in self._levels]
         if is_no_worse(self._levels, values, [r.value for r in self._incumbent.results]):

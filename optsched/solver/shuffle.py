@@ -1,4 +1,4 @@
-"""The action `shuffle`: evict tasks that plugins want to move, if other rules allow it.
+"""The action `shuffle`: evict tasks that plugins move, if other rules allow it.
 
 Protected pods are not moved, disruption budgets hold, and no gang is left broken: it gives up spare
 tasks, or leaves as a whole. Evictions are decided before anything is placed.
@@ -141,7 +141,7 @@ class _Places:
         self._copies: dict[str, int] = {}
 
     def add_copies(self, tasks: I64) -> None:
-        """Prepare some tasks: waiting copies of them, beside the running ones."""
+        """Prepare some tasks: pending copies in addition to the running tasks."""
         if self._relief.fits and len(tasks):
             copies = [
                 _copy_as_pending(self._running.tasks[v], self._gang(v)) for v in tasks.tolist()

@@ -52,7 +52,7 @@ class Rehearsed:
     quota
         The quotas that are used up now; empty where none is.
     remark
-        The questions that could not be asked; empty where all could.
+        The checks that could not be made; empty where all could.
 
     """
 
@@ -65,7 +65,7 @@ class Rehearsed:
 async def create_dry_run(client: Client, job: Raw, pods: Sequence[Raw]) -> Rehearsed:
     """Dry-run a job and one pod of each of its tasks; return the API server's answers.
 
-    KubeError where nothing can be asked, `Failure` where the job exists already.
+    KubeError where no check can be made, `Failure` where the job exists already.
     """
     from optsched.kube.client.errors import AlreadyExists, ApiError
 

@@ -50,7 +50,7 @@ def snapshot(
 ) -> None:
     """Write the objects of a cluster that decide about its pods.
 
-    Nothing is changed. Secrets are not read, and the contents of containers are left out. With
+    Nothing is changed. Secrets are not read, and the contents of containers are not written. With
     --record a picture is taken again and again, until it is interrupted.
     """
     check_folder("--record", folder)

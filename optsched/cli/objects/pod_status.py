@@ -24,7 +24,7 @@ def ready_containers(pod: Raw) -> str:
 
 
 def _sidecars(pod: Raw) -> frozenset[str]:
-    """Init containers that keep running beside the others."""
+    """Sidecars: init containers that keep running."""
     containers = _spec(pod).get("initContainers") or ()
     return frozenset(c["name"] for c in containers if c.get("restartPolicy") == "Always")
 

@@ -1,4 +1,4 @@
-"""All objects that the controller creates for a job at once: for predictions."""
+"""All objects that the controller creates for a job, together: for predictions."""
 
 from __future__ import annotations
 

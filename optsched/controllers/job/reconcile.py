@@ -302,7 +302,7 @@ def _target(order: Order) -> str:
 
 
 def _remove_pods(case: _Case) -> Effects:
-    """Delete what the job's stage does not need, and continue once it is gone."""
+    """Delete what the job's stage does not need, and continue once it is deleted."""
     job, observed = case.job, case.observed
     going = pods_to_delete(observed)
     counts = count_pods(observed.all_pods, going)
@@ -337,7 +337,7 @@ def _group_deleted(group: Manifest) -> Iterator[Delete]:
 
 
 def _recheck_terminating(case: _Case) -> Iterator[Again]:
-    """Check pods again that should have been deleted at once."""
+    """Check pods again that should have been deleted without grace."""
     waits = [recheck_delay_ms(pod, case.observed.now_ms) for pod in case.observed.all_pods]
     left_ms = min((wait for wait in waits if wait is not None), default=None)
     if left_ms is not None:

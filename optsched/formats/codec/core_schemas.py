@@ -1,7 +1,7 @@
 """The parts of core kinds that decide about scheduling, in the words of `optsched.api.fields`.
 
 Names, defaults and choices are those of k8s.io/api (core/v1, storage/v1, meta/v1); fields that no
-scheduler reads are left out and stay unread.
+scheduler reads are not declared.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class NodeIndex:
         return True
 
     def keep_selectors(self, selectors: Iterable[_MemberSelector]) -> None:
-        """Selectors that will be asked for again; what all others mean is forgotten."""
+        """Selectors that will be used again; the nodes of all others are forgotten."""
         wanted = set(selectors)
         self._member_nodes = {
             selector: selected_nodes

@@ -90,7 +90,7 @@ def _allocatable(status: Fields) -> Amounts:
 
 
 def offered_amounts(status: Fields, name: str) -> Amounts:
-    """What a node offers by a field; an amount that no machine has is reported and left out."""
+    """What a node offers by a field; an amount that no machine has is reported and dropped."""
     offered = status.amounts(name, whole_gpus=True)
     for resource in [r for r, amount in offered.items() if amount > most_on_node(r)]:
         message = f"{_TOO_MUCH} {most_on_node(resource)}"

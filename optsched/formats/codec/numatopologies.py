@@ -80,7 +80,7 @@ class _Units:
     held: _Ids = field(default_factory=set)
 
     def listed(self, text: str, path: str, errors: list[FieldError]) -> _Ids:
-        """The units in a list; a wrong one is reported and left out."""
+        """The units in a list; a wrong one is reported and dropped."""
         if text and not _LIST.fullmatch(text):
             errors.append(FieldError(path, text, _NO_LIST))
             return set()

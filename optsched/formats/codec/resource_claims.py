@@ -142,7 +142,7 @@ def _text(capacity: Fields, name: str) -> str:
 
 
 def _queue_amounts(need: DeviceNeed, fields: Fields) -> Amounts:
-    """What queues count; nobody knows the number of all devices of a node."""
+    """What queues count; the number of all devices of a node is unknown."""
     if need.is_all:
         return ()
     whole = f"{CLASS_PREFIX}{need.device_class}"

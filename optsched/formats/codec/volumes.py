@@ -66,7 +66,7 @@ class _Offer:
 
 @dataclass(frozen=True, slots=True)
 class _ClaimRequest:
-    """The volume that a waiting claim asks for."""
+    """The volume that a waiting claim requests."""
 
     key: str
     uid: str

@@ -8,12 +8,12 @@ from tempfile import NamedTemporaryFile
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a file beside the target and move it into place once it is on the disk.
+    """Write a temporary file and rename it to the target once it is on the disk.
 
     Raises
     ------
     OSError
-        It can not be written; names the file. The old content stays, and nothing is left beside it.
+        It can not be written; names the file. The old content stays, and no temporary file remains.
 
     """
     try:

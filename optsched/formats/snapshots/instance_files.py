@@ -59,7 +59,7 @@ class Instance:
     problems
         Problems, with file and line; the rest is in the snapshot.
     notices
-        Valid objects that were left out, in sentences.
+        Valid objects that were skipped, in sentences.
     left_out
         Objects of kinds that no scheduler reads, in sentences with file and line.
 
@@ -101,7 +101,7 @@ def read_instance(
     taken_ms
         The time of the snapshot; None for that of a dump or else the latest creation.
     progress
-        Told how many objects have been read.
+        Called with the number of objects read so far.
     preview
         Replaces objects by those that controllers would create for them; None for no such objects.
 

@@ -145,7 +145,7 @@ def played(
 ) -> Found:
     """Jobs in the order given as a trace that begins with the first of them.
 
-    A resource that no node offers is dropped; a job that requests nothing else is left out, and the
+    A resource that no node offers is dropped; a job that requests nothing else is skipped, and the
     number of these is reported. The rest as in `sound_trace`: jobs that can not be replayed are
     reported.
 

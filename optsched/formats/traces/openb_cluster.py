@@ -98,7 +98,7 @@ class PodRow:
     Attributes
     ----------
     cpu_m, memory_mib
-        What a pod requests beside GPUs.
+        The requests of a pod in addition to GPUs.
     num_gpu, gpu_milli
         How many GPUs, and thousandths of each.
     gpu_spec

@@ -68,7 +68,7 @@ def read_pai(folder: Path, nodes: Sequence[Node] | None = None) -> Found:
 
     A job arrives at the start_time of the job table, which is its submission, with all instances
     of all its tasks, and runs from the first start to the last end of its tasks. A task with
-    mistakes is reported, and its whole job is left out: half of it would be another job.
+    mistakes is reported, and its whole job is skipped: half of it would be another job.
 
     Parameters
     ----------

@@ -51,7 +51,7 @@ def read_philly(file: Path, nodes: Sequence[Node] | None = None) -> Found:
     file
         `cluster_job_log`, JSON.
     nodes
-        The machines to replay on; None for `cluster_machine_list` beside it.
+        The machines to replay on; None for `cluster_machine_list` in the same folder.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Tables of a trace, row by row: only a row that can not be read is reported and left out."""
+"""Tables of a trace, row by row: only a row that can not be read is reported and skipped."""
 
 from __future__ import annotations
 

@@ -108,5 +108,5 @@ class DeletingApi(Api, Protocol):
     ) -> Raw:
         """Delete an object, if it is that very one.
 
-        Returns the object while it terminates, or a Status if it is deleted at once.
+        Returns the object while it terminates, or a Status if it is deleted immediately.
         """

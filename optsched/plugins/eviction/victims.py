@@ -61,7 +61,7 @@ class Conformance(Rule):
 
 
 class _Sparing(Greedy):
-    """Leaves out tasks that keep the cluster alive, and serves their gangs before others."""
+    """Protects tasks that keep the cluster alive, and serves their gangs before others."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem

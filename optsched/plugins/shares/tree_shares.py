@@ -217,7 +217,7 @@ def _kinds(queue: I64, mix: F64) -> tuple[I64, I64]:
 def _tree(paths: Sequence[Path], past: F64) -> tuple[I64, Tree]:
     """Return (Q,) the tree node of each queue, and the tree.
 
-    The own gangs of a parent queue are a child of their own, beside its child queues.
+    The own gangs of a parent queue are one child in addition to its child queues.
     """
     names = [tuple(name for name, _ in path) for path in paths]
     inner = {name[:end] for name in names for end in range(len(name))}

@@ -64,7 +64,7 @@ class Volumes(Rule):
         yield from self._verify_supply(world)
 
     def _verify_supply(self, world: World) -> Iterator[Violation]:
-        """Yield claims of placed tasks without a volume beside those of all other claims."""
+        """Yield claims of placed tasks for which no volume remains."""
         scarce = _scarce(world.snapshot)
         placed = [(t, node.name) for t, _, node in world.placements if scarce & {*t.shape.claims}]
         if not placed:

@@ -125,7 +125,7 @@ class PodAffinity(Rule):
                 _encode_affinity(problem, nodes.model, nodes.supplied, m, leaving)
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `Rule`: pods that it wants near; its own kind may start elsewhere once these left."""
+        """See `Rule`: pods of its affinity; its own kind may start elsewhere once these left."""
         relations = problem.relations
         carried = relations.carried_by(problem.classes.shapes[task_class])
         selected = [m for m in carried if relations.terms[m].kind is TermKind.AFFINITY]

@@ -1,6 +1,6 @@
 """Which running tasks may be moved, and the problem in which all of them are to be placed again.
 
-Tasks that are alike when they move are of one kind, axis M: equal class, and the same gang where
+Tasks that are equal when they move are of one kind, axis M: equal class, and the same gang where
 the gang has to keep a minimum, and the same budgets.
 """
 

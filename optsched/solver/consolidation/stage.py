@@ -59,7 +59,7 @@ MOST_MOVABLE = 4000
 """Running tasks that are considered; where more may move, those on the most promising nodes."""
 
 _TRIES = 4
-"""How often tasks that could not return are left out before the search gives up."""
+"""How often tasks that could not return are excluded before the search gives up."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +147,7 @@ def _gang_of_tasks(problem: Problem) -> Mapping[str, str]:
 def consolidate(
     problem: Problem, rules: RuleSet, decisions: Decisions, means: Means
 ) -> Consolidation:
-    """Find tasks whose moves let gangs start that some decisions leave out."""
+    """Find tasks whose moves let gangs start that wait by some decisions."""
     knows = rules.find("priority") is not None
     priority = problem.priority if knows else np.zeros_like(problem.priority)
     out = _find_blocked_gangs(problem, rules, decisions, means.excluded_gangs)

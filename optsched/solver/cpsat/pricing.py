@@ -341,7 +341,7 @@ class Priced:
 
 
 def _groups(capacity: I64, request: I64, allowed: Bool) -> Iterator[_Group]:
-    """Node classes by the task classes that they may get; useless ones are left out."""
+    """Useful node classes by the task classes that they may get."""
     for node_classes, classes in _tables(allowed):
         yield _Group(node_classes, classes, capacity[node_classes], request[classes])
 

@@ -96,8 +96,8 @@ class WorkerProcess:
     Parameters
     ----------
     is_stopped
-        Asked again and again during a solve, which ends with its results so far once that is true;
-        None where nobody stops it.
+        Called repeatedly during a solve, which ends with its results so far once that is true; None
+        if it is never stopped.
 
     """
 

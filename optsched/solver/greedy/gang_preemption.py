@@ -130,7 +130,7 @@ class GangPreemption:
     def _units(
         self, gang: int, action: str, candidates: Bool, how: GangPreemptionOptions
     ) -> Iterator[list[int]]:
-        """Units to evict at once, in order: spare tasks one by one, then gangs as a whole."""
+        """Units that are evicted together, in order: spare tasks one by one, then whole gangs."""
         faces = self._evicting.faces
         votes = faces.gang_preemptable if action == GANG_PREEMPT else faces.gang_reclaimable
         entry = self._evicting.entries(gang)[0]

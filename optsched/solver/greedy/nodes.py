@@ -183,7 +183,7 @@ class NodeTable:
     idle, used
         (N, R) idle and used now.
     spare
-        (N, D) what is left of resources that rules add, see `Reservation`.
+        (N, D) idle amounts of resources that rules add, see `Reservation`.
 
     """
 

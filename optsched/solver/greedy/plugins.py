@@ -316,7 +316,7 @@ class GreedyPlugins:
     def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
         """(N,) nodes that one more task of a gang fits now, or once all victims have left.
 
-        None if no node is excluded. Gang -1 asks for nodes that it fits in any gang.
+        None if no node is excluded. Gang -1 means nodes that it fits in any gang.
         """
         methods = self._methods["fits_later" if later else "fits"]
         return _intersect_masks(method(gang, task_class) for method in methods)

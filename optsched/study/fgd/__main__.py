@@ -1,4 +1,4 @@
-"""`python -m optsched.study.fgd POD_LIST...`: reachable allocation, beside FGD and the bound."""
+"""`python -m optsched.study.fgd POD_LIST...`: reachable allocation, next to FGD and the bound."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def placed_in_batches(
 
 
 class _Cluster:
-    """Idle resources, those beside the slots, and the free slots."""
+    """Idle resources, those outside the slots, and the free slots."""
 
     def __init__(self, workload: Workload, slots: Sequence[Slot], rank: I64) -> None:
         self._requests = workload.requests

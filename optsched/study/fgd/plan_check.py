@@ -65,7 +65,7 @@ def milli_of_plan(workload: Workload, classes: Sequence[int], plan: Sequence[Pla
 def find_unplaced_that_fit(
     workload: Workload, classes: Sequence[int], plan: Sequence[Placed]
 ) -> list[str]:
-    """Of each class the first pod that a plan leaves out although it fits."""
+    """Of each class the first pod that fits and that a plan does not place."""
     requests, machines = workload.requests, workload.machines
     cpu_m, memory_mib, free = (
         machines.cpu_m.copy(),

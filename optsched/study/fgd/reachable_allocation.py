@@ -1,4 +1,4 @@
-"""The allocation that can be reached on a pod list, beside the policy FGD and the upper bound."""
+"""The reachable allocation on a pod list, compared with FGD and the upper bound."""
 
 from __future__ import annotations
 

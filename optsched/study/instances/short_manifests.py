@@ -82,7 +82,7 @@ class Role(NamedTuple):
 
 
 class Order(NamedTuple):
-    """Requests of a gang beside those of its pods.
+    """Requests of a gang in addition to those of its pods.
 
     Attributes
     ----------

@@ -244,7 +244,7 @@ class _Search:
             self._choose(self._items.number, [], columns.prices, columns.value, work)
 
     def _choose(self, left: I64, fixed: list[I64], prices: F64, value: float, work: float) -> None:
-        """The fewest bins for the rest beside some that are fixed."""
+        """The fewest bins for the rest in addition to some that are fixed."""
         from optsched.study.packing.covering import Need, fewest_columns
 
         most = self._num_best - 1 - len(fixed)

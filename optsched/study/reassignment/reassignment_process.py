@@ -172,7 +172,7 @@ def _listen(worker: WorkerProcess, work: ReassignmentWork, queue: SimpleQueue[An
 
 
 def _end(workers: Sequence[WorkerProcess]) -> None:
-    """End processes; their listeners are told."""
+    """End processes, and their listeners with them."""
     for worker in workers:
         if worker.pid is not None:
             os.kill(worker.pid, signal.SIGKILL)

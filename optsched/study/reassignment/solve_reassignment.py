@@ -1,7 +1,7 @@
 """Machine reassignment: prices for a bound, annealing, then neighbourhoods solved whole.
 
 Simulated annealing of shifts and swaps improves an assignment most, and again after reheating;
-CP-SAT then decides the processes of a few machines at once, with all others fixed.
+CP-SAT then decides the processes of a few machines together, with all others fixed.
 """
 
 from __future__ import annotations

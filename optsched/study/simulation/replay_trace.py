@@ -187,7 +187,7 @@ class Played:
     faults
         Errors of rules, and how often.
     timeline
-        The events, for charts; None where none were asked for.
+        The events, for charts; None where none were requested.
     jobs
         When each gang arrived, started and ended, by arrival; those of the warm-up left out.
 

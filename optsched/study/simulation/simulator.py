@@ -415,7 +415,7 @@ class Simulation:
             self.faults[str(found)] = self.faults.get(str(found), 0) + 1
 
     def carry_out(self, plan: Plan) -> None:
-        """See `Binder`: evicted pods leave at once, bound pods run at once."""
+        """See `Binder`: evicted pods leave immediately, bound pods run immediately."""
         self._is_changed = False
         self._evict([a for a in plan.actions if isinstance(a, Evict)])
         for action in plan.actions:

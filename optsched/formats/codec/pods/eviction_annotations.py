@@ -37,7 +37,7 @@ def owner_of(meta: ObjectMeta) -> str:
 
 
 def is_movable(meta: ObjectMeta) -> bool:
-    """Whether a pod may start again elsewhere: it says so, or has a controller that replaces it."""
+    """Whether a pod may start again elsewhere: by its annotation, or a controller replaces it."""
     text = meta.annotations.get(wellknown.MOVABLE)
     if text is None:
         return meta.controller is not None or bool(owner_of(meta))

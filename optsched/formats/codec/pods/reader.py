@@ -394,7 +394,7 @@ def _status(
 
 
 def _gate(meta: ObjectMeta, spec: dict[str, Any]) -> QueueGate:
-    """The gate that a pod has asked for by its annotation; any other gate has another owner."""
+    """The gate that a pod requests by its annotation; any other gate has another owner."""
     if meta.annotations.get(wellknown.QUEUE_ALLOCATION_GATE) != "true":
         return QueueGate.NONE
     gates = spec.get("schedulingGates")

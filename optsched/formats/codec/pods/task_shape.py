@@ -43,7 +43,7 @@ _TOO_MUCH: Final = f"is more than any node has: ask for at most {MAX_ON_NODE} in
 def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldError, ...]]:
     """What decides where the pod may run, what it requests, and every field with a problem.
 
-    Fields that cannot be read are left out of the shape; a pod with errors must not be placed by
+    Fields that cannot be read are missing from the shape; a pod with errors must not be placed by
     it.
     """
     errors: list[FieldError] = []

@@ -61,8 +61,8 @@ def bound_with_evictions(
     """Return a bound of every level over all plans, those that evict included.
 
     Each bound is a value that no plan exceeds (falls below, where less is better) among those whose
-    levels above are at least as good as `values`. The joint model leaves out what it can not
-    express of plans with evictions, so bounds may be loose; they are never wrong.
+    levels above are at least as good as `values`. The joint model relaxes what it can not express
+    of plans with evictions, so bounds may be loose; they are never wrong.
 
     Parameters
     ----------
