@@ -6,6 +6,8 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from optsched.units.quantity import parse_quantity
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
@@ -147,15 +149,34 @@ def find_shared_devices(claims: Sequence[Mapping[str, Any]]) -> list[str]:
 def find_false_statuses(
     groups: Sequence[Mapping[str, Any]], moments: Sequence[Moment]
 ) -> list[str]:
-    """Sentences about PodGroups that say other than their pods; after a time of quiet."""
-    now = {moment.name: moment for moment in moments}
+    """Sentences about PodGroups that say other than their pods; after a time of quiet.
+
+    An evicted pod may stay for ever on a node that was deleted meanwhile; it does not count.
+    """
+    there = _staying_pods(moments)
     found = []
     for group in groups:
         name, status = group["metadata"]["name"], group.get("status", {})
-        pods = [m for m in now.values() if m.gang == name and m.is_there]
+        pods = [pod for pod in there if pod.gang == name]
         for field, phase in (("succeeded", "Succeeded"), ("running", "Running")):
             number = sum(pod.phase == phase for pod in pods)
             said = status.get(field, 0)
             if said != number:
                 found.append(f"PodGroup {name} says {field}={said}, {number} pods are")
     return found
+
+
+def find_false_allocation(queue: Mapping[str, Any], moments: Sequence[Moment]) -> list[str]:
+    """Sentences about a queue that says other than the pods of its only tenant."""
+    said = parse_quantity(queue.get("status", {}).get("allocated", {}).get("cpu", "0")).milli()
+    held = sum(1000 * pod.cpus for pod in _staying_pods(moments) if pod.takes_room)
+    if said == held:
+        return []
+    name = queue["metadata"]["name"]
+    return [f"queue {name} says that it holds {said} milli-CPUs, its pods hold {held}"]
+
+
+def _staying_pods(moments: Sequence[Moment]) -> list[Moment]:
+    """The pods that are there at the end and were not evicted."""
+    now = {moment.name: moment for moment in moments}
+    return [pod for pod in now.values() if pod.is_there and not pod.is_evicted]

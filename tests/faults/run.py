@@ -18,6 +18,7 @@ from optsched.local.nodes import node_manifest
 from tests.faults.door import Door, Stopping
 from tests.faults.invariants import (
     Closed,
+    find_false_allocation,
     find_false_statuses,
     find_halves,
     find_losses,
@@ -420,10 +421,12 @@ class Run:
         deadline = time.monotonic() + QUIET_S
 
         def found() -> list[str]:
-            said = find_false_statuses(self._site.groups(), self._site.story.moments())
+            moments = self._site.story.moments()
             queue: dict[str, Any] = self._site.api.get(object_path(QUEUE, None, "default"))
-            held = queue.get("status", {}).get("allocated", {}).get("cpu")
-            return said if held == "0" else [*said, f"queue default says that it holds {held} CPUs"]
+            return [
+                *find_false_statuses(self._site.groups(), moments),
+                *find_false_allocation(queue, moments),
+            ]
 
         while (problems := found()) and time.monotonic() < deadline:
             time.sleep(0.2)

@@ -13,6 +13,7 @@ from tests.faults.invariants import (
     COMPLETE_S,
     CORDON_SLACK_S,
     Closed,
+    find_false_allocation,
     find_false_statuses,
     find_halves,
     find_losses,
@@ -160,6 +161,21 @@ def test_a_status_that_is_false_is_found() -> None:
     assert find_false_statuses([group], history()) == [
         "PodGroup a says succeeded=0, 1 pods are",
         "PodGroup a says running=1, 0 pods are",
+    ]
+
+
+def test_an_evicted_pod_that_stays_does_not_count() -> None:
+    stuck = moment("a-1", 3.0, "n2", "Succeeded", is_evicted=True)
+    group = {"metadata": {"name": "a"}, "status": {"succeeded": 1}}
+    assert find_false_statuses([group], [*history(), stuck]) == []
+
+
+def test_a_queue_that_says_other_than_its_pods_is_found() -> None:
+    queue = {"metadata": {"name": "q"}, "status": {"allocated": {"cpu": "2"}}}
+    unplayed = moment("c-0", 5.0, "n2")
+    assert find_false_allocation(queue, [*history(), unplayed]) == []
+    assert find_false_allocation(queue, history()) == [
+        "queue q says that it holds 2000 milli-CPUs, its pods hold 0"
     ]
 
 
