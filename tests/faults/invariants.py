@@ -151,7 +151,7 @@ def find_false_statuses(
 ) -> list[str]:
     """Sentences about PodGroups that say other than their pods; after a time of quiet.
 
-    An evicted pod may stay for ever on a node that was deleted meanwhile; it does not count.
+    Evicted pods do not count, there or not: a scheduler counts no pod that is about to leave.
     """
     there = _staying_pods(moments)
     found = []
@@ -167,8 +167,9 @@ def find_false_statuses(
 
 
 def find_false_allocation(queue: Mapping[str, Any], moments: Sequence[Moment]) -> list[str]:
-    """Sentences about a queue that says other than the pods of its only tenant."""
-    said = parse_quantity(queue.get("status", {}).get("allocated", {}).get("cpu", "0")).milli()
+    """Sentences about a queue that says nothing, or other than the pods, which are all in it."""
+    text = queue.get("status", {}).get("allocated", {}).get("cpu")
+    said = None if text is None else parse_quantity(text).milli()
     held = sum(1000 * pod.cpus for pod in _staying_pods(moments) if pod.takes_room)
     if said == held:
         return []

@@ -177,6 +177,10 @@ def test_a_queue_that_says_other_than_its_pods_is_found() -> None:
     assert find_false_allocation(queue, history()) == [
         "queue q says that it holds 2000 milli-CPUs, its pods hold 0"
     ]
+    del queue["status"]["allocated"]
+    assert find_false_allocation(queue, history()) == [
+        "queue q says that it holds None milli-CPUs, its pods hold 0"
+    ]
 
 
 def test_a_seed_is_a_schedule() -> None:
