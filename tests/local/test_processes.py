@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+# `print` may write the word and its line end apart (PYTHONUNBUFFERED), and nobody reads after the
+# word: the second write would end the process.
 STUBBORN = """
-import signal
+import os, signal
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-print("ready", flush=True)
+os.write(1, b"ready")
 signal.pause()
 """
 
