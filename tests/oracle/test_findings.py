@@ -335,3 +335,8 @@ def test_gangs_that_use_the_room_of_reclaimed_victims_are_named_as_their_preempt
 def test_a_search_begins_with_no_loans():
     """Where a search began beyond the share of a queue, the loans counted as admitted."""
     assert list(check_roomier(Case(8118, 1976).draw(), "volcano-default")) == []
+
+
+def test_a_gang_for_which_pods_left_passes_nobody_in_a_fifo_queue():
+    """Its seat was kept while the gang before it lost its own to other gangs."""
+    assert list(check_session(Case(8121, 1292).draw(), "crater")) == []

@@ -115,9 +115,15 @@ class EvictionPlan:
         return replace(after, entitlements=self.entitlements) if self.entitlements else after
 
     def find_misplaced(self, problem: Problem, decisions: Decisions) -> frozenset[int]:
-        """Return gangs that decisions do not place in full where tasks were evicted for them."""
+        """Return gangs that decisions do not place in full where tasks were evicted for them.
+
+        A gang that passes another one of a FIFO queue counts as misplaced.
+        """
         at = np.maximum(decisions.node_of, decisions.nominated)
-        found = set[int]()
+        is_served = np.zeros(problem.num_gangs, np.bool_)
+        is_served[problem.gang_of[at >= 0]] = True
+        lines = FifoLines(problem, is_served.__getitem__)
+        found = {gang for gang in self.seats if lines.ahead(gang) != NOBODY}
         for gang, seats in self.seats.items():
             first, last = problem.task_start[gang : gang + 2].tolist()
             nodes = [node for _, node, number in seats for _ in range(number)]
