@@ -166,8 +166,13 @@ def _without_needless_victims(
         kept = drop_needless_victims(attempt, actions)
     if kept == actions:
         return placed
-    needed = {action.task for action in kept if isinstance(action, Evict)}
-    evictions = tuple(e for e in found.evictions if e.task in needed)
+    changed = set(kept) - set(actions)
+    needed = {action.task: action for action in kept if isinstance(action, Evict)}
+    evictions = tuple(
+        needed[e.task] if needed[e.task] in changed else e
+        for e in found.evictions
+        if e.task in needed
+    )
     fewer = replace(found, evictions=evictions, results=count_victims(start, evictions))
     again = _place_again(attempt, fewer.apply_to(start), fewer, placed, kept_ms)
     is_misplaced = fewer.find_misplaced(again.problem, again.answers[0].decisions)

@@ -15,6 +15,7 @@ import numpy as np
 from optsched.cluster.decisions import Allocate, Evict, Nominate
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM, Entitled
+from optsched.plugins.eviction.moves import left_broken
 from optsched.plugins.verification.verify import verify_actions
 from optsched.plugins.verification.world import World
 
@@ -214,11 +215,43 @@ def drop_needless_victims(attempt: Attempt, actions: tuple[Action, ...]) -> tupl
     """Return the actions without victims whose resources their preemptor does not use.
 
     Victims are chosen before all other gangs are placed again. Where fewer of those are placed
-    than before, a preemptor may need fewer victims.
+    than before, a preemptor may need fewer victims. One that its gang can not keep, because others
+    of the gang leave for another preemptor, leaves for that one too.
     """
+    joined = set[str]()
     while needless := _find_needless(attempt, actions):
-        actions = tuple(a for a in actions if not (isinstance(a, Evict) and a.task in needless))
+        joining = _join_their_gangs(attempt.before, actions, needless - joined)
+        joined |= joining.keys()
+        actions = tuple(
+            joining.get(a.task, a) if isinstance(a, Evict) else a
+            for a in actions
+            if not (isinstance(a, Evict) and a.task in needless - joining.keys())
+        )
     return actions
+
+
+def _join_their_gangs(
+    snapshot: Snapshot, actions: tuple[Action, ...], needless: Set[str]
+) -> dict[str, Evict]:
+    """Return the evictions of needless victims that their gangs can not keep, by task.
+
+    Each is in the name of the preemptor for which others of the gang leave.
+    """
+    evictions = {action.task: action for action in actions if isinstance(action, Evict)}
+    found: dict[str, Evict] = {}
+    for gang in snapshot.gangs:
+        mine = [evictions[task.key] for task in gang.tasks if task.key in evictions]
+        needed = [eviction for eviction in mine if eviction.task not in needless]
+        if len(needed) == len(mine) or not needed:
+            continue
+        if left_broken(gang, {eviction.task for eviction in needed}):
+            other = needed[0]
+            found |= {
+                e.task: replace(e, action=other.action, preemptor=other.preemptor)
+                for e in mine
+                if e.task in needless
+            }
+    return found
 
 
 def _find_needless(attempt: Attempt, actions: tuple[Action, ...]) -> set[str]:

@@ -340,3 +340,8 @@ def test_a_search_begins_with_no_loans():
 def test_a_gang_for_which_pods_left_passes_nobody_in_a_fifo_queue():
     """Its seat was kept while the gang before it lost its own to other gangs."""
     assert list(check_session(Case(8121, 1292).draw(), "crater")) == []
+
+
+def test_a_needless_victim_leaves_with_its_gang():
+    """Its preemptor needed it no more, and it stayed alone when its gang left for another one."""
+    assert list(check_session(Case(8121, 1982).draw(), "drf-lexicographic")) == []
