@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -37,6 +38,7 @@ DENIED = {
 }
 
 
+@cache
 def of_users() -> list[Any]:
     found = []
     for path in found_in_shared("manifests/*/**/*.yaml"):
@@ -50,6 +52,7 @@ def of_users() -> list[Any]:
     return found
 
 
+@cache
 def queues_of_users() -> list[Any]:
     """Every queue that a manifest of users makes or names."""
     objects = [each.values[1] for each in of_users()]

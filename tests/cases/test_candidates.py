@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from optsched.policy.policy import Policy
     from optsched.session.session import Report
 
-WORK = 2.0
+WORK = 0.2
 """What a session may spend on each level, in CP-SAT's deterministic seconds."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from tests.house.docstrings import find_unknown_names, find_wrong_returns
+from tests.house.names import parse_module
 from tests.support.pages import ROOT
 
 WRONG = '''
@@ -58,7 +59,7 @@ def count(given: int, *rest: int) -> list[int]:
 
 def parse_all() -> dict[str, ast.Module]:
     files = [p for room in ("optsched", "bench") for p in sorted((ROOT / room).rglob("*.py"))]
-    return {str(p.relative_to(ROOT)): ast.parse(p.read_text("utf-8")) for p in files}
+    return {str(p.relative_to(ROOT)): parse_module(p) for p in files}
 
 
 def test_docstrings_explain_what_is_there() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from graphlib import CycleError, TopologicalSorter
 
+from tests.house.names import parse_module
 from tests.support.pages import ROOT
 
 SOURCE = ROOT / "optsched"
@@ -21,7 +22,7 @@ def find_imports() -> dict[str, set[str]]:
     modules import its version.
     """
     trees = {
-        name_module(str(path.relative_to(ROOT))): ast.parse(path.read_text("utf-8"))
+        name_module(str(path.relative_to(ROOT))): parse_module(path)
         for path in sorted(SOURCE.rglob("*.py"))
     }
     del trees["optsched"]
