@@ -32,7 +32,7 @@ from bench.memory import peak_mib
 from optsched.local.assets import require
 from optsched.local.components import Options
 from optsched.local.files import shipped
-from optsched.local.nodes import manifest_list, node_manifest
+from optsched.local.kubectl import manifest_list, node_manifest
 from optsched.local.plane import ControlPlane
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from optsched.kube.runtime.clock import SystemClock
+from optsched.kube.runtime.timing import SystemClock
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
 from optsched.study.comparison.executors import local_cluster

@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from optsched import __version__
-from optsched.kube.runtime.clock import SystemClock
+from optsched.kube.runtime.timing import SystemClock
 from optsched.solver.cpsat.process import WorkerProcess
 from optsched.study.instances.instance_catalogue import FILE, catalogue_text, gap_of, read_catalogue
 from optsched.study.instances.instance_folder import entries_of, verify_entry

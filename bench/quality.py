@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.decisions import Sense, relative_gap
-from optsched.kube.runtime.clock import SystemClock
+from optsched.kube.runtime.timing import SystemClock
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
 from optsched.session.session import SessionContext, judge_actions, run_session

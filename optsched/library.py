@@ -29,7 +29,7 @@ from optsched.formats.snapshots.instance_files import (
     versions,
 )
 from optsched.formats.solve_result import SolveResult
-from optsched.kube.runtime.clock import SystemClock
+from optsched.kube.runtime.timing import SystemClock
 from optsched.policy import load
 from optsched.policy.catalogue import Shelf
 from optsched.policy.diagnostic import PolicyError

@@ -5,24 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from optsched.admission import names
-from optsched.admission.dependency_cycles import find_cycle
 from optsched.admission.findings import get_mapping
 from optsched.admission.limits import MAX_TASKS, check_count
 from optsched.admission.pod_templates import check_template, containers_of
-from optsched.admission.policies import check_policies
 from optsched.api.crds import job_spec_schema
 from optsched.api.fields import Fields
-from optsched.api.job import NumaPolicy, read_job_spec
+from optsched.api.job import JobAction, JobEvent, NumaPolicy, read_job_spec
 from optsched.api.kinds import PRIORITY_CLASS
 from optsched.units import CPU, QuantityError, parse_quantity_field
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from optsched.admission.findings import Findings
     from optsched.admission.review import Raw, Request
     from optsched.admission.world import Settings, World
-    from optsched.api.job import JobSpec, JobVolume, TaskSpec
+    from optsched.api.job import JobSpec, JobVolume, LifecyclePolicy, TaskSpec
     from optsched.api.podgroup import NetworkTopology
     from optsched.units import FieldError
+
 
 _NANOS_PER_UNIT: Final = 10**9
 _TWO_TIERS: Final = (
@@ -258,3 +259,95 @@ def _warn_of_priority(spec: JobSpec, world: World, path: str, findings: Findings
             f"{path}.priorityClassName: there is no {PRIORITY_CLASS.kind} {name}; "
             "pods cannot be made until there is"
         )
+
+
+_INTERNAL: Final = frozenset({JobEvent.POD_RUNNING, JobEvent.OUT_OF_SYNC, JobEvent.COMMAND_ISSUED})
+EVENTS: Final = tuple(event for event in JobEvent if event not in _INTERNAL)
+
+
+def check_policies(policies: Sequence[LifecyclePolicy], path: str, findings: Findings) -> None:
+    """Report invalid policies of a job or task; path: of the list, such as spec.policies."""
+    seen_events: set[JobEvent] = set()
+    seen_codes: set[int] = set()
+    for position, policy in enumerate(policies):
+        where = f"{path}[{position}]"
+        if policy.events and policy.exit_code is not None:
+            findings.deny(
+                f"must not specify event and exitCode simultaneously: {where} has "
+                f"{', '.join(policy.events)} and {policy.exit_code}; keep one of them"
+            )
+        elif policy.events:
+            _check_events(policy, where, seen_events, findings)
+        elif policy.exit_code is not None:
+            _check_exit_code(policy.exit_code, where, seen_codes, findings)
+        elif not findings.has_problem_with(f"{where}.e"):
+            findings.deny(
+                f"either event and exitCode should be specified: {where} has neither; write one"
+            )
+        if policy.action is None and not findings.has_problem_with(f"{where}.action"):
+            findings.required(f"{where}.action", f"write one of {', '.join(JobAction)}")
+    if JobEvent.ANY in seen_events and len(seen_events) > 1:
+        named = ", ".join(event for policy in policies for event in policy.events)
+        findings.deny(
+            f"if there's * here, no other policy should be here: {path} names {named}; "
+            "keep * or the others"
+        )
+
+
+def _check_events(
+    policy: LifecyclePolicy, path: str, seen: set[JobEvent], findings: Findings
+) -> None:
+    for event in policy.events:
+        if event in _INTERNAL:
+            sentence = f"invalid policy event: write one of {', '.join(EVENTS)}"
+            findings.invalid(f"{path}.event", event.value, sentence)
+        elif event in seen:
+            findings.deny(
+                f"duplicate event {event.value}  across different policy: {path}; "
+                "name it in one policy only"
+            )
+        seen.add(event)
+
+
+def _check_exit_code(code: int, path: str, seen: set[int], findings: Findings) -> None:
+    if code == 0:
+        findings.deny(
+            f"0 is not a valid error code: {path}.exitCode; write that of a failure, such as 1"
+        )
+    elif code in seen:
+        findings.deny(f"duplicate exitCode {code}: {path}.exitCode; name it in one policy only")
+    seen.add(code)
+
+
+def find_cycle(waits_for: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Return a cycle, with its first name again at the end; empty if there is none.
+
+    Takes linear time. Names without dependencies may be missing from the mapping.
+    """
+    done: set[str] = set()
+    for start in waits_for:
+        cycle = _cycle_from(start, waits_for, done)
+        if cycle:
+            return cycle
+    return ()
+
+
+def _cycle_from(
+    start: str, waits_for: Mapping[str, Sequence[str]], done: set[str]
+) -> tuple[str, ...]:
+    if start in done:
+        return ()
+    position = {start: 0}
+    ahead = [iter(waits_for.get(start, ()))]
+    while ahead:
+        name = next(ahead[-1], None)
+        if name is None:
+            ahead.pop()
+            done.add(position.popitem()[0])
+        elif name in position:
+            path = list(position)[position[name] :]
+            return (*path, name)
+        elif name not in done:
+            position[name] = len(ahead)
+            ahead.append(iter(waits_for.get(name, ())))
+    return ()

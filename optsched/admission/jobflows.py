@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from optsched.admission.dependency_cycles import find_cycle
 from optsched.admission.findings import Findings, get_mapping
 from optsched.admission.job_defaults import fill_in
-from optsched.admission.job_rules import check_job_spec
+from optsched.admission.job_rules import check_job_spec, find_cycle
 from optsched.admission.jobs import as_parsed, name_of
 from optsched.admission.limits import MAX_FLOWS, check_count
 from optsched.admission.queue_access import check_access

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.admission.applied_manifest import declares_field
 from optsched.admission.findings import Findings, get_mapping
 from optsched.admission.job_defaults import fill_in, refill
 from optsched.admission.job_rules import check_job_spec, check_task_minimum, check_totals
 from optsched.admission.queue_access import JOB, check_access, check_leaf, check_queue
 from optsched.admission.review import Action
-from optsched.admission.spec_difference import find_difference
+from optsched.admission.spec_difference import declares_field, find_difference
 from optsched.admission.submitters import record_submitter
 from optsched.admission.tenant_rules import check_annotations, check_priority, warn_of_lift
 from optsched.api.job import parse_job

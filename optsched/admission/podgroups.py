@@ -25,7 +25,7 @@ from optsched.admission.tenant_rules import (
     check_priority,
     warn_of_lift,
 )
-from optsched.api.podgroup import parse_podgroup
+from optsched.api.podgroup import group_named_by, parse_podgroup, parse_scheduling_group
 from optsched.api.wellknown import (
     DEFAULT_QUEUE,
     GROUP_NAME_ANNOTATIONS,
@@ -35,10 +35,11 @@ from optsched.api.wellknown import (
 )
 
 if TYPE_CHECKING:
-    from optsched.admission.review import Request, Response
+    from optsched.admission.review import Raw, Request, Response
     from optsched.admission.world import Settings, World
     from optsched.api.podgroup import NetworkTopology, PodGroup
     from optsched.api.queue import Queue
+
 
 _TWO_TIERS: Final = (
     "must not specify 'highestTierAllowed' and 'highestTierName' in networkTopology simultaneously"
@@ -141,3 +142,37 @@ def _two_tiers(topology: NetworkTopology | None) -> str:
     if topology is None or topology.highest_tier is None or not topology.highest_tier_name:
         return ""
     return f"{topology.highest_tier} and {topology.highest_tier_name}"
+
+
+def validate_upstream(request: Request, world: World, settings: Settings) -> Response:
+    """Deny a PodGroup of `scheduling.k8s.io` for a queue that its user may not use."""
+    findings = Findings()
+    queue = world.queue(queue_of(request.obj))
+    if request.action is Action.DELETE or queue is None or not is_restricted(queue, settings):
+        return findings.response()
+    if request.action is Action.UPDATE and queue_of(request.old) == queue.name:
+        return findings.response()
+    check_access(queue, request, settings, findings)
+    name = get_mapping(as_parsed(request), "metadata").get("name")
+    for pod in findings.answer(PodsQuestion(request.namespace), request, default=()):
+        if group_named_by(get_mapping(pod, "spec")) != name:
+            continue
+        for subject in parse_submitters(record_of(pod)):
+            if not can_use_queue(queue, subject, request, settings, findings):
+                name = get_mapping(pod, "metadata").get("name")
+                findings.deny(
+                    f"pod {name} of user {subject.user} names this "
+                    f"PodGroup and may not use queue {queue.name}: delete the pod, or choose "
+                    "another name or queue"
+                )
+    return findings.response()
+
+
+def queue_of(obj: Raw | None) -> str:
+    """Return the queue that such a PodGroup names, or `default`."""
+    named = {
+        "metadata": {"name": "x", **get_mapping(obj, "metadata")},
+        "spec": get_mapping(obj, "spec"),
+    }
+    group, _ = parse_scheduling_group(named)
+    return (group.queue if group is not None else "") or DEFAULT_QUEUE

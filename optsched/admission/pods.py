@@ -9,9 +9,9 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from optsched.admission.findings import Findings, get_mapping
+from optsched.admission.podgroups import queue_of
 from optsched.admission.queue_access import check_access, has_restricted_queues
 from optsched.admission.review import Action, ObjectQuestion
-from optsched.admission.schedulinggroups import queue_of
 from optsched.admission.submitters import check_record, record_submitter
 from optsched.admission.tenant_rules import (
     check_annotations,

@@ -14,7 +14,6 @@ from optsched.admission import (
     podgroups,
     pods,
     queues,
-    schedulinggroups,
 )
 from optsched.admission.findings import Findings, ReviewEnded
 from optsched.admission.limits import check_shape
@@ -212,7 +211,7 @@ SERVICES: Final = (
         "validateschedulinggroup.volcano.sh",
         kinds.SCHEDULING_POD_GROUPS[0],
         _CHANGES,
-        schedulinggroups.validate,
+        podgroups.validate_upstream,
         versions=tuple(kind.version for kind in kinds.SCHEDULING_POD_GROUPS[1:]),
     ),
     Service(

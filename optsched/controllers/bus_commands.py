@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from optsched.api.kinds import COMMAND, QUEUE, SCHEDULING_GROUP, Kind, Ref
+from optsched.controllers.controller import Index
 from optsched.controllers.effects import Again, Delete
 from optsched.controllers.json_fields import (
     created_ms,
@@ -19,14 +20,12 @@ from optsched.controllers.json_fields import (
     uid_of,
     version_of,
 )
-from optsched.controllers.world import Index
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from optsched.controllers.controller import Wakes
+    from optsched.controllers.controller import Wakes, World
     from optsched.controllers.effects import Effects, Manifest
-    from optsched.controllers.world import World
 
 
 UNSEEN_MS: Final = 60_000

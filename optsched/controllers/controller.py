@@ -1,9 +1,9 @@
-"""A controller: its kind of objects, and the changes on which it reconciles one."""
+"""A controller: its kind of objects, what it reads, and the changes on which it reconciles one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from optsched.api.kinds import Ref
 from optsched.controllers.json_fields import (
@@ -15,11 +15,55 @@ from optsched.controllers.json_fields import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from optsched.api.kinds import Kind
-    from optsched.controllers.effects import Effects, Manifest
-    from optsched.controllers.world import Index, World
+    from optsched.controllers.effects import Effects, Fabric, FabricAnswer, Manifest, Question
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """A way to find objects of a kind by something else than their names.
+
+    values: under which words an object is found; it has to depend on nothing but the object.
+    """
+
+    kind: Kind
+    name: str
+    values: Callable[[Manifest], Iterable[str]]
+
+
+class World(Protocol):
+    """Objects as they were last seen; none of them may be changed."""
+
+    @property
+    def now_ms(self) -> int:
+        """The time, in milliseconds since 1970."""
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+        """An object; namespace: empty outside of namespaces."""
+
+    def listed(self, kind: Kind, namespace: str | None = None) -> Collection[Manifest]:
+        """The objects of a kind, of one namespace or of all."""
+
+    def owned_by(self, kind: Kind, uid: str) -> Collection[Manifest]:
+        """The objects of a kind whose controlling owner has this UID."""
+
+    def list_indexed(self, index: Index, value: str) -> Collection[Manifest]:
+        """The objects that an index has under a word; the controller has to name the index."""
+
+    def unfollowed_metadata(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+        """The metadata of an object outside of what is watched, whose name was requested.
+
+        It was there when an object of that name was to be created a few seconds ago.
+        """
+
+    def is_answered(self, question: Question) -> bool:
+        """Whether a question has an answer by now."""
+
+    def fabric_answer(self, fabric: Fabric) -> FabricAnswer | None:
+        """The last reply of a fabric; None before the first query."""
+
 
 Reconcile: TypeAlias = "Callable[[Manifest, World], Effects]"
 Decide: TypeAlias = "Callable[[Ref, World], Effects]"

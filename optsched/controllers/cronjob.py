@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from optsched.api.jobflow import CronJob
+    from optsched.controllers.controller import World
     from optsched.controllers.effects import Effect, Effects, Manifest
-    from optsched.controllers.world import World
     from optsched.units.cron import Timetable
 
 SCHEDULED_AT: Final = "volcano.sh/cronjob-scheduled-timestamp"

@@ -50,8 +50,8 @@ from optsched.units import DurationError, parse_duration_ms
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from optsched.controllers.controller import World
     from optsched.controllers.effects import Effect, Effects, FabricAnswer, Manifest
-    from optsched.controllers.world import World
 
 CONFIG: Final = ("volcano-system", "volcano-controller-configmap")
 CONFIG_FILE: Final = "volcano-controller.conf"

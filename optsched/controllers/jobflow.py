@@ -16,7 +16,7 @@ from optsched.api.jobflow import FlowPhase, RetainPolicy, parse_jobflow
 from optsched.api.kinds import JOB, JOB_FLOW, JOB_TEMPLATE, POD, Ref
 from optsched.api.meta import EventType
 from optsched.api.wellknown import TASK_SPEC
-from optsched.controllers.controller import Controller, existing, owner_wakes
+from optsched.controllers.controller import Controller, Index, existing, owner_wakes
 from optsched.controllers.effects import (
     Again,
     AskQuestion,
@@ -43,7 +43,6 @@ from optsched.controllers.json_fields import (
     uid_of,
     version_of,
 )
-from optsched.controllers.world import Index
 from optsched.units import TimestampError, format_time, parse_time_ms
 from optsched.units.duration import DurationError, parse_duration_ms
 
@@ -51,8 +50,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from optsched.api.jobflow import Flow, JobFlow, Probes
+    from optsched.controllers.controller import World
     from optsched.controllers.effects import Effect, Effects, Manifest
-    from optsched.controllers.world import World
 
 BY_TEMPLATE: Final = "volcano.sh/createdByJobTemplate"
 BY_FLOW: Final = "volcano.sh/createdByJobFlow"

@@ -44,7 +44,7 @@ from optsched.api.wellknown import (
     parse_submitters,
 )
 from optsched.cluster.reasons import ReasonCode
-from optsched.controllers.controller import Controller
+from optsched.controllers.controller import Controller, Index
 from optsched.controllers.effects import Create, Delete, Emit, Patch
 from optsched.controllers.json_fields import (
     acting_for,
@@ -61,7 +61,6 @@ from optsched.controllers.json_fields import (
     status_of,
     uid_of,
 )
-from optsched.controllers.world import Index
 from optsched.formats.codec.core_schemas import POD as POD_SCHEMA
 from optsched.formats.codec.pods.resource_requests import pod_request, pod_usage
 from optsched.units import format_resource_list
@@ -69,9 +68,8 @@ from optsched.units import format_resource_list
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from optsched.controllers.controller import Wakes
+    from optsched.controllers.controller import Wakes, World
     from optsched.controllers.effects import Effect, Effects, Manifest
-    from optsched.controllers.world import World
     from optsched.units import FieldError
 
 OWNERS: Final[Mapping[tuple[str, str], Kind]] = {

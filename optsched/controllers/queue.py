@@ -11,6 +11,7 @@ closed by a Command of its own stays closed when its parent opens.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -28,7 +29,7 @@ from optsched.controllers.bus_commands import (
     delete_orphaned_commands,
     is_addressed_to,
 )
-from optsched.controllers.controller import Controller
+from optsched.controllers.controller import Controller, Index
 from optsched.controllers.effects import Emit, Patch, PatchStatus, Then
 from optsched.controllers.json_fields import (
     annotations_of,
@@ -39,13 +40,13 @@ from optsched.controllers.json_fields import (
     uid_of,
     version_of,
 )
-from optsched.controllers.world import Index
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from optsched.controllers.controller import World
     from optsched.controllers.effects import Effects, Manifest
-    from optsched.controllers.world import World
+
 
 OPEN_QUEUE: Final = "OpenQueue"
 CLOSE_QUEUE: Final = "CloseQueue"
@@ -236,3 +237,13 @@ QUEUES: Final = Controller(
     wakes={POD_GROUP: _group_wakes, COMMAND: command_wakes(QUEUE), QUEUE: _queue_wakes},
     indexes=(GROUPS_OF, CHILDREN_OF, COMMANDS_OF),
 )
+
+
+def groups_by_phase(world: World) -> dict[PodGroupPhase, dict[str, int]]:
+    """PodGroups of each queue in each phase; queues without any have 0."""
+    found = Counter(
+        (queue_of_group(group), str(status_of(group).get("phase") or PodGroupPhase.PENDING))
+        for group in world.listed(POD_GROUP)
+    )
+    queues = [name_of(queue) for queue in world.listed(QUEUE)]
+    return {phase: {name: found[name, phase] for name in queues} for phase in PodGroupPhase}

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 from optsched.controllers.cronjob import CronJobs
 from optsched.controllers.hypernode import CONFIG, NODE_COUNTS, Discovery
-from optsched.controllers.job.controller import job_controller
+from optsched.controllers.job.reconcile import job_controller
 from optsched.controllers.jobflow import JOB_FLOWS, JOB_TEMPLATES
 from optsched.controllers.podgroup import Options as PodGroupOptions
 from optsched.controllers.podgroup import PodGroups

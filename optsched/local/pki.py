@@ -1,13 +1,15 @@
-"""Certificates of the control plane: an authority, its certificates, and their files.
+"""Certificates of the control plane, and the kubeconfig files that hold them.
 
 Keys are EC P-256. Everything is valid for ten years: the plane is thrown away long before.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -20,6 +22,7 @@ from optsched.local.files import write_private
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
 
 LIFETIME = timedelta(days=3650)
 CLOCK_SKEW = timedelta(minutes=5)
@@ -170,3 +173,42 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
         serialization.PrivateFormat.TraditionalOpenSSL,
         serialization.NoEncryption(),
     )
+
+
+CLUSTER = "optsched-local"
+
+
+def kubeconfig(
+    server: str, authority: bytes, *, user: str, credential: Credential
+) -> dict[str, Any]:
+    """The configuration with which `user` reaches `server`; `authority` is PEM."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [
+            {
+                "name": CLUSTER,
+                "cluster": {"server": server, "certificate-authority-data": _base64(authority)},
+            }
+        ],
+        "users": [
+            {
+                "name": user,
+                "user": {
+                    "client-certificate-data": _base64(credential.certificate),
+                    "client-key-data": _base64(credential.key),
+                },
+            }
+        ],
+        "contexts": [{"name": CLUSTER, "context": {"cluster": CLUSTER, "user": user}}],
+        "current-context": CLUSTER,
+    }
+
+
+def write_kubeconfig(path: Path, content: dict[str, Any]) -> None:
+    """Write it as JSON, which every reader of YAML reads."""
+    write_private(path, json.dumps(content, indent=2).encode() + b"\n")
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()

@@ -30,10 +30,9 @@ from optsched.local.components import (
     commands,
 )
 from optsched.local.files import locked, write_private
-from optsched.local.kubeconfig import kubeconfig, write_kubeconfig
 from optsched.local.kubectl import Kubectl, install_crds
-from optsched.local.pki import Authority, Credential, ensure_pki
-from optsched.local.ports import choose_ports
+from optsched.local.pki import Authority, Credential, ensure_pki, kubeconfig, write_kubeconfig
+from optsched.local.processes import choose_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optsched.admission.dependency_cycles import find_cycle
+from optsched.admission.job_rules import find_cycle
 
 NAMES = st.sampled_from("abcdef")
 GRAPHS = st.dictionaries(NAMES, st.lists(NAMES, max_size=4), max_size=6)

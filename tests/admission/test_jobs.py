@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from optsched.admission.policies import EVENTS
+from optsched.admission.job_rules import EVENTS
 from optsched.admission.world import Settings
 from optsched.api.job import JobAction
 from tests.admission.kit import ask, container, job, made, patched, queue, task, template, world

@@ -16,8 +16,7 @@ from optsched.cli.main import main
 from optsched.formats.files.yaml_text import Document, read_yaml
 from optsched.kube.client import client
 from optsched.kube.client.errors import AlreadyExists, Conflict, NotFound
-from optsched.kube.client.interfaces import Page
-from optsched.kube.client.selection import EVERYTHING, Selection
+from optsched.kube.client.interfaces import EVERYTHING, Page, Selection
 from tests.kube.fakes import FakeApi
 
 if TYPE_CHECKING:

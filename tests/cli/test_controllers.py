@@ -15,8 +15,8 @@ from optsched.controllers import hypernode
 from optsched.kube.controllers import process as controlling
 from optsched.kube.runtime.leader_election import Election, LeaseTimes
 from optsched.kube.serving.certificate_sources import CertificateFiles
-from optsched.kube.serving.http import Address
 from optsched.kube.serving.metrics_server import SecureMetrics
+from optsched.kube.serving.tls_listener import Address
 
 if TYPE_CHECKING:
     from optsched.kube.controllers.process import Settings

@@ -17,8 +17,8 @@ from optsched.kube.client.client import ConfigError
 from optsched.kube.runtime.leader_election import Election, LeaseTimes
 from optsched.kube.scheduler import process as live
 from optsched.kube.serving.certificate_sources import CertificateFiles
-from optsched.kube.serving.http import Address
 from optsched.kube.serving.metrics_server import SecureMetrics
+from optsched.kube.serving.tls_listener import Address
 from optsched.policy.policy import SolverKind
 from tests.cli.served import Served, served
 

@@ -12,8 +12,8 @@ from optsched.api.kinds import SECRET
 from optsched.kube.client.client import ConfigError
 from optsched.kube.client.interfaces import Ref
 from optsched.kube.serving.certificate_sources import CertificateFiles
-from optsched.kube.serving.http import Address
 from optsched.kube.serving.metrics_server import SecureMetrics
+from optsched.kube.serving.tls_listener import Address
 from optsched.kube.webhook import process as webhooking
 from tests.cli.served import Served, served
 

@@ -18,7 +18,7 @@ from optsched.controllers.json_fields import owner_reference, uid_of, version_of
 from tests.support.memory import MemoryWorld
 
 if TYPE_CHECKING:
-    from optsched.controllers.world import World
+    from optsched.controllers.controller import World
 
 
 def pod(name: str, **spec: object) -> dict[str, object]:

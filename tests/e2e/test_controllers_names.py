@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from optsched.api.kinds import CONFIG_MAP, SECRET
-from optsched.controllers.job.controller import job_controller
-from optsched.controllers.job.reconcile import Options
+from optsched.controllers.job.reconcile import Options, job_controller
 from optsched.controllers.json_fields import name_of, namespace_of
 from optsched.kube.client.client import connect
 from optsched.kube.controllers.manager import Manager, ManagerDependencies
 from optsched.kube.controllers.metrics import ControllerMetrics
-from optsched.kube.runtime.clock import SystemClock
 from optsched.kube.runtime.leader_election import AlwaysLeading
-from optsched.kube.runtime.timing import Timing
+from optsched.kube.runtime.timing import SystemClock, Timing
 from tests.support.api import PATIENCE_S
 from tests.support.livejobs import LiveJob
 from tests.support.vcjobs import KEYS, job, task

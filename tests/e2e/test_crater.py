@@ -12,7 +12,7 @@ import pytest
 
 from optsched.api import kinds
 from optsched.api.kinds import collection_path, object_path
-from optsched.local.nodes import node_manifest
+from optsched.local.kubectl import node_manifest
 from optsched.units.quantity import parse_quantity
 from tests.support.api import Refused
 from tests.support.jobs import documents

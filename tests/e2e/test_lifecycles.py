@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from optsched.api import kinds
 from optsched.api.kinds import collection_path, object_path
-from optsched.local.nodes import node_manifest
+from optsched.local.kubectl import node_manifest
 from tests.support.api import Refused
 from tests.support.jobs import documents
 from tests.support.rooms import Room

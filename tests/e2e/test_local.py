@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from optsched.local.components import Lifetime, Options
-from optsched.local.kubectl import Kubectl, KubectlError, install_crds
-from optsched.local.nodes import manifest_list, node_manifest
+from optsched.local.kubectl import Kubectl, KubectlError, install_crds, manifest_list, node_manifest
 from optsched.local.plane import ControlPlane, PlaneError
 from tests.support.api import until
 

@@ -15,7 +15,7 @@ import pytest
 
 from optsched.api import kinds
 from optsched.api.kinds import collection_path, object_path
-from optsched.local.nodes import node_manifest
+from optsched.local.kubectl import node_manifest
 from tests.support.jobs import documents
 from tests.support.live import FAIL, GPU
 from tests.support.shared import shared

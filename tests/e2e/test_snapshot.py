@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from optsched.cli.main import main
 from optsched.formats.plan import read_plan
 from optsched.formats.snapshots.instance_files import read_instance
-from optsched.local.nodes import manifest_list, node_manifest
+from optsched.local.kubectl import manifest_list, node_manifest
 from tests.formats.objects import group, pod, queue
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.api.kinds import QUEUE, object_path
 from optsched.api.wellknown import QUEUE_ALLOCATION_GATE
 from optsched.local.components import API_SERVER, ETCD
-from optsched.local.nodes import node_manifest
+from optsched.local.kubectl import node_manifest
 from tests.faults.door import Door, Stopping
 from tests.faults.invariants import (
     Closed,

@@ -11,7 +11,7 @@ from optsched.formats.codec.pods.reader import DecodeOptions
 from optsched.formats.snapshots.assembly import assemble
 from optsched.formats.snapshots.cluster_objects import READ_KINDS
 from optsched.kube.cache.cluster_cache import ClusterCache
-from optsched.kube.reflector.reflector import Listed
+from optsched.kube.cache.reflector import Listed
 from tests.formats.objects import group, node, pod, queue
 
 CREATED = "2025-06-15T15:00:00Z"

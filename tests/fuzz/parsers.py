@@ -23,7 +23,7 @@ from optsched.cluster.dra_devices import DeviceId, PooledDevice
 from optsched.cluster.relocation import read_moves
 from optsched.controllers.hypernode import ConfigError, read_sources
 from optsched.controllers.job.observed_job import read_mark
-from optsched.controllers.job.plugins.flags import read_flags
+from optsched.controllers.job.plugins.base import read_flags
 from optsched.controllers.ufm import UfmError, read_links
 from optsched.formats.codec.gpu_shares import parse_device_table
 from optsched.formats.codec.nodes import parse_node

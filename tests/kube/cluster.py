@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from optsched.api.kinds import find_kind
 from optsched.formats.snapshots.cluster_objects import READ_KINDS
-from optsched.kube.reflector.reflector import Changed, Deleted, Listed
+from optsched.kube.cache.reflector import Changed, Deleted, Listed
 
 if TYPE_CHECKING:
     from optsched.api.kinds import Kind
     from optsched.kube.cache.cluster_cache import ClusterCache
-    from optsched.kube.reflector.reflector import WatchEvent
+    from optsched.kube.cache.reflector import WatchEvent
 
 
 class Objects:

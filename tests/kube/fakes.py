@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from optsched.api.kinds import POD
 from optsched.formats.snapshots.cluster_objects import READ_KINDS
+from optsched.kube.cache.reflector import Listed
 from optsched.kube.client.errors import AlreadyExists, Conflict, KubeError, NotFound
-from optsched.kube.client.interfaces import Page, Ref
-from optsched.kube.client.selection import EVERYTHING, Selection
-from optsched.kube.reflector.reflector import Listed
+from optsched.kube.client.interfaces import EVERYTHING, Page, Ref, Selection
 from optsched.kube.runtime.timing import Timing
 from tests.kube.cluster import kind_of
 

@@ -9,12 +9,12 @@ import pytest
 from optsched.api.kinds import EVENT, JOB, POD, POD_GROUP, QUEUE
 from optsched.api.meta import EventType
 from optsched.controllers.job import status as status_module
-from optsched.controllers.job.controller import job_controller
 from optsched.controllers.job.reconcile import Options as JobOptions
+from optsched.controllers.job.reconcile import job_controller
 from optsched.controllers.json_fields import name_of
+from optsched.kube.cache.reflector import Deleted
 from optsched.kube.client.interfaces import Ref
 from optsched.kube.controllers import manager as controllers_module
-from optsched.kube.reflector.reflector import Deleted
 from optsched.kube.runtime import events as events_module
 from optsched.kube.runtime.events import EventHistory, Note
 from optsched.kube.scheduler import loop as module

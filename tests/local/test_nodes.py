@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from optsched.local.nodes import manifest_list, node_manifest
+from optsched.local.kubectl import manifest_list, node_manifest
 
 
 def test_a_node_without_gpus_does_not_mention_them() -> None:

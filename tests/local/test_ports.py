@@ -2,8 +2,8 @@ import socket
 
 import pytest
 
-from optsched.local import ports
-from optsched.local.ports import LASTING, choose_ports
+from optsched.local import processes
+from optsched.local.processes import LASTING, choose_ports
 
 NAMES = ("a", "b", "c")
 
@@ -27,7 +27,7 @@ def test_nobody_gets_them_who_asks_for_any_port() -> None:
 def test_none_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        monkeypatch.setattr(ports, "LASTING", range(port, port + 1))
-        monkeypatch.setattr(ports, "MOST_TRIES", 1)
+        monkeypatch.setattr(processes, "LASTING", range(port, port + 1))
+        monkeypatch.setattr(processes, "MOST_TRIES", 1)
         with pytest.raises(OSError, match=r"no port of 127.0.0.1 is free: 1 of range"):
             choose_ports(NAMES, {})

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.local.toolchain import (
+from optsched.local.assets import (
     Go,
     ToolchainError,
     architecture,

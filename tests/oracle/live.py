@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.kube.runtime.clock import SystemClock
+from optsched.kube.runtime.timing import SystemClock
 from optsched.session.session import NOTHING, SessionContext, run_session
 from optsched.session.snapshot_equivalence import period_for
 from optsched.solver.cpsat.level_model import Limits

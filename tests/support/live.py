@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from prometheus_client.parser import text_string_to_metric_families
 
 from optsched.api.wellknown import GROUP_SCHEDULER
-from optsched.local.nodes import node_manifest
+from optsched.local.kubectl import node_manifest
 from tests.support.api import PATIENCE_S, until
 from tests.support.jobs import documents, group_name, group_of, pods_of
 from tests.support.proxy import Proxy

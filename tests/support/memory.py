@@ -34,8 +34,8 @@ from optsched.controllers.json_fields import controller_of, ref_of, uid_of
 from optsched.units import format_time
 
 if TYPE_CHECKING:
+    from optsched.controllers.controller import Index
     from optsched.controllers.effects import Fabric, FabricAnswer, Question
-    from optsched.controllers.world import Index
 
 FOREGROUND = "foregroundDeletion"
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from optsched.api import kinds
 from optsched.api.kinds import collection_path, object_path
-from optsched.local.nodes import manifest_list, node_manifest
+from optsched.local.kubectl import manifest_list, node_manifest
 from optsched.local.processes import run
 from tests.support.api import Api, Refused, until
 from tests.support.jobs import documents

@@ -25,7 +25,7 @@ from optsched.kube.serving.certificates import (
     renew_credentials,
     server_context,
 )
-from optsched.local.ports import choose_ports
+from optsched.local.processes import choose_ports
 from tests.support.api import Refused, until
 from tests.support.live import Process
 

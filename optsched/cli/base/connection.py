@@ -147,7 +147,7 @@ def unknown_kind(kind: Kind) -> str:
 async def listed(client: Client, kind: Kind, namespace: str = "", **query: str) -> list[Raw]:
     """Return the objects of a kind in one namespace or in all; query: labels and fields."""
     from optsched.kube.client.errors import NotFound
-    from optsched.kube.client.selection import Selection, list_objects
+    from optsched.kube.client.interfaces import Selection, list_objects
 
     try:
         return await list_objects(client, kind, Selection(namespace, **query))

@@ -137,7 +137,7 @@ def _second(cell: Callable[[Any, int], object]) -> Callable[[Any, int], object]:
 
 def show_table(table: Table, objects: Sequence[Raw], *, wide: bool) -> None:
     """Print a table without wrapping."""
-    from optsched.kube.runtime.clock import SystemClock
+    from optsched.kube.runtime.timing import SystemClock
 
     now_ms = SystemClock().now_ms()
     headings = table.headings(wide=wide)

@@ -11,7 +11,7 @@ from optsched.cli.base.console import print_text
 from optsched.cli.base.custom_plugins import shelf_of
 from optsched.cli.base.exit_codes import BAD_INPUT
 from optsched.cli.base.plain_errors import name_inputs
-from optsched.kube.runtime.clock import SystemClock
+from optsched.kube.runtime.timing import SystemClock
 from optsched.policy.diagnostic import PolicyError
 from optsched.policy.load import load_policy
 from optsched.policy.policy import with_solver

@@ -79,7 +79,7 @@ def live(place: Place) -> Cluster:
 async def read_cluster(client: Client) -> Cluster:
     """Read the live cluster with a client."""
     from optsched.kube.client.capture import capture
-    from optsched.kube.runtime.clock import SystemClock
+    from optsched.kube.runtime.timing import SystemClock
 
     captured = capture(client, SystemClock().now_ms())
     objects, text = await asyncio.gather(captured, _configuration(client))

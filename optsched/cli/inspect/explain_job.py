@@ -21,8 +21,8 @@ from optsched.cli.inspect.cluster_state import (
 from optsched.cli.objects.refused_pods import UNMADE, refused_pods, why_unmade
 from optsched.cli.objects.table_columns import name_of, namespace_of, span
 from optsched.cluster.reasons import ReasonCode
-from optsched.controllers.job.expand import expand_job
 from optsched.controllers.job.object_names import group_name
+from optsched.controllers.job.preview import expand_job
 from optsched.formats.codec.pods.reader import SCHEDULER_NAMES
 from optsched.session.session import SessionContext
 from optsched.study.prediction.object_keys import Means

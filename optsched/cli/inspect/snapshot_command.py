@@ -95,7 +95,7 @@ def _record(place: Place, folder: Path, every_s: float, times: int | None) -> No
 def _captured(place: Place) -> list[Raw]:
     # Kubernetes' client takes half a second to load; other commands and --help do without.
     from optsched.kube.client.capture import capture
-    from optsched.kube.runtime.clock import SystemClock
+    from optsched.kube.runtime.timing import SystemClock
 
     return call_cluster(place, lambda client: capture(client, SystemClock().now_ms()))
 

@@ -29,7 +29,7 @@ from optsched.cli.objects.manifest_files import file_option, read_parts
 from optsched.cli.objects.table_columns import name_of, namespace_of
 from optsched.cli.objects.target_names import namespace_option
 from optsched.cluster.reasons import Reason, ReasonCode
-from optsched.controllers.job.expand import expand_job
+from optsched.controllers.job.preview import expand_job
 from optsched.formats.codec.pods.reader import SCHEDULER_NAMES, DecodeOptions
 from optsched.formats.snapshots.cluster_objects import READ_KINDS
 from optsched.session.solve_settings import DEFAULT_SECONDS, limits_of

@@ -197,7 +197,7 @@ def why_waits(group: Raw) -> str:
 
 
 def _show_description(obj: Raw, events: Sequence[Raw], why: str) -> None:
-    from optsched.kube.runtime.clock import SystemClock
+    from optsched.kube.runtime.timing import SystemClock
 
     for line in description(obj, {"waitsBecause": why} if why else {}):
         echo(line)
@@ -268,7 +268,7 @@ def watch_job(place: Place, form: str, target: Target, timeout_ms: int | None) -
 
 
 async def _until_the_end(client: Client, ref: Ref, form: str) -> JobPhase:
-    from optsched.kube.reflector.selected import watch_object
+    from optsched.kube.cache.reflector import watch_object
 
     # A server that was never there ends it; one that goes away for a moment does not.
     await read(client, ref)

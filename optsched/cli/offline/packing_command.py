@@ -19,7 +19,7 @@ from optsched.cli.base.output_formats import JSON, TABLE, show_rows, written
 from optsched.cli.base.path_arguments import check_no_url, check_outputs, is_standard
 from optsched.cli.offline.benchmark_instances import STOPPED_BY_HAND, form_of, search_options
 from optsched.formats.files.diagnostics import InstanceError
-from optsched.kube.runtime.clock import SystemClock
+from optsched.kube.runtime.timing import SystemClock
 from optsched.solver.cpsat.process import WorkerProcess
 from optsched.study.packing.packing_files import packing_document, packing_list
 from optsched.study.packing.packing_process import PackingWork, packings

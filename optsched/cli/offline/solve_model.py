@@ -15,7 +15,7 @@ from optsched.cli.base.output_files import KeepError, keep_text
 from optsched.cli.base.path_arguments import is_standard
 from optsched.cli.offline.progress_display import showing
 from optsched.formats.solve_result import read_result, write_result
-from optsched.kube.runtime.clock import SystemClock
+from optsched.kube.runtime.timing import SystemClock
 from optsched.session.offline import Means, ResumeError, check_resumable, solve_offline
 from optsched.session.solve_settings import solver_of
 

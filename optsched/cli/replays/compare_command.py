@@ -32,7 +32,7 @@ from optsched.cli.replays.comparison_tables import show_comparison
 from optsched.cli.replays.replay_options import replay_options
 from optsched.formats.files.atomic_write import write_atomically
 from optsched.formats.files.diagnostics import InstanceError
-from optsched.kube.runtime.clock import SystemClock
+from optsched.kube.runtime.timing import SystemClock
 from optsched.policy.diagnostic import PolicyError
 from optsched.policy.load import load_policy
 from optsched.policy.policy import with_solver

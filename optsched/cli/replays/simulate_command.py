@@ -32,7 +32,7 @@ from optsched.cli.replays.replay_options import replay_options
 from optsched.cli.replays.simulation_tables import show_result
 from optsched.formats.files.atomic_write import truncate_to_last_line, write_atomically
 from optsched.formats.files.diagnostics import InstanceError
-from optsched.kube.runtime.clock import SystemClock
+from optsched.kube.runtime.timing import SystemClock
 from optsched.session.solve_settings import solver_of
 from optsched.study.accounting.chargeback import Charging
 from optsched.study.generators.synthetic_traces import SyntheticError

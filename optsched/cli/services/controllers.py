@@ -160,7 +160,7 @@ def _options(given: Mapping[str, Any]) -> Options:
     from optsched.controllers import podgroup
     from optsched.controllers.job import reconcile as job
     from optsched.controllers.registry import Options
-    from optsched.kube.controllers.ssh_keys import generate_rsa_keys
+    from optsched.kube.controllers.process import generate_rsa_keys
 
     inherits = (VOLCANO_PREFIX,) if given["inherit_owner_annotations"] else ()
     return Options(

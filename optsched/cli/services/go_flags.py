@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from optsched.kube.runtime.leader_election import Election
-    from optsched.kube.serving.http import Address
     from optsched.kube.serving.metrics_server import SecureMetrics
+    from optsched.kube.serving.tls_listener import Address
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -209,7 +209,7 @@ def addresses(given: Mapping[str, Any]) -> Iterator[Address]:
 
 
 def _address(text: str) -> Address:
-    from optsched.kube.serving.http import Address
+    from optsched.kube.serving.tls_listener import Address
 
     try:
         return Address.parse(text)

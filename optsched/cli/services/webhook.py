@@ -203,7 +203,7 @@ def webhook(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  click
 
 def _settings(given: Mapping[str, Any]) -> Settings:
     from optsched.api.kinds import SECRET, Ref
-    from optsched.kube.serving.http import Address
+    from optsched.kube.serving.tls_listener import Address
     from optsched.kube.webhook.process import Settings
 
     namespace = given["webhook_namespace"]

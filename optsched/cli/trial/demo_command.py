@@ -22,7 +22,7 @@ from optsched.formats.codec.pods.reader import DecodeOptions
 from optsched.local.assets import AssetsError, require
 from optsched.local.components import Options
 from optsched.local.files import shipped
-from optsched.local.nodes import manifest_list, node_manifest
+from optsched.local.kubectl import manifest_list, node_manifest
 from optsched.local.plane import ControlPlane
 from optsched.policy.load import load_policy
 from optsched.session.session import SessionContext

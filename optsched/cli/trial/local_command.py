@@ -17,8 +17,7 @@ from optsched.cli.base.path_arguments import OutputPath
 from optsched.local.assets import AssetsError, require
 from optsched.local.components import Lifetime, Options
 from optsched.local.files import cache_directory, shipped
-from optsched.local.kubectl import KubectlError
-from optsched.local.nodes import manifest_list, node_manifest
+from optsched.local.kubectl import KubectlError, manifest_list, node_manifest
 from optsched.local.plane import ControlPlane, PlaneError, wipe
 
 if TYPE_CHECKING:

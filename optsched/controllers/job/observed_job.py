@@ -15,7 +15,7 @@ from optsched.api import wellknown
 from optsched.api.job import JobPhase
 from optsched.api.kinds import POD, POD_GROUP
 from optsched.controllers.job.object_names import group_name, pod_name
-from optsched.controllers.job.phases import LIVING, Counts, Retries
+from optsched.controllers.job.status import LIVING, Counts, Retries
 from optsched.controllers.json_fields import (
     annotations_of,
     is_terminating,
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from optsched.api.job import Job, TaskSpec
+    from optsched.controllers.controller import World
     from optsched.controllers.effects import Manifest
-    from optsched.controllers.world import World
 
 LEFT_OVER_MS: Final = 5_000
 """How long a pod without a period of grace may take to go."""

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from optsched.api.job import Job, PartitionPolicy, TaskSpec
     from optsched.api.podgroup import NetworkTopology
+    from optsched.controllers.controller import World
     from optsched.controllers.effects import Manifest
-    from optsched.controllers.world import World
 
 GENERATION: Final = "optsched.io/job-generation"
 """On a PodGroup: the version of the job's spec for which it was made."""

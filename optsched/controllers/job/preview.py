@@ -2,19 +2,104 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import wellknown
+from optsched.api.job import parse_job
 from optsched.api.kinds import JOB, POD, POD_GROUP, PRIORITY_CLASS, find_kind
-from optsched.controllers.job.expand import expand_job
+from optsched.controllers.job.podgroups import desired_group, waits
+from optsched.controllers.job.pods import pod_maker
 from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from optsched.api.kinds import Kind
+    from optsched.controllers.controller import Index
+    from optsched.controllers.effects import Fabric, FabricAnswer, Manifest, Question
     from optsched.units import FieldError
 
     Raw = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Expanded:
+    """A job as its PodGroup and its pods.
+
+    Attributes
+    ----------
+    pods
+        Those that are created as soon as the gang is let in.
+    later
+        Tasks whose pods are created when others run; they have none yet.
+
+    """
+
+    group: dict[str, Any]
+    pods: tuple[dict[str, Any], ...]
+    later: tuple[str, ...] = ()
+
+
+def expand_job(
+    manifest: Manifest, classes: Mapping[str, Manifest]
+) -> tuple[Expanded | None, tuple[FieldError, ...]]:
+    """The objects of a job, and its problems; None where it could not be created.
+
+    Parameters
+    ----------
+    manifest
+        The job, with a name, a namespace and a UID.
+    classes
+        PriorityClasses by name: more important tasks come first in the gang's minimum.
+
+    """
+    job, errors = parse_job(manifest)
+    if job is None or errors:
+        return None, errors
+    group = desired_group(job, manifest, _PriorityClassWorld(classes))
+    maker = pod_maker(job, manifest)
+    first = [task for task in job.spec.tasks if not waits(task)]
+    pods = tuple(maker.pod(task, index) for task in first for index in range(task.replicas))
+    later = tuple(task.name for task in job.spec.tasks if waits(task))
+    return Expanded(group, pods, later), ()
+
+
+@dataclass(frozen=True, slots=True)
+class _PriorityClassWorld:
+    """A world that has nothing but PriorityClasses."""
+
+    classes: Mapping[str, Manifest]
+    now_ms: int = 0
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+        del namespace
+        return self.classes.get(name) if kind == PRIORITY_CLASS else None
+
+    def listed(self, kind: Kind, namespace: str | None = None) -> tuple[Manifest, ...]:
+        del namespace
+        return tuple(self.classes.values()) if kind == PRIORITY_CLASS else ()
+
+    def owned_by(self, kind: Kind, uid: str) -> tuple[Manifest, ...]:
+        del kind, uid
+        return ()
+
+    def list_indexed(self, index: Index, value: str) -> tuple[Manifest, ...]:
+        del index, value
+        return ()
+
+    def unfollowed_metadata(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+        del kind, namespace, name
+        return None
+
+    def fabric_answer(self, fabric: Fabric) -> FabricAnswer | None:
+        del fabric
+        return None
+
+    def is_answered(self, question: Question) -> bool:
+        del question
+        return False
+
 
 _ENDED: Final = frozenset({"Completed", "Failed", "Terminated", "Aborted"})
 
@@ -44,7 +129,7 @@ def preview_jobs(
         for obj, _ in known
         if isinstance(obj, dict)
         and obj.get("kind") == PRIORITY_CLASS.kind
-        and (name := _meta(obj).get("name"))
+        and (name := _metadata(obj).get("name"))
     }
     owned = {key for obj, _ in known for key in _owners(obj)}
     for obj, where in known:
@@ -56,7 +141,7 @@ def preview_jobs(
 
 def _preview(obj: Raw, classes: Mapping[str, Raw]) -> Iterator[tuple[Raw, tuple[FieldError, ...]]]:
     namespace, name = _key(obj)
-    meta = {**_meta(obj), "namespace": namespace, "uid": "job"}
+    meta = {**_metadata(obj), "namespace": namespace, "uid": "job"}
     found, errors = expand_job({**obj, "metadata": meta}, classes)
     if found is None:
         yield obj, errors
@@ -79,18 +164,18 @@ def _created(meta: dict[str, Any], of_job: Raw) -> dict[str, Any]:
 
 
 def _is_job(obj: object) -> bool:
-    if not isinstance(obj, dict) or not isinstance(_meta(obj).get("name"), str):
+    if not isinstance(obj, dict) or not isinstance(_metadata(obj).get("name"), str):
         return False
     return find_kind(str(obj.get("apiVersion")), str(obj.get("kind"))) == JOB
 
 
-def _meta(obj: object) -> dict[str, Any]:
+def _metadata(obj: object) -> dict[str, Any]:
     meta = obj.get("metadata") if isinstance(obj, dict) else None
     return meta if isinstance(meta, dict) else {}
 
 
 def _key(obj: Raw) -> tuple[str, str]:
-    meta = _meta(obj)
+    meta = _metadata(obj)
     return str(meta.get("namespace") or DEFAULT_NAMESPACE), str(meta.get("name"))
 
 
@@ -106,7 +191,7 @@ def _owners(obj: object) -> Iterator[tuple[str, str]]:
         return
     if find_kind(str(obj.get("apiVersion")), str(obj.get("kind"))) not in (POD, POD_GROUP):
         return
-    meta = _meta(obj)
+    meta = _metadata(obj)
     namespace = str(meta.get("namespace") or DEFAULT_NAMESPACE)
     for owner in meta.get("ownerReferences") or ():
         if isinstance(owner, dict) and owner.get("kind") == JOB.kind:

@@ -10,15 +10,33 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from optsched.api import wellknown
 from optsched.api.job import Iteration, JobAction, JobEvent, JobPhase, parse_job
-from optsched.api.kinds import JOB, POD, POD_GROUP, QUEUE, Ref
+from optsched.api.kinds import (
+    COMMAND,
+    CONFIG_MAP,
+    JOB,
+    NETWORK_POLICY,
+    PERSISTENT_VOLUME_CLAIM,
+    POD,
+    POD_GROUP,
+    PRIORITY_CLASS,
+    QUEUE,
+    SECRET,
+    SERVICE,
+    Ref,
+)
 from optsched.api.meta import EventType
 from optsched.controllers.bus_commands import (
+    COMMANDS_OF,
     action_of,
+    command_wakes,
     commands_for,
     delete_command,
+    delete_orphaned_commands,
     is_addressed_to,
 )
+from optsched.controllers.controller import Controller, Scope, owner_wakes
 from optsched.controllers.effects import (
     Again,
     Create,
@@ -28,7 +46,6 @@ from optsched.controllers.effects import (
     Propagation,
     Then,
 )
-from optsched.controllers.job.job_claims import missing_claims
 from optsched.controllers.job.lifecycle_policies import Verdict, apply_policies
 from optsched.controllers.job.object_names import group_name, pod_name
 from optsched.controllers.job.observed_job import (
@@ -43,16 +60,12 @@ from optsched.controllers.job.observed_job import (
     task_part,
     with_status,
 )
-from optsched.controllers.job.phases import (
-    FINISHED,
-    LIVING,
-    Answer,
-    Retries,
-    after_action,
-    after_kill,
-    after_sync,
+from optsched.controllers.job.owned_objects import (
+    LEFT_OVER_S,
+    controlled,
+    extra_effects,
+    missing_claims,
 )
-from optsched.controllers.job.plugin_objects import LEFT_OVER_S, controlled, extra_effects
 from optsched.controllers.job.plugins.registry import plugin_problems
 from optsched.controllers.job.podgroups import (
     desired_group,
@@ -61,18 +74,30 @@ from optsched.controllers.job.podgroups import (
     why_waiting,
 )
 from optsched.controllers.job.pods import pod_maker
-from optsched.controllers.job.status import status_patch, with_phase, with_pod_counts
+from optsched.controllers.job.status import (
+    FINISHED,
+    LIVING,
+    Answer,
+    Retries,
+    after_action,
+    after_kill,
+    after_sync,
+    status_patch,
+    with_phase,
+    with_pod_counts,
+)
 from optsched.controllers.json_fields import is_terminating, name_of, spec_of, subobject, uid_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from optsched.api.job import Job, JobStatus, TaskSpec
+    from optsched.controllers.controller import Decide, World
     from optsched.controllers.effects import Effect, Effects, Manifest
     from optsched.controllers.job.lifecycle_policies import ObservedEvent
     from optsched.controllers.job.observed_job import ObservedJob, PodView
     from optsched.controllers.job.plugins.base import KeyPair
-    from optsched.controllers.world import World
+
 
 CLAIM_AGAIN_S: Final = 2.0
 """How soon to check again for a missing claim; no event says when it exists."""
@@ -476,3 +501,46 @@ def _emit(manifest: Manifest, kind: EventType, reason: str, message: str) -> Emi
     meta = subobject(manifest, "metadata")
     namespace, name = str(meta.get("namespace") or ""), name_of(manifest)
     return Emit(JOB, namespace, name, uid_of(manifest), kind, reason, message)
+
+
+_OWNED = (
+    POD,
+    POD_GROUP,
+    CONFIG_MAP,
+    SECRET,
+    SERVICE,
+    NETWORK_POLICY,
+    PERSISTENT_VOLUME_CLAIM,
+)
+
+
+SCOPES: Final = dict.fromkeys(
+    (CONFIG_MAP, SECRET, SERVICE, NETWORK_POLICY), Scope(label=wellknown.JOB_NAME)
+)
+"""Objects of plugins have this label; controllers of jobs ignore all others of these kinds."""
+
+
+def job_controller(options: Options) -> Controller:
+    """The controller of jobs; without the plugin ssh it follows no Secrets."""
+    has_keys = options.new_keys is not None
+    owned = tuple(kind for kind in _OWNED if has_keys or kind != SECRET)
+    return Controller(
+        name="job",
+        kind=JOB,
+        decide=_decide_by_name(JobReconciler(options)),
+        wakes={
+            **dict.fromkeys(owned, owner_wakes(JOB)),
+            COMMAND: command_wakes(JOB),
+        },
+        indexes=(COMMANDS_OF,),
+        reads=(QUEUE, PRIORITY_CLASS),
+        scopes={kind: scope for kind, scope in SCOPES.items() if kind in owned},
+    )
+
+
+def _decide_by_name(reconcile: JobReconciler) -> Decide:
+    def decide(ref: Ref, world: World) -> Effects:
+        job = world.get(JOB, ref.namespace, ref.name)
+        return delete_orphaned_commands(ref, world) if job is None else reconcile(job, world)
+
+    return decide

@@ -6,16 +6,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from optsched.api import kinds
+from optsched.cluster.bounded_cache import RecentCache
 from optsched.cluster.task import QueueGate, TaskStatus
 from optsched.formats.codec.snapshot_annotations import without_snapshot_annotations
 from optsched.formats.snapshots.cluster_objects import READ_KINDS, ClusterObjects
 from optsched.formats.snapshots.object_stores import STORAGE_KINDS, take_every_node
 from optsched.formats.snapshots.pod_store import AssumedBind, AssumedNomination
-from optsched.kube.reflector.reflector import Changed, Deleted, Listed
-from optsched.kube.reflector.resource_versions import ResourceVersions
+from optsched.kube.cache.reflector import Changed, Deleted, Listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,8 +34,95 @@ if TYPE_CHECKING:
     from optsched.cluster.task import Task
     from optsched.formats.codec.gpu_shares import DeviceTable
     from optsched.formats.codec.pods.reader import DecodeOptions
+    from optsched.kube.cache.reflector import WatchEvent
     from optsched.kube.client.interfaces import Raw, Ref
-    from optsched.kube.reflector.reflector import WatchEvent
+
+
+_REMEMBERED: Final = 512
+"""Number of deleted objects to remember, so that an old state does not restore them.
+
+An old state arrives within moments of the deletion.
+"""
+
+
+class ResourceVersions:
+    """The newest resource version of each object of one kind, by key.
+
+    Resource versions of a kind are comparable as numbers (KEP-5504); one that is no number counts
+    as newer than all others.
+    """
+
+    def __init__(self) -> None:
+        self.namespaces: Counter[str] = Counter()
+        self._known: dict[str, int] = {}
+        self._deleted: RecentCache[str, int] = RecentCache(_REMEMBERED)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._known
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The objects that exist."""
+        return tuple(self._known)
+
+    def lookup(self, key: str) -> str:
+        """Return the newest version of an object; empty if unknown."""
+        known = self._known.get(key, -1)
+        return "" if known < 0 else str(known)
+
+    def replace(self, key: str, version: str) -> bool:
+        """Record a state from a list; returns False if it is known already."""
+        number = _number(version)
+        if number is not None and self._known.get(key) == number:
+            return False
+        self._record(key, -1 if number is None else number)
+        return True
+
+    def change(self, key: str, version: str) -> bool:
+        """Record a state from a watch; returns False if it is not newer than the known one."""
+        number = _number(version)
+        if number is None:
+            self._record(key, -1)
+            return True
+        newest = self._known.get(key)
+        if newest is None:
+            newest = self._deleted.get(key) or -1
+        if number <= newest:
+            return False
+        self._record(key, number)
+        return True
+
+    def delete(self, key: str, version: str) -> bool:
+        """Record a deletion; returns False if the object is unknown or was created again since."""
+        number, newest = _number(version), self._known.get(key)
+        if number is not None:
+            self._deleted.add(key, max(number, self._deleted.get(key) or -1))
+        if newest is None or (number is not None and number < newest):
+            return False
+        self.drop(key)
+        return True
+
+    def drop(self, key: str) -> None:
+        """Remove an object."""
+        del self._known[key]
+        if namespace := _namespace(key):
+            self.namespaces[namespace] -= 1
+            if not self.namespaces[namespace]:
+                del self.namespaces[namespace]
+
+    def _record(self, key: str, version: int) -> None:
+        if key not in self._known and (namespace := _namespace(key)):
+            self.namespaces[namespace] += 1
+        self._known[key] = version
+
+
+def _namespace(key: str) -> str:
+    return key.rpartition("/")[0]
+
+
+def _number(version: str) -> int | None:
+    return int(version) if version.isdecimal() and version.isascii() else None
+
 
 _KEPT_RAW: Final = frozenset({kinds.NAMESPACE, kinds.PERSISTENT_VOLUME_CLAIM, *STORAGE_KINDS})
 

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Final
 from optsched.api.kinds import CONFIG_MAP
 from optsched.formats.codec.gpu_shares import NO_TABLE, parse_device_table
 from optsched.formats.snapshots.cluster_objects import OPTIONAL_KINDS, READ_KINDS
+from optsched.kube.cache.reflector import Listed, ReflectorState, reflect
 from optsched.kube.client.errors import Forbidden, KubeError, NotFound
 from optsched.kube.client.interfaces import Ref
-from optsched.kube.reflector.reflector import Listed, ReflectorState, reflect
-from optsched.kube.reflector.watch_log import WatchLog
-from optsched.kube.runtime.outage import Outage
+from optsched.kube.runtime.outage import Outage, WatchLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from optsched.api.kinds import POD, SUBJECT_ACCESS_REVIEW, Ref
 from optsched.api.wellknown import GROUP_NAME_ANNOTATIONS, SUBMITTER
-from optsched.kube.client.selection import PAGE_SIZE, Selection
+from optsched.kube.client.interfaces import PAGE_SIZE, Selection
 
 if TYPE_CHECKING:
     from optsched.admission.review import AccessQuestion
     from optsched.api.kinds import Kind
-    from optsched.kube.client.interfaces import Raw
-    from optsched.kube.client.selection import SelectiveSource
+    from optsched.kube.client.interfaces import Raw, SelectiveSource
 
 
 class CreatingApi(Protocol):

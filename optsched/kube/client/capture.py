@@ -14,14 +14,13 @@ from optsched.formats.codec.snapshot_annotations import without_snapshot_annotat
 from optsched.formats.snapshots.cluster_objects import OPTIONAL_KINDS, READ_KINDS
 from optsched.formats.snapshots.writer import time_manifest
 from optsched.kube.client.errors import NotFound
-from optsched.kube.client.selection import list_objects
+from optsched.kube.client.interfaces import list_objects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from optsched.api.kinds import Kind
-    from optsched.kube.client.interfaces import Raw
-    from optsched.kube.client.selection import SelectiveSource
+    from optsched.kube.client.interfaces import Raw, SelectiveSource
 
 _METADATA: Final = frozenset({"managedFields", "resourceVersion", "generation", "selfLink"})
 _APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"

@@ -27,9 +27,8 @@ from kubernetes.aio.client.rest import RESTClientObject
 from optsched import __version__
 from optsched.api.kinds import POD, collection_path, object_path
 from optsched.kube.client.errors import Garbled, KubeError, Unreachable, parse_error
-from optsched.kube.client.interfaces import Page, Ref
+from optsched.kube.client.interfaces import EVERYTHING, Page, Ref, Selection
 from optsched.kube.client.kubeconfig import copy_pipes, explain_unreadable, find_mistake
-from optsched.kube.client.selection import EVERYTHING, Selection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping

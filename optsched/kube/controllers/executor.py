@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from optsched.controllers.effects import Effects, Fabric, FabricAnswer, Question
+    from optsched.kube.cache.object_store import Store
     from optsched.kube.client.interfaces import DeletingApi
-    from optsched.kube.reflector.object_store import Store
 
 AT_ONCE: Final = 64
 """Concurrent requests; more would make none of them faster."""

@@ -16,18 +16,15 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from optsched.api.kinds import LEASE, POD_GROUP, QUEUE
 from optsched.controllers.controller import scopes_of
 from optsched.controllers.effects import Again, PatchStatus
-from optsched.controllers.figures import groups_by_phase
 from optsched.controllers.json_fields import ref_of, uid_of
+from optsched.controllers.queue import groups_by_phase
+from optsched.kube.cache.object_store import Store
+from optsched.kube.cache.reflector import Listed, ReflectorState, SelectedSource, reflect
 from optsched.kube.client.errors import KubeError, NotFound
-from optsched.kube.client.selection import Selection
+from optsched.kube.client.interfaces import Selection
 from optsched.kube.controllers.executor import Executor, ExecutorContext, Stale
-from optsched.kube.controllers.port_probe import is_answered
-from optsched.kube.controllers.ufm_client import UfmClient
-from optsched.kube.reflector.object_store import Store
-from optsched.kube.reflector.reflector import Listed, ReflectorState, reflect
-from optsched.kube.reflector.selected import SelectedSource
-from optsched.kube.reflector.watch_log import WatchLog
-from optsched.kube.runtime.outage import Outage
+from optsched.kube.controllers.external_probes import UfmClient, is_answered
+from optsched.kube.runtime.outage import Outage, WatchLog
 from optsched.kube.runtime.work_queue import WorkQueue
 
 if TYPE_CHECKING:
@@ -43,8 +40,7 @@ if TYPE_CHECKING:
     from optsched.api.podgroup import PodGroupPhase
     from optsched.controllers.controller import Controller, Scope
     from optsched.controllers.effects import Effect, Effects, Question
-    from optsched.kube.client.interfaces import DeletingApi, Raw
-    from optsched.kube.client.selection import SelectiveSource
+    from optsched.kube.client.interfaces import DeletingApi, Raw, SelectiveSource
     from optsched.kube.controllers.metrics import ControllerMetrics
     from optsched.kube.runtime.events import EventRecorder, Note
     from optsched.kube.runtime.leader_election import Leadership

@@ -8,15 +8,23 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+
+from optsched.controllers.job.plugins.base import KeyPair
 from optsched.kube.client.client import connect
 from optsched.kube.controllers.manager import Manager, ManagerDependencies
 from optsched.kube.controllers.metrics import ControllerMetrics
-from optsched.kube.runtime.clock import SystemClock
 from optsched.kube.runtime.events import EventRecorder
 from optsched.kube.runtime.leader_election import ProcessElection
 from optsched.kube.runtime.lifecycle import freeze_startup_objects, handle_signals, wait_at_most
 from optsched.kube.runtime.outage import Outage
-from optsched.kube.runtime.timing import Timing
+from optsched.kube.runtime.timing import SystemClock, Timing
 from optsched.kube.serving.metrics_server import ServingAddresses, serve_process
 
 if TYPE_CHECKING:
@@ -25,13 +33,15 @@ if TYPE_CHECKING:
     from optsched.controllers.controller import Controller
     from optsched.kube.client.client import Client
     from optsched.kube.runtime.leader_election import Election
-    from optsched.kube.serving.http import Address
     from optsched.kube.serving.metrics_server import SecureMetrics
+    from optsched.kube.serving.tls_listener import Address
+
+
+log = logging.getLogger(__name__)
+
 
 SHUTDOWN_S: Final = 2.0
 """How long the remaining events, and the release of the lease, may take at shutdown."""
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,3 +123,15 @@ class ControllerProcess:
                     task.cancel()
                 await asyncio.wait(tasks)
                 await self._election.resign(SHUTDOWN_S)
+
+
+_BITS: Final = 2048
+_EXPONENT: Final = 65537
+
+
+def generate_rsa_keys() -> KeyPair:
+    """Return a new RSA key of 2048 bits, as `ssh-keygen -m PEM` writes it; takes some 50 ms."""
+    key = rsa.generate_private_key(_EXPONENT, _BITS)
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    return KeyPair(private.decode(), public.decode() + "\n")

@@ -1,14 +1,27 @@
-"""Sleep and random numbers, handed in so that tests control them."""
+"""Time, handed in so that tests control it: clock, sleep, random numbers and backoff."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+
+class SystemClock:
+    """The only place where a running process reads the time."""
+
+    def now_ms(self) -> int:
+        """Return epoch milliseconds."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        """Return seconds of a clock that never goes back."""
+        return time.monotonic()
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,3 +30,43 @@ class Timing:
 
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     chance: Callable[[], float] = random.random
+
+
+@dataclass(frozen=True, slots=True)
+class BackoffSteps:
+    """Delays that double.
+
+    Attributes
+    ----------
+    first_s, most_s
+        The first and the longest delay.
+
+    """
+
+    first_s: float
+    most_s: float
+
+    def delay_after(self, failures: int) -> float:
+        """Return the delay after so many failures in a row, at least one."""
+        return float(min(self.most_s, self.first_s * 2 ** min(failures - 1, 30)))
+
+
+class Backoff:
+    """Delays that grow from failure to failure.
+
+    Jitter takes up to half of each, so that clients that fail together do not retry together.
+    """
+
+    def __init__(self, steps: BackoffSteps, chance: Callable[[], float]) -> None:
+        self._steps = steps
+        self._chance = chance
+        self.failures = 0
+
+    def next_delay(self) -> float:
+        """Count a failure; returns the delay before the next attempt."""
+        self.failures += 1
+        return self._steps.delay_after(self.failures) * (1 - self._chance() / 2)
+
+    def reset(self) -> None:
+        """Start again with the first delay, after a success."""
+        self.failures = 0

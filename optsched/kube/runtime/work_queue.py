@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from optsched.kube.runtime.backoff import BackoffSteps
+from optsched.kube.runtime.timing import BackoffSteps
 
 if TYPE_CHECKING:
     from collections.abc import Callable

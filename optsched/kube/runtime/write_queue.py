@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from optsched.kube.client.errors import KubeError, ServerFault, TooMany, Unreachable
-from optsched.kube.runtime.backoff import Backoff, BackoffSteps
+from optsched.kube.runtime.timing import Backoff, BackoffSteps
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from optsched.api.wellknown import ADMITTED_QUEUE
 from optsched.cluster.decisions import Allocate
-from optsched.cluster.reasons import ReasonCode
+from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.formats.codec.gpu_shares import VGPU_IDS, gpu_bind_annotations
 from optsched.formats.codec.numatopologies import decision_marks
 from optsched.formats.codec.pods.device_condition import device_message
@@ -34,12 +34,13 @@ from optsched.kube.client.errors import (
     Unreachable,
 )
 from optsched.kube.client.interfaces import pod_ref
-from optsched.kube.runtime.backoff import Backoff, BackoffSteps
-from optsched.kube.scheduler.claim_reserver import ClaimReserver
-from optsched.kube.scheduler.device_recorder import record_devices
-from optsched.kube.scheduler.gang_backoff import GangBackoff
-from optsched.kube.scheduler.node_lock import NodeLocks
-from optsched.kube.scheduler.scheduling_gates import open_gate
+from optsched.kube.runtime.timing import Backoff, BackoffSteps
+from optsched.kube.scheduler.bind_preparation import (
+    ClaimReserver,
+    NodeLocks,
+    open_gate,
+    record_devices,
+)
 from optsched.kube.scheduler.volume_binder import Stopped, VolumeBinder, VolumeBinderContext
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from optsched.kube.runtime.timing import Timing
     from optsched.kube.scheduler.volume_binder import PendingVolumes
     from optsched.session.ports import Clock
+
 
 AT_ONCE: Final = 64
 RETRIES: Final = BackoffSteps(first_s=0.1, most_s=2.0)
@@ -438,3 +440,44 @@ def _failure(error: KubeError) -> Failure:
     if isinstance(error, ApiError):
         return Failure(error.reason or str(error.code), error.message or error.title)
     return Failure(type(error).__name__, str(error))
+
+
+HOLDS: Final = BackoffSteps(first_s=1.0, most_s=60.0)
+"""How long a gang is held after its failures in a row."""
+
+
+@dataclass(slots=True)
+class _Hold:
+    until_s: float = 0.0
+    failures: int = 0
+
+
+class GangBackoff:
+    """Which gangs are held, and until when; the cache keeps held gangs from being scheduled."""
+
+    def __init__(self, cache: ClusterCache, clock: Clock) -> None:
+        self._cache = cache
+        self._clock = clock
+        self._held: dict[str, _Hold] = {}
+
+    def fail(self, gang: str, code: ReasonCode, message: str) -> None:
+        """Hold a gang after a failure, longer than after the one before."""
+        hold = self._held.setdefault(gang, _Hold())
+        hold.failures += 1
+        pause_s = HOLDS.delay_after(hold.failures)
+        hold.until_s = self._clock.monotonic() + pause_s
+        self._cache.hold_gang(gang, Reason(code, f"{message}; tried again in {pause_s:.0f} s"))
+
+    def reset(self, gang: str) -> None:
+        """Forget the failures of a gang after a success."""
+        if self._held.pop(gang, None) is not None:
+            self._cache.release_gang(gang)
+
+    def release_due(self) -> None:
+        """Release gangs whose backoff has ended."""
+        now = self._clock.monotonic()
+        for gang, hold in tuple(self._held.items()):
+            if hold.until_s <= now:
+                self._cache.release_gang(gang)
+            if hold.until_s + HOLDS.most_s <= now:
+                del self._held[gang]

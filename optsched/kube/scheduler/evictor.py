@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from optsched.kube.cache.cluster_cache import ClusterCache
     from optsched.kube.client.interfaces import Api
     from optsched.kube.runtime.timing import Timing
-    from optsched.kube.scheduler.gang_backoff import GangBackoff
+    from optsched.kube.scheduler.binder import GangBackoff
     from optsched.kube.scheduler.status_writer import Write
 
 AT_ONCE: Final = 16

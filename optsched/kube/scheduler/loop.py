@@ -17,12 +17,11 @@ from optsched.cluster.decisions import Allocate, Enqueue
 from optsched.cluster.snapshot import DEFAULT_QUEUE, ROOT_QUEUE
 from optsched.kube.client.interfaces import pod_ref
 from optsched.kube.runtime.outage import Outage
+from optsched.kube.scheduler.bind_preparation import GateOpening
 from optsched.kube.scheduler.extender_client import ExtenderClient
-from optsched.kube.scheduler.gang_events import GangReporter
-from optsched.kube.scheduler.scheduling_gates import GateOpening
-from optsched.kube.scheduler.shards import shard_patch
+from optsched.kube.scheduler.outcomes import GangReporter
 from optsched.kube.scheduler.status import Outcome, StatusTracker, usage_patch
-from optsched.kube.scheduler.status_writer import BUILTIN_QUEUES, write_key
+from optsched.kube.scheduler.status_writer import BUILTIN_QUEUES, shard_patch, write_key
 from optsched.plugins.eviction.moves import SHUFFLE
 from optsched.plugins.shares.past_usage import half_life_of
 from optsched.policy.policy import SolverKind, without_solver

@@ -1,20 +1,29 @@
-"""The results of binds, evictions and writes: metrics, events and log lines."""
+"""Metrics, events and log lines about binds, evictions, waiting gangs and the scheduler itself."""
 
 from __future__ import annotations
 
 import logging
 import os
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from optsched.api.kinds import CONFIG_MAP, LEASE, POD
+from optsched.api.kinds import CONFIG_MAP, LEASE, POD, POD_GROUP, QUEUE, SCHEDULING_POD_GROUPS
 from optsched.api.meta import EventType
-from optsched.kube.client.interfaces import Ref
-from optsched.kube.runtime.events import COMPONENT, Note
-from optsched.kube.scheduler import gang_events
+from optsched.api.wellknown import MADE_GROUP_PREFIX, OVERUSE_TOLERANCE
+from optsched.cluster.reasons import LACK_OF_ROOM, ReasonCode
+from optsched.cluster.task import TaskStatus
+from optsched.formats.codec.scheduling_groups import group_name, is_upstream
+from optsched.kube.client.interfaces import Ref, pod_ref
+from optsched.kube.runtime.events import COMPONENT, REPEATS_S, Note
+from optsched.plugins.eviction.entitled import GANG_RECLAIM, RECLAIM
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from optsched.api.kinds import Kind
+    from optsched.api.podgroup import PodGroup
+    from optsched.cluster.reasons import Flaw, Reason
+    from optsched.cluster.snapshot import Gang
     from optsched.kube.cache.cluster_cache import ClusterCache
     from optsched.kube.client.errors import KubeError
     from optsched.kube.runtime.events import EventRecorder
@@ -22,12 +31,230 @@ if TYPE_CHECKING:
     from optsched.kube.scheduler.binder import Bind, Failure
     from optsched.kube.scheduler.evictor import Victim
     from optsched.kube.scheduler.metrics import Metrics
+    from optsched.kube.scheduler.status import Outcome
     from optsched.session.ports import Clock
+
+
+log = logging.getLogger(__name__)
+
+
+_WAITS: Final = frozenset({TaskStatus.PENDING, TaskStatus.GATED})
+_AGAIN_MS: Final = round(REPEATS_S[0] * 1000)
+
+YOUNG_MS: Final = 2_000
+"""Age below which a pending pod gets no event: most are placed by then."""
+
+MADE_WITHIN_MS: Final = 5_000
+"""How long controllers may take to create a PodGroup, or the next pod of a gang."""
+
+
+TOGETHER_MS: Final = 1_000
+"""How long binds of a gang are collected for one event."""
+
+
+def scheduled(bind: Bind) -> Note:
+    """Return the event of a bound pod."""
+    message = f"Successfully assigned {bind.task} to {bind.node}"
+    return Note(bind.ref, bind.uid, EventType.NORMAL, "Scheduled", message)
+
+
+class GangBindEvents:
+    """Collects binds of gangs: pods that are bound together get one event."""
+
+    def __init__(self, group_of: Callable[[str], PodGroup | None]) -> None:
+        """group_of: returns the PodGroup of a gang; None if it has none."""
+        self._group_of = group_of
+        self._binds: dict[str, list[Bind]] = {}
+        self._since_ms: dict[str, int] = {}
+        self._at_ms: dict[str, int] = {}
+
+    def add(self, bind: Bind, now_ms: int) -> None:
+        """Add a bind."""
+        self._binds.setdefault(bind.gang, []).append(bind)
+        self._since_ms.setdefault(bind.gang, now_ms)
+        self._at_ms[bind.gang] = now_ms
+
+    def collect_due(self, before_ms: int) -> list[Note]:
+        """Return the events of gangs whose first bind is at least so old.
+
+        Several pods get one event on their PodGroup; a single pod gets its own.
+        """
+        found: list[Note] = []
+        for gang in [gang for gang, at_ms in self._since_ms.items() if at_ms <= before_ms]:
+            del self._since_ms[gang]
+            binds, at_ms = self._binds.pop(gang), self._at_ms.pop(gang)
+            group = self._group_of(gang) if len(binds) > 1 else None
+            if group is None:
+                found += (replace(scheduled(bind), at_ms=at_ms) for bind in binds)
+            else:
+                found.append(_scheduled_together(group, binds, at_ms))
+        return found
+
+
+def _scheduled_together(group: PodGroup, binds: Sequence[Bind], at_ms: int) -> Note:
+    about = Ref(POD_GROUP, group.meta.namespace, group.meta.name)
+    places = sorted(f"{bind.ref.name} to {bind.node}" for bind in binds)
+    message = f"Successfully assigned {len(binds)} pods: {', '.join(places)}"
+    kind, code = EventType.NORMAL, min(bind.uid for bind in binds)
+    return Note(about, group.meta.uid, kind, "Scheduled", message, code, at_ms=at_ms)
+
+
+def not_bound(bind: Bind, failure: Failure) -> Note:
+    """Return the event of a failed bind."""
+    message = f"binding to {bind.node} failed: {failure.message}"
+    return Note(bind.ref, bind.uid, EventType.WARNING, "FailedScheduling", message, failure.word)
+
+
+def evicted(victim: Victim) -> Note:
+    """Return the event of an evicted pod."""
+    eviction, word = victim.eviction, "Evict"
+    message = f"evicted by {eviction.action}: its room is for {eviction.preemptor}"
+    if eviction.plugin:
+        message = f"evicted by {eviction.action} for plugin {eviction.plugin}: {eviction.reason}"
+    if eviction.to:
+        word, message = "Consolidation", f"{message}; a place on {eviction.to} is kept for it"
+    whose = eviction.plugin or eviction.preemptor
+    return Note(victim.ref, victim.uid, EventType.NORMAL, word, message, whose, is_last=True)
+
+
+def not_evicted(victim: Victim, error: KubeError) -> Note:
+    """Return the event of a failed eviction."""
+    eviction = victim.eviction
+    whose = eviction.preemptor or f"plugin {eviction.plugin}"
+    message = f"{eviction.action} for {whose} failed: {error}"
+    return Note(victim.ref, victim.uid, EventType.WARNING, "FailedEvict", message)
+
+
+def overuse_reclaimed(victim: Victim, cache: ClusterCache) -> Note | None:
+    """Return the event of a queue above its overuse tolerance that is reclaimed; None otherwise."""
+    eviction = victim.eviction
+    group = cache.group(victim.gang)
+    queue = None if group is None else cache.queues.get(group.queue)
+    reclaims = eviction.action in (RECLAIM, GANG_RECLAIM)
+    if queue is None or not reclaims or not queue.overuse_tolerance:
+        return None
+    message = (
+        f"more is held than is deserved and {OVERUSE_TOLERANCE}={queue.overuse_tolerance} allows: "
+        f"pods are evicted to make room for {eviction.preemptor}"
+    )
+    about, code = Ref(QUEUE, "", queue.name), eviction.preemptor
+    return Note(about, queue.meta.uid, EventType.NORMAL, "OveruseReclaimed", message, code)
+
+
+def flawed(flaw: Flaw, uid: str) -> Note:
+    """Return the event of an object that contradicts itself or others."""
+    namespace, _, name = flaw.key.rpartition("/")
+    about = Ref(flaw.kind, namespace, name)
+    # The message as code makes each flaw of an object an event of its own.
+    kind, code = EventType.WARNING, flaw.message
+    return Note(about, uid, kind, flaw.code.value, flaw.message, code)
+
+
+def unschedulable(gang: Gang, reason: Reason, born_ms: int) -> Iterator[Note]:
+    """Yield the events of a pending gang: one on its PodGroup and one on each pending pod.
+
+    born_ms: objects created after it get no event yet.
+    """
+    if not gang.is_implicit and gang.uid and gang.created_ms <= born_ms:
+        kind = SCHEDULING_POD_GROUPS[0] if is_upstream(gang) else POD_GROUP
+        yield _unschedulable_note(Ref(kind, gang.namespace, group_name(gang)), gang.uid, reason)
+    for task in gang.tasks:
+        if task.status in _WAITS and task.created_ms <= born_ms:
+            yield _unschedulable_note(pod_ref(task.key), task.uid, task.problem or reason)
+
+
+def _unschedulable_note(about: Ref, uid: str, reason: Reason) -> Note:
+    code = reason.code.value
+    message = f"{code}: {reason.message}"
+    return Note(about, uid, EventType.WARNING, "Unschedulable", message, code)
+
+
+def _soonest_ms(gang: Gang, reason: Reason) -> int:
+    """Return when the PodGroup and all pods should exist, if the reason is that they do not."""
+    if reason.code is ReasonCode.POD_GROUP_NOT_FOUND:
+        is_made = gang.name.startswith(MADE_GROUP_PREFIX)
+        return gang.created_ms + MADE_WITHIN_MS if is_made else 0
+    if reason.code is ReasonCode.NOT_ENOUGH_TASKS:
+        newest_ms = max((task.created_ms for task in gang.tasks), default=gang.created_ms)
+        return max(newest_ms, gang.created_ms) + MADE_WITHIN_MS
+    return 0
+
+
+def _grown_ms(gang: Gang) -> int:
+    """Return when every pending pod of a gang is old enough for an event."""
+    born = (task.created_ms for task in gang.tasks if task.status in _WAITS)
+    return max(born, default=gang.created_ms) + YOUNG_MS
+
+
+@dataclass(frozen=True, slots=True)
+class _Reported:
+    """The last report on a gang; young_ms: until when some of its pods were too young."""
+
+    gang: Gang
+    reason: Reason
+    at_ms: int
+    young_ms: int
+
+
+class GangReporter:
+    """Reports why gangs are pending, when that changes and from time to time.
+
+    Attributes
+    ----------
+    due_ms
+        When the next report is due, even if nothing changes until then; None for never.
+
+    """
+
+    def __init__(self, note: Callable[[Note], None]) -> None:
+        self.due_ms: int | None = None
+        self._note = note
+        self._reported: dict[str, _Reported] = {}
+        self._flaws: frozenset[Flaw] = frozenset()
+
+    def report_pending(self, outcome: Outcome) -> None:
+        """Report why gangs are pending, if that is new or was not reported for a while."""
+        now_ms, gangs = outcome.snapshot.taken_ms, outcome.snapshot.gang_by_key
+        self.due_ms = None
+        for key, reason in outcome.reasons.items():
+            gang = gangs.get(key)
+            if gang is None or self._defer(_soonest_ms(gang, reason), now_ms):
+                continue
+            last, grown_ms = self._reported.get(key), _grown_ms(gang)
+            is_young = self._defer(grown_ms, now_ms)
+            alternates = last is not None and {last.reason.code, reason.code} <= LACK_OF_ROOM
+            if last is None or not (last.reason.code is reason.code or alternates):
+                log.info("%s waits: %s", key, reason)
+            elif last.gang is gang and now_ms < min(last.at_ms + _AGAIN_MS, last.young_ms):
+                continue
+            again_ms = grown_ms if is_young else now_ms + _AGAIN_MS
+            self._reported[key] = _Reported(gang, reason, now_ms, again_ms)
+            for note in unschedulable(gang, reason, now_ms - YOUNG_MS):
+                self._note(note)
+        for key in self._reported.keys() - outcome.reasons.keys():
+            del self._reported[key]
+
+    def _defer(self, due_ms: int, now_ms: int) -> bool:
+        """Return whether a report is due later, and record when."""
+        if due_ms <= now_ms:
+            return False
+        self.due_ms = due_ms if self.due_ms is None else min(self.due_ms, due_ms)
+        return True
+
+    def report_flaws(self, flaws: Iterable[Flaw], uid_of: Callable[[Kind, str], str]) -> None:
+        """Report flaws of objects; the event recorder limits repetitions."""
+        now = frozenset(flaws)
+        for flaw in sorted(now - self._flaws, key=str):
+            log.warning("%s", flaw)
+        for flaw in sorted(self._flaws - now, key=str):
+            log.info("no longer so: %s", flaw)
+        self._flaws = now
+        for flaw in now:
+            self._note(flawed(flaw, uid_of(flaw.kind, flaw.key)))
+
 
 POLICY_CONFIG_MAP: Final = "POLICY_CONFIG_MAP"
 """Names the ConfigMap that is mounted as the policy: NAMESPACE/NAME."""
-
-log = logging.getLogger(__name__)
 
 
 class OutcomeReporter:
@@ -55,13 +282,13 @@ class OutcomeReporter:
         self._metrics = metrics
         self._events = events
         self._clock = clock
-        self._gang_binds = gang_events.GangBindEvents(cache.group) if reports_gangs else None
+        self._gang_binds = GangBindEvents(cache.group) if reports_gangs else None
 
     def bound(self, bind: Bind, seconds: float) -> None:
         """See `BindListener`."""
         self._metrics.pods.bound(seconds)
         if self._gang_binds is None:
-            self._events.note(gang_events.scheduled(bind))
+            self._events.note(scheduled(bind))
         else:
             self._gang_binds.add(bind, self._clock.now_ms())
 
@@ -69,21 +296,21 @@ class OutcomeReporter:
         """See `BindListener`."""
         log.warning("%s not bound to %s: %s", bind.task, bind.node, failure.message)
         self._metrics.pods.not_bound(failure.word)
-        self._events.note(gang_events.not_bound(bind, failure))
+        self._events.note(not_bound(bind, failure))
         self.on_change()
 
     def evicted(self, victim: Victim) -> None:
         """See `EvictionListener`."""
         self._metrics.pods.evicted(victim.eviction.action, victim.eviction.plugin)
-        self._events.note(gang_events.evicted(victim))
-        note = gang_events.overuse_reclaimed(victim, self._cache)
+        self._events.note(evicted(victim))
+        note = overuse_reclaimed(victim, self._cache)
         if note is not None:
             self._events.note(note)
 
     def not_evicted(self, victim: Victim, error: KubeError) -> None:
         """See `EvictionListener`."""
         log.warning("%s not evicted: %s", victim.eviction.task, error)
-        self._events.note(gang_events.not_evicted(victim, error))
+        self._events.note(not_evicted(victim, error))
         self.on_change()
 
     def spared(self, victim: Victim, why: str) -> None:

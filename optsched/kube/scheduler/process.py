@@ -15,7 +15,6 @@ from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.cache.follower import Follower, GeometryReader
 from optsched.kube.client.client import connect
 from optsched.kube.client.errors import Conflict
-from optsched.kube.runtime.clock import SystemClock
 from optsched.kube.runtime.events import EventRecorder, Note
 from optsched.kube.runtime.leader_election import ProcessElection
 from optsched.kube.runtime.lifecycle import (
@@ -24,14 +23,13 @@ from optsched.kube.runtime.lifecycle import (
     wait_at_most,
 )
 from optsched.kube.runtime.outage import Outage
-from optsched.kube.runtime.timing import Timing
+from optsched.kube.runtime.timing import SystemClock, Timing
 from optsched.kube.runtime.write_queue import WriteQueue
 from optsched.kube.scheduler.binder import BinderContext, LiveBinder
 from optsched.kube.scheduler.evictor import Evictor, EvictorContext
-from optsched.kube.scheduler.gang_events import TOGETHER_MS
 from optsched.kube.scheduler.loop import Scheduler, SchedulerDependencies
 from optsched.kube.scheduler.metrics import Metrics
-from optsched.kube.scheduler.outcomes import OutcomeReporter, SelfReporter
+from optsched.kube.scheduler.outcomes import TOGETHER_MS, OutcomeReporter, SelfReporter
 from optsched.kube.scheduler.policy_file import PolicyFile
 from optsched.kube.scheduler.snapshot_dumps import SnapshotDumps
 from optsched.kube.scheduler.solver_process import SolverSupervisor
@@ -49,8 +47,8 @@ if TYPE_CHECKING:
     from optsched.kube.client.errors import KubeError
     from optsched.kube.client.interfaces import Ref
     from optsched.kube.runtime.leader_election import Election
-    from optsched.kube.serving.http import Address
     from optsched.kube.serving.metrics_server import SecureMetrics
+    from optsched.kube.serving.tls_listener import Address
     from optsched.policy.reload import PolicyWatch
 
 DRAIN_S: Final = 20.0

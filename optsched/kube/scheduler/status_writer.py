@@ -6,16 +6,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from optsched.api.kinds import POD, QUEUE
+from optsched.api.kinds import NODE_SHARD, POD, QUEUE
+from optsched.api.serialize import nodeshard_status_patch
 from optsched.cluster.snapshot import DEFAULT_QUEUE, ROOT_QUEUE
 from optsched.kube.client.errors import AlreadyExists, NotFound
 from optsched.kube.client.interfaces import Ref
-from optsched.kube.scheduler.scheduling_gates import GateOpening, open_gate_unplaced
+from optsched.kube.scheduler.bind_preparation import GateOpening, open_gate_unplaced
 from optsched.kube.scheduler.status import StatusPatch
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
+    from optsched.api.hypernode import NodeShard
+    from optsched.cluster.node_parts import Sharding
     from optsched.kube.cache.cluster_cache import ClusterCache
     from optsched.kube.client.interfaces import Api, Raw
 
@@ -75,3 +78,22 @@ BUILTIN_QUEUES: Final = (
     _queue(ROOT_QUEUE, reclaimable=False),
 )
 """As Volcano's scheduler creates them (pkg/scheduler/cache/cache.go)."""
+
+
+def shard_patch(
+    sharding: Sharding, shards: Mapping[str, NodeShard], now_ms: int
+) -> StatusPatch | None:
+    """Return the patch for the status of this scheduler's shard; None if it is up to date.
+
+    sharding: as the last session saw it. shards: objects as the server has them.
+    """
+    shard, used = shards.get(sharding.name), sharding.nodes
+    if shard is None or used is None:
+        return None
+    wanted = set(shard.wanted)
+    in_use, to_remove, to_add = (sorted(part) for part in (used, used - wanted, wanted - used))
+    known = (shard.in_use, shard.to_remove, shard.to_add)
+    if [sorted(part) for part in known] == [in_use, to_remove, to_add]:
+        return None
+    body = nodeshard_status_patch(in_use, to_remove, to_add, now_ms)
+    return StatusPatch(Ref(NODE_SHARD, "", shard.name), body, "status")

@@ -8,6 +8,7 @@ configurations; if it is missing there it is written again.
 from __future__ import annotations
 
 import logging
+import ssl
 from base64 import b64decode, b64encode
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -19,23 +20,28 @@ from optsched.kube.serving.certificates import (
     Credentials,
     from_epoch_ms,
     is_authority,
+    load_credentials,
     renew_credentials,
+    server_context,
 )
 from optsched.units.read_errors import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from datetime import datetime
     from pathlib import Path
 
     from optsched.kube.client.interfaces import Api, Raw
     from optsched.session.ports import Clock
 
+
+log = logging.getLogger(__name__)
+
+
 _AUTHORITY_KEY: Final = "ca.key"
 _LEAF: Final = {"tls.crt": "certificate", "tls.key": "key", "ca.crt": "authority"}
 _AUTHORITY: Final = {"ca.crt": "authority", _AUTHORITY_KEY: "authority_key"}
 _ALL: Final = (*_LEAF, *_AUTHORITY)
-
-log = logging.getLogger(__name__)
 
 
 class CertificateError(OSError):
@@ -196,3 +202,46 @@ def _with_authority(hook: Raw, bundle: str, url: str) -> Raw:
         path = service.get("path") or urlsplit(config.get("url", "")).path
         config["url"] = f"{url.rstrip('/')}{path}"
     return {**hook, "clientConfig": {**config, "caBundle": bundle}}
+
+
+class ServedCertificate:
+    """A TLS context and the credentials in it.
+
+    Attributes
+    ----------
+    tls
+        For servers; new connections get the newest credentials.
+    credentials
+        Those in use; None before the first.
+
+    """
+
+    def __init__(self, server: str) -> None:
+        """server: the name of the server in the log."""
+        self.tls = server_context()
+        self.credentials: Credentials | None = None
+        self._server = server
+
+    def present(self, credentials: Credentials) -> datetime:
+        """Use credentials for new connections; returns when the certificate ends.
+
+        ValueError or OSError for files that hold none: the certificate in use stays.
+        """
+        ends = load_credentials(self.tls, credentials)
+        self.credentials = credentials
+        log.info("%s: a certificate that ends %s is shown", self._server, ends.isoformat())
+        return ends
+
+    async def load_files(self, files: CertificateFiles) -> datetime | None:
+        """Use the certificate that files hold now; returns when it ends, None if it is in use.
+
+        CertificateError where they hold none or can not be read.
+        """
+        credentials = await files.credentials()
+        if credentials == self.credentials:
+            return None
+        try:
+            return self.present(credentials)
+        except (ssl.SSLError, ValueError) as e:
+            pair = f"{files.certificate} and {files.key}"
+            raise CertificateError(f"{pair} are no certificate and its key in PEM") from e

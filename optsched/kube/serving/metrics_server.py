@@ -9,23 +9,84 @@ import asyncio
 import logging
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from aiohttp import web
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from optsched.kube.runtime.clock import SystemClock
-from optsched.kube.runtime.timing import Timing
-from optsched.kube.serving.http import metrics_handler, serve
+from optsched.kube.runtime.timing import SystemClock, Timing
+from optsched.kube.serving.certificate_sources import ServedCertificate
 from optsched.kube.serving.metrics_access import PATH, MetricsAccess
-from optsched.kube.serving.served_certificate import ServedCertificate
-from optsched.kube.serving.tls_listener import ConnectionLimits, listen
+from optsched.kube.serving.tls_listener import Address, ConnectionLimits, listen
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
     from optsched.kube.client.access_review import CreatingApi
     from optsched.kube.serving.certificate_sources import CertificateFiles
-    from optsched.kube.serving.http import Address, Probes
+
+
+log = logging.getLogger(__name__)
+
+
+class Probes(Protocol):
+    """Liveness and readiness of a process."""
+
+    def trouble(self) -> str:
+        """Return why this process has to be restarted; empty if it needs not."""
+
+    def unready(self) -> str:
+        """Return why this process is not ready; empty if it is."""
+
+
+@asynccontextmanager
+async def serve(
+    addresses: Iterable[Address], probes: Probes, exposition: Callable[[], bytes] | None
+) -> AsyncIterator[tuple[Address, ...]]:
+    """Serve /healthz, /readyz and /metrics; yields the bound addresses.
+
+    exposition: None if /metrics is served at another address. OSError if an address can not be
+    bound.
+    """
+    runner = web.AppRunner(_application(probes, exposition), access_log=None)
+    await runner.setup()
+    try:
+        for address in dict.fromkeys(addresses):
+            await web.TCPSite(runner, address.host or None, address.port).start()
+        yield tuple(Address(*place[:2]) for place in runner.addresses)
+    finally:
+        await runner.cleanup()
+
+
+def _application(probes: Probes, exposition: Callable[[], bytes] | None) -> web.Application:
+    async def healthz(_: web.Request) -> web.Response:
+        return _verdict(probes.trouble())
+
+    async def readyz(_: web.Request) -> web.Response:
+        return _verdict(probes.trouble() or probes.unready())
+
+    application = web.Application()
+    application.router.add_get("/healthz", healthz)
+    application.router.add_get("/readyz", readyz)
+    if exposition is not None:
+        application.router.add_get("/metrics", metrics_handler(exposition))
+    return application
+
+
+def metrics_handler(
+    exposition: Callable[[], bytes],
+) -> Callable[[web.Request], Awaitable[web.Response]]:
+    """Return a handler that answers with metrics in Prometheus' format."""
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(body=exposition(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    return metrics
+
+
+def _verdict(problem: str) -> web.Response:
+    return web.Response(text=problem or "ok", status=500 if problem else 200)
+
 
 LOOK_S: Final = 5.0
 """How often the certificate files are read."""
@@ -35,8 +96,6 @@ ENDING_S: Final = 1.0
 """How long open requests may take at shutdown."""
 
 LIMITS: Final = ConnectionLimits(connections=32)
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,29 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, cast
-
-from optsched.kube.serving.http import Address
+from typing import TYPE_CHECKING, Final, Self, cast
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator, Callable
 
 _END_OF_HEADER: Final = b"\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """An address to listen on; an empty host means every interface."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse `host:port`, `:port` or `[v6]:port`; ValueError for anything else."""
+        host, colon, port = text.rpartition(":")
+        if not colon or not port.isdecimal() or int(port) > 65535:
+            raise ValueError(f"{text!r} is no address: write HOST:PORT or :PORT")
+        return cls(host.strip("[]"), int(port))
 
 
 @dataclass(frozen=True, slots=True)

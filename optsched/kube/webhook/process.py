@@ -5,26 +5,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from optsched.admission.registration import configuration_ref
+from optsched.admission.resource_groups import GroupsError, read_resource_groups
 from optsched.kube.client.client import connect
 from optsched.kube.client.errors import KubeError
-from optsched.kube.runtime.clock import SystemClock
 from optsched.kube.runtime.lifecycle import freeze_startup_objects, handle_signals
-from optsched.kube.runtime.timing import Timing
-from optsched.kube.serving.certificate_sources import SecretCredentials, trust_authority
+from optsched.kube.runtime.timing import SystemClock, Timing
+from optsched.kube.serving.certificate_sources import (
+    SecretCredentials,
+    ServedCertificate,
+    trust_authority,
+)
 from optsched.kube.serving.metrics_server import ServingAddresses, serve_process
-from optsched.kube.serving.served_certificate import ServedCertificate
 from optsched.kube.webhook.metrics import WebhookMetrics
-from optsched.kube.webhook.resource_groups_file import ResourceGroupsFile
 from optsched.kube.webhook.server import Reviewer, application, serve_reviews
 from optsched.kube.webhook.template_validator import TemplateValidator
 from optsched.kube.webhook.world import LiveWorld
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
     from pathlib import Path
 
     from optsched.admission.services import Service
@@ -33,8 +35,12 @@ if TYPE_CHECKING:
     from optsched.kube.client.interfaces import Ref
     from optsched.kube.serving.certificate_sources import CertificateFiles, CredentialSource
     from optsched.kube.serving.certificates import Credentials
-    from optsched.kube.serving.http import Address
     from optsched.kube.serving.metrics_server import SecureMetrics
+    from optsched.kube.serving.tls_listener import Address
+
+
+log = logging.getLogger(__name__)
+
 
 LOOK_S: Final = 5.0
 """How often certificates and webhook configurations are checked."""
@@ -45,8 +51,6 @@ CONFIG_LOOK_S: Final = 5.0
 RETRY_S: Final = 1.0
 ENDING_S: Final = 5.0
 """How long open requests may take at shutdown."""
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,3 +236,49 @@ class WebhookProcess:
     def _present(self, credentials: Credentials) -> None:
         """Use credentials for new connections; ValueError or OSError for those that are none."""
         self.metrics.expires(self._certificate.present(credentials).timestamp())
+
+
+class ResourceGroupsFile:
+    """Settings with the resource groups of a file.
+
+    `on_verdict` is called with the problem of each new content; empty if it is valid.
+    """
+
+    def __init__(self, path: Path, settings: Rules, on_verdict: Callable[[str], None]) -> None:
+        """Read the file; raises OSError or ValueError if that fails."""
+        self._path = path
+        self._on_verdict = on_verdict
+        self._seen = path.read_text("utf-8")
+        groups = read_resource_groups(self._seen)
+        self._settings = replace(settings, resource_groups=groups)
+
+    @property
+    def settings(self) -> Rules:
+        """The settings in force."""
+        return self._settings
+
+    def poll(self) -> None:
+        """Reload the file if it changed; each problem is reported once."""
+        try:
+            content = self._path.read_text("utf-8")
+        except (OSError, ValueError) as e:
+            self._reject(f"\0{e}", str(e))
+            return
+        if content == self._seen:
+            return
+        try:
+            groups = read_resource_groups(content)
+        except GroupsError as e:
+            self._reject(content, str(e))
+            return
+        self._seen = content
+        self._settings = replace(self._settings, resource_groups=groups)
+        log.info("%s read again: %d resource groups", self._path, len(groups))
+        self._on_verdict("")
+
+    def _reject(self, seen: str, problem: str) -> None:
+        if seen == self._seen:
+            return
+        self._seen = seen
+        log.error("%s not read again, what was good last stays: %s", self._path, problem)
+        self._on_verdict(problem)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import ChainMap
+from collections import ChainMap, deque
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
 from aiohttp import web
 
@@ -31,10 +32,8 @@ from optsched.admission.review import (
 from optsched.admission.services import review
 from optsched.kube.client.access_review import can_access, list_podgroup_members
 from optsched.kube.client.errors import KubeError, NotFound
-from optsched.kube.client.interfaces import Api, ValidatingApi
-from optsched.kube.client.selection import SelectiveSource
+from optsched.kube.client.interfaces import Api, SelectiveSource, ValidatingApi
 from optsched.kube.serving.tls_listener import ConnectionLimits, listen
-from optsched.kube.webhook.review_threads import ReviewThreads
 
 if TYPE_CHECKING:
     import ssl
@@ -43,11 +42,15 @@ if TYPE_CHECKING:
     from optsched.admission.review import Question, Request
     from optsched.admission.services import Service
     from optsched.admission.world import Settings
-    from optsched.kube.serving.http import Address
+    from optsched.kube.serving.tls_listener import Address
     from optsched.kube.webhook.metrics import WebhookMetrics
     from optsched.kube.webhook.template_validator import TemplateValidator
     from optsched.kube.webhook.world import LiveWorld
     from optsched.session.ports import Clock
+
+
+log = logging.getLogger(__name__)
+
 
 MAX_BODY: Final = 8 * 2**20
 """A review of a change holds the old object, of which etcd takes 1.5 MiB, and the new one, of which
@@ -76,7 +79,81 @@ _JSON: Final = "application/json"
 
 _Lookup: TypeAlias = AccessQuestion | ObjectQuestion | PodsQuestion
 
-log = logging.getLogger(__name__)
+
+SMALL: Final = 64 * 2**10
+"""Largest size of a small body in bytes: most jobs have a tenth of that."""
+MOST_BYTES: Final = 24 * 2**20
+"""Bytes of large bodies that are read or reviewed at the same time."""
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+class MemoryBudget:
+    """An amount that is reserved in parts, first come, first served."""
+
+    def __init__(self, total: int) -> None:
+        self._left = total
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @asynccontextmanager
+    async def reserve(self, amount: int) -> AsyncIterator[None]:
+        """Reserve a part while the context is open; waits until it is available."""
+        if self._waiters or amount > self._left:
+            await self._wait(amount)
+        else:
+            self._left -= amount
+        try:
+            yield
+        finally:
+            self._release(amount)
+
+    async def _wait(self, amount: int) -> None:
+        place = (amount, asyncio.get_running_loop().create_future())
+        self._waiters.append(place)
+        try:
+            await place[1]
+        except asyncio.CancelledError:
+            if place in self._waiters:
+                self._waiters.remove(place)
+                self._release(0)
+            elif not place[1].cancelled():
+                self._release(amount)
+            raise
+
+    def _release(self, amount: int) -> None:
+        self._left += amount
+        while self._waiters and self._waiters[0][0] <= self._left:
+            amount, turn = self._waiters.popleft()
+            if not turn.done():
+                self._left -= amount
+                turn.set_result(None)
+
+
+class ReviewThreads:
+    """Threads in which reviews run."""
+
+    def __init__(self) -> None:
+        self._small = ThreadPoolExecutor(2, "review")
+        self._large = ThreadPoolExecutor(1, "large-review")
+        self._memory = MemoryBudget(MOST_BYTES)
+
+    @asynccontextmanager
+    async def reserve_memory(self, num_bytes: int) -> AsyncIterator[None]:
+        """Reserve memory for a large body; small ones need none."""
+        if num_bytes <= SMALL:
+            yield
+            return
+        async with self._memory.reserve(num_bytes):
+            yield
+
+    async def run(
+        self, num_bytes: int, call: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _R:
+        """Run a call in the thread pool for bodies of this size."""
+        lane = self._small if num_bytes <= SMALL else self._large
+        future = lane.submit(call, *args, **kwargs)
+        return await asyncio.wrap_future(future)
 
 
 class ReviewingApi(Api, SelectiveSource, ValidatingApi, Protocol):

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Final
 from optsched.api.kinds import JOB_TEMPLATE, NAMESPACE, PRIORITY_CLASS, QUEUE, Ref
 from optsched.api.queue import parse_queue
 from optsched.api.wellknown import DEFAULT_QUEUE
+from optsched.kube.cache.object_store import Store
+from optsched.kube.cache.reflector import Listed, ReflectorState, reflect
 from optsched.kube.client.errors import KubeError, NotFound
-from optsched.kube.reflector.object_store import Store
-from optsched.kube.reflector.reflector import Listed, ReflectorState, reflect
-from optsched.kube.reflector.watch_log import WatchLog
-from optsched.kube.runtime.outage import Outage
+from optsched.kube.runtime.outage import Outage, WatchLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from optsched.api.kinds import PRIORITY_CLASS
-from optsched.controllers.job.expand import expand_job
+from optsched.controllers.job.preview import expand_job
 from tests.support.vcjobs import Play, container, job, task
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from optsched.api.job import JobAction, JobPhase, parse_job
-from optsched.controllers.job.phases import (
+from optsched.controllers.job.status import (
     Answer,
     Counts,
     Retries,

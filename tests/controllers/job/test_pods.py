@@ -8,7 +8,7 @@ import pytest
 
 from optsched.api.job import parse_job
 from optsched.api.kinds import PRIORITY_CLASS, QUEUE
-from optsched.controllers.job.job_claims import pod_volumes
+from optsched.controllers.job.owned_objects import pod_volumes
 from optsched.controllers.job.podgroups import desired_group, group_changes
 from optsched.controllers.job.pods import pod_maker
 from tests.support.memory import MemoryWorld

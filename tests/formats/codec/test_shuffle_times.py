@@ -9,7 +9,7 @@ from optsched.formats.codec.pod_groups import last_shuffle_ms, shuffle_annotatio
 from optsched.formats.snapshots.assembly import assemble
 from optsched.formats.snapshots.gang_store import MOST_SHUFFLES
 from optsched.kube.cache.cluster_cache import ClusterCache
-from optsched.kube.reflector.reflector import Changed
+from optsched.kube.cache.reflector import Changed
 from tests.formats.objects import group
 
 KEY = "optsched.io/shuffled-by-"

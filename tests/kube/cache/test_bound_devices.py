@@ -12,7 +12,7 @@ from optsched.cluster.node_parts import NumaPart
 from optsched.formats.codec.pods.device_condition import device_message
 from optsched.formats.codec.pods.reader import DecodeOptions
 from optsched.kube.cache.cluster_cache import ClusterCache
-from optsched.kube.reflector.reflector import Changed, Deleted
+from optsched.kube.cache.reflector import Changed, Deleted
 from tests.formats.objects import node, pod
 from tests.kube.cluster import Objects
 

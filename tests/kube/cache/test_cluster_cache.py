@@ -15,7 +15,7 @@ from optsched.formats.codec.pods.reader import DecodeOptions, PodDecoder, has_le
 from optsched.formats.snapshots.assembly import assemble
 from optsched.formats.snapshots.cluster_objects import READ_KINDS
 from optsched.kube.cache.cluster_cache import ClusterCache
-from optsched.kube.reflector.reflector import Changed, Deleted, Listed
+from optsched.kube.cache.reflector import Changed, Deleted, Listed
 from tests.formats.objects import (
     CSI,
     allocated,

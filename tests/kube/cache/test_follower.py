@@ -10,8 +10,8 @@ from optsched.api.kinds import HYPER_NODE, NODE
 from optsched.formats.snapshots.cluster_objects import OPTIONAL_KINDS, READ_KINDS
 from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.cache.follower import Follower
+from optsched.kube.cache.reflector import ABSENT_S
 from optsched.kube.client.errors import Forbidden, NotFound, TooMany, Unreachable
-from optsched.kube.reflector.reflector import ABSENT_S
 from tests.formats.objects import node
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting
 

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from optsched.api.kinds import QUEUE, Ref
+from optsched.kube.cache.reflector import watch_object
 from optsched.kube.client.errors import Expired, Forbidden, KubeError, Unreachable
-from optsched.kube.client.interfaces import Page
-from optsched.kube.client.selection import EVERYTHING, Selection, list_objects
-from optsched.kube.reflector.selected import watch_object
+from optsched.kube.client.interfaces import EVERYTHING, Page, Selection, list_objects
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

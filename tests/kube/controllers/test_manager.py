@@ -20,19 +20,18 @@ from optsched.api.kinds import (
     SECRET,
     Ref,
 )
-from optsched.controllers.controller import Controller, existing
+from optsched.controllers.controller import Controller, Index, existing
 from optsched.controllers.effects import Again, Create, Delete, Emit, Patch, PatchStatus
-from optsched.controllers.job.controller import job_controller
 from optsched.controllers.job.reconcile import Options as JobOptions
+from optsched.controllers.job.reconcile import job_controller
 from optsched.controllers.json_fields import name_of, owner_reference
 from optsched.controllers.podgroup import Options, PodGroups
 from optsched.controllers.queue import QUEUES
-from optsched.controllers.world import Index
+from optsched.kube.cache.reflector import ABSENT_S
 from optsched.kube.client.errors import Forbidden, Rejected, ServerFault, Unreachable
 from optsched.kube.controllers import manager as module
 from optsched.kube.controllers.manager import LOOK_S, Manager, ManagerDependencies
 from optsched.kube.controllers.metrics import ControllerMetrics
-from optsched.kube.reflector.reflector import ABSENT_S
 from optsched.kube.runtime.timing import Timing
 from tests.kube.fakes import FakeClock
 from tests.support.memory import MemoryWorld

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optsched.kube.runtime.backoff import Backoff, BackoffSteps
+from optsched.kube.runtime.timing import Backoff, BackoffSteps
 
 STEPS = BackoffSteps(first_s=0.5, most_s=3.0)
 

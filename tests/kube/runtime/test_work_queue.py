@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from optsched.kube.runtime.backoff import BackoffSteps
+from optsched.kube.runtime.timing import BackoffSteps
 from optsched.kube.runtime.work_queue import WorkQueue
 
 pytestmark = pytest.mark.asyncio

@@ -26,8 +26,7 @@ from optsched.kube.client.errors import (
     Unreachable,
 )
 from optsched.kube.client.interfaces import Ref
-from optsched.kube.scheduler.binder import FAULTS, Bind, BinderContext, Failure, LiveBinder
-from optsched.kube.scheduler.gang_backoff import HOLDS
+from optsched.kube.scheduler.binder import FAULTS, HOLDS, Bind, BinderContext, Failure, LiveBinder
 from tests.formats.objects import (
     DRIVER,
     allocated,

@@ -13,7 +13,7 @@ from optsched.cluster.dra_devices import DeviceClass, DeviceGrant, DeviceId
 from optsched.formats.codec.resource_claims import FINALIZER
 from optsched.kube.client.errors import Conflict, Rejected, Unreachable
 from optsched.kube.client.interfaces import Ref
-from optsched.kube.scheduler.claim_reserver import ClaimReserver
+from optsched.kube.scheduler.bind_preparation import ClaimReserver
 from tests.formats.objects import DRIVER, allocated, device_claim
 from tests.kube.fakes import FakeApi
 

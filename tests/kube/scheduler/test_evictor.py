@@ -21,8 +21,8 @@ from optsched.kube.client.errors import (
 )
 from optsched.kube.client.interfaces import Ref
 from optsched.kube.runtime.write_queue import WriteQueue
+from optsched.kube.scheduler.binder import GangBackoff
 from optsched.kube.scheduler.evictor import LOOK_S, PATIENCE_S, Evictor, EvictorContext
-from optsched.kube.scheduler.gang_backoff import GangBackoff
 from optsched.kube.scheduler.status import StatusPatch
 from optsched.kube.scheduler.status_writer import make_writer
 from tests.formats.objects import group, node, pod

@@ -21,7 +21,7 @@ from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.snapshot import GangPhase, Owner
 from optsched.formats.snapshots.assembly import assemble
 from optsched.formats.snapshots.writer import encode
-from optsched.kube.runtime.clock import SystemClock
+from optsched.kube.runtime.timing import SystemClock
 from optsched.kube.scheduler.extender_client import MOST_BYTES, ExtenderClient
 from optsched.policy.load import parse_policy
 from optsched.policy.policy import SolverKind

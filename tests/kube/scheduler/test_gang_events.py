@@ -14,7 +14,7 @@ from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.client.errors import TooMany
 from optsched.kube.scheduler.binder import Bind, Failure
 from optsched.kube.scheduler.evictor import Victim
-from optsched.kube.scheduler.gang_events import (
+from optsched.kube.scheduler.outcomes import (
     YOUNG_MS,
     GangBindEvents,
     GangReporter,

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from optsched.api.kinds import POD
 from optsched.kube.cache.cluster_cache import ClusterCache
+from optsched.kube.cache.reflector import Changed, Deleted
 from optsched.kube.client.errors import Forbidden, KubeError, ServerFault, Unreachable
-from optsched.kube.reflector.reflector import Changed, Deleted
 from optsched.kube.runtime.write_queue import WriteQueue
 from optsched.kube.scheduler.binder import BinderContext, LiveBinder
 from optsched.kube.scheduler.evictor import Evictor, EvictorContext
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from optsched.api.kinds import Kind
+    from optsched.kube.cache.reflector import WatchEvent
     from optsched.kube.client.interfaces import Raw
-    from optsched.kube.reflector.reflector import WatchEvent
     from optsched.kube.scheduler.binder import Bind, Failure
     from optsched.kube.scheduler.evictor import Victim
 

@@ -24,9 +24,9 @@ from optsched.kube.runtime.write_queue import WriteQueue
 from optsched.kube.scheduler import loop as module
 from optsched.kube.scheduler.binder import BinderContext, LiveBinder
 from optsched.kube.scheduler.evictor import Evictor, EvictorContext
-from optsched.kube.scheduler.gang_events import scheduled
 from optsched.kube.scheduler.loop import STUCK_S, Scheduler, SchedulerDependencies
 from optsched.kube.scheduler.metrics import Metrics
+from optsched.kube.scheduler.outcomes import scheduled
 from optsched.kube.scheduler.policy_file import PolicyFile
 from optsched.kube.scheduler.snapshot_dumps import SnapshotDumps
 from optsched.kube.scheduler.solver_process import SolverSupervisor

@@ -13,8 +13,8 @@ from optsched.cluster.decisions import Allocate
 from optsched.cluster.gpu_shares import GpuShare
 from optsched.kube.client.errors import Conflict, Forbidden
 from optsched.kube.client.interfaces import Ref
+from optsched.kube.scheduler.bind_preparation import LOCK, PATIENCE_S, NodeLocks
 from optsched.kube.scheduler.binder import BinderContext, LiveBinder
-from optsched.kube.scheduler.node_lock import LOCK, PATIENCE_S, NodeLocks
 from optsched.units import format_time
 from tests.formats.objects import node
 from tests.kube.fakes import FakeApi, FakeClock, waiting

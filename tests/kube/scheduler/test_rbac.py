@@ -25,9 +25,7 @@ from optsched.kube.client.errors import Unreachable
 from optsched.kube.client.interfaces import Api, Ref
 from optsched.kube.runtime.events import EventRecorder, Note
 from optsched.kube.runtime.leader_election import Elector, LeaseTimes
-from optsched.kube.scheduler.claim_reserver import ClaimReserver
-from optsched.kube.scheduler.node_lock import NodeLocks
-from optsched.kube.scheduler.scheduling_gates import GateOpening
+from optsched.kube.scheduler.bind_preparation import ClaimReserver, GateOpening, NodeLocks
 from optsched.kube.scheduler.status import StatusPatch, usage_patch
 from optsched.kube.scheduler.status_writer import BUILTIN_QUEUES, make_writer
 from optsched.local.files import shipped

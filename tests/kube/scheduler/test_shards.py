@@ -4,7 +4,7 @@ import pytest
 
 from optsched.api.hypernode import parse_nodeshard
 from optsched.cluster.node_parts import Shard, Sharding, ShardMode
-from optsched.kube.scheduler.shards import shard_patch
+from optsched.kube.scheduler.status_writer import shard_patch
 from tests.formats.objects import thing
 
 

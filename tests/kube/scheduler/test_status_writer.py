@@ -8,7 +8,7 @@ from optsched.api.kinds import POD, QUEUE
 from optsched.api.queue import parse_queue
 from optsched.kube.client.errors import Forbidden
 from optsched.kube.client.interfaces import Ref
-from optsched.kube.scheduler.scheduling_gates import GateOpening
+from optsched.kube.scheduler.bind_preparation import GateOpening
 from optsched.kube.scheduler.status import StatusPatch
 from optsched.kube.scheduler.status_writer import BUILTIN_QUEUES, make_writer
 from tests.formats.objects import pod, queue

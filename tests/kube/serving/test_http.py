@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 import aiohttp
 import pytest
 
-from optsched.kube.serving.http import Address, serve
+from optsched.kube.serving.metrics_server import serve
+from optsched.kube.serving.tls_listener import Address
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -17,7 +17,6 @@ from optsched.kube.client.errors import Unreachable
 from optsched.kube.runtime.timing import Timing
 from optsched.kube.serving.certificate_sources import CertificateFiles
 from optsched.kube.serving.certificates import Credentials, renew_credentials
-from optsched.kube.serving.http import Address
 from optsched.kube.serving.metrics_access import (
     ALLOWED_S,
     MOST_KEPT,
@@ -26,6 +25,7 @@ from optsched.kube.serving.metrics_access import (
     MetricsAccess,
 )
 from optsched.kube.serving.metrics_server import SecureMetrics, ServingAddresses, serve_process
+from optsched.kube.serving.tls_listener import Address
 from optsched.local.files import shipped
 from tests.kube.fakes import FakeClock
 from tests.kube.serving.test_http import LOOPBACK, Patient

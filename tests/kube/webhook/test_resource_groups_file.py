@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.admission.world import Settings
-from optsched.kube.webhook.resource_groups_file import ResourceGroupsFile
+from optsched.kube.webhook.process import ResourceGroupsFile
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,13 +15,19 @@ from optsched.admission.registration import TIMEOUT_S
 from optsched.admission.services import SERVICE_OF, SERVICES
 from optsched.admission.world import Settings
 from optsched.api.kinds import QUEUE, SUBJECT_ACCESS_REVIEW
+from optsched.kube.cache.reflector import ABSENT_S
 from optsched.kube.client.errors import Forbidden, NotFound, Rejected, Unreachable
-from optsched.kube.reflector.reflector import ABSENT_S
 from optsched.kube.webhook import server
 from optsched.kube.webhook.metrics import WebhookMetrics
-from optsched.kube.webhook.review_threads import MOST_BYTES, MemoryBudget, ReviewThreads
-from optsched.kube.webhook.review_threads import SMALL as MOST_SMALL
-from optsched.kube.webhook.server import MAX_BODY, Reviewer, application
+from optsched.kube.webhook.server import (
+    MAX_BODY,
+    MOST_BYTES,
+    MemoryBudget,
+    Reviewer,
+    ReviewThreads,
+    application,
+)
+from optsched.kube.webhook.server import SMALL as MOST_SMALL
 from optsched.kube.webhook.template_validator import TemplateValidator
 from optsched.kube.webhook.world import KINDS, LiveWorld
 from tests.admission.kit import container, job, task, template

@@ -17,8 +17,7 @@ import pytest
 from optsched.admission.services import SERVICES
 from optsched.admission.world import Settings
 from optsched.kube.serving.certificates import Credentials, renew_credentials
-from optsched.kube.serving.http import Address
-from optsched.kube.serving.tls_listener import ConnectionLimits
+from optsched.kube.serving.tls_listener import Address, ConnectionLimits
 from optsched.kube.webhook.metrics import WebhookMetrics
 from optsched.kube.webhook.server import Reviewer, application, serve_reviews
 from optsched.kube.webhook.template_validator import TemplateValidator

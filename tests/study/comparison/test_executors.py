@@ -13,7 +13,7 @@ import psutil
 import pytest
 from distributed import LocalCluster, Security
 
-from optsched.kube.runtime.clock import SystemClock
+from optsched.kube.runtime.timing import SystemClock
 from optsched.policy import load_policy
 from optsched.policy.policy import without_solver
 from optsched.study.comparison import executors

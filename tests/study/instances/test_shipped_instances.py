@@ -11,7 +11,7 @@ import pytest
 
 from optsched.cluster.decisions import LevelStatus
 from optsched.formats.snapshots.instance_files import read_instance
-from optsched.kube.runtime.clock import SystemClock
+from optsched.kube.runtime.timing import SystemClock
 from optsched.solver.cpsat.process import WorkerProcess
 from optsched.study.instances.instance_catalogue import FILE, read_catalogue
 from optsched.study.instances.instance_folder import (

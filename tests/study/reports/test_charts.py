@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from optsched.kube.runtime.clock import SystemClock
+from optsched.kube.runtime.timing import SystemClock
 from optsched.study.comparison.model_definitions import definition
 from optsched.study.reports.curves_view import shares_of, thinned
 from optsched.study.reports.jobs_view import queue_charts

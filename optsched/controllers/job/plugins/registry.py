@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from optsched.controllers.job.plugins.env import ENV
-from optsched.controllers.job.plugins.flags import read_flags
-from optsched.controllers.job.plugins.hcclrank import HCCLRANK
-from optsched.controllers.job.plugins.mpi import MPI
-from optsched.controllers.job.plugins.pytorch import PYTORCH
-from optsched.controllers.job.plugins.ray import RAY
+from optsched.controllers.job.plugins.base import read_flags
+from optsched.controllers.job.plugins.frameworks import HCCLRANK, MPI, PYTORCH, RAY, TENSORFLOW
 from optsched.controllers.job.plugins.ssh import SSH
-from optsched.controllers.job.plugins.svc import SVC
-from optsched.controllers.job.plugins.tensorflow import TENSORFLOW
+from optsched.controllers.job.plugins.svc import ENV, SVC
 
 if TYPE_CHECKING:
     from optsched.api.job import Job
-    from optsched.controllers.job.plugins.base import Plugin
-    from optsched.controllers.job.plugins.flags import Flags
+    from optsched.controllers.job.plugins.base import Flags, Plugin
 
 PLUGINS: Final = {
     plugin.name: plugin for plugin in (ENV, SVC, SSH, TENSORFLOW, PYTORCH, MPI, RAY, HCCLRANK)

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.kinds import SECRET
 from optsched.controllers.job.object_names import hosts
-from optsched.controllers.job.plugins.base import Extra, KeyPair, Plugin
-from optsched.controllers.job.pod_draft import add_mount
+from optsched.controllers.job.plugins.base import Extra, KeyPair, Plugin, add_mount
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from optsched.api.job import Job
-    from optsched.controllers.job.plugins.flags import Flags
-    from optsched.controllers.job.pod_draft import Draft
+    from optsched.controllers.job.plugins.base import Draft, Flags
 
 HOME: Final = "/root/.ssh"
 _FOLDER: Final = ".ssh"
@@ -44,7 +42,7 @@ def ssh_config(job: Job, port: int = _STANDARD_PORT) -> str:
     return "\n".join(lines) + "\n"
 
 
-def dress(draft: Draft, flags: Flags) -> None:
+def dress_ssh(draft: Draft, flags: Flags) -> None:
     """Mount the key where ssh looks for it."""
     name, path = secret_name(draft.job), flags.text(_PATH)
     items = [{"key": key, "path": f"{_FOLDER}/{key}"} for key in _KEYS]
@@ -55,7 +53,7 @@ def dress(draft: Draft, flags: Flags) -> None:
     add_mount(draft.all_containers, mount)
 
 
-def extras(job: Job, flags: Flags) -> tuple[Extra, ...]:
+def extras_ssh(job: Job, flags: Flags) -> tuple[Extra, ...]:
     """The Secret: a key that is made once, or the user's own, and a list of hosts."""
     config = {"data": {"config": _encoded(ssh_config(job, flags.number(_PORT)))}}
     make = partial(_secret, config["data"])
@@ -78,4 +76,4 @@ def _encoded(text: str) -> str:
 
 
 _FLAGS: Final = ((_PATH, HOME), (_PRIVATE, ""), (_PUBLIC, ""), (_PORT, _STANDARD_PORT))
-SSH = Plugin("ssh", _FLAGS, dress, extras)
+SSH = Plugin("ssh", _FLAGS, dress_ssh, extras_ssh)

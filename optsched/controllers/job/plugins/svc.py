@@ -1,4 +1,4 @@
-"""svc: pods find each other by name.
+"""Plugins for every job: env numbers the pods of a task, svc lets pods find each other by name.
 
 A headless Service gives every pod a name, a ConfigMap lists the names of each task, as files below
 /etc/volcano and as variables, and a NetworkPolicy keeps other pods out.
@@ -11,13 +11,26 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.api import wellknown
 from optsched.api.kinds import CONFIG_MAP, NETWORK_POLICY, SERVICE
 from optsched.controllers.job.object_names import addresses, variable_of
-from optsched.controllers.job.plugins.base import Extra, Plugin, variable
-from optsched.controllers.job.pod_draft import add_env, add_mount
+from optsched.controllers.job.plugins.base import Extra, Plugin, add_env, add_mount, variable
 
 if TYPE_CHECKING:
     from optsched.api.job import Job
-    from optsched.controllers.job.plugins.flags import Flags
-    from optsched.controllers.job.pod_draft import Draft
+    from optsched.controllers.job.plugins.base import Draft, Flags
+
+
+def dress_env(draft: Draft, flags: Flags) -> None:
+    """Add the variables; the two numbers of pods are ours, for guides promise them."""
+    add_env(
+        draft.all_containers,
+        variable("VK_TASK_INDEX", draft.index),
+        variable("VC_TASK_INDEX", draft.index),
+        variable("VK_TASK_NUM", draft.task.replicas),
+        variable("VC_TASK_NUM", draft.task.replicas),
+    )
+
+
+ENV = Plugin("env", (), dress_env)
+
 
 MOUNTED_AT: Final = "/etc/volcano"
 _PUBLISH: Final = "publish-not-ready-addresses"
@@ -41,7 +54,7 @@ def hosts_data(job: Job) -> dict[str, str]:
     return data
 
 
-def dress(draft: Draft, flags: Flags) -> None:
+def dress_svc(draft: Draft, flags: Flags) -> None:
     """Name the pod, and tell its containers the hosts.
 
     `VC_<TASK>_HOST`, the first host of a task, is ours: a guide promises it.
@@ -70,7 +83,7 @@ def _firsts(job: Job) -> list[dict[str, Any]]:
     return [variable(f"VC_{variable_of(t.name)}_HOST", first[0]) for t, first in found if first]
 
 
-def extras(job: Job, flags: Flags) -> tuple[Extra, ...]:
+def extras_svc(job: Job, flags: Flags) -> tuple[Extra, ...]:
     """The ConfigMap, the Service and, unless it is switched off, the NetworkPolicy."""
     data, name = hosts_data(job), job.meta.name
     config = Extra(CONFIG_MAP, config_name(job), {"data": data}, {"data": data})
@@ -101,4 +114,4 @@ def pods_of(job: Job) -> dict[str, str]:
     return {wellknown.JOB_NAME: meta.name, wellknown.JOB_NAMESPACE: meta.namespace}
 
 
-SVC = Plugin("svc", ((_PUBLISH, False), (_OPEN, False), (_INJECT, True)), dress, extras)
+SVC = Plugin("svc", ((_PUBLISH, False), (_OPEN, False), (_INJECT, True)), dress_svc, extras_svc)

@@ -7,6 +7,7 @@ only if that has expired is everything listed again.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -14,21 +15,27 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from optsched.kube.client.errors import (
     ApiError,
+    Forbidden,
     Garbled,
     Gone,
     KubeError,
+    NotFound,
+    Rejected,
     ServerFault,
     TooMany,
+    Unauthorized,
     Unreachable,
     error_from_status,
 )
-from optsched.kube.runtime.backoff import Backoff, BackoffSteps
+from optsched.kube.client.interfaces import Selection
+from optsched.kube.runtime.timing import Backoff, BackoffSteps
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 
-    from optsched.api.kinds import Kind
-    from optsched.kube.client.interfaces import Page, Raw, Source
+    from optsched.api.kinds import Kind, Ref
+    from optsched.kube.client.interfaces import Page, Raw, SelectiveSource, Source
+
 
 PAGE_SIZE: Final = 500
 RETRIES: Final = BackoffSteps(first_s=0.2, most_s=15.0)
@@ -230,3 +237,46 @@ async def reflect(
         except KubeError as e:
             reflection.failed(e)
             on_failure(kind, e)
+
+
+_FINAL: Final = (Unauthorized, Forbidden, NotFound, Rejected)
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedSource:
+    """A `Source` of the selected objects."""
+
+    source: SelectiveSource
+    selection: Selection
+
+    async def list_page(self, kind: Kind, limit: int, token: str = "") -> Page:
+        """See `Source`."""
+        return await self.source.list_page(kind, limit, token, self.selection)
+
+    def watch_lines(self, kind: Kind, resource_version: str) -> AsyncGenerator[bytes, None]:
+        """See `Source`."""
+        return self.source.watch_lines(kind, resource_version, self.selection)
+
+
+async def watch_object(
+    source: SelectiveSource, ref: Ref, on_failure: Callable[[KubeError], None]
+) -> AsyncIterator[Raw | None]:
+    """Yield the states of one object as they change, forever; None while it does not exist.
+
+    on_failure: called on temporary errors, such as an unreachable server; the watch is retried.
+    Raises `KubeError` on permanent ones.
+    """
+
+    def report_failure(_: Kind, error: KubeError) -> None:
+        if isinstance(error, _FINAL):
+            raise error
+        on_failure(error)
+
+    narrow = SelectedSource(source, Selection(ref.namespace, fields=f"metadata.name={ref.name}"))
+    reflection = ReflectorState(lambda: 0.5)
+    async for event in reflect(narrow, ref.kind, reflection, asyncio.sleep, report_failure):
+        if isinstance(event, Listed):
+            for state in event.items or (None,):
+                yield state
+        else:
+            yield None if isinstance(event, Deleted) else event.obj

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from optsched.api.kinds import POD
-from optsched.kube.client.errors import Expired, Forbidden, Gone, KubeError, TooMany, Unreachable
-from optsched.kube.client.interfaces import Page
-from optsched.kube.reflector.reflector import (
+from optsched.kube.cache.reflector import (
     AWAY_S,
     LIST_AFTER,
     Changed,
@@ -21,6 +19,8 @@ from optsched.kube.reflector.reflector import (
     WatchEvent,
     reflect,
 )
+from optsched.kube.client.errors import Expired, Forbidden, Gone, KubeError, TooMany, Unreachable
+from optsched.kube.client.interfaces import Page
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence

@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optsched.api.kinds import CONFIG_MAP, POD, QUEUE, Kind, Ref
-from optsched.controllers.controller import Scope
-from optsched.controllers.world import Index, World
-from optsched.kube.reflector.object_store import Store
-from optsched.kube.reflector.reflector import Changed, Deleted, Listed
+from optsched.controllers.controller import Index, Scope, World
+from optsched.kube.cache.object_store import Store
+from optsched.kube.cache.reflector import Changed, Deleted, Listed
 from tests.kube.fakes import FakeClock
 
 NODE_OF = Index(POD, "node", lambda pod: [pod["spec"]["node"]] if "node" in pod["spec"] else [])

@@ -21,17 +21,16 @@ from optsched.controllers.json_fields import (
     uid_of,
     version_of,
 )
-from optsched.kube.reflector.reflector import Deleted, Listed
+from optsched.kube.cache.reflector import Deleted, Listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from optsched.api.kinds import Kind
-    from optsched.controllers.controller import Scope
+    from optsched.controllers.controller import Index, Scope
     from optsched.controllers.effects import Fabric, FabricAnswer, Question
-    from optsched.controllers.world import Index
+    from optsched.kube.cache.reflector import WatchEvent
     from optsched.kube.client.interfaces import Raw
-    from optsched.kube.reflector.reflector import WatchEvent
     from optsched.session.ports import Clock
 
     OnChange = Callable[[Kind, Raw | None, Raw | None], None]

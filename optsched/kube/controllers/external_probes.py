@@ -1,10 +1,11 @@
-"""Reads the links of a fabric from NVIDIA UFM over HTTP, with the credentials of a Secret."""
+"""Answers from outside of the API server: of pods on a port, and of NVIDIA UFM about its fabric."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
 from base64 import b64decode, b64encode
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -17,11 +18,47 @@ from optsched.kube.client.errors import KubeError
 from optsched.kube.client.interfaces import Ref
 
 if TYPE_CHECKING:
-    from optsched.controllers.effects import Fabric
+    from optsched.controllers.effects import Fabric, Question
     from optsched.kube.client.interfaces import Api
     from optsched.session.ports import Clock
 
-ANSWER_S: Final = 30.0
+
+ANSWER_S: Final = 1.0
+"""How long a pod may take: a kubelet's probes wait as long (core/v1, Probe.timeoutSeconds)."""
+
+_REFUSALS: Final = 400
+
+
+async def is_answered(question: Question) -> bool:
+    """Whether the port accepts a connection, or the path answers without an error."""
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            return await (_probe_http(question) if question.path else _probe_tcp(question))
+    except (OSError, TimeoutError, aiohttp.ClientError, ValueError):
+        return False
+
+
+async def _probe_tcp(question: Question) -> bool:
+    _, make_writer = await asyncio.open_connection(question.host, question.port)
+    make_writer.close()
+    with suppress(OSError):
+        await make_writer.wait_closed()
+    return True
+
+
+async def _probe_http(question: Question) -> bool:
+    host = f"[{question.host}]" if ":" in question.host else question.host
+    url = f"http://{host}:{question.port}/{question.path.removeprefix('/')}"
+    name, value = question.header
+    headers = {name: value} if name else {}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(url, headers=headers, allow_redirects=False) as answer,
+    ):
+        return answer.status < _REFUSALS
+
+
+FABRIC_ANSWER_S: Final = 30.0
 """Timeout, as in Volcano."""
 
 MOST_BYTES: Final = 100 * 2**20
@@ -84,7 +121,7 @@ async def _fetch(fabric: Fabric, credentials: _Credentials) -> bytes:
     try:
         tls = _tls_context(fabric, credentials)
         async with (
-            asyncio.timeout(ANSWER_S),
+            asyncio.timeout(FABRIC_ANSWER_S),
             aiohttp.ClientSession() as session,
             session.get(
                 f"{fabric.url}{PATH}",
@@ -97,7 +134,7 @@ async def _fetch(fabric: Fabric, credentials: _Credentials) -> bytes:
                 raise _NoAnswer(f"it answers {answer.status} {answer.reason}")
             return await _body(answer)
     except TimeoutError as e:
-        raise _NoAnswer(f"no answer within {ANSWER_S:g} s") from e
+        raise _NoAnswer(f"no answer within {FABRIC_ANSWER_S:g} s") from e
     except (aiohttp.ClientError, OSError, ValueError) as e:
         raise _NoAnswer(str(e) or type(e).__name__) from e
 

@@ -1,0 +1,221 @@
+"""Plugins for frameworks: each gives the pods of a job the addresses of the others.
+
+mpi opens ssh and names the workers to the master, tensorflow writes TF_CONFIG, pytorch names the
+master and the ranks, ray starts a Ray cluster, and hcclrank writes the rank that NPUs look for.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api import wellknown
+from optsched.api.kinds import SERVICE
+from optsched.controllers.job.object_names import addresses, host
+from optsched.controllers.job.plugins.base import (
+    Extra,
+    Plugin,
+    add_env,
+    add_port,
+    replicas_of,
+    task_named,
+    variable,
+)
+from optsched.controllers.job.plugins.svc import pods_of
+
+if TYPE_CHECKING:
+    from optsched.api.job import Job
+    from optsched.controllers.job.plugins.base import Draft, Flags
+
+
+def dress_mpi(draft: Draft, flags: Flags) -> None:
+    """Open the port, and tell the master the hosts of its workers."""
+    add_port(draft.all_containers, "mpijob-port", flags.number("port"))
+    worker = task_named(draft.job, flags.text("worker"))
+    if draft.task.name == flags.text("master") and worker is not None:
+        found = ",".join(addresses(draft.job.meta.name, worker))
+        add_env(draft.all_containers, variable("MPI_HOST", found))
+
+
+MPI = Plugin(
+    "mpi",
+    (("master", "master"), ("worker", "worker"), ("port", 22)),
+    dress_mpi,
+    needs=("svc", "ssh"),
+)
+
+
+_ROLES: Final = ("ps", "worker", "chief", "evaluator")
+
+
+def dress_tensorflow(draft: Draft, flags: Flags) -> None:
+    """Add the variable, unless the pod is the whole job."""
+    job = draft.job
+    if len(job.spec.tasks) == 1 and draft.task.replicas == 1:
+        return
+    cluster = {}
+    for role in _ROLES:
+        task = task_named(job, flags.text(role))
+        if task is not None and task.replicas:
+            found = [host(job.meta.name, task, i)[1] for i in range(task.replicas)]
+            cluster[role] = [f"{address}:{flags.number('port')}" for address in found]
+    role_of = {flags.text(role): role for role in _ROLES}
+    place = {"type": role_of.get(draft.task.name, draft.task.name), "index": draft.index}
+    config = json.dumps({"cluster": cluster, "task": place}, separators=(",", ":"))
+    add_env(draft.containers, variable("TF_CONFIG", config))
+
+
+TENSORFLOW = Plugin(
+    "tensorflow",
+    (*((role, role) for role in _ROLES), ("port", 2222)),
+    dress_tensorflow,
+    needs=("svc",),
+)
+
+
+def dress_pytorch(draft: Draft, flags: Flags) -> None:
+    """Add the variables and the port; nothing without a master.
+
+    Ranks continue from the masters to the workers, so that each exists once.
+    """
+    job, name = draft.job, draft.task.name
+    master, worker = flags.text("master"), flags.text("worker")
+    master_task = task_named(job, master)
+    if master_task is None:
+        return
+    address, port = host(job.meta.name, master_task, 0)[1], flags.number("port")
+    add_port(draft.containers, "pytorchjob-port", port)
+    num_masters, num_workers = replicas_of(job, master), replicas_of(job, worker)
+    size = num_masters + (num_workers if worker != master else 0)
+    shared = {"MASTER_ADDR": address, "MASTER_PORT": port, "WORLD_SIZE": size}
+    add_env(draft.containers, *(variable(key, value) for key, value in shared.items()))
+    ranks = {worker: num_masters + draft.index, master: draft.index}
+    if name in ranks:
+        add_env(draft.containers, variable("RANK", ranks[name]))
+    if name == worker != master and flags.boolean("wait-master-enabled"):
+        draft.init_containers.append(_waiting(address, flags))
+
+
+def _waiting(address: str, flags: Flags) -> dict[str, Any]:
+    """A container that lets the others start once the master listens, or fails."""
+    port, seconds = flags.number("port"), flags.number("wait-master-timeout")
+    script = (
+        f"end=$(($(date +%s)+{seconds})); "
+        f"until nc -z -w 2 {address} {port}; do "
+        f'if [ "$(date +%s)" -ge "$end" ]; then '
+        f'echo "{address}:{port} did not answer within {seconds} s"; exit 1; fi; '
+        "sleep 2; done"
+    )
+    return {
+        "name": "wait-for-master",
+        "image": flags.text("wait-master-image"),
+        "command": ["sh", "-c", script],
+        "resources": {
+            "requests": {"cpu": "10m", "memory": "16Mi"},
+            "limits": {"cpu": "100m", "memory": "64Mi"},
+        },
+        "env": [],
+        "volumeMounts": [],
+        "ports": [],
+    }
+
+
+PYTORCH = Plugin(
+    "pytorch",
+    (
+        ("master", "master"),
+        ("worker", "worker"),
+        ("port", 23456),
+        ("wait-master-enabled", False),
+        ("wait-master-timeout", 300),
+        ("wait-master-image", "busybox:1.36.1"),
+    ),
+    dress_pytorch,
+    needs=("svc",),
+)
+
+
+_PORTS: Final = (("gcs", "port"), ("dashboard", "dashboardPort"), ("client-server", "clientPort"))
+"""Names of ports, each with its flag."""
+
+
+def dress_ray(draft: Draft, flags: Flags) -> None:
+    """Replace the commands of the head's container and of the workers'."""
+    head = task_named(draft.job, flags.text("head"))
+    if head is None:
+        return
+    name, port = draft.task.name, flags.number("port")
+    for container in draft.containers:
+        if name == head.name and container.get("name") == flags.text("headContainer"):
+            for port_name, flag in _PORTS:
+                add_port([container], port_name, flags.number(flag))
+            container["command"] = _shell(
+                f"ray start --head --block --dashboard-host=0.0.0.0 --port={port}"
+                f" --dashboard-port={flags.number('dashboardPort')}"
+                f" --ray-client-server-port={flags.number('clientPort')}"
+            )
+        is_worker = name == flags.text("worker") != head.name
+        if is_worker and container.get("name") == flags.text("workerContainer"):
+            address = host(draft.job.meta.name, head, 0)[1]
+            container["command"] = _shell(f"ray start --block --address={address}:{port}")
+
+
+def extras_ray(job: Job, flags: Flags) -> tuple[Extra, ...]:
+    """The Service by which the head is reached."""
+    selector = {**pods_of(job), wellknown.TASK_SPEC: flags.text("head")}
+    ports: list[dict[str, Any]] = [
+        {"name": name, "port": flags.number(flag), "targetPort": name, "protocol": "TCP"}
+        for name, flag in _PORTS
+    ]
+    service = {"spec": {"selector": selector, "ports": ports}}
+    return (Extra(SERVICE, f"{job.meta.name}-head-svc", service, {}),)
+
+
+def _shell(command: str) -> list[str]:
+    return ["sh", "-c", command]
+
+
+RAY = Plugin(
+    "ray",
+    (
+        ("head", "head"),
+        ("headContainer", "head"),
+        ("worker", "worker"),
+        ("workerContainer", "worker"),
+        ("port", 6379),
+        ("dashboardPort", 8265),
+        ("clientPort", 10001),
+    ),
+    dress_ray,
+    extras_ray,
+    needs=("svc",),
+)
+
+
+RANK_INDEX: Final = "hccl/rankIndex"
+
+
+def dress_hcclrank(draft: Draft, flags: Flags) -> None:
+    """Add the annotation, unless the user has: the variable RANK, else masters before workers."""
+    if draft.annotations.get(RANK_INDEX):
+        return
+    rank = _given_rank(draft) or _count_rank(draft, flags)
+    if rank:
+        draft.annotations[RANK_INDEX] = rank
+
+
+def _given_rank(draft: Draft) -> str:
+    variables = (each for container in draft.containers for each in container["env"])
+    return next((str(v.get("value") or "") for v in variables if v.get("name") == "RANK"), "")
+
+
+def _count_rank(draft: Draft, flags: Flags) -> str:
+    master, name = flags.text("master"), draft.task.name
+    if name == master:
+        return str(draft.index)
+    if name == flags.text("worker"):
+        return str(replicas_of(draft.job, master) + draft.index)
+    return ""
+
+
+HCCLRANK = Plugin("hcclrank", (("master", "master"), ("worker", "worker")), dress_hcclrank)

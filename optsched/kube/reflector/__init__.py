@@ -1,1 +1,0 @@
-"""Lists and watches of one kind, and the objects that they keep up to date."""

@@ -1,0 +1,320 @@
+"""What is written before a pod is bound: device claims, node locks, the device record, its gate.
+
+Claims are allocated and reserved as kube-scheduler writes them (KEP-4381): first a finalizer, so
+that a claim in use can not be deleted, then both in the status, each with the resource version that
+was read. Completed steps are skipped, so every step may be repeated.
+
+The kubelet does not tell a device plugin for which pod it allocates; the plugin takes the pod whose
+annotations say `allocating`. The lock of a node leaves only one such pod: the binder sets an
+annotation on the node, and the device plugin removes it once it has allocated. Volcano:
+`pkg/scheduler/plugins/util/nodelock`; there a locked node fails the bind, here the bind waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api.kinds import NODE
+from optsched.cluster.dra_devices import DeviceAllocation
+from optsched.formats.codec.pods.device_condition import BOUND_DEVICES, device_condition
+from optsched.formats.codec.resource_claims import FINALIZER, granted_fields
+from optsched.kube.client.errors import Conflict, KubeError, NotFound, Rejected
+from optsched.kube.client.interfaces import Ref
+from optsched.kube.scheduler.status import UNSCHEDULABLE
+from optsched.units import TimestampError, format_time, parse_time_ms
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from optsched.api.kinds import Kind
+    from optsched.cluster.dra_devices import DeviceClass, DeviceGrant
+    from optsched.kube.client.interfaces import Api, Raw
+    from optsched.kube.runtime.timing import Timing
+    from optsched.session.ports import Clock
+
+
+CLAIM_TRIES: Final = 8
+"""How often a claim is read again after a conflict."""
+
+
+class ClaimReserver:
+    """Reserves claims for pods.
+
+    `kind_of` returns the API version in which a claim is watched, `class_of` a DeviceClass.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        kind_of: Callable[[str], Kind | None],
+        class_of: Callable[[str], DeviceClass | None],
+    ) -> None:
+        self._api = api
+        self._kind_of = kind_of
+        self._class_of = class_of
+
+    async def reserve(self, grant: DeviceGrant, pod: Ref, uid: str, node: str) -> str:
+        """Reserve a claim and its devices for a pod; returns why not, or an empty string.
+
+        Raises KubeError where the outcome is unknown.
+        """
+        for _ in range(CLAIM_TRIES):
+            ref = self._ref(grant.claim)
+            if ref is None:
+                return f"resource claim {grant.claim} does not exist any more"
+            claim: Raw = {}
+            try:
+                claim = await self._api.read(ref)
+                refusal = _refusal(claim, grant)
+                if refusal or _is_reserved(claim, uid):
+                    return refusal
+                await self._write(ref, claim, grant, (pod, uid, node))
+            except NotFound:
+                return f"resource claim {grant.claim} does not exist any more"
+            except Conflict:
+                continue
+            except Rejected as e:
+                devices = (claim.get("spec") or {}).get("devices") or {}
+                if devices.get("config"):
+                    return f"resource claim {grant.claim} {_NOT_COMPACT}: {e.message}"
+                raise
+            return ""
+        return f"resource claim {grant.claim} is being changed by others all the time"
+
+    async def release(self, grant: DeviceGrant, uid: str) -> None:
+        """Undo `reserve` for a pod that was not bound, if possible."""
+        ref = self._ref(grant.claim)
+        if ref is None or not grant.devices:
+            return
+        with suppress(KubeError):
+            claim = await self._api.read(ref)
+            if not _is_reserved(claim, uid) or _refusal(claim, grant):
+                return
+            others = [r for r in _status(claim).get("reservedFor") or () if r.get("uid") != uid]
+            gone = {"reservedFor": others} if others else {"reservedFor": None, "allocation": None}
+            await self._api.patch(ref, {"metadata": _version(claim), "status": gone}, "status")
+
+    def _ref(self, key: str) -> Ref | None:
+        kind = self._kind_of(key)
+        namespace, _, name = key.partition("/")
+        return None if kind is None else Ref(kind, namespace, name)
+
+    async def _write(
+        self, ref: Ref, claim: Raw, grant: DeviceGrant, consumer: tuple[Ref, str, str]
+    ) -> None:
+        pod, uid, node = consumer
+        status = _status(claim)
+        reserved = [*(status.get("reservedFor") or ())]
+        fresh: dict[str, Any] = {}
+        if not status.get("allocation"):
+            finalizers = claim["metadata"].get("finalizers") or []
+            if FINALIZER not in finalizers:
+                meta = {**_version(claim), "finalizers": [*finalizers, FINALIZER]}
+                claim = await self._api.patch(ref, {"metadata": meta})
+            allocation = DeviceAllocation.on_node(node, grant.devices)
+            fresh["allocation"] = granted_fields(claim, allocation, self._class_of)
+        reserved.append({"resource": "pods", "name": pod.name, "uid": uid})
+        body = {"metadata": _version(claim), "status": {**fresh, "reservedFor": reserved}}
+        await self._api.patch(ref, body, "status")
+
+
+_NOT_COMPACT: Final = (
+    "can not be changed by whoever writes JSON: its parameters for drivers stand with spaces "
+    "between them; create it again without these"
+)
+"""The server stores parameters without spaces, and then treats them as changed."""
+
+
+def _status(claim: Raw) -> dict[str, Any]:
+    status = claim.get("status")
+    return status if isinstance(status, dict) else {}
+
+
+def _version(claim: Raw) -> dict[str, Any]:
+    return {"resourceVersion": claim["metadata"].get("resourceVersion")}
+
+
+def _is_reserved(claim: Raw, uid: str) -> bool:
+    return any(each.get("uid") == uid for each in _status(claim).get("reservedFor") or ())
+
+
+def _refusal(claim: Raw, grant: DeviceGrant) -> str:
+    """Return how a claim differs from what the plan assumed; empty if it does not."""
+    allocation = _status(claim).get("allocation")
+    if not allocation:
+        return "" if grant.devices else f"resource claim {grant.claim} has lost its devices"
+    if not grant.devices:
+        return ""
+    results = (allocation.get("devices") or {}).get("results") or ()
+    found = {(r.get("request"), r.get("driver"), r.get("pool"), r.get("device")) for r in results}
+    if found == {(request, *device) for request, device in grant.devices}:
+        return ""
+    return f"resource claim {grant.claim} has got other devices"
+
+
+LOCK: Final = "hamivgpu"
+"""The annotation, as the device plugin knows it (`DeviceName`)."""
+EXPIRES_MS: Final = 5 * 60 * 1000
+"""After this a lock counts as abandoned."""
+PATIENCE_S: Final = 30.0
+"""How long a bind waits for a lock that another scheduler holds."""
+LOOKS_EVERY_S: Final = 0.5
+
+
+@dataclass(slots=True)
+class _Turn:
+    """The turn of a node, and the binds that have it or wait for it."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    num_binds: int = 0
+
+
+class NodeLocks:
+    """Locks nodes; binds to one node take turns."""
+
+    def __init__(self, api: Api, clock: Clock, timing: Timing) -> None:
+        self._api = api
+        self._clock = clock
+        self._timing = timing
+        self._turns: dict[str, _Turn] = {}
+
+    async def acquire(self, node: str) -> str:
+        """Lock a node once it is free; returns why not, or an empty string.
+
+        Raises KubeError where the outcome is unknown.
+        """
+        async with self._take_turn(node):
+            until_s = self._clock.monotonic() + PATIENCE_S
+            while True:
+                held = await self._try_acquire(node)
+                if held is None:
+                    return ""
+                if self._clock.monotonic() >= until_s:
+                    return f"node {node} is locked ({LOCK}) since {held} for another pod"
+                await self._timing.sleep(LOOKS_EVERY_S)
+
+    @asynccontextmanager
+    async def _take_turn(self, node: str) -> AsyncIterator[None]:
+        """Hold the turn of a node while the context is open; the last bind forgets the node."""
+        turn = self._turns.setdefault(node, _Turn())
+        turn.num_binds += 1
+        try:
+            async with turn.lock:
+                yield
+        finally:
+            turn.num_binds -= 1
+            if not turn.num_binds:
+                del self._turns[node]
+
+    async def release(self, node: str) -> None:
+        """Unlock a node after a failed bind, if possible."""
+        with suppress(KubeError):
+            await self._api.patch(Ref(NODE, "", node), {"metadata": {"annotations": {LOCK: None}}})
+
+    async def _try_acquire(self, node: str) -> str | None:
+        """Return since when another process holds the lock; None once this one does."""
+        ref = Ref(NODE, "", node)
+        obj = await self._api.read(ref)
+        now_ms = self._clock.now_ms()
+        annotations = obj["metadata"].get("annotations")
+        held = str(annotations.get(LOCK) or "") if isinstance(annotations, dict) else ""
+        if held and not _has_expired(held, now_ms):
+            return held
+        version = obj["metadata"].get("resourceVersion")
+        mark = {LOCK: format_time(now_ms)}
+        body: dict[str, Any] = {"metadata": {"resourceVersion": version, "annotations": mark}}
+        try:
+            await self._api.patch(ref, body)
+        except Conflict:
+            return "just now"
+        return None
+
+
+def _has_expired(since: str, now_ms: int) -> bool:
+    """Whether a lock has expired; an unreadable one has."""
+    try:
+        return now_ms - parse_time_ms(since) > EXPIRES_MS
+    except TimestampError:
+        return True
+
+
+_RECORD_TRIES: Final = 3
+"""Attempts before a pod that keeps changing is left to the next session."""
+
+
+async def record_devices(api: Api, ref: Ref, uid: str, message: str, now_ms: int) -> None:
+    """Write the condition `optsched.io/BoundDevices` of the pod with this UID.
+
+    A pod that is bound, or that another pod has replaced, is left as it is: the bind finds out. The
+    resource version keeps a scheduler that no longer leads from overwriting the record of a bind.
+    """
+    for attempt in range(_RECORD_TRIES):
+        pod = await api.read(ref)
+        meta, spec, status = (pod.get(part) or {} for part in ("metadata", "spec", "status"))
+        if meta.get("uid", "") != uid or spec.get("nodeName"):
+            return
+        conditions = status.get("conditions") or ()
+        known = [each for each in conditions if each.get("type") == BOUND_DEVICES]
+        if [each.get("message") for each in known] == [message]:
+            return
+        others = [each for each in conditions if each.get("type") != BOUND_DEVICES]
+        body = {
+            "metadata": {"uid": uid, "resourceVersion": meta.get("resourceVersion")},
+            "status": {"conditions": [*others, device_condition(message, now_ms)]},
+        }
+        try:
+            await api.patch(ref, body, "status")
+        except Conflict:
+            if attempt == _RECORD_TRIES - 1:
+                raise
+        else:
+            return
+
+
+SCHEDULED = "PodScheduled"
+
+
+@dataclass(frozen=True, slots=True)
+class GateOpening:
+    """A gate to remove from a pod that fits on no node; message: why it fits on none."""
+
+    ref: Ref
+    uid: str
+    now_ms: int
+    message: str
+
+
+async def open_gate(api: Api, ref: Ref, uid: str) -> Raw:
+    """Remove the gates of the pod with this UID; returns the pod as stored.
+
+    No gate can come back: an API server only allows their removal.
+    """
+    return await api.patch(ref, {"metadata": {"uid": uid}, "spec": {"schedulingGates": None}})
+
+
+async def open_gate_unplaced(api: Api, opening: GateOpening) -> None:
+    """Remove the gates of a pod, and report in PodScheduled that it fits on no node.
+
+    Cluster autoscalers read that condition.
+    """
+    pod = await open_gate(api, opening.ref, opening.uid)
+    if (pod.get("spec") or {}).get("nodeName"):
+        return
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    fact = {
+        "type": SCHEDULED,
+        "status": "False",
+        "reason": UNSCHEDULABLE,
+        "message": opening.message,
+        "lastTransitionTime": format_time(opening.now_ms),
+    }
+    others = [each for each in conditions if each.get("type") != SCHEDULED]
+    meta = {"uid": opening.uid, "resourceVersion": pod["metadata"].get("resourceVersion")}
+    # A conflict means a newer state: the pod was bound, or is being changed.
+    with suppress(Conflict):
+        await api.patch(
+            opening.ref, {"metadata": meta, "status": {"conditions": [*others, fact]}}, "status"
+        )
