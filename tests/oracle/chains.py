@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from optsched.cluster.decisions import Allocate, Evict, Nominate
 from optsched.session.lending import LENT
+from optsched.session.session import judge_actions
 from tests.oracle.checks import OPEN, Finding, refused
 from tests.oracle.manifests import gang_of, key_of, timestamp
 from tests.oracle.proofs import check_starvation
-from tests.oracle.sessions import Worth, decide, described, policy_of, snapshot_of
+from tests.oracle.sessions import Decided, described
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,29 +76,26 @@ def finish(cluster: Cluster, rng: Random) -> Cluster:
     return after
 
 
-def check_calm(cluster: Cluster, model: str) -> Iterator[Finding]:
+def check_calm(decided: Decided) -> Iterator[Finding]:
     """Ten sessions in a row, with nothing else going on, come to rest.
 
     No pod is evicted twice, what had room nominated gets it, and the last sessions do nothing. No
     gang waits then that could start. A pod that started while its queue borrowed may be preempted
     in that queue; it is counted as open.
     """
-    policy = policy_of(model)
+    model = decided.model
     evicted: Counter[str] = Counter()
     borrowed: set[str] = set()
     story: list[str] = []
-    plan = None
     for turn in range(SESSIONS):
-        snapshot = snapshot_of(cluster)
-        report = decide(snapshot, policy)
-        plan = report.plan
+        plan = decided.plan
         story.append(f"session {turn}\n{described(plan)}")
-        for finding in refused(report, model):
+        for finding in refused(decided.report, model):
             text = "\n".join([finding.text, *story])
             yield Finding(f"chain {finding.kind}", model, text)
             return
         if not plan.actions:
-            yield from check_starvation(cluster, model)
+            yield from check_starvation(decided.cluster, model)
             return
         victims = [action for action in plan.actions if isinstance(action, Evict)]
         evicted.update(victim.task for victim in victims)
@@ -110,22 +108,22 @@ def check_calm(cluster: Cluster, model: str) -> Iterator[Finding]:
             return
         if any(r.name.startswith(LENT) and r.value for r in plan.certificate.levels):
             borrowed.update(plan.binds)
-        cluster = carry_out(cluster, plan)
+        decided = Decided(carry_out(decided.cluster, plan), model)
     told = f"session {SESSIONS} with nothing new still acts\n"
     yield Finding("chain without end", model, told + "\n".join(story))
 
 
-def check_history(cluster: Cluster, model: str, seed: str = "0") -> Iterator[Finding]:
+def check_history(decided: Decided, seed: str = "0") -> Iterator[Finding]:
     """Sessions between which gangs end: each keeps every rule, and nothing that fits waits on."""
-    policy, rng = policy_of(model), Random(seed)
+    model, rng = decided.model, Random(seed)
     for turn in range(SESSIONS):
-        snapshot = snapshot_of(cluster)
-        report = decide(snapshot, policy)
-        for finding in refused(report, model):
+        for finding in refused(decided.report, model):
             yield Finding(f"chain {finding.kind}", model, f"session {turn}: {finding.text}")
             return
-        worth = Worth.of(snapshot, policy, report.plan.actions)
-        if worth.violations:
-            yield Finding("chain accepted plan breaks a rule", model, worth.violations[0])
+        plan = decided.plan
+        judged = judge_actions(decided.snapshot, decided.policy, plan.actions)
+        if judged.violations:
+            broken = str(judged.violations[0])
+            yield Finding("chain accepted plan breaks a rule", model, broken)
             return
-        cluster = finish(carry_out(cluster, report.plan), rng)
+        decided = Decided(finish(carry_out(decided.cluster, plan), rng), model)

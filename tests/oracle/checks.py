@@ -14,8 +14,6 @@ from tests.oracle.sessions import (
     decide,
     described,
     first_loss,
-    policy_of,
-    snapshot_of,
     without_solver,
 )
 
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Snapshot
     from optsched.policy.policy import Policy
     from optsched.session.session import Report
-    from tests.oracle.manifests import Cluster
+    from tests.oracle.sessions import Decided
 
 MORE_WORK, SCORES = 10, "node score"
 OPEN = "open"
@@ -69,21 +67,19 @@ def guarded(model: str, check: Callable[[], Iterator[Finding]]) -> list[Finding]
     return found
 
 
-def check_session(cluster: Cluster, model: str) -> Iterator[Finding]:
+def check_session(decided: Decided) -> Iterator[Finding]:
     """Check one session on a cluster against itself, the pipeline and a longer search."""
-    snapshot, policy = snapshot_of(cluster), policy_of(model)
-    report = decide(snapshot, policy)
-    yield from refused(report, model)
-    if report.plan.certificate.engine == NOTHING:
+    snapshot, policy, model = decided.snapshot, decided.policy, decided.model
+    yield from refused(decided.report, model)
+    if decided.plan.certificate.engine == NOTHING:
         yield Finding("no plan", model, "no candidate kept every rule")
-    worth = Worth.of(snapshot, policy, report.plan.actions)
-    for broken in worth.violations:
+    for broken in decided.worth.violations:
         yield Finding("accepted plan breaks a rule", model, broken)
     if policy.solver is SolverKind.NONE:
         return
-    text = described(report.plan)
-    yield from _dominated(snapshot, policy, worth, text)
-    yield from _worse_with_time(snapshot, policy, worth, text)
+    text = described(decided.plan)
+    yield from _dominated(snapshot, policy, decided.worth, text)
+    yield from _worse_with_time(snapshot, policy, decided.worth, text)
 
 
 def refused(report: Report, model: str) -> Iterator[Finding]:

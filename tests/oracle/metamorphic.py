@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 from tests.oracle.checks import OPEN, Finding
 from tests.oracle.manifests import gang_of
 from tests.oracle.proofs import false_claim
-from tests.oracle.sessions import Worth, decide, described, first_loss, policy_of, snapshot_of
+from tests.oracle.sessions import Worth, decide, described, first_loss, snapshot_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from optsched.cluster.decisions import Plan
     from tests.oracle.manifests import Cluster
+    from tests.oracle.sessions import Decided
 
 _HALF = "other-half"
 _OVER_NODES = ("node score", "fragmentation", "network topology", "victims")
@@ -115,16 +116,15 @@ def split(cluster: Cluster, rng: Random) -> Cluster | None:
     return after
 
 
-def check_split(cluster: Cluster, model: str, seed: str = "0") -> Iterator[Finding]:
+def check_split(decided: Decided, seed: str = "0") -> Iterator[Finding]:
     """No bound of a queue excludes what two queues of half of everything reach together."""
-    halves = split(cluster, Random(seed))
+    halves = split(decided.cluster, Random(seed))
     if halves is None:
         return
-    policy, whole = policy_of(model), snapshot_of(cluster)
-    plan = decide(whole, policy).plan
+    policy, plan, model = decided.policy, decided.plan, decided.model
     parted = decide(snapshot_of(halves), policy).plan
-    mine, theirs = (Worth.of(whole, policy, p.actions) for p in (plan, parted))
-    loss = None if theirs.violations else first_loss(mine, theirs)
+    theirs = Worth.of(decided.snapshot, policy, parted.actions)
+    loss = None if theirs.violations else first_loss(decided.worth, theirs)
     if loss is not None:
         kind = false_claim(plan.certificate, loss) or OPEN
         level = loss.level.partition(",")[0]
@@ -132,18 +132,17 @@ def check_split(cluster: Cluster, model: str, seed: str = "0") -> Iterator[Findi
         yield Finding(f"{kind}, queue in halves {level}", model, text)
 
 
-def check_metamorphic(cluster: Cluster, model: str, seed: str = "0") -> Iterator[Finding]:
+def check_metamorphic(decided: Decided, seed: str = "0") -> Iterator[Finding]:
     """Order, names and units change no value of a proved level."""
-    policy = policy_of(model)
+    policy, plan, cluster = decided.policy, decided.plan, decided.cluster
     weights = _weights(cluster)
-    plan = decide(snapshot_of(cluster), policy).plan
     for name, change in {
         "order": lambda c: permuted(c, seed),
         "names": renamed,
         "units": doubled,
     }.items():
         other = decide(snapshot_of(change(cluster)), policy).plan
-        yield from _same(name, model, plan, other, weights)
+        yield from _same(name, decided.model, plan, other, weights)
 
 
 def _weights(cluster: Cluster) -> list[int]:
@@ -173,15 +172,14 @@ def _changed(name: str, level: str, model: str, plan: Plan, other: Plan) -> Find
     return Finding(f"other {name} {level.partition(',')[0]}", model, text)
 
 
-def check_roomier(cluster: Cluster, model: str) -> Iterator[Finding]:
+def check_roomier(decided: Decided) -> Iterator[Finding]:
     """With one more node no level over gangs is worse, as far as the plan still is a plan.
 
     A search that ends before it has proved a level may end at a worse value on a larger cluster, so
     that only a plan which the certificate excludes is a finding; others are counted as open.
     """
-    policy = policy_of(model)
-    before = decide(snapshot_of(cluster), policy).plan
-    larger = snapshot_of(roomier(cluster))
+    policy, before = decided.policy, decided.plan
+    larger = snapshot_of(roomier(decided.cluster))
     after = decide(larger, policy).plan
     mine, theirs = (Worth.of(larger, policy, p.actions) for p in (after, before))
     if theirs.violations:
@@ -191,7 +189,7 @@ def check_roomier(cluster: Cluster, model: str) -> Iterator[Finding]:
         kind = false_claim(after.certificate, loss) or OPEN
         level = loss.level.partition(",")[0]
         text = f"worse with one more node: {loss}\n{described(after)}\nbefore\n{described(before)}"
-        yield Finding(f"{kind}, one more node {level}", model, text)
+        yield Finding(f"{kind}, one more node {level}", decided.model, text)
 
 
 __all__ = [

@@ -23,7 +23,6 @@ from tests.oracle.manifests import gang_of
 from tests.oracle.sessions import (
     MODELS,
     Worth,
-    decide,
     described,
     first_loss,
     policy_of,
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from optsched.cluster.decisions import Action, Certificate
     from optsched.cluster.snapshot import Snapshot
     from tests.oracle.manifests import Cluster
-    from tests.oracle.sessions import Difference
+    from tests.oracle.sessions import Decided, Difference
 
 _TRIES = 3
 
@@ -93,12 +92,11 @@ def model_of(model: str) -> Any:
     return yaml.load(text, Loader=yaml.SafeLoader)
 
 
-def check_proof(cluster: Cluster, model: str) -> Iterator[Finding]:
+def check_proof(decided: Decided) -> Iterator[Finding]:
     """The joint model has no plan that the verifier accepts and that is beyond a bound."""
-    snapshot, policy = snapshot_of(cluster), policy_of(model)
-    plan = decide(snapshot, policy).plan
-    mine = Worth.of(snapshot, policy, plan.actions)
-    request = {"document": cluster.document(), "policy": model_of(model), "barred": []}
+    snapshot, policy, model = decided.snapshot, decided.policy, decided.model
+    plan, mine = decided.plan, decided.worth
+    request = {"document": decided.cluster.document(), "policy": model_of(model), "barred": []}
     for evict in (True, False):
         barred: list[list[str]] = []
         for _ in range(_TRIES):
@@ -126,14 +124,14 @@ def check_proof(cluster: Cluster, model: str) -> Iterator[Finding]:
             break
 
 
-def check_value(cluster: Cluster, model: str) -> Iterator[Finding]:
+def check_value(decided: Decided) -> Iterator[Finding]:
     """What gangs are said to add by starting is what they do add, and is possible at all."""
-    snapshot, policy = snapshot_of(cluster), policy_of(model)
+    snapshot, policy, model = decided.snapshot, decided.policy, decided.model
     if "admission" not in policy.levels:
         return
-    plan = decide(snapshot, policy).plan
+    plan = decided.plan
     started = {a.gang for a in plan.actions if isinstance(a, Allocate | Nominate)}
-    request = {"document": cluster.document(), "policy": model_of(model)}
+    request = {"document": decided.cluster.document(), "policy": model_of(model)}
     told = worker().ask({**request, "started": sorted(started)})
     judged = Worth.with_loans(snapshot, policy, plan.actions).levels
     value = sum(v for name, _, v in judged if name.startswith(ADMISSION))

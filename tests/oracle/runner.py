@@ -13,6 +13,7 @@ from tests.oracle.checks import check_session, guarded
 from tests.oracle.clusters import FAMILIES, MEDIUM, SMALL, draw_cluster
 from tests.oracle.metamorphic import check_metamorphic, check_roomier, check_split
 from tests.oracle.proofs import check_proof, check_value, worker
+from tests.oracle.sessions import Decided
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,7 +106,8 @@ def run_case(
             checks += [check_metamorphic, check_roomier, check_split]
         if case.is_small and turn % 4 == 3:
             checks += [check_calm, check_history]
-        yield model, [f for check in checks for f in guarded(model, partial(check, cluster, model))]
+        decided = Decided(cluster, model)
+        yield model, [f for check in checks for f in guarded(model, partial(check, decided))]
 
 
 def run_cases(seed: int, numbers: range, tally: Tally | None = None) -> Tally:

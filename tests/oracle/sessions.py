@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,6 +53,39 @@ def decide(snapshot: Snapshot, policy: Policy, work: float = WORK) -> Report:
     solver = None if policy.solver is SolverKind.NONE else InProcess()
     around = SessionContext(solver=solver, limits=limits)
     return run_session(snapshot, policy, around)
+
+
+@dataclass(frozen=True, eq=False)
+class Decided:
+    """A cluster and what a session decides on it; checks share it and change nothing."""
+
+    cluster: Cluster
+    model: str
+
+    @cached_property
+    def snapshot(self) -> Snapshot:
+        """What the session sees."""
+        return snapshot_of(self.cluster)
+
+    @cached_property
+    def policy(self) -> Policy:
+        """What decides."""
+        return policy_of(self.model)
+
+    @cached_property
+    def report(self) -> Report:
+        """What comes of it."""
+        return decide(self.snapshot, self.policy)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan alone."""
+        return self.report.plan
+
+    @cached_property
+    def worth(self) -> Worth:
+        """What the plan is worth."""
+        return Worth.of(self.snapshot, self.policy, self.plan.actions)
 
 
 def without_solver(policy: Policy) -> Policy:
@@ -189,6 +222,7 @@ def described(plan: Plan) -> str:
 
 __all__ = [
     "WORK",
+    "Decided",
     "Difference",
     "Worth",
     "decide",

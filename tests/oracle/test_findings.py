@@ -19,7 +19,7 @@ from tests.oracle.manifests import GPU, Cluster, Manifest
 from tests.oracle.metamorphic import check_roomier
 from tests.oracle.proofs import check_proof
 from tests.oracle.runner import Case
-from tests.oracle.sessions import decide, policy_of, snapshot_of
+from tests.oracle.sessions import Decided, decide, policy_of, snapshot_of
 
 
 def _apart_from(app: str) -> Manifest:
@@ -46,7 +46,7 @@ def test_a_pod_that_comes_to_its_nominated_node_keeps_others_away(is_disliked: b
     for name in ("shy", "other"):
         gang = cluster.gang(name, "default", 1, ("high", 10))
         cluster.pod(gang, f"{name}-0", {"cpu": 2}, **(second if name == "shy" else {}))
-    assert list(check_session(cluster, "volcano-default")) == []
+    assert list(check_session(Decided(cluster, "volcano-default"))) == []
     plan = decide(snapshot_of(cluster), policy_of("volcano-default")).plan
     placed = {a.task for a in plan.actions if isinstance(a, Allocate)}
     assert placed == {"ml/seated-0", "ml/other-0"}
@@ -61,7 +61,7 @@ def test_host_ports_of_a_pod_that_comes_to_its_nominated_node_are_taken():
         pod = cluster.pod(gang, f"{name}-0", {"cpu": size}, ports=(8080,))
         if name == "seated":
             pod["status"]["nominatedNodeName"] = "n0"
-    assert list(check_session(cluster, "max-throughput")) == []
+    assert list(check_session(Decided(cluster, "max-throughput"))) == []
 
 
 def test_a_gang_whose_nominated_node_is_idle_evicts_nobody_for_others():
@@ -83,7 +83,7 @@ def test_a_gang_whose_nominated_node_is_idle_evicts_nobody_for_others():
     del seated["status"]["nominatedNodeName"]
     plan = decide(snapshot_of(cluster), policy_of("volcano-default")).plan
     assert [type(a) for a in plan.actions] == [Allocate]
-    assert list(check_calm(cluster, "volcano-default")) == []
+    assert list(check_calm(Decided(cluster, "volcano-default"))) == []
 
 
 def _on(node: str) -> Manifest:
@@ -105,7 +105,7 @@ def test_pods_leave_other_nodes_for_what_their_queue_deserves():
         cluster.pod(other, f"other-{i}", {"cpu": 2}, **({} if i else _on("n2")))
     high = cluster.gang("high", "q0", 1, ("high", 10))
     cluster.pod(high, "high-0", {"cpu": 2}, **_on("n3"))
-    assert list(check_session(cluster, "volcano-default")) == []
+    assert list(check_session(Decided(cluster, "volcano-default"))) == []
     plan = decide(snapshot_of(cluster), policy_of("volcano-default")).plan
     assert [a.task for a in plan.actions if isinstance(a, Evict)] == ["ml/low-0-0"]
 
@@ -141,7 +141,7 @@ def test_a_queue_evicts_none_of_its_pods_elsewhere_to_claim_what_it_deserves():
     cluster.pod(lent, "lent-0", {"cpu": 1, "nvidia.com/gpu": 2}, "n1")
     high = cluster.gang("high", "q0", 1, ("high", 10))
     cluster.pod(high, "high-0", {"cpu": 1, "nvidia.com/gpu": 2})
-    assert list(check_session(cluster, "capacity-hierarchical")) == []
+    assert list(check_session(Decided(cluster, "capacity-hierarchical"))) == []
     plan = decide(snapshot_of(cluster), policy_of("capacity-hierarchical")).plan
     assert plan.actions == ()
 
@@ -158,7 +158,7 @@ def test_pods_do_not_leave_for_a_ceiling_that_the_policy_does_not_have():
     cluster.pod(high, "high-0", {"cpu": 2}, **_on("n1"))
     both = ["ml/low-0-0", "ml/low-1-0"]
     for model, expected in (("max-throughput", both[1:]), ("volcano-default", both)):
-        assert list(check_session(cluster, model)) == []
+        assert list(check_session(Decided(cluster, model))) == []
         plan = decide(snapshot_of(cluster), policy_of(model)).plan
         assert sorted(a.task for a in plan.actions if isinstance(a, Evict)) == expected
 
@@ -166,7 +166,7 @@ def test_pods_do_not_leave_for_a_ceiling_that_the_policy_does_not_have():
 def test_no_plan_is_worse_than_that_of_a_pipeline_that_keeps_gangs_off_reserved_room():
     """With a reservation the pipeline alone evicted for the gang that it is for, and for others."""
     cluster = Case(5001, 110).draw()
-    assert list(check_session(cluster, "volcano-default")) == []
+    assert list(check_session(Decided(cluster, "volcano-default"))) == []
 
 
 def test_plans_with_different_victims_are_compared_in_one_unit():
@@ -209,14 +209,14 @@ def test_a_gang_that_leaves_and_starts_again_adds_nothing_to_admission():
 
 def test_what_borrows_is_no_better_plan():
     """The plan of a longer search was compared with its loans, that of the session without."""
-    assert list(check_proof(Case(7001, 865).draw(), "volcano-default")) == []
+    assert list(check_proof(Decided(Case(7001, 865).draw(), "volcano-default"))) == []
 
 
 @pytest.mark.parametrize("model", ["volcano-default", "drf-lexicographic"])
 def test_a_victim_that_serves_the_next_gang_is_evicted_for_that_one(model: str):
     """No gang was named for it that takes its node, and the whole plan was refused."""
     cluster = Case(7002, 614).draw()
-    assert list(check_session(cluster, model)) == []
+    assert list(check_session(Decided(cluster, model))) == []
     plan = decide(snapshot_of(cluster), policy_of(model)).plan
     assert len([a for a in plan.actions if isinstance(a, Evict)]) == 4
 
@@ -233,12 +233,12 @@ def test_a_victim_that_serves_the_next_gang_is_evicted_for_that_one(model: str):
     ],
 )
 def test_evictions_for_some_gangs_refuse_no_others(number: int, model: str):
-    assert list(check_session(Case(8104, number).draw(), model)) == []
+    assert list(check_session(Decided(Case(8104, number).draw(), model))) == []
 
 
 def test_victims_of_less_important_gangs_may_help_a_preemptor():
     """Its own fewest victims were a bound, though another gang could reclaim with fewer in all."""
-    assert list(check_proof(Case(8104, 998).draw(), "min-fragmentation")) == []
+    assert list(check_proof(Decided(Case(8104, 998).draw(), "min-fragmentation"))) == []
 
 
 def test_what_leaves_a_queue_counts_for_the_claims_of_its_other_gangs():
@@ -277,7 +277,7 @@ def test_a_claim_binds_only_for_lenders_outside_its_queue():
             cluster.pod(gangs.get(name), f"{name or 'foreign'}-{i}{k}", {"cpu": 1, GPU: 1}, f"n{i}")
     wants = cluster.gang("wants", "d0-0", 1, ("high", 10))
     cluster.pod(wants, "wants-0", {"cpu": 1, GPU: 2})
-    assert list(check_session(cluster, "capacity-hierarchical")) == []
+    assert list(check_session(Decided(cluster, "capacity-hierarchical"))) == []
     # Without a solver gangs have pods evicted one after the other, and never jointly.
     report = run_session(snapshot_of(cluster), policy_of("capacity-hierarchical"), SessionContext())
     victims = {a.task for a in report.plan.actions if isinstance(a, Evict)}
@@ -287,7 +287,7 @@ def test_a_claim_binds_only_for_lenders_outside_its_queue():
 def test_victims_that_nobody_needs_any_more_stay():
     """Victims for a quota; a gang that the quota had counted was then not placed."""
     cluster = Case(8108, 369).draw()
-    assert list(check_session(cluster, "min-fragmentation")) == []
+    assert list(check_session(Decided(cluster, "min-fragmentation"))) == []
     plan = decide(snapshot_of(cluster), policy_of("min-fragmentation")).plan
     assert len([a for a in plan.actions if isinstance(a, Evict)]) == 4
 
@@ -295,13 +295,13 @@ def test_victims_that_nobody_needs_any_more_stay():
 def test_shares_of_gpus_do_not_move_when_a_pod_leaves():
     """The GPUs of pods without an annotation were guessed again without the victims."""
     cluster = Case(8108, 1847).draw()
-    assert list(check_history(cluster, "gpus-shared")) == []
+    assert list(check_history(Decided(cluster, "gpus-shared"))) == []
 
 
 @pytest.mark.parametrize("number", [85, 464])
 def test_a_queue_with_loans_may_gain_no_gang(number: int):
     """The judge of plans with loans ended with an error where a queue gained nothing."""
-    assert list(check_session(Case(8106, number).draw(), "volcano-default")) == []
+    assert list(check_session(Decided(Case(8106, number).draw(), "volcano-default"))) == []
 
 
 @pytest.mark.parametrize(("number", "level", "value"), [(404, 0, 6000), (128, 1, 24000)])
@@ -310,7 +310,7 @@ def test_victims_of_all_gangs_together_serve_gangs_that_use_their_capacity(
 ):
     """Where one victim served no entitled gang on its node, all the others were given up."""
     cluster = Case(8200, number).draw()
-    assert list(check_session(cluster, "volcano-default")) == []
+    assert list(check_session(Decided(cluster, "volcano-default"))) == []
     plan = decide(snapshot_of(cluster), policy_of("volcano-default")).plan
     assert plan.certificate.levels[level].value == value
 
@@ -334,14 +334,14 @@ def test_gangs_that_use_the_room_of_reclaimed_victims_are_named_as_their_preempt
 
 def test_a_search_begins_with_no_loans():
     """Where a search began beyond the share of a queue, the loans counted as admitted."""
-    assert list(check_roomier(Case(8118, 1976).draw(), "volcano-default")) == []
+    assert list(check_roomier(Decided(Case(8118, 1976).draw(), "volcano-default"))) == []
 
 
 def test_a_gang_for_which_pods_left_passes_nobody_in_a_fifo_queue():
     """Its seat was kept while the gang before it lost its own to other gangs."""
-    assert list(check_session(Case(8121, 1292).draw(), "crater")) == []
+    assert list(check_session(Decided(Case(8121, 1292).draw(), "crater"))) == []
 
 
 def test_a_needless_victim_leaves_with_its_gang():
     """Its preemptor needed it no more, and it stayed alone when its gang left for another one."""
-    assert list(check_session(Case(8121, 1982).draw(), "drf-lexicographic")) == []
+    assert list(check_session(Decided(Case(8121, 1982).draw(), "drf-lexicographic"))) == []

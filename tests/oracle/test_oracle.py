@@ -27,7 +27,7 @@ from tests.oracle.metamorphic import split
 from tests.oracle.minimise import minimised
 from tests.oracle.proofs import check_starvation, model_of, worker
 from tests.oracle.runner import run_cases
-from tests.oracle.sessions import Worth, decide, first_loss, policy_of, snapshot_of
+from tests.oracle.sessions import Decided, Worth, decide, first_loss, policy_of, snapshot_of
 from tests.support.effort import num_examples
 
 SEED, COUNT = 15, 60
@@ -142,7 +142,7 @@ def test_gangs_of_several_priorities_in_one_tier_are_each_asked():
         cluster.pod(running, f"running-{i}", {"cpu": 2}, f"n{i}")
     for name, priority in (("more", ("low", 10)), ("less", ("", 0))):
         cluster.pod(cluster.gang(name, "q0", 1, priority), f"{name}-0", {"cpu": 2})
-    assert list(check_session(cluster, "max-throughput")) == []
+    assert list(check_session(Decided(cluster, "max-throughput"))) == []
     plan = decide(snapshot_of(cluster), policy_of("max-throughput")).plan
     assert [a.gang for a in plan.actions if isinstance(a, Nominate)] == ["ml/more"]
 
