@@ -42,6 +42,7 @@ class SessionClock:
         self._begun_s = self._now_s()
         self._phase = ""
         self._phase_begun_s = 0.0
+        self._last_s: dict[str, float] = {}
 
     @contextmanager
     def measure(self, phase: str) -> Iterator[None]:
@@ -50,7 +51,7 @@ class SessionClock:
         try:
             yield
         finally:
-            took_s = self._now_s() - self._phase_begun_s
+            took_s = self._last_s[phase] = self._now_s() - self._phase_begun_s
             self.seconds[phase] = self.seconds.get(phase, 0.0) + took_s
             self._phase = ""
 
@@ -81,17 +82,28 @@ class SessionClock:
         return lambda: (self._elapsed_ms() or 0) >= last_ms
 
     @cached_property
+    def _lead_ms(self) -> int:
+        """The time before the first search; verifying and explaining take about as long."""
+        return self._elapsed_ms() or 0
+
+    def _remaining_ms(self) -> int | None:
+        """Return what is left of the period, less the time to verify and explain the plan."""
+        elapsed_ms = self._elapsed_ms()
+        if elapsed_ms is None or self._period_ms is None:
+            return None
+        return self._period_ms - elapsed_ms - self._lead_ms
+
+    @cached_property
     def limits(self) -> Limits:
         """The limits of one search; fixed when they are first read.
 
-        Verifying and explaining a plan takes about as long as the phases before the first search,
-        and all searches together may take two budgets. Where the period is too short for that, each
+        All searches together may take two budgets. Where the period is too short for that, each
         search gets less, but at least half its budget: without searches no gang could preempt.
         """
-        limits, elapsed_ms = self._given_limits, self._elapsed_ms()
-        if limits.budget_ms is None or elapsed_ms is None or self._period_ms is None:
+        limits, lead_ms = self._given_limits, self._lead_ms
+        if limits.budget_ms is None or self._clock is None or self._period_ms is None:
             return limits
-        fair_ms = max((self._period_ms - 2 * elapsed_ms) // 2, limits.budget_ms // 2)
+        fair_ms = max((self._period_ms - 2 * lead_ms) // 2, limits.budget_ms // 2)
         return replace(limits, budget_ms=min(limits.budget_ms, fair_ms))
 
     @property
@@ -124,11 +136,14 @@ class SessionClock:
     def placement_limits(self, kept_ms: int) -> Limits:
         """Return the limits of a search for placements: the rest, but `least_placement_ms`.
 
+        A search after the first one is to end while the plan can still be verified in the period.
         `kept_ms` is kept for the searches that follow.
         """
-        limits, left_ms = self.limits, self.left_ms(kept_ms)
+        limits, left_ms, remaining_ms = self.limits, self.left_ms(kept_ms), self._remaining_ms()
         if left_ms is None or limits.budget_ms is None:
             return limits
+        if remaining_ms is not None and self.seconds.keys() & set(SEARCHES):
+            left_ms = min(left_ms, remaining_ms)
         left_ms = max(left_ms, self.least_placement_ms, 1)
         return replace(limits, budget_ms=min(limits.budget_ms, left_ms))
 
@@ -169,8 +184,12 @@ class SessionClock:
 
     @property
     def has_time(self) -> bool:
-        """Whether searches have left enough time for one more plan of the greedy pipeline."""
-        if self.is_late:
+        """Whether searches have left enough time for one more plan of the greedy pipeline.
+
+        It takes about as long as the last one, and the plan is to be verified in the period.
+        """
+        remaining_ms = self._remaining_ms()
+        if remaining_ms is not None and remaining_ms <= int(self._last_s.get("greedy", 0.0) * 1000):
             return False
         if self.limits.budget_ms is None or self._clock is None:
             return True
