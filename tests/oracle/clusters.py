@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tests.oracle.manifests import GPU, Cluster
+from tests.oracle.manifests import GPU, NAMESPACE, Cluster, timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -380,6 +380,101 @@ def _shared(draw: _Draw) -> None:
     draw.wait()
 
 
+def _mixed(draw: _Draw) -> None:
+    """Parts of all families together, and what none of them has.
+
+    Disruption budgets, pods that terminate or have a node nominated, minimums by task, gangs that
+    are not let in yet, nodes that take no pods, spread constraints, and closed queues.
+    """
+    rng = draw.rng
+    draw.use_priorities(rng.choice([1, 2, 3, 4]))
+    draw.nodes(draw.kinds(), lambda i: {"zone": f"z{i % 3}"})
+    for node in draw.cluster.of_kind("Node"):
+        chance = rng.random()
+        if chance < 0.1:
+            node["spec"]["taints"] = [{"key": "special", "effect": "NoSchedule"}]
+        elif chance < 0.15:
+            node["spec"]["unschedulable"] = True
+        elif chance < 0.18:
+            node["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+    draw.draw_shapes()
+    if rng.random() < 0.75:
+        draw.draw_queues(deep=rng.random() < 0.5)
+    if rng.random() < 0.3:
+        draw.foreign()
+    if rng.random() < 0.4:
+        draw.decorate = lambda: _related(rng) if rng.random() < 0.5 else _spread(rng)
+    if rng.random() < 0.3:
+        names = list(draw.idle)
+        width = rng.choice([1, 2, 3])
+        racks = [names[i : i + width] for i in range(0, len(names), width)]
+        for i, members in enumerate(racks):
+            _hyper_node(draw.cluster, f"rack-{i}", 1, "Node", members)
+        whole = [f"rack-{i}" for i in range(len(racks))]
+        _hyper_node(draw.cluster, "spine", 2, "HyperNode", whole)
+    has_racks = bool(draw.cluster.of_kind("HyperNode"))
+    draw.fill(draw.between(draw.size.running) if rng.random() < 0.9 else 0)
+
+    def spec() -> dict[str, Any]:
+        chance = rng.random()
+        if has_racks and chance < 0.3:
+            tier = rng.choice([1, 1, 2])
+            return {"networkTopology": {"mode": "hard", "highestTierAllowed": tier}}
+        if has_racks and chance < 0.4:
+            return {"networkTopology": {"mode": "soft"}}
+        return {}
+
+    draw.wait(spec)
+    _unsettle(draw)
+
+
+def _spread(rng: Random) -> dict[str, Any]:
+    """Labels of a pod, and at times a spread constraint over zones or nodes."""
+    app = rng.choice(["a", "b", "c"])
+    given: dict[str, Any] = {"labels": {"app": app}}
+    if rng.random() < 0.3:
+        constraint = {
+            "maxSkew": rng.choice([1, 1, 2]),
+            "topologyKey": rng.choice(["kubernetes.io/hostname", "zone"]),
+            "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": {"matchLabels": {"app": app}},
+        }
+        given["topologySpreadConstraints"] = [constraint]
+    return given
+
+
+def _unsettle(draw: _Draw) -> None:
+    """Let pods terminate, hold nominations and budgets, and gangs wait to be let in."""
+    rng, cluster = draw.rng, draw.cluster
+    nodes = [n["metadata"]["name"] for n in cluster.of_kind("Node")]
+    for pod in cluster.of_kind("Pod"):
+        runs = "nodeName" in pod["spec"]
+        if runs and rng.random() < 0.06:
+            pod["metadata"]["deletionTimestamp"] = timestamp(LATELY_S + 25)
+        if not runs and rng.random() < 0.04:
+            pod["status"]["nominatedNodeName"] = rng.choice(nodes)
+        if runs and rng.random() < 0.05 and not draw.has_guarantees:
+            pod["metadata"]["annotations"]["volcano.sh/preemptable"] = "false"
+    for gang in cluster.of_kind("PodGroup"):
+        if gang["status"]["phase"] == "Inqueue" and rng.random() < 0.1:
+            gang["status"]["phase"] = "Pending"
+    for queue in cluster.of_kind("Queue"):
+        if rng.random() < 0.04 and queue["metadata"]["name"] != "default":
+            queue["status"] = {"state": "Closed"}
+    if rng.random() < 0.2:
+        app = rng.choice(["a", "b", "c"])
+        status = {"disruptionsAllowed": rng.randint(0, 2), "currentHealthy": 3, "desiredHealthy": 1}
+        cluster.add(
+            "policy/v1",
+            "PodDisruptionBudget",
+            "budget",
+            metadata={"namespace": NAMESPACE},
+            spec={"minAvailable": 1, "selector": {"matchLabels": {"app": app}}},
+            status={**status, "expectedPods": 3},
+        )
+
+
+MIXED = "mixed"
 FAMILIES: dict[str, Callable[[_Draw], None]] = {
     "packing": _packing,
     "queues": _queues,
@@ -394,5 +489,5 @@ def draw_cluster(family: str, seed: int, number: int, size: Size = SMALL) -> Clu
     """Draw the cluster of a family with a number under a seed."""
     draw = _Draw(Random(f"{seed}/{family}/{number}"), size)
     draw.cluster.queue("default")
-    FAMILIES[family](draw)
+    (_mixed if family == MIXED else FAMILIES[family])(draw)
     return draw.cluster

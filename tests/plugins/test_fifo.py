@@ -114,6 +114,16 @@ def test_a_gang_with_room_kept_for_it_has_had_its_turn() -> None:
     assert placed_by_gang(of(BIG, called), RULES)["small"] == 1
 
 
+def test_a_gang_with_room_kept_for_it_blocks_nobody() -> None:
+    (task,) = BIG.tasks
+    called = replace(BIG, tasks=(replace(task, nominated_node="n0"),))
+    snapshot = of(called, SMALL)
+    assert placed_by_gang(snapshot, RULES) == {"big": 0, "small": 1}
+    assert (
+        list(verify_actions(snapshot, allocations(snapshot, {"ns/small-w-0": "n0"}), RULES)) == []
+    )
+
+
 def test_the_head_is_told_what_it_lacks_and_the_others_whom_they_wait_for() -> None:
     again = replace(BIG, key="ns/again", created_ms=2, tasks=_renamed(BIG, "again"))
     other = replace(SMALL, key="ns/other", created_ms=9, tasks=_renamed(SMALL, "other"))

@@ -32,7 +32,8 @@ NOBODY = -1
 class Fifo(Rule):
     """In a FIFO queue, a gang gets nothing while a gang before it waits.
 
-    The order is priority, age, name. Nominated gangs and gangs that run in part are exempt.
+    The order is priority, age, name. Nominated gangs and gangs that run in part are not in line:
+    they pass others, and block none.
     """
 
     name = "fifo"
@@ -51,8 +52,10 @@ class Fifo(Rule):
     def _verify_line(self, line: Sequence[Gang], world: World) -> Iterator[Violation]:
         head: Gang | None = None
         for gang in line:
+            if _is_exempt(gang):
+                continue
             placed = gang.key in world.placed_of
-            if placed and head is not None and not _is_exempt(gang):
+            if placed and head is not None:
                 detail = f"passes {head.key}, which comes first in the fifo queue {gang.queue}"
                 yield Violation(self.name, f"gang {gang.key}", detail)
             if head is None and not placed and _could_start(gang):
