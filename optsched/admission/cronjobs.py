@@ -50,21 +50,18 @@ def validate(request: Request, world: World, settings: Settings) -> Response:
     findings.errors(error for error in errors if not error.path.startswith(f"{_TEMPLATE}."))
     if cron is None:
         return findings.response()
-    _check_name(cron.meta.name, findings)
+    if len(cron.meta.name) > _MAX_NAME:
+        findings.deny(
+            f"cronJob name must be no more than {_MAX_NAME} characters to accommodate job name "
+            f"suffix (max {names.MAX_LABEL} total): metadata.name has {len(cron.meta.name)}; "
+            "shorten it"
+        )
     _check_schedule(cron, findings)
     _check_zone(get_mapping(obj, "spec").get("timeZone"), settings, findings)
     template = get_mapping(get_mapping(obj, "spec"), "jobTemplate")
     check_template(template.get("metadata"), "spec.jobTemplate.metadata", findings)
     _check_job(cron, request, (world, settings), findings)
     return findings.response()
-
-
-def _check_name(name: str, findings: Findings) -> None:
-    if len(name) > _MAX_NAME:
-        findings.deny(
-            f"cronJob name must be no more than {_MAX_NAME} characters to accommodate job name "
-            f"suffix (max {names.MAX_LABEL} total): metadata.name has {len(name)}; shorten it"
-        )
 
 
 def _check_schedule(cron: CronJob, findings: Findings) -> None:

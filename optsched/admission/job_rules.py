@@ -95,11 +95,26 @@ def check_task(task: TaskSpec, job: str, path: str, request: Request, findings: 
     if not names.is_label(task.name):
         findings.invalid(f"{path}.name", task.name, names.LABEL_RULE)
     check_policies(task.policies, f"{path}.policies", findings)
-    _check_pod_name(task, job, path, findings)
+    pod = f"{job}-{task.name}-{max(task.replicas - 1, 0)}"
+    if len(pod) > names.MAX_LABEL:
+        findings.deny(
+            f"create pod with name {pod} validate failed: it has {len(pod)} characters; "
+            f"shorten metadata.name or {path}.name until it has {names.MAX_LABEL}"
+        )
     _check_partition(task, path, findings)
     check_template(task.template, f"{path}.template", request, findings)
     if task.topology_policy is not NumaPolicy.NONE:
-        _check_whole_cpus(task, path, findings)
+        for place, container in containers_of(task.template):
+            resources = get_mapping(container, "resources")
+            asked = (get_mapping(resources, "requests") or get_mapping(resources, "limits")).get(
+                CPU
+            )
+            if not _is_whole_number(asked):
+                findings.deny(
+                    f"the cpu request isn't  an integer in {path}.template.spec.{place}: it is "
+                    f"{asked or 'none'}; {path}.topologyPolicy {task.topology_policy.value} needs "
+                    "whole CPUs, such as 2"
+                )
 
 
 def check_topology(topology: NetworkTopology | None, path: str, findings: Findings) -> None:
@@ -128,15 +143,6 @@ def _check_tasks(spec: JobSpec, job: str, path: str, findings: Findings) -> None
         seen.add(task.name)
 
 
-def _check_pod_name(task: TaskSpec, job: str, path: str, findings: Findings) -> None:
-    pod = f"{job}-{task.name}-{max(task.replicas - 1, 0)}"
-    if len(pod) > names.MAX_LABEL:
-        findings.deny(
-            f"create pod with name {pod} validate failed: it has {len(pod)} characters; "
-            f"shorten metadata.name or {path}.name until it has {names.MAX_LABEL}"
-        )
-
-
 def _check_partition(task: TaskSpec, path: str, findings: Findings) -> None:
     partition = task.partition
     if partition is None:
@@ -154,18 +160,6 @@ def _check_partition(task: TaskSpec, path: str, findings: Findings) -> None:
             f"minPartitions {partition.min_partitions} times partitionSize {partition.size}"
         )
     check_topology(partition.topology, f"{where}.networkTopology", findings)
-
-
-def _check_whole_cpus(task: TaskSpec, path: str, findings: Findings) -> None:
-    for place, container in containers_of(task.template):
-        resources = get_mapping(container, "resources")
-        asked = (get_mapping(resources, "requests") or get_mapping(resources, "limits")).get(CPU)
-        if not _is_whole_number(asked):
-            findings.deny(
-                f"the cpu request isn't  an integer in {path}.template.spec.{place}: it is "
-                f"{asked or 'none'}; {path}.topologyPolicy {task.topology_policy.value} needs "
-                "whole CPUs, such as 2"
-            )
 
 
 def _is_whole_number(amount: object) -> bool:
@@ -277,9 +271,28 @@ def check_policies(policies: Sequence[LifecyclePolicy], path: str, findings: Fin
                 f"{', '.join(policy.events)} and {policy.exit_code}; keep one of them"
             )
         elif policy.events:
-            _check_events(policy, where, seen_events, findings)
+            for event in policy.events:
+                if event in _INTERNAL:
+                    sentence = f"invalid policy event: write one of {', '.join(EVENTS)}"
+                    findings.invalid(f"{where}.event", event.value, sentence)
+                elif event in seen_events:
+                    findings.deny(
+                        f"duplicate event {event.value}  across different policy: {where}; "
+                        "name it in one policy only"
+                    )
+                seen_events.add(event)
         elif policy.exit_code is not None:
-            _check_exit_code(policy.exit_code, where, seen_codes, findings)
+            if policy.exit_code == 0:
+                findings.deny(
+                    f"0 is not a valid error code: {where}.exitCode; write that of a failure, "
+                    "such as 1"
+                )
+            elif policy.exit_code in seen_codes:
+                findings.deny(
+                    f"duplicate exitCode {policy.exit_code}: {where}.exitCode; "
+                    "name it in one policy only"
+                )
+            seen_codes.add(policy.exit_code)
         elif not findings.has_problem_with(f"{where}.e"):
             findings.deny(
                 f"either event and exitCode should be specified: {where} has neither; write one"
@@ -292,31 +305,6 @@ def check_policies(policies: Sequence[LifecyclePolicy], path: str, findings: Fin
             f"if there's * here, no other policy should be here: {path} names {named}; "
             "keep * or the others"
         )
-
-
-def _check_events(
-    policy: LifecyclePolicy, path: str, seen: set[JobEvent], findings: Findings
-) -> None:
-    for event in policy.events:
-        if event in _INTERNAL:
-            sentence = f"invalid policy event: write one of {', '.join(EVENTS)}"
-            findings.invalid(f"{path}.event", event.value, sentence)
-        elif event in seen:
-            findings.deny(
-                f"duplicate event {event.value}  across different policy: {path}; "
-                "name it in one policy only"
-            )
-        seen.add(event)
-
-
-def _check_exit_code(code: int, path: str, seen: set[int], findings: Findings) -> None:
-    if code == 0:
-        findings.deny(
-            f"0 is not a valid error code: {path}.exitCode; write that of a failure, such as 1"
-        )
-    elif code in seen:
-        findings.deny(f"duplicate exitCode {code}: {path}.exitCode; name it in one policy only")
-    seen.add(code)
 
 
 def find_cycle(waits_for: Mapping[str, Sequence[str]]) -> tuple[str, ...]:

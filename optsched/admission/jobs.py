@@ -55,7 +55,11 @@ def validate(request: Request, world: World, settings: Settings) -> Response:
         if request.action is Action.CREATE and _has_other_classes(request, name):
             warn_of_lift(name, settings, findings)
     if request.action is Action.CREATE:
-        _check_new(request, world, settings, findings)
+        around = (world, settings)
+        spec = check_job_spec(
+            get_mapping(request.obj, "spec"), name_of(request), request, around, findings
+        )
+        check_submission(spec, request, around, findings)
     elif request.action is Action.UPDATE:
         _check_change(request, (world, settings), findings)
     return findings.response()
@@ -91,14 +95,6 @@ def check_submission(
     queue = check_queue(spec.queue, JOB, request, around, findings)
     if queue is not None:
         check_leaf(queue, around[0], findings)
-
-
-def _check_new(request: Request, world: World, settings: Settings, findings: Findings) -> None:
-    around = (world, settings)
-    spec = check_job_spec(
-        get_mapping(request.obj, "spec"), name_of(request), request, around, findings
-    )
-    check_submission(spec, request, around, findings)
 
 
 def _check_change(request: Request, around: tuple[World, Settings], findings: Findings) -> None:

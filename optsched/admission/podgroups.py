@@ -90,7 +90,16 @@ def validate(request: Request, world: World, settings: Settings) -> Response:
             check_access(queue, request, settings, findings)
     if old is None:
         findings.errors(error for error in errors if not error.path.endswith(_TIER))
-        _check_topologies(group, findings)
+        tiers = _two_tiers(group.topology)
+        if tiers:
+            findings.deny(f"{_TWO_TIERS}: spec.networkTopology has {tiers}; keep one of them")
+        for position, policy in enumerate(group.sub_groups):
+            tiers = _two_tiers(policy.topology)
+            if tiers:
+                findings.deny(
+                    f"in subGroupPolicy '{policy.name}': {_TWO_TIERS}: "
+                    f"spec.subGroupPolicy[{position}].networkTopology has {tiers}; keep one of them"
+                )
     return findings.response()
 
 
@@ -122,19 +131,6 @@ def _check_members(
                     f"pod {meta.get('name')} of user {subject.user} names this PodGroup and may "
                     f"not use queue {queue.name}: delete the pod, or choose another name or queue"
                 )
-
-
-def _check_topologies(group: PodGroup, findings: Findings) -> None:
-    tiers = _two_tiers(group.topology)
-    if tiers:
-        findings.deny(f"{_TWO_TIERS}: spec.networkTopology has {tiers}; keep one of them")
-    for position, policy in enumerate(group.sub_groups):
-        tiers = _two_tiers(policy.topology)
-        if tiers:
-            findings.deny(
-                f"in subGroupPolicy '{policy.name}': {_TWO_TIERS}: "
-                f"spec.subGroupPolicy[{position}].networkTopology has {tiers}; keep one of them"
-            )
 
 
 def _two_tiers(topology: NetworkTopology | None) -> str:

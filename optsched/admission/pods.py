@@ -66,19 +66,15 @@ def mutate(request: Request, world: World, settings: Settings) -> Response:
     if is_ours:
         record_submitter(request, settings, findings, is_changed=True)
     if is_ours and settings.gates_pods and annotations.get(QUEUE_ALLOCATION_GATE) == "true":
-        _add_scheduling_gate(spec, findings)
+        # Other schedulers would not remove the gate.
+        gate = {"name": QUEUE_ALLOCATION_GATE}
+        held = spec.get("schedulingGates")
+        gates = held if isinstance(held, list) else []
+        if gate not in gates and not spec.get("nodeName"):
+            findings.change(("spec", "schedulingGates"), [*gates, gate])
     if group is not None and spec:
         _apply_resource_group(group, spec, findings)
     return findings.response()
-
-
-def _add_scheduling_gate(spec: Raw, findings: Findings) -> None:
-    """Add the gate, except to pods of other schedulers, which would not remove it."""
-    gate = {"name": QUEUE_ALLOCATION_GATE}
-    held = spec.get("schedulingGates")
-    gates = held if isinstance(held, list) else []
-    if gate not in gates and not spec.get("nodeName"):
-        findings.change(("spec", "schedulingGates"), [*gates, gate])
 
 
 def _apply_resource_group(group: ResourceGroup, spec: Raw, findings: Findings) -> None:
@@ -105,7 +101,19 @@ def validate(request: Request, world: World, settings: Settings) -> Response:
         return findings.response()
     annotations = get_mapping(get_mapping(request.obj, "metadata"), "annotations")
     if request.action is Action.CREATE:
-        _check_budgets(annotations, findings)
+        written = [key for key in _BUDGETS if key in annotations]
+        for key in written:
+            problem = _budget_problem(annotations[key])
+            if problem:
+                findings.deny(
+                    f'invalid value <"{annotations[key][:_SHOWN]}"> for {key}, {problem}: '
+                    f"metadata.annotations[{key}]"
+                )
+        if len(written) > 1:
+            findings.deny(
+                f"not allow configure multiple annotations <[{' '.join(_BUDGETS)}]> at same time: "
+                "metadata.annotations; keep one of them"
+            )
     if request.action is Action.UPDATE or request.user not in settings.trusted:
         check_annotations(request, settings, findings)
         check_reserved(request, settings, findings)
@@ -163,22 +171,6 @@ def _check_group(
         findings.deny(
             f"there is no PodGroup {name}: controllers make those whose names hold a UID, and add "
             "their pods themselves; leave the annotation out"
-        )
-
-
-def _check_budgets(annotations: Mapping[str, str], findings: Findings) -> None:
-    written = [key for key in _BUDGETS if key in annotations]
-    for key in written:
-        problem = _budget_problem(annotations[key])
-        if problem:
-            findings.deny(
-                f'invalid value <"{annotations[key][:_SHOWN]}"> for {key}, {problem}: '
-                f"metadata.annotations[{key}]"
-            )
-    if len(written) > 1:
-        findings.deny(
-            f"not allow configure multiple annotations <[{' '.join(_BUDGETS)}]> at same time: "
-            "metadata.annotations; keep one of them"
         )
 
 

@@ -59,12 +59,6 @@ def check_parent(queue: Queue, world: World, settings: Settings, findings: Findi
         )
         findings.rests_on(QUEUE, name)
         return False
-    _check_depth(queue, world, settings, findings)
-    _check_is_free(queue, parent, world, findings)
-    return not findings.has_problems
-
-
-def _check_depth(queue: Queue, world: World, settings: Settings, findings: Findings) -> None:
     above = [ancestor.name for ancestor in _ancestors(queue, world)]
     if queue.name in above:
         findings.deny(
@@ -77,6 +71,14 @@ def _check_depth(queue: Queue, world: World, settings: Settings, findings: Findi
             f"queue {queue.name} exceeds the maximum allowed depth of {settings.max_queue_depth}: "
             f"spec.parent: it would be {path}"
         )
+    num_pods = parent.status.allocated.get(PODS, 0)
+    if num_pods and not world.children(parent.name):
+        findings.deny(
+            f"queue {parent.name} cannot be the parent queue of queue {queue.name} because it has "
+            f"allocated Pods: {num_pods}: wait for them or name another"
+        )
+        findings.rests_on(QUEUE, parent.name)
+    return not findings.has_problems
 
 
 def _subtree_height(name: str, world: World) -> int:
@@ -91,16 +93,6 @@ def _subtree_height(name: str, world: World) -> int:
         height += 1
 
 
-def _check_is_free(queue: Queue, parent: Queue, world: World, findings: Findings) -> None:
-    num_pods = parent.status.allocated.get(PODS, 0)
-    if num_pods and not world.children(parent.name):
-        findings.deny(
-            f"queue {parent.name} cannot be the parent queue of queue {queue.name} because it has "
-            f"allocated Pods: {num_pods}: wait for them or name another"
-        )
-        findings.rests_on(QUEUE, parent.name)
-
-
 def _ancestors(queue: Queue, world: World) -> Iterator[Queue]:
     """Yield the ancestors of a queue without the root, nearest first, each once."""
     seen: set[str] = set()
@@ -113,18 +105,6 @@ def _ancestors(queue: Queue, world: World) -> Iterator[Queue]:
 
 def check_resources_of_tree(queue: Queue, world: World, findings: Findings) -> None:
     """Check resources of a queue against those of its ancestors, siblings and children."""
-    _check_capability_above(queue, world, findings)
-    parent = world.queue(queue.parent)
-    if parent is not None and parent.name != ROOT_QUEUE:
-        siblings = [each for each in world.children(parent.name) if each.name != queue.name]
-        _check_sums(parent, [*siblings, queue], findings)
-    children = world.children(queue.name)
-    if children:
-        _check_sums(queue, children, findings)
-        _check_capability_below(queue, world, findings)
-
-
-def _check_capability_above(queue: Queue, world: World, findings: Findings) -> None:
     for resource, amount in sorted(queue.capability.items()):
         limiting = next(
             (each for each in _ancestors(queue, world) if each.capability.get(resource)), None
@@ -137,6 +117,14 @@ def _check_capability_above(queue: Queue, world: World, findings: Findings) -> N
                 f"spec.capability[{resource}]; that is the capability of queue {limiting.name}"
             )
             findings.rests_on(QUEUE, limiting.name)
+    parent = world.queue(queue.parent)
+    if parent is not None and parent.name != ROOT_QUEUE:
+        siblings = [each for each in world.children(parent.name) if each.name != queue.name]
+        _check_sums(parent, [*siblings, queue], findings)
+    children = world.children(queue.name)
+    if children:
+        _check_sums(queue, children, findings)
+        _check_capability_below(queue, world, findings)
 
 
 def _check_sums(parent: Queue, children: Iterable[Queue], findings: Findings) -> None:

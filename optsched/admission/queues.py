@@ -79,9 +79,16 @@ def validate(request: Request, world: World, settings: Settings) -> Response:
     _check_amounts(queue, findings)
     _check_hierarchy(queue, world, findings)
     if old is None:
-        _check_state(queue, findings)
+        if queue.status.state not in (QueueState.OPEN, QueueState.CLOSED):
+            sentence = "queue state must be in [Open Closed]"
+            findings.invalid("status.state", queue.status.state.value, sentence)
     elif queue.name == ROOT_QUEUE and settings.protects_root:
-        _check_root(old, queue, findings)
+        for name in _RESOURCES:
+            if getattr(old, name) != getattr(queue, name):
+                findings.deny(
+                    "root queue's resource attributes (capability, deserved, guarantee) cannot be "
+                    f"modified: spec.{name}; the root is the whole cluster"
+                )
     _check_tree(old, queue, (world, settings), findings)
     return findings.response()
 
@@ -92,12 +99,6 @@ def _is_unchanged(old: Raw, new: Raw) -> bool:
     return old.get("spec") == new.get("spec") and all(
         pairs[0].get(key) == pairs[1].get(key) for key in (HIERARCHY, HIERARCHY_WEIGHTS)
     )
-
-
-def _check_state(queue: Queue, findings: Findings) -> None:
-    if queue.status.state not in (QueueState.OPEN, QueueState.CLOSED):
-        sentence = "queue state must be in [Open Closed]"
-        findings.invalid("status.state", queue.status.state.value, sentence)
 
 
 def _check_amounts(queue: Queue, findings: Findings) -> None:
@@ -165,15 +166,6 @@ def _weight_problem(weight: str) -> str:
     except ValueError:
         return "is invalid number: write one such as 2 or 0.5"
     return "" if 0 < number < float("inf") else "must be larger than 0"
-
-
-def _check_root(old: Queue, new: Queue, findings: Findings) -> None:
-    for name in _RESOURCES:
-        if getattr(old, name) != getattr(new, name):
-            findings.deny(
-                "root queue's resource attributes (capability, deserved, guarantee) cannot be "
-                f"modified: spec.{name}; the root is the whole cluster"
-            )
 
 
 def _check_tree(

@@ -87,7 +87,10 @@ def _is_equivalent(old: object, new: object, name: str) -> bool:
     if name in _AMOUNT_FIELDS:
         return _same_amount(old, new)
     if name in _DURATIONS:
-        return _same_duration(old, new)
+        try:
+            return parse_duration_ns(old) == parse_duration_ns(new)
+        except DurationError:
+            return False
     return name not in _POINTERS and _is_zero(old) and _is_zero(new)
 
 
@@ -99,13 +102,6 @@ def _same_amount(old: object, new: object) -> bool:
     try:
         return parse_quantity_field(old) == parse_quantity_field(new)
     except QuantityError:
-        return False
-
-
-def _same_duration(old: object, new: object) -> bool:
-    try:
-        return parse_duration_ns(old) == parse_duration_ns(new)
-    except DurationError:
         return False
 
 

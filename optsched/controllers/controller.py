@@ -74,13 +74,8 @@ Wakes: TypeAlias = "Callable[[Manifest, World], Iterable[Ref]]"
 class Scope:
     """The watched objects of a kind; others never enter the process.
 
-    Attributes
-    ----------
-    namespace, name
-        Those that they have; empty for any.
-    label
-        A label that they have, with any value; empty for any.
-
+    namespace, name: those that they have; empty for any.
+    label: a label that they have, with any value; empty for any.
     """
 
     namespace: str = ""
@@ -104,28 +99,17 @@ WHOLE: Final = Scope()
 class Controller:
     """One controller.
 
-    Attributes
-    ----------
-    name
-        As in `--controllers`; several may share one.
-    kind
-        What it looks after.
-    decide
-        The effects for one of them, whether it exists or not; see `existing`.
-    wakes
-        By kind, which of its objects have to be reconciled when an object is created, changed
-        (called with the object before and after) or deleted (in its last state). Its own kind wakes
-        itself.
-    indexes
-        The indexes that it passes to `World.list_indexed`.
-    reads
-        Further kinds that it reads, whose changes trigger nothing.
-    facets
-        By kind, the fields that matter, where not all do: changes of others trigger nothing. Nodes,
-        for one, say every few seconds that they are alive.
-    scopes
-        By kind, which objects it reads, where not all of them.
-
+    name: as in `--controllers`; several may share one.
+    kind: what it looks after.
+    decide: the effects for one of them, whether it exists or not; see `existing`.
+    wakes: by kind, which of its objects have to be reconciled when an object is created, changed
+    (called with the object before and after) or deleted (in its last state). Its own kind wakes
+    itself.
+    indexes: the indexes that it passes to `World.list_indexed`.
+    reads: further kinds that it reads, whose changes trigger nothing.
+    facets: by kind, the fields that matter, where not all do: changes of others trigger nothing.
+    Nodes, for one, say every few seconds that they are alive.
+    scopes: by kind, which objects it reads, where not all of them.
     """
 
     name: str

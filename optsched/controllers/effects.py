@@ -48,12 +48,8 @@ class Create:
 class Patch:
     """Merge into an object (RFC 7386), unless it is another one or has changed by now.
 
-    Attributes
-    ----------
-    uid, resource_version
-        A condition on the object; empty for any object of the name. With a resource
-        version the patch is refused if anybody has written in between, and decided on again.
-
+    uid, resource_version: a condition on the object; empty for any object of the name. With a
+    resource version the patch is refused if anybody has written in between, and decided on again.
     """
 
     kind: Kind
@@ -75,13 +71,9 @@ class PatchStatus(Patch):
 
     It goes to the subresource where the kind has one, else to the object itself.
 
-    Attributes
-    ----------
-    may_wait_s
-        How long the patch may wait, in seconds. Nothing depends on this change, such as numbers of
-        pods, and more changes are likely to follow: the patch is deferred by that long, longer if
-        the object has been written shortly before, and decided again.
-
+    may_wait_s: how long the patch may wait, in seconds. Nothing depends on this change, such as
+    numbers of pods, and more changes are likely to follow: the patch is deferred by that long,
+    longer if the object has been written shortly before, and decided again.
     """
 
     may_wait_s: float = 0.0
@@ -91,13 +83,8 @@ class PatchStatus(Patch):
 class Delete:
     """Delete an object, if it is that very one.
 
-    Attributes
-    ----------
-    uid
-        Empty for any object of the name.
-    grace_s
-        Seconds that a pod has to end; None for the pod's own setting.
-
+    uid: empty for any object of the name.
+    grace_s: seconds that a pod has to end; None for the pod's own setting.
     """
 
     kind: Kind
@@ -117,15 +104,9 @@ class Delete:
 class Emit:
     """An Event on an object; the same text on the same object is one event.
 
-    Attributes
-    ----------
-    reason
-        A word for `kubectl get events`.
-    message
-        One sentence.
-    code
-        Distinguishes events of the same reason.
-
+    reason: a word for `kubectl get events`.
+    message: one sentence.
+    code: distinguishes events of the same reason.
     """
 
     kind: Kind
@@ -155,13 +136,9 @@ class Again:
 class Question:
     """Whether something answers at an address.
 
-    Attributes
-    ----------
-    path
-        Asked for over HTTP, where any answer below 400 will do; empty where an open port is enough.
-    header
-        Name and value; empty without one.
-
+    path: asked for over HTTP, where any answer below 400 will do; empty where an open port is
+    enough.
+    header: name and value; empty without one.
     """
 
     host: str
@@ -181,13 +158,8 @@ class AskQuestion:
 class Fabric:
     """An NVIDIA UFM that knows a network.
 
-    Attributes
-    ----------
-    secret
-        Namespace and name of the Secret with `username` and `password`, and perhaps `ca.crt`.
-    verifies
-        Whether its certificate has to be trusted.
-
+    secret: namespace and name of the Secret with `username` and `password`, and perhaps `ca.crt`.
+    verifies: whether its certificate has to be trusted.
     """
 
     url: str

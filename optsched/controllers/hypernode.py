@@ -84,15 +84,9 @@ class ConfigError(Exception):
 class Sources:
     """From what HyperNodes are made.
 
-    Attributes
-    ----------
-    types
-        Labels by type, those of the lowest tier first; None without a configuration.
-    fabric
-        The service of the network fabric to query; None where HyperNodes do not come from one.
-    interval_ms
-        How often.
-
+    types: labels by type, those of the lowest tier first; None without a configuration.
+    fabric: the service of the network fabric to query; None where HyperNodes do not come from one.
+    interval_ms: how often.
     """
 
     types: Mapping[str, tuple[str, ...]] | None = None
@@ -395,7 +389,13 @@ def count_nodes(ref: Ref, world: World) -> Effects:
         parsed, _ = parse_hypernode(obj)
         if parsed is not None:
             index.put_hypernode(parsed)
-    counts = _counts(index)
+    topology = index.topology()
+    counts: Counter[str] = Counter()
+    for hypernode in topology.hypernodes:
+        at = hypernode.name
+        while at:
+            counts[at] += len(hypernode.nodes)
+            at = topology.by_name[at].parent if at in topology.by_name else ""
     return tuple(
         PatchStatus(
             HYPER_NODE,
@@ -407,17 +407,6 @@ def count_nodes(ref: Ref, world: World) -> Effects:
         for obj in hypernodes
         if (status_of(obj).get("nodeCount") or 0) != counts[name_of(obj)]
     )
-
-
-def _counts(index: TopologyIndex) -> Counter[str]:
-    topology = index.topology()
-    counts: Counter[str] = Counter()
-    for hypernode in topology.hypernodes:
-        at = hypernode.name
-        while at:
-            counts[at] += len(hypernode.nodes)
-            at = topology.by_name[at].parent if at in topology.by_name else ""
-    return counts
 
 
 def _wake_node_counts(_: Manifest, __: World) -> tuple[Ref]:

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from optsched.controllers.controller import Wakes, World
-    from optsched.controllers.effects import Effect, Effects, Manifest
+    from optsched.controllers.effects import Effects, Manifest
     from optsched.units import FieldError
 
 OWNERS: Final[Mapping[tuple[str, str], Kind]] = {
@@ -86,12 +86,8 @@ _MOST: Final = 2**31 - 1
 class Options:
     """Whose pods get PodGroups, and what the PodGroups inherit from the owners of the pods.
 
-    Attributes
-    ----------
-    inherits
-        Beginnings of annotations that a PodGroup has from the owner of its pods; none with
-        `--inherit-owner-annotations=false`, and then the owner does not say the minimum either.
-
+    inherits: beginnings of annotations that a PodGroup has from the owner of its pods; none with
+    `--inherit-owner-annotations=false`, and then the owner does not say the minimum either.
     """
 
     scheduler_names: tuple[str, ...] = (DEFAULT_SCHEDULER_NAME,)
@@ -144,7 +140,12 @@ class PodGroups:
             return ()
         wanted = self._desired_group(ref, followed, owner, world)
         if group is None:
-            return self._create(wanted, pods, world)
+            queue = wanted["spec"]["queue"]
+            obstacle = _obstacle(queue, world)
+            if obstacle is None:
+                made = {**wanted, "status": {"phase": PodGroupPhase.PENDING.value}}
+                return (Create(POD_GROUP, made),)
+            return tuple(_waits(pod, obstacle) for pod in pods if not spec_of(pod).get("nodeName"))
         return (*_sync(group, wanted), *_annotate(ref.name, pods))
 
     # --- who belongs to what ---------------------------------------------------------------------
@@ -197,7 +198,9 @@ class PodGroups:
     ) -> dict[str, Any]:
         """The PodGroup as it should be; pod: the one that it follows."""
         above = {} if owner is None or not self._options.inherits else annotations_of(owner)
-        min_member = _min_member(above)
+        text = above.get(GROUP_MIN_MEMBER, "")
+        is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(_MOST))
+        min_member = int(text) if is_number and int(text) <= _MOST else 1
         spec: dict[str, Any] = {
             "minMember": min_member,
             "queue": self._queue(pod, world),
@@ -233,16 +236,6 @@ class PodGroups:
     def _inherited(self, texts: Mapping[str, str]) -> dict[str, str]:
         return {k: v for k, v in texts.items() if k.startswith(self._options.inherits or ("\0",))}
 
-    def _create(
-        self, wanted: dict[str, Any], pods: Sequence[Manifest], world: World
-    ) -> tuple[Effect, ...]:
-        queue = wanted["spec"]["queue"]
-        obstacle = _obstacle(queue, world)
-        if obstacle is None:
-            made = {**wanted, "status": {"phase": PodGroupPhase.PENDING.value}}
-            return (Create(POD_GROUP, made),)
-        return tuple(_waits(pod, obstacle) for pod in pods if not spec_of(pod).get("nodeName"))
-
 
 # --- parts of a PodGroup -------------------------------------------------------------------------
 
@@ -266,12 +259,6 @@ def _find_followed_pod(pods: Sequence[Manifest], group: Manifest | None) -> Mani
 
 def _users_of(obj: Manifest) -> frozenset[str]:
     return frozenset(each.user for each in parse_submitters(annotations_of(obj).get(SUBMITTER)))
-
-
-def _min_member(annotations: Mapping[str, str]) -> int:
-    text = annotations.get(GROUP_MIN_MEMBER, "")
-    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(_MOST))
-    return int(text) if is_number and int(text) <= _MOST else 1
 
 
 def _min_resources(pod: Manifest, min_member: int) -> dict[str, str] | None:

@@ -98,7 +98,10 @@ def reconcile(queue: Manifest, world: World) -> Effects:
     if is_terminating(queue):
         return ()
     commands = commands_for(Ref(QUEUE, "", name_of(queue)), world)
-    outcome = _apply_commands(queue, commands, world)
+    outcome = _CommandOutcome(_desired_state(queue))
+    for command in commands:
+        if is_addressed_to(command, queue):
+            outcome = _apply_command(outcome, action_of(command), queue, world)
     desired = _under_parent(outcome.desired, queue, world)
     state = _state(queue, desired, world)
     marks = _marks(queue, desired)
@@ -125,14 +128,6 @@ def decide(ref: Ref, world: World) -> Effects:
 def _desired_state(queue: Manifest) -> _DesiredState:
     by_parent = annotations_of(queue).get(CLOSED_BY_PARENT) == _TRUE
     return _DesiredState(status_of(queue).get("state") not in _SHUT, by_parent)
-
-
-def _apply_commands(queue: Manifest, commands: Iterable[Manifest], world: World) -> _CommandOutcome:
-    outcome = _CommandOutcome(_desired_state(queue))
-    for command in commands:
-        if is_addressed_to(command, queue):
-            outcome = _apply_command(outcome, action_of(command), queue, world)
-    return outcome
 
 
 def _apply_command(

@@ -94,10 +94,7 @@ def ensure_recent_go(go: Go, env: Mapping[str, str], on_progress: Progress) -> P
     if "Dir" not in answer:
         reason = answer.get("Error") or result.stderr.strip()
         raise ToolchainError(f"{go.binary} (Go {present}) could not fetch {module}: {reason}")
-    return _executable(Path(answer["Dir"]))
-
-
-def _executable(toolchain: Path) -> Path:
+    toolchain = Path(answer["Dir"])
     # Zipped modules carry no permissions, so that nothing in them can be run.
     commands = [*toolchain.glob("bin/*"), *toolchain.glob("pkg/tool/*/*")]
     for command in commands:
@@ -182,23 +179,19 @@ def require(
     """
     env = os.environ if env is None else env
     try:
-        return _require(on_progress, env, binaries)
+        found = find_binaries(env, binaries)
+        missing = [binary for binary in binaries if binary.name not in found.paths]
+        if missing == [KUBECTL] and (kubectl := shutil.which("kubectl", path=env.get("PATH", ""))):
+            return Assets({**found.paths, "kubectl": Path(kubectl)})
+        if not missing:
+            return Assets(found.paths)
+        go = find_go_toolchain(env)
+        if go is None:
+            raise AssetsError(_nothing_to_build_with(missing, found.refused))
+        return Assets({**found.paths, **_build_missing(missing, go, env, on_progress)})
     except ToolchainError as e:
         names = ", ".join(binary.name for binary in binaries)
         raise AssetsError(f"{names} can not be built: {e}") from e
-
-
-def _require(on_progress: Progress, env: Mapping[str, str], binaries: Sequence[Binary]) -> Assets:
-    found = find_binaries(env, binaries)
-    missing = [binary for binary in binaries if binary.name not in found.paths]
-    if missing == [KUBECTL] and (kubectl := shutil.which("kubectl", path=env.get("PATH", ""))):
-        return Assets({**found.paths, "kubectl": Path(kubectl)})
-    if not missing:
-        return Assets(found.paths)
-    go = find_go_toolchain(env)
-    if go is None:
-        raise AssetsError(_nothing_to_build_with(missing, found.refused))
-    return Assets({**found.paths, **_build_missing(missing, go, env, on_progress)})
 
 
 def find_binaries(env: Mapping[str, str], binaries: Sequence[Binary] = BINARIES) -> FoundBinaries:
@@ -302,27 +295,25 @@ def _build(binary: Binary, go: Path, env: Mapping[str, str], on_progress: Progre
                 stdin=subprocess.DEVNULL,
                 stderr=stderr,
             )
-            _watch(process, binary.name, log, on_progress)
+            begin = time.monotonic()
+            on_progress(f"building {binary.name}")
+            try:
+                while process.poll() is None:
+                    try:
+                        process.wait(SIGN_OF_LIFE_S)
+                    except subprocess.TimeoutExpired:
+                        seconds = int(time.monotonic() - begin)
+                        on_progress(
+                            f"building {binary.name}: {_progress(log.read_text())}, {seconds} s"
+                        )
+            finally:
+                process.kill()
+                process.wait()
         if process.returncode != 0:
             tail = "\n".join(log.read_text().splitlines()[-15:])
             raise AssetsError(f"building {binary.name} with {go} failed:\n{tail}")
         output.replace(target)
     return target
-
-
-def _watch(process: subprocess.Popen[bytes], name: str, log: Path, on_progress: Progress) -> None:
-    begin = time.monotonic()
-    on_progress(f"building {name}")
-    try:
-        while process.poll() is None:
-            try:
-                process.wait(SIGN_OF_LIFE_S)
-            except subprocess.TimeoutExpired:
-                seconds = int(time.monotonic() - begin)
-                on_progress(f"building {name}: {_progress(log.read_text())}, {seconds} s")
-    finally:
-        process.kill()
-        process.wait()
 
 
 def _progress(log: str) -> str:

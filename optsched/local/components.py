@@ -71,13 +71,9 @@ class Lifetime(StrEnum):
 class Options:
     """The settings of a plane; `extra_args` follow a component's own, and so override them.
 
-    Attributes
-    ----------
-    definitions
-        A folder of CustomResourceDefinitions that are served before controllers start; None for
-        none. kube-controller-manager looks for new kinds every 30 s only, and until it knows one,
-        objects of the kind that are deleted may keep what they own.
-
+    definitions: a folder of CustomResourceDefinitions that are served before controllers start;
+    None for none. kube-controller-manager looks for new kinds every 30 s only, and until it knows
+    one, objects of the kind that are deleted may keep what they own.
     """
 
     lifetime: Lifetime = Lifetime.OWNED

@@ -137,16 +137,12 @@ def ensure_pki(folder: Path, *, now: datetime) -> Authority:
     if not folder.exists():
         draft = folder.with_name(f"{folder.name}.new")
         draft.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write_pki(draft, now)
+        authority = Authority.create("optsched-local", now=now)
+        authority.credential.write(draft / "ca")
+        authority.issue_server(SERVER_NAMES, now=now).write(draft / "server")
+        write_private(draft / "service-account.key", service_account_key())
         draft.rename(folder)
     return Authority.load(Credential.read(folder / "ca"))
-
-
-def _write_pki(folder: Path, now: datetime) -> None:
-    authority = Authority.create("optsched-local", now=now)
-    authority.credential.write(folder / "ca")
-    authority.issue_server(SERVER_NAMES, now=now).write(folder / "server")
-    write_private(folder / "service-account.key", service_account_key())
 
 
 def service_account_key() -> bytes:

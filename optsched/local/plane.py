@@ -57,11 +57,7 @@ class ControlPlane:
 
     As a context manager it is stopped at the end of the block.
 
-    Attributes
-    ----------
-    definitions
-        Names of the CustomResourceDefinitions that this start has installed.
-
+    definitions: names of the CustomResourceDefinitions that this start has installed.
     """
 
     def __init__(self, directory: Path, state: State) -> None:
@@ -191,30 +187,39 @@ class ControlPlane:
                 raise PlaneError(f"{name} runs already, as process {running[name]}")
             self._spawned[name] = self._spawn(name)
         for name in names:
-            self._await_ready(name)
+            deadline = time.monotonic() + READY_TIMEOUT_S
+            while not self._answers(name):
+                if processes.has_ended(self._spawned[name]):
+                    raise PlaneError(f"{name} ended while starting:\n{self._last_words(name)}")
+                if time.monotonic() > deadline:
+                    raise PlaneError(
+                        f"{name} is not ready after {READY_TIMEOUT_S:.0f} s:\n"
+                        f"{self._last_words(name)}"
+                    )
+                time.sleep(PROBE_INTERVAL_S)
 
     def _spawn(self, name: str) -> int:
         command = self._command(name)
-        environment = _environment(self.layout)
+        # A home of its own: KWOK would add the user's ~/.kwok/kwok.yaml to our stages.
+        environment = {
+            "HOME": str(self.layout.directory),
+            "PATH": os.environ.get("PATH", os.defpath),
+        }
         try:
             return processes.spawn(command, log=self.layout.log(name), environment=environment)
         except OSError as e:
             raise PlaneError(f"{name} cannot be started: {command[0]}: {e.strerror}") from e
 
-    def _await_ready(self, name: str) -> None:
-        deadline = time.monotonic() + READY_TIMEOUT_S
-        while not self._answers(name):
-            if processes.has_ended(self._spawned[name]):
-                raise PlaneError(f"{name} ended while starting:\n{self._last_words(name)}")
-            if time.monotonic() > deadline:
-                raise PlaneError(
-                    f"{name} is not ready after {READY_TIMEOUT_S:.0f} s:\n{self._last_words(name)}"
-                )
-            time.sleep(PROBE_INTERVAL_S)
-
     def _answers(self, name: str) -> bool:
         path = {ETCD: "/health", API_SERVER: "/readyz"}.get(name, "/healthz")
-        return _is_ok(self._connection(name), path)
+        connection = self._connection(name)
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().status == http.HTTPStatus.OK
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
 
     def _connection(self, name: str) -> http.client.HTTPConnection:
         """How to reach a component; KWOK speaks plain HTTP, having only its health to tell."""
@@ -325,21 +330,6 @@ def _write_kubeconfig(
 def _waves(components: Sequence[str]) -> list[tuple[str, ...]]:
     """etcd, then its clients, then theirs: a client that starts early waits longer."""
     return [(ETCD,), (API_SERVER,), tuple(components[2:])]
-
-
-def _environment(layout: Layout) -> dict[str, str]:
-    # A home of its own: KWOK would add the user's ~/.kwok/kwok.yaml to our stages.
-    return {"HOME": str(layout.directory), "PATH": os.environ.get("PATH", os.defpath)}
-
-
-def _is_ok(connection: http.client.HTTPConnection, path: str) -> bool:
-    try:
-        connection.request("GET", path)
-        return connection.getresponse().status == http.HTTPStatus.OK
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
 
 
 class _SocketConnection(http.client.HTTPConnection):

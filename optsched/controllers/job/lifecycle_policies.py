@@ -51,15 +51,10 @@ _ORDINARY: Final = frozenset(
 class ObservedEvent:
     """Something that has happened.
 
-    Attributes
-    ----------
-    task, index
-        Where the event occurred: None and -1 where it is the job as a whole, -1 where it is a task.
-    since_ms
-        The time; None where it is unknown, which counts as long ago.
-    is_disruption
-        Whether the cluster has deleted the pod, and not a user.
-
+    task, index: where the event occurred: None and -1 where it is the job as a whole, -1 where it
+    is a task.
+    since_ms: the time; None where it is unknown, which counts as long ago.
+    is_disruption: whether the cluster has deleted the pod, and not a user.
     """
 
     event: JobEvent

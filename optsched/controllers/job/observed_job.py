@@ -107,19 +107,11 @@ class PodView:
 class ObservedJob:
     """A job with its objects.
 
-    Attributes
-    ----------
-    pods
-        By task and index, those that the job names.
-    strays
-        Pods of the job that it does not name any more: it was made smaller.
-    group
-        Its PodGroup; None until it exists.
-    generation
-        Which version of its spec the job has.
-    evicted
-        UIDs of pods that the scheduler evicts, by name, as its mark on the PodGroup says.
-
+    pods: by task and index, those that the job names.
+    strays: pods of the job that it does not name any more: it was made smaller.
+    group: its PodGroup; None until it exists.
+    generation: which version of its spec the job has.
+    evicted: UIDs of pods that the scheduler evicts, by name, as its mark on the PodGroup says.
     """
 
     job: Job

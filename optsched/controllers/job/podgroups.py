@@ -107,7 +107,12 @@ def minimums(job: Job) -> dict[str, Any]:
 
 def min_resources(job: Job, world: World) -> dict[str, str]:
     """The requests of the pods that start together, and what ResourceQuotas count of them."""
-    total = _min_resources(_first_tasks(job), minimums(job)["minMember"], world)
+    ordered = sorted(_first_tasks(job), key=lambda task: -_priority(task, world))
+    total: dict[str, int] = {}
+    for task, num_pods in _pods_of_minimum(ordered, minimums(job)["minMember"]):
+        usage = _usage(task) if num_pods else {}
+        for resource, amount in usage.items():
+            total[resource] = total.get(resource, 0) + amount * num_pods
     return format_resource_list(total)
 
 
@@ -170,17 +175,6 @@ def _first_tasks(job: Job) -> list[TaskSpec]:
 def waits(task: TaskSpec) -> bool:
     """Whether its pods are made only when others run."""
     return task.depends_on is not None and bool(task.depends_on.names)
-
-
-def _min_resources(tasks: list[TaskSpec], minimum: int, world: World) -> dict[str, int]:
-    """The requests of the first pods, the most important tasks first, minimums before more."""
-    ordered = sorted(tasks, key=lambda task: -_priority(task, world))
-    total: dict[str, int] = {}
-    for task, num_pods in _pods_of_minimum(ordered, minimum):
-        usage = _usage(task) if num_pods else {}
-        for resource, amount in usage.items():
-            total[resource] = total.get(resource, 0) + amount * num_pods
-    return total
 
 
 def _pods_of_minimum(tasks: list[TaskSpec], minimum: int) -> Iterator[tuple[TaskSpec, int]]:

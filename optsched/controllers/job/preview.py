@@ -27,13 +27,8 @@ if TYPE_CHECKING:
 class Expanded:
     """A job as its PodGroup and its pods.
 
-    Attributes
-    ----------
-    pods
-        Those that are created as soon as the gang is let in.
-    later
-        Tasks whose pods are created when others run; they have none yet.
-
+    pods: those that are created as soon as the gang is let in.
+    later: tasks whose pods are created when others run; they have none yet.
     """
 
     group: dict[str, Any]
@@ -46,13 +41,8 @@ def expand_job(
 ) -> tuple[Expanded | None, tuple[FieldError, ...]]:
     """The objects of a job, and its problems; None where it could not be created.
 
-    Parameters
-    ----------
-    manifest
-        The job, with a name, a namespace and a UID.
-    classes
-        PriorityClasses by name: more important tasks come first in the gang's minimum.
-
+    manifest: the job, with a name, a namespace and a UID.
+    classes: priorityClasses by name: more important tasks come first in the gang's minimum.
     """
     job, errors = parse_job(manifest)
     if job is None or errors:

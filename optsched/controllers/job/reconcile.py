@@ -46,7 +46,7 @@ from optsched.controllers.effects import (
     Propagation,
     Then,
 )
-from optsched.controllers.job.lifecycle_policies import Verdict, apply_policies
+from optsched.controllers.job.lifecycle_policies import apply_policies
 from optsched.controllers.job.object_names import group_name, pod_name
 from optsched.controllers.job.observed_job import (
     WHOLE,
@@ -120,15 +120,9 @@ class Cost(Enum):
 class Order:
     """An action to take, and why.
 
-    Attributes
-    ----------
-    happening
-        The event of a policy; None for a Command.
-    command
-        UID of the Command; empty for a policy.
-    cost
-        How a restart counts towards maxRetry.
-
+    happening: the event of a policy; None for a Command.
+    command: UID of the Command; empty for a policy.
+    cost: how a restart counts towards maxRetry.
     """
 
     action: JobAction
@@ -143,13 +137,8 @@ class Order:
 class Options:
     """The settings of the controller of jobs.
 
-    Attributes
-    ----------
-    new_keys
-        Creates a key for ssh, for jobs with that plugin; None where the plugin is off.
-    evictions_are_retries
-        Whether all evictions count towards maxRetry, as in Volcano.
-
+    new_keys: creates a key for ssh, for jobs with that plugin; None where the plugin is off.
+    evictions_are_retries: whether all evictions count towards maxRetry, as in Volcano.
     """
 
     new_keys: Callable[[], KeyPair] | None
@@ -182,7 +171,14 @@ class JobReconciler:
             return (*heard.effects, *_remove_pods(case))
         judgement = apply_policies(case.observed)
         if judgement.verdict is not None:
-            order = _order_of(judgement.verdict, self.options)
+            happening = judgement.verdict.because
+            order = Order(
+                judgement.verdict.action,
+                happening.event.value,
+                f"{happening.what}: {judgement.verdict.action.value} by policy",
+                happening,
+                cost=_cost_of(happening, self.options),
+            )
             return (*heard.effects, *_start_action(case, order))
         wait = judgement.wait_ms
         again = () if wait is None else (Again(wait / 1000),)
@@ -242,17 +238,6 @@ def _order_from(command: Manifest, action: JobAction) -> Order:
     reason = str(command.get("reason") or "CommandIssued")
     message = str(command.get("message") or f"{action.value} was asked for by a Command")
     return Order(action, reason, message, command=uid_of(command))
-
-
-def _order_of(verdict: Verdict, options: Options) -> Order:
-    happening = verdict.because
-    return Order(
-        verdict.action,
-        happening.event.value,
-        f"{happening.what}: {verdict.action.value} by policy",
-        happening,
-        cost=_cost_of(happening, options),
-    )
 
 
 def _cost_of(happening: ObservedEvent, options: Options) -> Cost:

@@ -106,7 +106,15 @@ def after_sync(phase: JobPhase, spec: JobSpec, counts: Counts) -> JobPhase:
         started = counts.running + counts.succeeded + counts.failed
         return JobPhase.RUNNING if spec.min_available <= started else phase
     if phase is JobPhase.RUNNING:
-        return _after_running(spec, counts)
+        if not spec.num_pods:
+            return JobPhase.RUNNING
+        if spec.min_success is not None and counts.succeeded >= spec.min_success:
+            return JobPhase.COMPLETED
+        if counts.succeeded + counts.failed == spec.num_pods:
+            return JobPhase.COMPLETED if _is_success(spec, counts) else JobPhase.FAILED
+        if counts.pending > spec.num_pods - spec.min_available:
+            return JobPhase.PENDING
+        return JobPhase.RUNNING
     return phase
 
 
@@ -118,18 +126,6 @@ def after_kill(phase: JobPhase, spec: JobSpec, counts: Counts, retries: Retries)
         is_room = spec.num_pods - counts.terminating >= spec.min_available
         return JobPhase.PENDING if is_room else phase
     return phase if counts.alive else _ENDS_AS.get(phase, phase)
-
-
-def _after_running(spec: JobSpec, counts: Counts) -> JobPhase:
-    if not spec.num_pods:
-        return JobPhase.RUNNING
-    if spec.min_success is not None and counts.succeeded >= spec.min_success:
-        return JobPhase.COMPLETED
-    if counts.succeeded + counts.failed == spec.num_pods:
-        return JobPhase.COMPLETED if _is_success(spec, counts) else JobPhase.FAILED
-    if counts.pending > spec.num_pods - spec.min_available:
-        return JobPhase.PENDING
-    return JobPhase.RUNNING
 
 
 def _is_success(spec: JobSpec, counts: Counts) -> bool:

@@ -178,11 +178,7 @@ class _WatchState:
 class ClusterCache:
     """The state of a cluster, from watch events and from what this process is about to change.
 
-    Attributes
-    ----------
-    version
-        Grows with everything that may make the next snapshot differ from the last.
-
+    version: grows with everything that may make the next snapshot differ from the last.
     """
 
     def __init__(

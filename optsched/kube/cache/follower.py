@@ -85,7 +85,10 @@ class Follower:
         async for event in events:
             version = self._cache.version
             self._cache.apply(kind, event)
-            self._record_success(kind)
+            self._watch_log.record_success(kind, kind)
+            if kind in self._absent:
+                self._absent.discard(kind)
+                log.info("%s: followed again", kind.plural)
             if isinstance(event, Listed) and event.is_last and kind in self._stale:
                 self._stale.discard(kind)
                 self._on_change()
@@ -94,12 +97,6 @@ class Follower:
             if isinstance(event, Listed):
                 # Let other tasks run between the pages of a long list.
                 await asyncio.sleep(0)
-
-    def _record_success(self, kind: Kind) -> None:
-        self._watch_log.record_success(kind, kind)
-        if kind in self._absent:
-            self._absent.discard(kind)
-            log.info("%s: followed again", kind.plural)
 
     def _record_failure(self, kind: Kind, error: KubeError) -> None:
         if kind in OPTIONAL_KINDS and isinstance(error, NotFound | Forbidden):

@@ -142,7 +142,11 @@ class ReflectorState:
         kind, obj = _event(line)
         if kind == "ERROR":
             raise error_from_status(obj)
-        self._version = _version_of(obj)
+        meta = obj.get("metadata")
+        version = meta.get("resourceVersion") if isinstance(meta, dict) else None
+        if not isinstance(version, str) or not version:
+            raise Garbled("an event of a watch has no resource version")
+        self._version = version
         self._works()
         if kind == "BOOKMARK":
             return None
@@ -191,14 +195,6 @@ def _event(line: bytes) -> tuple[str, Raw]:
     return kind, obj
 
 
-def _version_of(obj: Raw) -> str:
-    meta = obj.get("metadata")
-    version = meta.get("resourceVersion") if isinstance(meta, dict) else None
-    if not isinstance(version, str) or not version:
-        raise Garbled("an event of a watch has no resource version")
-    return version
-
-
 async def reflect(
     source: Source,
     kind: Kind,
@@ -208,17 +204,10 @@ async def reflect(
 ) -> AsyncIterator[WatchEvent]:
     """Yield the events of a kind, forever.
 
-    Parameters
-    ----------
-    source, kind
-        Where to list and watch which kind.
-    reflection
-        A new state, or one to continue.
-    sleep
-        Waits for some seconds.
-    on_failure
-        Called on every failure; the request is retried.
-
+    source, kind: where to list and watch which kind.
+    reflection: a new state, or one to continue.
+    sleep: waits for some seconds.
+    on_failure: called on every failure; the request is retried.
     """
     while True:
         step = reflection.step()

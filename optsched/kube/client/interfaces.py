@@ -23,13 +23,8 @@ Raw: TypeAlias = "dict[str, Any]"
 class Page:
     """A part of a list.
 
-    Attributes
-    ----------
-    resource_version
-        Of the whole list: a watch from there misses nothing.
-    token
-        Where the next part begins; empty with the last one.
-
+    resource_version: of the whole list: a watch from there misses nothing.
+    token: where the next part begins; empty with the last one.
     """
 
     items: Sequence[Raw]

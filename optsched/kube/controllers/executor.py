@@ -119,21 +119,18 @@ class Executor:
             )
             self._context.listener.note(event)
         else:
-            await self._write(effect)
-
-    async def _write(self, effect: _Write) -> None:
-        async with self._slots:
-            if not self._context.may_write():
-                raise Stale("another process may lead by now")
-            try:
-                verb = await self._request(effect)
-            except KubeError as e:
-                if isinstance(effect, Create) and isinstance(e, AlreadyExists):
-                    await self._read_stranger(effect.ref)
-                self._handle_refusal(effect, e)
-            else:
-                log.debug("%s %s", verb, effect.ref)
-                self._context.listener.wrote(verb, effect.kind.plural)
+            async with self._slots:
+                if not self._context.may_write():
+                    raise Stale("another process may lead by now")
+                try:
+                    verb = await self._request(effect)
+                except KubeError as e:
+                    if isinstance(effect, Create) and isinstance(e, AlreadyExists):
+                        await self._read_stranger(effect.ref)
+                    self._handle_refusal(effect, e)
+                else:
+                    log.debug("%s %s", verb, effect.ref)
+                    self._context.listener.wrote(verb, effect.kind.plural)
 
     async def _request(self, effect: _Write) -> str:
         match effect:

@@ -132,7 +132,12 @@ async def _fetch(fabric: Fabric, credentials: _Credentials) -> bytes:
         ):
             if answer.status != _OK:
                 raise _NoAnswer(f"it answers {answer.status} {answer.reason}")
-            return await _body(answer)
+            found = bytearray()
+            async for chunk in answer.content.iter_any():
+                found += chunk
+                if len(found) > MOST_BYTES:
+                    raise _NoAnswer(f"its answer is longer than {MOST_BYTES // 2**20} MiB")
+            return bytes(found)
     except TimeoutError as e:
         raise _NoAnswer(f"no answer within {FABRIC_ANSWER_S:g} s") from e
     except (aiohttp.ClientError, OSError, ValueError) as e:
@@ -147,12 +152,3 @@ def _tls_context(fabric: Fabric, credentials: _Credentials) -> ssl.SSLContext | 
     if credentials.authority:
         context.load_verify_locations(cadata=credentials.authority)
     return context
-
-
-async def _body(answer: aiohttp.ClientResponse) -> bytes:
-    found = bytearray()
-    async for chunk in answer.content.iter_any():
-        found += chunk
-        if len(found) > MOST_BYTES:
-            raise _NoAnswer(f"its answer is longer than {MOST_BYTES // 2**20} MiB")
-    return bytes(found)

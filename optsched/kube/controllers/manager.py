@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from optsched.api.kinds import Kind, Ref
     from optsched.api.podgroup import PodGroupPhase
     from optsched.controllers.controller import Controller, Scope
-    from optsched.controllers.effects import Effect, Effects, Question
+    from optsched.controllers.effects import Effect, Question
     from optsched.kube.client.interfaces import DeletingApi, Raw, SelectiveSource
     from optsched.kube.controllers.metrics import ControllerMetrics
     from optsched.kube.runtime.events import EventRecorder, Note
@@ -182,9 +182,21 @@ class Manager:
             term = self._deps.leadership.term
             if term != known_term and self._leads:
                 # Even if it leads again by now: writes in between were dropped.
-                self._stop_leading()
+                self._leads = False
+                self._deps.metrics.leading.set(False)
+                # An outage of the server has been reported already.
+                level = logging.INFO if self._deps.outage.is_active else logging.WARNING
+                log.log(level, "another process may work from now on")
+                self._deps.outage.retain(lambda about: about == LEASE or about in self._follows)
+                self._queue.clear()
+                self._late_s.clear()
             if term not in (0, known_term) and self.store.is_synced and self._deps.reads_again:
-                self._refresh(group)
+                # A watch may have been silent during the term of another leader.
+                self._stale = self._follows.keys() - self._absent
+                for kind, scope in self._stale:
+                    self._follows[kind, scope].cancel()
+                    again = self._follow(kind, scope, was_there=True)
+                    self._follows[kind, scope] = group.create_task(again)
             known_term = term
             leads = term != 0 and self.store.is_synced and not self._stale
             if leads and not self._leads:
@@ -193,14 +205,6 @@ class Manager:
                 self._enqueue_all()
             await self._deps.timing.sleep(LOOK_S)
 
-    def _refresh(self, group: asyncio.TaskGroup) -> None:
-        """List every kind again: a watch may have been silent during another leader's term."""
-        self._stale = self._follows.keys() - self._absent
-        for kind, scope in self._stale:
-            self._follows[kind, scope].cancel()
-            again = self._follow(kind, scope, was_there=True)
-            self._follows[kind, scope] = group.create_task(again)
-
     def _enqueue_all(self) -> None:
         log.info(
             "this process works: %s", ", ".join(dict.fromkeys(c.name for c in self._controllers))
@@ -208,16 +212,6 @@ class Manager:
         for kind in self.store.kinds:
             for obj in self.store.listed(kind):
                 self._wake(kind, (obj,))
-
-    def _stop_leading(self) -> None:
-        self._leads = False
-        self._deps.metrics.leading.set(False)
-        # An outage of the server has been reported already.
-        level = logging.INFO if self._deps.outage.is_active else logging.WARNING
-        log.log(level, "another process may work from now on")
-        self._deps.outage.retain(lambda about: about == LEASE or about in self._follows)
-        self._queue.clear()
-        self._late_s.clear()
 
     # --- following -------------------------------------------------------------------------------
 
@@ -289,7 +283,10 @@ class Manager:
         controller, ref = self._controllers[key[0]], key[1]
         began_s = self._deps.clock.monotonic()
         try:
-            effects = self._defer_statuses(controller.decide(ref, self.store), ref, began_s)
+            effects = controller.decide(ref, self.store)
+            if not any(isinstance(effect, PatchStatus) for effect in effects):
+                self._late_s.pop(ref, None)
+            effects = tuple(self._due_or_again(effect, began_s) for effect in effects)
             log.debug("%s %s: %d things to do", controller.name, ref, len(effects))
             agains = await self._executor.carry_out(effects)
         except Stale as e:
@@ -310,12 +307,6 @@ class Manager:
             self._queue.add_after((key[0], again.key or ref), again.after_s)
         seconds = self._deps.clock.monotonic() - began_s
         self._deps.metrics.reconciled(controller.name, "done", seconds)
-
-    def _defer_statuses(self, effects: Effects, ref: Ref, now_s: float) -> Effects:
-        """Return the effects, with a status deferred that may wait for more changes."""
-        if not any(isinstance(effect, PatchStatus) for effect in effects):
-            self._late_s.pop(ref, None)
-        return tuple(self._due_or_again(effect, now_s) for effect in effects)
 
     def _due_or_again(self, effect: Effect, now_s: float) -> Effect:
         if not isinstance(effect, PatchStatus):

@@ -48,15 +48,9 @@ SHUTDOWN_S: Final = 2.0
 class Settings:
     """Settings of a controller process.
 
-    Attributes
-    ----------
-    election
-        None where this process is the only one.
-    listen
-        Where health is served, and metrics unless `metrics` names another address.
-    metrics
-        Where metrics are served over TLS; None for plain HTTP.
-
+    election: None where this process is the only one.
+    listen: where health is served, and metrics unless `metrics` names another address.
+    metrics: where metrics are served over TLS; None for plain HTTP.
     """
 
     controllers: Sequence[Controller]

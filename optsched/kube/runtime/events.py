@@ -54,21 +54,12 @@ Key: TypeAlias = tuple[Ref, str, str, str]
 class Note:
     """Something to report about an object.
 
-    Attributes
-    ----------
-    about, uid
-        The object.
-    reason
-        A word, shown by `kubectl get events`.
-    code
-        Distinguishes notes of the same reason: another code makes another event.
-    message
-        One sentence.
-    is_last
-        Whether it is about the end of the object, and so written even if that is deleted.
-    at_ms
-        When it happened; 0 for now.
-
+    about, uid: the object.
+    reason: a word, shown by `kubectl get events`.
+    code: distinguishes notes of the same reason: another code makes another event.
+    message: one sentence.
+    is_last: whether it is about the end of the object, and so written even if that is deleted.
+    at_ms: when it happened; 0 for now.
     """
 
     about: Ref
@@ -129,15 +120,11 @@ class EventHistory:
         """Record a written note, and its count so far."""
         self._written[note.key] = _Written(now_s, times)
         if len(self._written) >= self._sweeps_at:
-            self._sweep()
-
-    def _sweep(self) -> None:
-        """Forget deleted objects; the next sweep is due when the number has doubled."""
-        for key in [key for key in self._written if not self._exists(key[0], key[1])]:
-            del self._written[key]
-        for key in list(self._written)[: max(0, len(self._written) - REMEMBERED)]:
-            del self._written[key]
-        self._sweeps_at = max(SWEPT_AT, 2 * len(self._written))
+            for key in [key for key in self._written if not self._exists(key[0], key[1])]:
+                del self._written[key]
+            for key in list(self._written)[: max(0, len(self._written) - REMEMBERED)]:
+                del self._written[key]
+            self._sweeps_at = max(SWEPT_AT, 2 * len(self._written))
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,13 +234,8 @@ class Elector:
 class ProcessElection:
     """Leader election of one process; without a lease it always leads.
 
-    Attributes
-    ----------
-    leadership
-        Whether this process leads.
-    is_contested
-        Whether other processes may lead.
-
+    leadership: whether this process leads.
+    is_contested: whether other processes may lead.
     """
 
     def __init__(

@@ -36,11 +36,7 @@ class Timing:
 class BackoffSteps:
     """Delays that double.
 
-    Attributes
-    ----------
-    first_s, most_s
-        The first and the longest delay.
-
+    first_s, most_s: the first and the longest delay.
     """
 
     first_s: float

@@ -35,11 +35,7 @@ An unreachable or busy server has no such limit: the write itself is not at faul
 class WriteQueue(Generic[K, V]):
     """Writes values; a value that is replaced while it waits is never written.
 
-    Attributes
-    ----------
-    num_dropped
-        Number of values dropped, the oldest first, because too many waited.
-
+    num_dropped: number of values dropped, the oldest first, because too many waited.
     """
 
     def __init__(

@@ -108,16 +108,11 @@ class BindListener(Protocol):
 class BinderContext:
     """Dependencies of a binder.
 
-    Attributes
-    ----------
-    may_bind
-        Whether this process still leads; checked before every request.
-    locks_nodes
-        Whether pods with vGPUs are bound one after the other (`deviceshare.NodeLockEnable`).
-    patience_s
-        How long pods wait for their volumes (`volumebinding.bindTimeoutSeconds`); None if the
-        policy has no volume plugin.
-
+    may_bind: whether this process still leads; checked before every request.
+    locks_nodes: whether pods with vGPUs are bound one after the other
+    (`deviceshare.NodeLockEnable`).
+    patience_s: how long pods wait for their volumes (`volumebinding.bindTimeoutSeconds`); None if
+    the policy has no volume plugin.
     """
 
     clock: Clock
@@ -212,7 +207,13 @@ class LiveBinder:
         async with asyncio.TaskGroup() as workers:
             for _ in range(AT_ONCE):
                 workers.create_task(self._serve())
-            await self._start_provisioning(workers)
+            begun = 0
+            while True:
+                await self._provides.wait()
+                self._provides.clear()
+                for number in [n for n in self._unprovided if n > begun]:
+                    begun = number
+                    workers.create_task(self._provision(number))
 
     # --- gangs -----------------------------------------------------------------------------------
 
@@ -263,16 +264,6 @@ class LiveBinder:
         self._work.set()
 
     # --- volumes ---------------------------------------------------------------------------------
-
-    async def _start_provisioning(self, workers: asyncio.TaskGroup) -> None:
-        """Provision volumes for each gang that waits for them."""
-        begun = 0
-        while True:
-            await self._provides.wait()
-            self._provides.clear()
-            for number in [n for n in self._unprovided if n > begun]:
-                begun = number
-                workers.create_task(self._provision(number))
 
     async def _provision(self, number: int) -> None:
         """Bind the pods of a gang once their claims are bound to volumes."""
@@ -380,7 +371,19 @@ class LiveBinder:
             if not bind.is_closed and self._cache.is_closed(bind.node):
                 return Failure("NodeClosed", "the node is cordoned, not ready or gone by now")
             try:
-                return await self._send_bind(bind)
+                ref = bind.ref
+                for grant in bind.devices:
+                    refusal = await self._reserver.reserve(grant, ref, bind.uid, bind.node)
+                    if refusal:
+                        return Failure("ClaimNotReserved", refusal)
+                if bind.is_gated:
+                    await open_gate(self._api, ref, bind.uid)
+                if bind.record:
+                    await record_devices(
+                        self._api, ref, bind.uid, bind.record, self._context.clock.now_ms()
+                    )
+                await self._api.bind(ref.namespace, ref.name, bind.uid, bind.node, bind.annotations)
+                return None
             except (Conflict, ServerFault) as e:
                 is_final = isinstance(e, Conflict) or backoff.failures >= FAULTS
                 outcome = await self._read_outcome(bind, e) if is_final else None
@@ -393,21 +396,6 @@ class LiveBinder:
             except KubeError as e:
                 return _failure(e)
         raise _NoLongerLeading
-
-    async def _send_bind(self, bind: Bind) -> Failure | None:
-        ref = bind.ref
-        for grant in bind.devices:
-            refusal = await self._reserver.reserve(grant, ref, bind.uid, bind.node)
-            if refusal:
-                return Failure("ClaimNotReserved", refusal)
-        if bind.is_gated:
-            await open_gate(self._api, ref, bind.uid)
-        if bind.record:
-            await record_devices(
-                self._api, ref, bind.uid, bind.record, self._context.clock.now_ms()
-            )
-        await self._api.bind(ref.namespace, ref.name, bind.uid, bind.node, bind.annotations)
-        return None
 
     async def _read_outcome(self, bind: Bind, refusal: ApiError) -> _Outcome | None:
         """Return the outcome of a bind as the pod shows it; None if it can not be read now."""

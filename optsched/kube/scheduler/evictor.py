@@ -95,14 +95,9 @@ class EvictionListener(Protocol):
 class _Batch:
     """Victims that are evicted together or not at all.
 
-    Attributes
-    ----------
-    preemptor, nodes
-        The gang that gets the resources, and the nodes to which its tasks are nominated; no nodes
-        if the plan nominated none of its tasks.
-    is_begun
-        Whether an eviction of the batch has been sent.
-
+    preemptor, nodes: the gang that gets the resources, and the nodes to which its tasks are
+    nominated; no nodes if the plan nominated none of its tasks.
+    is_begun: whether an eviction of the batch has been sent.
     """
 
     preemptor: str
@@ -118,15 +113,9 @@ class _Batch:
 class _Pending:
     """An eviction without an answer.
 
-    Attributes
-    ----------
-    after
-        Keys of the writes that have to be done first.
-    num_polls
-        How often its conditions were checked.
-    is_sent, was_asked
-        Whether a request is under way; whether one was sent without an answer.
-
+    after: keys of the writes that have to be done first.
+    num_polls: how often its conditions were checked.
+    is_sent, was_asked: whether a request is under way; whether one was sent without an answer.
     """
 
     victim: Victim
@@ -146,13 +135,8 @@ class _Pending:
 class EvictorContext:
     """Dependencies of an evictor.
 
-    Attributes
-    ----------
-    gang_backoff
-        Gangs that are held after failures; shared with the binder.
-    may_evict
-        Whether this process still leads; checked before every request.
-
+    gang_backoff: gangs that are held after failures; shared with the binder.
+    may_evict: whether this process still leads; checked before every request.
     """
 
     listener: EvictionListener
@@ -196,7 +180,10 @@ class Evictor:
     def carry_out(self, plan: Plan, snapshot: Snapshot) -> None:
         """Start the evictions and nominations of a plan; snapshot: the one it was made from."""
         nominated = _nominated_nodes(plan)
-        self._spare_unneeded(nominated)
+        for pending in tuple(self._pending.values()):
+            batch = pending.batch
+            if not (pending.is_sent or batch.is_begun or batch.serves_nominations(nominated)):
+                self._spare(pending, "unwanted")
         for key, text in records(snapshot, plan.actions).items():
             self._record(snapshot.gang_by_key[key], text)
         for key, plugin in self._shuffled(plan):
@@ -262,7 +249,11 @@ class Evictor:
                 marked[gang.key] = gang
         for gang in marked.values():
             if not (gang.is_implicit or is_upstream(gang)):
-                self._write_mark(gang)
+                marks = self._marks[gang.key]
+                known = {task.key.partition("/")[2]: task.uid for task in gang.tasks}
+                for name in [name for name in marks if known.get(name, marks[name]) != marks[name]]:
+                    del marks[name]  # another pod has the name by now
+                self._write_evicted(Ref(POD_GROUP, gang.namespace, gang.name), marks)
 
     def _unannotate_evicted(self, victim: Victim) -> None:
         """Remove a pod that stays, or has ended by itself, from the record of evicted pods."""
@@ -272,13 +263,6 @@ class Evictor:
         del marks[victim.ref.name]
         if group is not None:
             self._write_evicted(Ref(POD_GROUP, group.meta.namespace, group.meta.name), marks)
-
-    def _write_mark(self, gang: Gang) -> None:
-        marks = self._marks[gang.key]
-        known = {task.key.partition("/")[2]: task.uid for task in gang.tasks}
-        for name in [name for name in marks if known.get(name, marks[name]) != marks[name]]:
-            del marks[name]  # another pod has the name by now
-        self._write_evicted(Ref(POD_GROUP, gang.namespace, gang.name), marks)
 
     def _write_evicted(self, ref: Ref, marks: Mapping[str, str]) -> None:
         text = " ".join(f"{name}={uid}" for name, uid in sorted(marks.items()))
@@ -342,13 +326,6 @@ class Evictor:
         if uid is None:
             return None
         return Victim(eviction, uid, "" if task is None else task.gang)
-
-    def _spare_unneeded(self, nominated: Mapping[str, set[str]]) -> None:
-        """Spare victims that the newest plan does not need; nominated: its nodes by gang."""
-        for pending in tuple(self._pending.values()):
-            batch = pending.batch
-            if not (pending.is_sent or batch.is_begun or batch.serves_nominations(nominated)):
-                self._spare(pending, "unwanted")
 
     async def _release_all(self) -> None:
         """Send evictions whose conditions hold."""

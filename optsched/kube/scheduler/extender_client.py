@@ -261,24 +261,23 @@ class ExtenderSession:
             return Reply(failure=f"{self._rule.service.url} {self._shut}")
         try:
             if question.verb is Verb.PREDICATE:
-                return self._filter_nodes(question)
+                assert question.task is not None  # noqa: S101  for the type checker
+                cache, shape = self._extenders.answers, question.task.shape
+                said = cache.recall(shape, question.nodes)
+                nodes = [node for node in question.nodes if node.name not in said]
+                heard, failed = self._request_refusals(
+                    task_info(question.task, self._snapshot), nodes
+                )
+                cache.remember(shape, [node for node in nodes if node.name in heard], heard)
+                if SPENT in " ".join(failed.values()):
+                    cache.mark_overdue()
+                refused = {name: why for name, why in {**said, **heard}.items() if why}
+                return Reply({"refused": refused, "failed": failed})
             body = request_body(question, self._snapshot)
             (raw,) = self._wait([self._start(question.verb, body)])
             return Reply(read_reply(question.verb, raw))
         except (NoAnswer, ValueError) as e:
             return Reply(failure=f"{self._rule.service.url} {e}")
-
-    def _filter_nodes(self, question: Question) -> Reply:
-        assert question.task is not None  # noqa: S101  for the type checker
-        cache, shape = self._extenders.answers, question.task.shape
-        said = cache.recall(shape, question.nodes)
-        nodes = [node for node in question.nodes if node.name not in said]
-        heard, failed = self._request_refusals(task_info(question.task, self._snapshot), nodes)
-        cache.remember(shape, [node for node in nodes if node.name in heard], heard)
-        if SPENT in " ".join(failed.values()):
-            cache.mark_overdue()
-        refused = {name: why for name, why in {**said, **heard}.items() if why}
-        return Reply({"refused": refused, "failed": failed})
 
     def _request_refusals(
         self, task: Body, nodes: Sequence[Node]

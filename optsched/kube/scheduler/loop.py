@@ -31,10 +31,9 @@ from optsched.session.usage import UsageKeeper
 from optsched.session.warm_start import WarmStart, limits_between_sessions, without_evictions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from optsched.cluster.decisions import Plan
-    from optsched.cluster.node_parts import Sharding
     from optsched.cluster.reasons import Flaw
     from optsched.cluster.snapshot import Gang, Snapshot
     from optsched.kube.cache.cluster_cache import ClusterCache
@@ -285,7 +284,11 @@ class Scheduler:
             return
         self._version = deps.cache.version
         snapshot = self._snapshot(policy, now_ms)
-        self._log_shard(snapshot.sharding)
+        if snapshot.sharding.is_missing and not self._logged.lacks_shard:
+            log.warning("there is no NodeShard %s: all nodes are used", snapshot.sharding.name)
+        elif self._logged.lacks_shard and not snapshot.sharding.is_missing:
+            log.info("NodeShard %s is there", snapshot.sharding.name)
+        self._logged.lacks_shard = snapshot.sharding.is_missing
         if self._is_answered(snapshot, policy):
             deps.metrics.sessions.skipped()
         else:
@@ -315,13 +318,6 @@ class Scheduler:
                 patch = usage_patch(name, usage)
                 self._deps.writes.enqueue(write_key(patch.ref, "usage"), patch)
 
-    def _log_shard(self, sharding: Sharding) -> None:
-        if sharding.is_missing and not self._logged.lacks_shard:
-            log.warning("there is no NodeShard %s: all nodes are used", sharding.name)
-        elif self._logged.lacks_shard and not sharding.is_missing:
-            log.info("NodeShard %s is there", sharding.name)
-        self._logged.lacks_shard = sharding.is_missing
-
     def _is_fresh(self, policy: Policy, now_ms: int) -> bool:
         """Whether the last plan still holds if nothing has changed."""
         answer = self._answer
@@ -340,7 +336,11 @@ class Scheduler:
     async def _session(self, snapshot: Snapshot, policy: Policy) -> None:
         began_s = self._deps.clock.monotonic()
         if self._answer is None or self._answer.policy is not policy:
-            self._start_policy()
+            self._logged.faults.clear()
+            self._logged.is_advised = False
+            for creation in BUILTIN_QUEUES:
+                if creation.ref.name not in self._deps.cache.queues:
+                    self._deps.writes.enqueue(creation.ref, creation)
         self._advise(snapshot, policy)
         repeats = self._repeats(snapshot, policy)
         report = await self._decide(snapshot, policy, repeats)
@@ -354,10 +354,22 @@ class Scheduler:
         if self._leads():
             self._deps.evictor.carry_out(report.plan, snapshot)
             self._deps.binder.carry_out(report.plan)
-            self._open_gates(report)
+            # These queues have capacity although no node fits.
+            cache, now_ms = self._deps.cache, self._deps.clock.now_ms()
+            for task in report.opened:
+                found = cache.task(task)
+                if found is not None and cache.is_gated(task):
+                    reason = str(report.plan.pending.get(found.gang, ""))
+                    opening = GateOpening(pod_ref(task), found.uid, now_ms, reason)
+                    self._deps.writes.enqueue(write_key(opening.ref, "gate"), opening)
         self._number += 1
         self._deps.metrics.session(report, policy, self._deps.clock.monotonic() - began_s)
-        self._report_faults(report.trace.faults)
+        for fault in report.trace.faults:
+            self._deps.metrics.sessions.plugin_failed(fault.plugin)
+            if fault not in self._logged.faults and len(self._logged.faults) < MOST_FAULTS:
+                self._logged.faults.add(fault)
+                log.error("%s", fault)
+                self._deps.on_fault(str(fault))
         _log_session(self._number, report)
 
     async def _search_between_sessions(self, policy: Policy, end_s: float) -> None:
@@ -402,32 +414,6 @@ class Scheduler:
             self._warm_start = WarmStart.from_plan(found.plan)
             self._answer = replace(answer, until_ms=snapshot.taken_ms)
             self._changed.set()
-
-    def _open_gates(self, report: Report) -> None:
-        """Remove queue gates of pods whose queues have capacity although no node fits."""
-        cache, now_ms = self._deps.cache, self._deps.clock.now_ms()
-        for task in report.opened:
-            found = cache.task(task)
-            if found is not None and cache.is_gated(task):
-                reason = str(report.plan.pending.get(found.gang, ""))
-                opening = GateOpening(pod_ref(task), found.uid, now_ms, reason)
-                self._deps.writes.enqueue(write_key(opening.ref, "gate"), opening)
-
-    def _report_faults(self, faults: Sequence[Fault]) -> None:
-        for fault in faults:
-            self._deps.metrics.sessions.plugin_failed(fault.plugin)
-            if fault not in self._logged.faults and len(self._logged.faults) < MOST_FAULTS:
-                self._logged.faults.add(fault)
-                log.error("%s", fault)
-                self._deps.on_fault(str(fault))
-
-    def _start_policy(self) -> None:
-        """Reset per-policy reports and create the built-in queues."""
-        self._logged.faults.clear()
-        self._logged.is_advised = False
-        for creation in BUILTIN_QUEUES:
-            if creation.ref.name not in self._deps.cache.queues:
-                self._deps.writes.enqueue(creation.ref, creation)
 
     def _advise(self, snapshot: Snapshot, policy: Policy) -> None:
         """Warn once per policy if queues are reclaimable but no action reclaims."""
@@ -543,7 +529,13 @@ def _log_session(number: int, report: Report) -> None:
         log.warning("session %d: %s", number, repair)
     plan, certificate = report.plan, report.plan.certificate
     if log.isEnabledFor(logging.DEBUG):
-        _log_decisions(number, report)
+        seconds = report.trace.seconds.items()
+        phases = ", ".join(f"{phase} {spent * 1000:.0f} ms" for phase, spent in seconds)
+        log.debug("session %d: %s", number, phases)
+        for action in report.plan.actions:
+            log.debug("session %d: %s", number, action)
+        for gang, reason in report.plan.pending.items():
+            log.debug("session %d: %s waits: %s: %s", number, gang, reason.code, reason.message)
     placed = [action.gang for action in plan.actions if isinstance(action, Allocate)]
     if not placed:
         return
@@ -557,14 +549,3 @@ def _log_session(number: int, report: Report) -> None:
         "proved" if certificate.is_proved else certificate.stopped,
         certificate.seconds * 1000,
     )
-
-
-def _log_decisions(number: int, report: Report) -> None:
-    """Log what each phase took, each action, and why each gang waits."""
-    seconds = report.trace.seconds.items()
-    phases = ", ".join(f"{phase} {spent * 1000:.0f} ms" for phase, spent in seconds)
-    log.debug("session %d: %s", number, phases)
-    for action in report.plan.actions:
-        log.debug("session %d: %s", number, action)
-    for gang, reason in report.plan.pending.items():
-        log.debug("session %d: %s waits: %s: %s", number, gang, reason.code, reason.message)

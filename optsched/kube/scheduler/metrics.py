@@ -305,13 +305,8 @@ class SessionMetrics:
 class Metrics:
     """All metrics of one scheduler.
 
-    Attributes
-    ----------
-    sessions, pods
-        Counters of sessions, and of binds and evictions.
-    policy_rejected, leading
-        1 while the policy file is unusable; 1 while this process leads.
-
+    sessions, pods: counters of sessions, and of binds and evictions.
+    policy_rejected, leading: 1 while the policy file is unusable; 1 while this process leads.
     """
 
     def __init__(self) -> None:

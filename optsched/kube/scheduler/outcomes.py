@@ -199,11 +199,7 @@ class _Reported:
 class GangReporter:
     """Reports why gangs are pending, when that changes and from time to time.
 
-    Attributes
-    ----------
-    due_ms
-        When the next report is due, even if nothing changes until then; None for never.
-
+    due_ms: when the next report is due, even if nothing changes until then; None for never.
     """
 
     def __init__(self, note: Callable[[Note], None]) -> None:
@@ -260,11 +256,7 @@ POLICY_CONFIG_MAP: Final = "POLICY_CONFIG_MAP"
 class OutcomeReporter:
     """A `BindListener` and `EvictionListener` that reports to metrics, events and the log.
 
-    Attributes
-    ----------
-    on_change
-        Called where a failure makes another session worthwhile.
-
+    on_change: called where a failure makes another session worthwhile.
     """
 
     def __init__(

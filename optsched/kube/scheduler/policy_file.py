@@ -57,22 +57,19 @@ class PolicyFile:
         now_s = self._clock.monotonic()
         if now_s - self._read_s >= min(READ_S, self.period_s):
             self._read_s = now_s
-            self._poll()
+            match self._watch.poll():
+                case Reloaded(policy):
+                    self._policy = with_solver(policy, self._solver)
+                    log.info("policy %s read again", policy.source)
+                    self._log_policy()
+                    self._on_verdict("")
+                case Rejected(problems):
+                    text = "\n".join(map(str, problems))
+                    log.error("policy not read again, the last good one stays:\n%s", text)
+                    self._on_verdict(text)
+                case _:
+                    pass
         return self._policy
-
-    def _poll(self) -> None:
-        match self._watch.poll():
-            case Reloaded(policy):
-                self._policy = with_solver(policy, self._solver)
-                log.info("policy %s read again", policy.source)
-                self._log_policy()
-                self._on_verdict("")
-            case Rejected(problems):
-                text = "\n".join(map(str, problems))
-                log.error("policy not read again, the last good one stays:\n%s", text)
-                self._on_verdict(text)
-            case _:
-                pass
 
     def _log_policy(self) -> None:
         log.info("policy %s: %s", self._policy.source, ", ".join(self._policy.actions))

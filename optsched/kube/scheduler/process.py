@@ -69,23 +69,13 @@ R = TypeVar("R")
 class Settings:
     """Settings of a live scheduler.
 
-    Attributes
-    ----------
-    policy
-        The policy and its file.
-    solver, period_s
-        Override the policy; None to follow it.
-    election
-        None where this process is the only one.
-    listen
-        Where health is served, and metrics unless `metrics` names another address.
-    metrics
-        Where metrics are served over TLS; None for plain HTTP.
-    node_labels
-        (label, value): only nodes with one of them are used; empty for all nodes.
-    reports_gangs
-        Whether binds of one gang are one event on its PodGroup, and not one on each pod.
-
+    policy: the policy and its file.
+    solver, period_s: override the policy; None to follow it.
+    election: None where this process is the only one.
+    listen: where health is served, and metrics unless `metrics` names another address.
+    metrics: where metrics are served over TLS; None for plain HTTP.
+    node_labels: (label, value): only nodes with one of them are used; empty for all nodes.
+    reports_gangs: whether binds of one gang are one event on its PodGroup, and not one on each pod.
     """
 
     policy: PolicyWatch
@@ -250,21 +240,18 @@ class SchedulerProcess:
             with handle_signals(signals):
                 tasks = [group.create_task(service()) for service in self._services]
                 await self.scheduler.run()
-                await self._drain()
+                log.info("stopping: %d binds are left", self._binder.num_waiting)
+                await wait_at_most(DRAIN_S, self._binder.until_idle())
+                self._binder.withdraw()
+                self._evictor.withdraw()
+                await wait_at_most(SHUTDOWN_S, self._nominations.until_idle())
+                await wait_at_most(SHUTDOWN_S, self._writes.until_idle())
+                self._outcomes.report_gang_binds()
+                await wait_at_most(SHUTDOWN_S, self._events.until_idle())
                 for task in tasks:
                     task.cancel()
                 await asyncio.wait(tasks)
                 await self._election.resign(SHUTDOWN_S)
-
-    async def _drain(self) -> None:
-        log.info("stopping: %d binds are left", self._binder.num_waiting)
-        await wait_at_most(DRAIN_S, self._binder.until_idle())
-        self._binder.withdraw()
-        self._evictor.withdraw()
-        await wait_at_most(SHUTDOWN_S, self._nominations.until_idle())
-        await wait_at_most(SHUTDOWN_S, self._writes.until_idle())
-        self._outcomes.report_gang_binds()
-        await wait_at_most(SHUTDOWN_S, self._events.until_idle())
 
 
 def _node_filter(labels: tuple[tuple[str, str], ...]) -> Callable[[Mapping[str, str]], bool]:

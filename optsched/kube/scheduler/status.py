@@ -81,13 +81,8 @@ _THERE: Final = frozenset({GangPhase.RUNNING, GangPhase.COMPLETED})
 class Outcome:
     """A snapshot after the plan of its session, and why gangs are pending.
 
-    Attributes
-    ----------
-    reasons
-        By gang.
-    enqueued
-        Gangs whose pods may be created.
-
+    reasons: by gang.
+    enqueued: gangs whose pods may be created.
     """
 
     snapshot: Snapshot
@@ -375,11 +370,7 @@ class _QueueReport:
 class StatusTracker:
     """The status of every gang and queue, and the patches that write it.
 
-    Attributes
-    ----------
-    due_ms
-        When deferred patches are due, even if nothing else changes; None if there are none.
-
+    due_ms: when deferred patches are due, even if nothing else changes; None if there are none.
     """
 
     def __init__(self) -> None:
@@ -413,7 +404,18 @@ class StatusTracker:
     ) -> list[StatusPatch]:
         """Return the patches after a session; group_of, queues: objects as the server has them."""
         snapshot, reasons, enqueued = outcome.snapshot, outcome.reasons, outcome.enqueued
-        self._retry_refused(snapshot.taken_ms)
+        for ref in [
+            r for r, times in self._conflicts.items() if times[-1] + AGAIN_MS <= snapshot.taken_ms
+        ]:
+            del self._conflicts[ref]
+        for ref in [ref for ref, due_ms in self._refused.items() if due_ms <= snapshot.taken_ms]:
+            del self._refused[ref]
+            key = f"{ref.namespace}/{ref.name}"
+            if ref.kind is QUEUE:
+                self._said.pop(ref.name, None)
+            elif key in self._seen:
+                seen = self._seen[key]
+                self._seen[key] = _Seen(None, seen.share, 0)
         self.due_ms = min(self._refused.values(), default=None)
         looks = (
             _GangInputs(gang, reasons.get(gang.key), group_of(gang.key), gang.key in enqueued)
@@ -422,19 +424,6 @@ class StatusTracker:
         found = [p for look in looks if (p := self._gang(look, snapshot.taken_ms)) is not None]
         self._forget(snapshot)
         return [*found, *self._queues(snapshot, queues)]
-
-    def _retry_refused(self, now_ms: int) -> None:
-        """Forget the status of objects whose writes were refused, once a retry is due."""
-        for ref in [r for r, times in self._conflicts.items() if times[-1] + AGAIN_MS <= now_ms]:
-            del self._conflicts[ref]
-        for ref in [ref for ref, due_ms in self._refused.items() if due_ms <= now_ms]:
-            del self._refused[ref]
-            key = f"{ref.namespace}/{ref.name}"
-            if ref.kind is QUEUE:
-                self._said.pop(ref.name, None)
-            elif key in self._seen:
-                seen = self._seen[key]
-                self._seen[key] = _Seen(None, seen.share, 0)
 
     def _gang(self, look: _GangInputs, now_ms: int) -> StatusPatch | None:
         key = look.gang.key

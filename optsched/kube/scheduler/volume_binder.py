@@ -48,15 +48,9 @@ _PASSING: Final = (Conflict, ServerFault, TooMany, Unreachable)
 class PendingVolumes:
     """The claims that have to be bound before the pods of a gang are.
 
-    Attributes
-    ----------
-    grants
-        Volumes or nodes for claims that nothing provides yet.
-    used_on
-        By unbound claim, the nodes that have to reach its volume.
-    task_of
-        By claim, one of the tasks that use it.
-
+    grants: volumes or nodes for claims that nothing provides yet.
+    used_on: by unbound claim, the nodes that have to reach its volume.
+    task_of: by claim, one of the tasks that use it.
     """
 
     grants: Sequence[VolumeGrant]
@@ -76,13 +70,8 @@ class Refusal:
 class VolumeBinderContext:
     """Dependencies of a volume binder.
 
-    Attributes
-    ----------
-    may_continue
-        Whether to continue; checked before every request.
-    patience_s
-        How long pods may wait for their volumes; None if the policy has no volume plugin.
-
+    may_continue: whether to continue; checked before every request.
+    patience_s: how long pods may wait for their volumes; None if the policy has no volume plugin.
     """
 
     clock: Clock
@@ -181,7 +170,15 @@ class VolumeBinder:
             refusal = next((refusal for refusal in asked if refusal is not None), None)
             refusal = refusal or await self._until_bound(wanted)
             if refusal is not None:
-                await self._release_nodes(wanted.grants)
+                for grant in wanted.grants:
+                    if grant.volume or not self._context.may_continue():
+                        continue
+                    with suppress(KubeError):
+                        claim = await self._api.read(_ref(grant.claim))
+                        is_ours = _annotations(claim).get(SELECTED_NODE) == grant.node
+                        if is_ours and not (claim.get("spec") or {}).get("volumeName"):
+                            body = {**_version(claim), "annotations": {SELECTED_NODE: None}}
+                            await self._api.patch(_ref(grant.claim), {"metadata": body})
             return refusal
         finally:
             self.cancel(wanted)
@@ -249,18 +246,6 @@ class VolumeBinder:
         await self._api.patch(ref, body)
         return ""
 
-    async def _release_nodes(self, grants: Sequence[VolumeGrant]) -> None:
-        """Remove the selected node from unbound claims, if possible."""
-        for grant in grants:
-            if grant.volume or not self._context.may_continue():
-                continue
-            with suppress(KubeError):
-                claim = await self._api.read(_ref(grant.claim))
-                is_ours = _annotations(claim).get(SELECTED_NODE) == grant.node
-                if is_ours and not (claim.get("spec") or {}).get("volumeName"):
-                    body = {**_version(claim), "annotations": {SELECTED_NODE: None}}
-                    await self._api.patch(_ref(grant.claim), {"metadata": body})
-
     # --- waiting ---------------------------------------------------------------------------------
 
     async def _until_bound(self, wanted: PendingVolumes) -> Refusal | None:
@@ -292,7 +277,14 @@ class VolumeBinder:
         if self._cache.task(wanted.task_of[key]) is None:
             return f"pod {wanted.task_of[key]} does not exist any more"
         if claim.waits_for_consumer:
-            return self._check_provisioning(claim, seen)
+            grant = self._under_way.get(claim.key)
+            if grant is None or grant.volume:
+                return ""
+            if claim.selected_node == grant.node:
+                seen.add(claim.key)
+                return ""
+            # Provisioners remove the annotation if they can provide no volume for the node.
+            return f"no volume for claim {claim.key} on {grant.node}" if claim.key in seen else ""
         return "" if claim.problem else self._find_unreachable(claim, wanted.used_on[key])
 
     def _find_unreachable(self, claim: Claim, nodes: Sequence[str]) -> str | None:
@@ -302,16 +294,6 @@ class VolumeBinder:
             if labels is None or not claim.is_reachable(node, labels):
                 return f"claim {claim.key} has got a volume that node {node} can not reach"
         return None
-
-    def _check_provisioning(self, claim: Claim, seen: set[str]) -> str:
-        grant = self._under_way.get(claim.key)
-        if grant is None or grant.volume:
-            return ""
-        if claim.selected_node == grant.node:
-            seen.add(claim.key)
-            return ""
-        # Provisioners remove the annotation if they can provide no volume for the node.
-        return f"no volume for claim {claim.key} on {grant.node}" if claim.key in seen else ""
 
 
 def _ref(key: str) -> Ref:

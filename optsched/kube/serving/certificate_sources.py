@@ -207,13 +207,8 @@ def _with_authority(hook: Raw, bundle: str, url: str) -> Raw:
 class ServedCertificate:
     """A TLS context and the credentials in it.
 
-    Attributes
-    ----------
-    tls
-        For servers; new connections get the newest credentials.
-    credentials
-        Those in use; None before the first.
-
+    tls: for servers; new connections get the newest credentials.
+    credentials: those in use; None before the first.
     """
 
     def __init__(self, server: str) -> None:

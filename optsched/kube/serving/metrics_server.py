@@ -102,15 +102,9 @@ LIMITS: Final = ConnectionLimits(connections=32)
 class SecureMetrics:
     """Metrics over TLS.
 
-    Attributes
-    ----------
-    place
-        The address.
-    files
-        Certificate and key; reloaded when they change.
-    needs_rights
-        Whether readers need a token whose user may get the nonResourceURL /metrics.
-
+    place: the address.
+    files: certificate and key; reloaded when they change.
+    needs_rights: whether readers need a token whose user may get the nonResourceURL /metrics.
     """
 
     place: Address

@@ -139,7 +139,11 @@ class _Connection(asyncio.Protocol):
             self._early.append(data)
             return
         if self._deadline is not None:
-            self._scan_header(data)
+            seen = self._seen + data
+            self._seen = seen[-len(_END_OF_HEADER) + 1 :]
+            if _END_OF_HEADER in seen:
+                self._end_deadline()
+                self._table.silent.pop(self, None)
         self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
@@ -191,13 +195,6 @@ class _Connection(asyncio.Protocol):
         early, self._early = self._early, []
         for data in early:
             self.data_received(data)
-
-    def _scan_header(self, data: bytes) -> None:
-        seen = self._seen + data
-        self._seen = seen[-len(_END_OF_HEADER) + 1 :]
-        if _END_OF_HEADER in seen:
-            self._end_deadline()
-            self._table.silent.pop(self, None)
 
     def _end_deadline(self) -> None:
         if self._deadline is not None:

@@ -26,7 +26,7 @@ from optsched.kube.webhook.template_validator import TemplateValidator
 from optsched.kube.webhook.world import LiveWorld
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from optsched.admission.services import Service
@@ -57,27 +57,15 @@ ENDING_S: Final = 5.0
 class Settings:
     """Settings of a webhook process.
 
-    Attributes
-    ----------
-    place
-        Where API servers send reviews.
-    listen
-        Where health is served, and metrics unless `metrics` names another address.
-    metrics
-        Where metrics are served over TLS; None for plain HTTP.
-    files
-        Credentials that are renewed elsewhere; None if the server signs its own.
-    secret, names
-        The Secret of its own credentials, and their DNS names and IP addresses.
-    service_name
-        The Service in front of it, after which webhook configurations are named.
-    url
-        Where it is reached, instead of that Service.
-    config
-        The file of resource groups, reloaded when it changes; None for none.
-    grace_s
-        How long it still answers after a signal, while clients move to other replicas.
-
+    place: where API servers send reviews.
+    listen: where health is served, and metrics unless `metrics` names another address.
+    metrics: where metrics are served over TLS; None for plain HTTP.
+    files: credentials that are renewed elsewhere; None if the server signs its own.
+    secret, names: the Secret of its own credentials, and their DNS names and IP addresses.
+    service_name: the Service in front of it, after which webhook configurations are named.
+    url: where it is reached, instead of that Service.
+    config: the file of resource groups, reloaded when it changes; None for none.
+    grace_s: how long it still answers after a signal, while clients move to other replicas.
     """
 
     services: Sequence[Service]
@@ -169,7 +157,15 @@ class WebhookProcess:
                 watches = self._world.watches(self._client, self._timing)
                 tasks = [group.create_task(each) for each in watches]
                 tasks.append(group.create_task(self._follow_config()))
-                await self._until_stopped(self._first_credentials())
+                doing = asyncio.ensure_future(self._first_credentials())
+                stopping = asyncio.ensure_future(self._stopping.wait())
+                await asyncio.wait((doing, stopping), return_when=asyncio.FIRST_COMPLETED)
+                stopping.cancel()
+                if not doing.done():
+                    doing.cancel()
+                    await asyncio.wait((doing,))
+                else:
+                    doing.result()
                 if not self._stopping.is_set():
                     app = application(services, self._reviewer)
                     tls = self._certificate.tls
@@ -181,18 +177,6 @@ class WebhookProcess:
                         await self._timing.sleep(self._settings.grace_s)
                 for task in tasks:
                     task.cancel()
-
-    async def _until_stopped(self, action: Coroutine[None, None, None]) -> None:
-        """Await an action, unless the process is stopped before it is done."""
-        doing = asyncio.ensure_future(action)
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        await asyncio.wait((doing, stopping), return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if not doing.done():
-            doing.cancel()
-            await asyncio.wait((doing,))
-        else:
-            doing.result()
 
     async def _first_credentials(self) -> None:
         while self._certificate.credentials is None:

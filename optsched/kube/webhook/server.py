@@ -100,26 +100,23 @@ class MemoryBudget:
     async def reserve(self, amount: int) -> AsyncIterator[None]:
         """Reserve a part while the context is open; waits until it is available."""
         if self._waiters or amount > self._left:
-            await self._wait(amount)
+            place = (amount, asyncio.get_running_loop().create_future())
+            self._waiters.append(place)
+            try:
+                await place[1]
+            except asyncio.CancelledError:
+                if place in self._waiters:
+                    self._waiters.remove(place)
+                    self._release(0)
+                elif not place[1].cancelled():
+                    self._release(amount)
+                raise
         else:
             self._left -= amount
         try:
             yield
         finally:
             self._release(amount)
-
-    async def _wait(self, amount: int) -> None:
-        place = (amount, asyncio.get_running_loop().create_future())
-        self._waiters.append(place)
-        try:
-            await place[1]
-        except asyncio.CancelledError:
-            if place in self._waiters:
-                self._waiters.remove(place)
-                self._release(0)
-            elif not place[1].cancelled():
-                self._release(amount)
-            raise
 
     def _release(self, amount: int) -> None:
         self._left += amount

@@ -179,15 +179,9 @@ class KeyPair:
 class Extra:
     """An object that a plugin needs in addition to the pods.
 
-    Attributes
-    ----------
-    manifest
-        As it is created, but for owner and namespace.
-    kept
-        Fields by name that are corrected when they differ; all others belong to other writers.
-    with_keys
-        The manifest with keys that are made when it is created; None where it needs none.
-
+    manifest: as it is created, but for owner and namespace.
+    kept: fields by name that are corrected when they differ; all others belong to other writers.
+    with_keys: the manifest with keys that are made when it is created; None where it needs none.
     """
 
     kind: Kind
@@ -205,17 +199,10 @@ def _no_extras(job: Job, flags: Flags) -> tuple[Extra, ...]:
 class Plugin:
     """A plugin of jobs.
 
-    Attributes
-    ----------
-    flags
-        Its arguments with their defaults.
-    dress
-        Adds to a pod what the plugin gives it.
-    extras
-        The objects that it needs in addition to the pods.
-    needs
-        Plugins that it does not work without.
-
+    flags: its arguments with their defaults.
+    dress: adds to a pod what the plugin gives it.
+    extras: the objects that it needs in addition to the pods.
+    needs: plugins that it does not work without.
     """
 
     name: str
