@@ -7,31 +7,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from optsched.admission.findings import Findings, get_mapping
+from optsched.admission.findings import get_mapping
 from optsched.admission.review import AccessQuestion, Action
 from optsched.api.kinds import QUEUE
 from optsched.api.wellknown import Subject
 
 if TYPE_CHECKING:
-    from optsched.admission.review import Request, Response
-    from optsched.admission.world import Settings, World
+    from optsched.admission.findings import Review
 
 
-def validate(request: Request, world: World, settings: Settings) -> Response:
+def validate(review: Review) -> None:
     """Deny a Command for a queue to users who may not patch that queue."""
-    del world, settings
-    findings = Findings()
-    target = get_mapping(request.obj, "target")
+    target = get_mapping(review.request.obj, "target")
     group = str(target.get("apiVersion") or "").rpartition("/")[0]
     is_for_queue = (group, target.get("kind")) == (QUEUE.group, QUEUE.kind)
-    if request.action is Action.DELETE or not is_for_queue:
-        return findings.response()
+    if review.request.action is Action.DELETE or not is_for_queue:
+        return
     name = str(target.get("name") or "")
-    subject = Subject(request.user, request.groups)
+    subject = Subject(review.request.user, review.request.groups)
     question = AccessQuestion(subject, "patch", QUEUE, name)
-    if not findings.answer(question, request, default=True):
-        findings.deny(
-            f"user {request.user} may not give queue {name} a Command: it takes the right to patch "
-            f"queues.{QUEUE.group} {name}"
+    if not review.answer(question, default=True):
+        review.deny(
+            f"user {review.request.user} may not give queue {name} a Command: it takes the right to "
+            f"patch queues.{QUEUE.group} {name}"
         )
-    return findings.response()

@@ -20,8 +20,7 @@ from optsched.api.jobflow import parse_cronjob
 from optsched.units.cron import CronError, parse_timetable
 
 if TYPE_CHECKING:
-    from optsched.admission.review import Request, Response
-    from optsched.admission.world import Settings, World
+    from optsched.admission.findings import Review
     from optsched.api.jobflow import CronJob
 
 _MAX_NAME: Final = 52
@@ -30,38 +29,31 @@ _SUFFIX: Final = "-0000000000"
 _TEMPLATE: Final = "spec.jobTemplate.spec"
 
 
-def mutate(request: Request, world: World, settings: Settings) -> Response:
+def mutate(review: Review) -> None:
     """Record who submits a CronJob: its jobs are created on that user's behalf."""
-    del world
-    findings = Findings()
-    is_changed = (request.old or {}).get("spec") != (request.obj or {}).get("spec")
-    record_submitter(request, settings, findings, is_changed=is_changed)
-    return findings.response()
+    record_submitter(review, is_changed=review.is_spec_changed)
 
 
-def validate(request: Request, world: World, settings: Settings) -> Response:
+def validate(review: Review) -> None:
     """Deny a CronJob that could not create jobs; updates of metadata alone are allowed."""
-    findings = Findings()
-    is_new = (request.old or {}).get("spec") != (request.obj or {}).get("spec")
-    if request.action is Action.DELETE or not is_new:
-        return findings.response()
-    obj = as_parsed(request)
+    if review.request.action is Action.DELETE or not review.is_spec_changed:
+        return
+    obj = as_parsed(review.request)
     cron, errors = parse_cronjob(obj)
-    findings.errors(error for error in errors if not error.path.startswith(f"{_TEMPLATE}."))
+    review.errors(error for error in errors if not error.path.startswith(f"{_TEMPLATE}."))
     if cron is None:
-        return findings.response()
+        return
     if len(cron.meta.name) > _MAX_NAME:
-        findings.deny(
+        review.deny(
             f"cronJob name must be no more than {_MAX_NAME} characters to accommodate job name "
             f"suffix (max {names.MAX_LABEL} total): metadata.name has {len(cron.meta.name)}; "
             "shorten it"
         )
-    _check_schedule(cron, findings)
-    _check_zone(get_mapping(obj, "spec").get("timeZone"), settings, findings)
+    _check_schedule(cron, review)
+    _check_zone(get_mapping(obj, "spec").get("timeZone"), review)
     template = get_mapping(get_mapping(obj, "spec"), "jobTemplate")
-    check_template(template.get("metadata"), "spec.jobTemplate.metadata", findings)
-    _check_job(cron, request, (world, settings), findings)
-    return findings.response()
+    check_template(template.get("metadata"), "spec.jobTemplate.metadata", review)
+    _check_job(cron, review)
 
 
 def _check_schedule(cron: CronJob, findings: Findings) -> None:
@@ -81,34 +73,31 @@ def _check_schedule(cron: CronJob, findings: Findings) -> None:
             findings.deny(f"schedule is not a valid cron expression: spec.schedule: {error}")
 
 
-def _check_zone(zone: object, settings: Settings, findings: Findings) -> None:
+def _check_zone(zone: object, review: Review) -> None:
     if zone is None or not isinstance(zone, str):
         return
     if not zone:
-        findings.deny(
+        review.deny(
             "timeZone must be nil or non-empty string, got empty string: spec.timeZone; "
             "leave it out, or write one such as Asia/Shanghai"
         )
     elif zone.lower() == "local":
-        findings.deny(
+        review.deny(
             "timeZone can't be Local, and must be defined in https://www.iana.org/time-zones: "
             f"spec.timeZone: {zone}; write one such as Asia/Shanghai"
         )
-    elif settings.zones is not None and zone not in settings.zones:
-        findings.deny(f"unknown timeZone: spec.timeZone: {zone}; write one such as Asia/Shanghai")
+    elif review.settings.zones is not None and zone not in review.settings.zones:
+        review.deny(f"unknown timeZone: spec.timeZone: {zone}; write one such as Asia/Shanghai")
 
 
-def _check_job(
-    cron: CronJob, request: Request, around: tuple[World, Settings], findings: Findings
-) -> None:
-    world, settings = around
-    filled = fill_in(dict(cron.template), settings, Findings())
+def _check_job(cron: CronJob, review: Review) -> None:
+    filled = fill_in(dict(cron.template), review.settings, Findings())
     name = f"{cron.meta.name[:_MAX_NAME]}{_SUFFIX}"
-    job = check_job_spec(filled, name, request, around, findings, _TEMPLATE)
-    queue = world.queue(job.queue)
+    job = check_job_spec(filled, name, review, _TEMPLATE)
+    queue = review.world.queue(job.queue)
     if queue is None:
-        findings.warn(
+        review.warn(
             f"{_TEMPLATE}.queue: there is no queue {job.queue}; no job can be made until it is"
         )
     else:
-        check_access(queue, request, settings, findings)
+        check_access(queue, review)

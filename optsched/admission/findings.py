@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from optsched.admission.review import Operation, Question, Request
+    from optsched.admission.world import Settings, World
     from optsched.api.kinds import Kind
     from optsched.units import FieldError
 
@@ -26,11 +27,7 @@ MAX_RESTS: Final = 20
 
 
 class ReviewEnded(Exception):
-    """Raised to end a review early; its findings hold at least one problem."""
-
-    def __init__(self, findings: Findings) -> None:
-        super().__init__("this review ends early")
-        self.findings = findings
+    """Raised to end a review early, after at least one problem."""
 
 
 class Findings:
@@ -50,13 +47,13 @@ class Findings:
         """Add a problem."""
         if len(self._problems) == MAX_FINDINGS:
             self._problems[f"the first {MAX_FINDINGS} problems are listed"] = None
-            raise ReviewEnded(self)
+            raise ReviewEnded
         self._problems[_cut(sentence)] = None
 
     def end(self, sentence: str) -> NoReturn:
         """Add a problem and end the review by raising `ReviewEnded`."""
         self._problems[_cut(sentence)] = None
-        raise ReviewEnded(self)
+        raise ReviewEnded
 
     def invalid(self, path: str, value: object, sentence: str) -> None:
         """Add a problem with the value of a field, in the words of Kubernetes."""
@@ -91,14 +88,6 @@ class Findings:
         if len(self._rests) < MAX_RESTS:
             self._rests[Ref(kind, namespace, name)] = None
 
-    def answer(self, question: Question, request: Request, default: Any) -> Any:  # noqa: ANN401
-        """Return the answer to a question, or a default while it is open: nothing is allowed."""
-        answer = request.answers.get(question, _OPEN)
-        if answer is not _OPEN:
-            return answer
-        self._questions[question] = None
-        return default
-
     def has_problem_with(self, path: str) -> bool:
         """Return whether a problem with a field, or inside of it, was reported already."""
         return any(problem.startswith(path) for problem in self._problems)
@@ -107,6 +96,29 @@ class Findings:
     def has_problems(self) -> bool:
         """Whether there is any problem."""
         return bool(self._problems)
+
+
+class Review(Findings):
+    """A request under review, with the cluster, the settings and the findings so far."""
+
+    def __init__(self, request: Request, world: World, settings: Settings) -> None:
+        super().__init__()
+        self.request = request
+        self.world = world
+        self.settings = settings
+
+    def answer(self, question: Question, default: Any) -> Any:  # noqa: ANN401
+        """Return the answer to a question, or a default while it is open: nothing is allowed."""
+        answer = self.request.answers.get(question, _OPEN)
+        if answer is not _OPEN:
+            return answer
+        self._questions[question] = None
+        return default
+
+    @property
+    def is_spec_changed(self) -> bool:
+        """Whether the request creates, changes or removes the spec."""
+        return (self.request.old or {}).get("spec") != (self.request.obj or {}).get("spec")
 
     def response(self) -> Response:
         """Return the response with all findings."""

@@ -17,9 +17,8 @@ from optsched.units import CPU, QuantityError, parse_quantity_field
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from optsched.admission.findings import Findings
-    from optsched.admission.review import Raw, Request
-    from optsched.admission.world import Settings, World
+    from optsched.admission.findings import Findings, Review
+    from optsched.admission.review import Raw
     from optsched.api.job import JobSpec, JobVolume, LifecyclePolicy, TaskSpec
     from optsched.api.podgroup import NetworkTopology
     from optsched.units import FieldError
@@ -39,35 +38,27 @@ _CONFLICT: Final = (
 )
 
 
-def check_job_spec(
-    raw: Raw,
-    name: str,
-    request: Request,
-    around: tuple[World, Settings],
-    findings: Findings,
-    path: str = "spec",
-) -> JobSpec:
+def check_job_spec(raw: Raw, name: str, review: Review, path: str = "spec") -> JobSpec:
     """Return the spec of a new job; reports every mistake in it but for those in its queue.
 
     name: of the job. path: of the spec.
     """
-    world, settings = around
     errors: list[FieldError] = []
     tasks = raw.get("tasks")
     if isinstance(tasks, list):
-        check_count(f"{path}.tasks", len(tasks), MAX_TASKS, findings)
+        check_count(f"{path}.tasks", len(tasks), MAX_TASKS, review)
     spec = read_job_spec(Fields(raw, job_spec_schema(), path, errors))
-    findings.errors(error for error in errors if not error.path.endswith(_TIER_ERROR))
-    _check_tasks(spec, name, path, findings)
+    review.errors(error for error in errors if not error.path.endswith(_TIER_ERROR))
+    _check_tasks(spec, name, path, review)
     for index, task in enumerate(spec.tasks):
-        check_task(task, name, f"{path}.tasks[{index}]", request, findings)
-    check_totals(spec, path, findings)
-    _check_order(spec, path, findings)
-    check_policies(spec.policies, f"{path}.policies", findings)
-    check_topology(spec.topology, f"{path}.networkTopology", findings)
-    _check_plugins(spec, settings, path, findings)
-    _check_volumes(spec.volumes, f"{path}.volumes", findings)
-    _warn_of_priority(spec, world, path, findings)
+        check_task(task, name, f"{path}.tasks[{index}]", review)
+    check_totals(spec, path, review)
+    _check_order(spec, path, review)
+    check_policies(spec.policies, f"{path}.policies", review)
+    check_topology(spec.topology, f"{path}.networkTopology", review)
+    _check_plugins(spec, review, path)
+    _check_volumes(spec.volumes, f"{path}.volumes", review)
+    _warn_of_priority(spec, review, path)
     return spec
 
 
@@ -89,20 +80,20 @@ def check_task_minimum(task: TaskSpec, job: str, path: str, findings: Findings) 
         )
 
 
-def check_task(task: TaskSpec, job: str, path: str, request: Request, findings: Findings) -> None:
+def check_task(task: TaskSpec, job: str, path: str, review: Review) -> None:
     """Report every mistake in one task of a job."""
-    check_task_minimum(task, job, path, findings)
+    check_task_minimum(task, job, path, review)
     if not names.is_label(task.name):
-        findings.invalid(f"{path}.name", task.name, names.LABEL_RULE)
-    check_policies(task.policies, f"{path}.policies", findings)
+        review.invalid(f"{path}.name", task.name, names.LABEL_RULE)
+    check_policies(task.policies, f"{path}.policies", review)
     pod = f"{job}-{task.name}-{max(task.replicas - 1, 0)}"
     if len(pod) > names.MAX_LABEL:
-        findings.deny(
+        review.deny(
             f"create pod with name {pod} validate failed: it has {len(pod)} characters; "
             f"shorten metadata.name or {path}.name until it has {names.MAX_LABEL}"
         )
-    _check_partition(task, path, findings)
-    check_template(task.template, f"{path}.template", request, findings)
+    _check_partition(task, path, review)
+    check_template(task.template, f"{path}.template", review)
     if task.topology_policy is not NumaPolicy.NONE:
         for place, container in containers_of(task.template):
             resources = get_mapping(container, "resources")
@@ -110,7 +101,7 @@ def check_task(task: TaskSpec, job: str, path: str, request: Request, findings: 
                 CPU
             )
             if not _is_whole_number(asked):
-                findings.deny(
+                review.deny(
                     f"the cpu request isn't  an integer in {path}.template.spec.{place}: it is "
                     f"{asked or 'none'}; {path}.topologyPolicy {task.topology_policy.value} needs "
                     "whole CPUs, such as 2"
@@ -186,12 +177,12 @@ def _check_order(spec: JobSpec, path: str, findings: Findings) -> None:
         )
 
 
-def _check_plugins(spec: JobSpec, settings: Settings, path: str, findings: Findings) -> None:
-    for name in sorted(spec.plugins.keys() - settings.job_plugins):
-        known = ", ".join(sorted(settings.job_plugins))
-        findings.deny(f"unable to find job plugin: {name}: {path}.plugins; known are {known}")
+def _check_plugins(spec: JobSpec, review: Review, path: str) -> None:
+    for name in sorted(spec.plugins.keys() - review.settings.job_plugins):
+        known = ", ".join(sorted(review.settings.job_plugins))
+        review.deny(f"unable to find job plugin: {name}: {path}.plugins; known are {known}")
     if "mpi" in spec.plugins:
-        _check_mpi(spec, path, findings)
+        _check_mpi(spec, path, review)
 
 
 def _check_mpi(spec: JobSpec, path: str, findings: Findings) -> None:
@@ -246,10 +237,10 @@ def _check_claim(volume: JobVolume, path: str, findings: Findings) -> None:
         )
 
 
-def _warn_of_priority(spec: JobSpec, world: World, path: str, findings: Findings) -> None:
+def _warn_of_priority(spec: JobSpec, review: Review, path: str) -> None:
     name = spec.priority_class
-    if name and not world.has_priority_class(name):
-        findings.warn(
+    if name and not review.world.has_priority_class(name):
+        review.warn(
             f"{path}.priorityClassName: there is no {PRIORITY_CLASS.kind} {name}; "
             "pods cannot be made until there is"
         )

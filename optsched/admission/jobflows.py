@@ -22,55 +22,44 @@ from optsched.api.job import read_job_spec
 from optsched.api.jobflow import parse_jobflow
 
 if TYPE_CHECKING:
-    from optsched.admission.review import Request, Response
-    from optsched.admission.world import Settings, World
+    from optsched.admission.findings import Review
     from optsched.api.jobflow import Flow
     from optsched.units import FieldError
 
 _NOT_DAG: Final = "jobflow flow is not dag"
 
 
-def mutate(request: Request, world: World, settings: Settings) -> Response:
+def mutate(review: Review) -> None:
     """Record who submits a flow or a template: jobs are created on behalf of both."""
-    del world
-    findings = Findings()
-    is_changed = (request.old or {}).get("spec") != (request.obj or {}).get("spec")
-    record_submitter(request, settings, findings, is_changed=is_changed)
-    return findings.response()
+    record_submitter(review, is_changed=review.is_spec_changed)
 
 
-def validate(request: Request, world: World, settings: Settings) -> Response:
+def validate(review: Review) -> None:
     """Deny a JobFlow that could never end; updates of metadata alone are allowed."""
-    findings = Findings()
-    is_new = (request.old or {}).get("spec") != (request.obj or {}).get("spec")
-    if request.action is Action.DELETE or not is_new:
-        return findings.response()
-    flow, errors = parse_jobflow(as_parsed(request))
-    findings.errors(errors)
+    if review.request.action is Action.DELETE or not review.is_spec_changed:
+        return
+    flow, errors = parse_jobflow(as_parsed(review.request))
+    review.errors(errors)
     if flow is None:
-        return findings.response()
-    check_count("spec.flows", len(flow.flows), MAX_FLOWS, findings)
-    _check_order(flow.flows, findings)
+        return
+    check_count("spec.flows", len(flow.flows), MAX_FLOWS, review)
+    _check_order(flow.flows, review)
     for index, each in enumerate(flow.flows):
-        _check_patch(each, f"spec.flows[{index}].patch.jobSpec", findings)
-        _check_template(each, f"spec.flows[{index}].name", request, (world, settings), findings)
-    return findings.response()
+        _check_patch(each, f"spec.flows[{index}].patch.jobSpec", review)
+        _check_template(each, f"spec.flows[{index}].name", review)
 
 
-def validate_template(request: Request, world: World, settings: Settings) -> Response:
+def validate_template(review: Review) -> None:
     """Deny an invalid JobTemplate; its queue may be created later."""
-    findings = Findings()
-    is_new = (request.old or {}).get("spec") != (request.obj or {}).get("spec")
-    if request.action is Action.DELETE or not is_new:
-        return findings.response()
-    filled = fill_in(get_mapping(request.obj, "spec"), settings, Findings())
-    job = check_job_spec(filled, name_of(request), request, (world, settings), findings)
-    queue = world.queue(job.queue)
+    if review.request.action is Action.DELETE or not review.is_spec_changed:
+        return
+    filled = fill_in(get_mapping(review.request.obj, "spec"), review.settings, Findings())
+    job = check_job_spec(filled, name_of(review.request), review)
+    queue = review.world.queue(job.queue)
     if queue is None:
-        findings.warn(f"spec.queue: there is no queue {job.queue}; no job can be made until it is")
+        review.warn(f"spec.queue: there is no queue {job.queue}; no job can be made until it is")
     else:
-        check_access(queue, request, settings, findings)
-    return findings.response()
+        check_access(queue, review)
 
 
 def _check_order(flows: tuple[Flow, ...], findings: Findings) -> None:
@@ -105,13 +94,10 @@ def _check_patch(flow: Flow, path: str, findings: Findings) -> None:
     findings.errors(error for error in errors if error.value is not None)
 
 
-def _check_template(
-    flow: Flow, path: str, request: Request, around: tuple[World, Settings], findings: Findings
-) -> None:
-    world, settings = around
-    named = world.template_queue(request.namespace, flow.name)
+def _check_template(flow: Flow, path: str, review: Review) -> None:
+    named = review.world.template_queue(review.request.namespace, flow.name)
     if named is None:
-        findings.warn(f"{path}: there is no JobTemplate {flow.name}; its job waits for it")
-    queue = world.queue(str(flow.patch.get("queue") or named or ""))
+        review.warn(f"{path}: there is no JobTemplate {flow.name}; its job waits for it")
+    queue = review.world.queue(str(flow.patch.get("queue") or named or ""))
     if queue is not None:
-        check_access(queue, request, settings, findings)
+        check_access(queue, review)

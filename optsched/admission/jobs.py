@@ -16,9 +16,8 @@ from optsched.api.job import parse_job
 from optsched.units.unit_errors import shown
 
 if TYPE_CHECKING:
-    from optsched.admission.review import Raw, Request, Response
-    from optsched.admission.world import Settings, World
-    from optsched.api.job import JobSpec
+    from optsched.admission.findings import Review
+    from optsched.admission.review import Raw, Request
 
 _MAY_CHANGE: Final = ("minAvailable", "priorityClassName")
 _MAY_CHANGE_IN_TASKS: Final = ("replicas", "minAvailable")
@@ -28,41 +27,37 @@ _FIXED: Final = (
 )
 
 
-def mutate(request: Request, world: World, settings: Settings) -> Response:
+def mutate(review: Review) -> None:
     """Fill in the defaults of a new job, or those that an update has dropped."""
-    del world
-    findings = Findings()
-    old, spec = get_mapping(request.old, "spec"), (request.obj or {}).get("spec")
+    old, spec = get_mapping(review.request.old, "spec"), (review.request.obj or {}).get("spec")
     is_changed = isinstance(spec, dict) and find_difference(old, spec) is not None
-    if isinstance(spec, dict) and request.action is Action.CREATE:
-        fill_in(spec, settings, findings)
+    if isinstance(spec, dict) and review.request.action is Action.CREATE:
+        fill_in(spec, review.settings, review)
     elif isinstance(spec, dict) and is_changed:
-        is_whole = declares_field(request, "minAvailable") is False
-        filled = refill(old, spec, settings, findings, is_whole=is_whole)
+        is_whole = declares_field(review.request, "minAvailable") is False
+        filled = refill(old, spec, review.settings, review, is_whole=is_whole)
         is_changed = find_difference(old, filled) is not None
-    record_submitter(request, settings, findings, is_changed=is_changed)
-    return findings.response()
+    record_submitter(review, is_changed=is_changed)
 
 
-def validate(request: Request, world: World, settings: Settings) -> Response:
+def validate(review: Review) -> None:
     """Deny a job that could never run, or an update of an immutable field."""
-    findings = Findings()
-    if request.action is not Action.DELETE:
-        check_annotations(request, settings, findings, "tasks")
-        name = get_mapping(request.obj, "spec").get("priorityClassName")
-        if name != get_mapping(request.old, "spec").get("priorityClassName"):
-            check_priority(name, request, settings, findings)
-        if request.action is Action.CREATE and _has_other_classes(request, name):
-            warn_of_lift(name, settings, findings)
-    if request.action is Action.CREATE:
-        around = (world, settings)
+    if review.request.action is not Action.DELETE:
+        check_annotations(review, "tasks")
+        name = get_mapping(review.request.obj, "spec").get("priorityClassName")
+        if name != get_mapping(review.request.old, "spec").get("priorityClassName"):
+            check_priority(name, review)
+        if review.request.action is Action.CREATE and _has_other_classes(review.request, name):
+            warn_of_lift(name, review)
+    if review.request.action is Action.CREATE:
         spec = check_job_spec(
-            get_mapping(request.obj, "spec"), name_of(request), request, around, findings
+            get_mapping(review.request.obj, "spec"), name_of(review.request), review
         )
-        check_submission(spec, request, around, findings)
-    elif request.action is Action.UPDATE:
-        _check_change(request, (world, settings), findings)
-    return findings.response()
+        queue = check_queue(spec.queue, JOB, review)
+        if queue is not None:
+            check_leaf(queue, review)
+    elif review.request.action is Action.UPDATE:
+        _check_change(review)
 
 
 def _has_other_classes(request: Request, name: object) -> bool:
@@ -88,43 +83,35 @@ def as_parsed(request: Request) -> Raw:
     return {**obj, "metadata": {**get_mapping(obj, "metadata"), "name": name_of(request)}}
 
 
-def check_submission(
-    spec: JobSpec, request: Request, around: tuple[World, Settings], findings: Findings
-) -> None:
-    """Deny a job for a queue that does not exist, is closed, is no leaf, or is not its user's."""
-    queue = check_queue(spec.queue, JOB, request, around, findings)
-    if queue is not None:
-        check_leaf(queue, around[0], findings)
-
-
-def _check_change(request: Request, around: tuple[World, Settings], findings: Findings) -> None:
-    old, new = get_mapping(request.old, "spec"), get_mapping(request.obj, "spec")
+def _check_change(review: Review) -> None:
+    old, new = get_mapping(review.request.old, "spec"), get_mapping(review.request.obj, "spec")
     if find_difference(old, new) is None:
         return
-    job, errors = parse_job(as_parsed(request))
-    findings.errors(errors)
-    if job is None or findings.has_problems:
+    job, errors = parse_job(as_parsed(review.request))
+    review.errors(errors)
+    if job is None or review.has_problems:
         return
-    check_totals(job.spec, "spec", findings)
+    check_totals(job.spec, "spec", review)
     for index, task in enumerate(job.spec.tasks):
-        check_task_minimum(task, job.meta.name, f"spec.tasks[{index}]", findings)
+        check_task_minimum(task, job.meta.name, f"spec.tasks[{index}]", review)
     num_old, num_new = (len(_list_mappings(spec, "tasks")) for spec in (old, new))
     if num_old != num_new:
-        findings.deny(
+        review.deny(
             f"job updates may not add or remove tasks: spec.tasks had {num_old}, {num_new} are "
             "new; make another job"
         )
         return
-    world, settings = around
     # Defaults that admission fills in are no change: a manifest that is applied again lacks them.
-    before, after = (_immutable_fields(fill_in(spec, settings, Findings())) for spec in (old, new))
+    before, after = (
+        _immutable_fields(fill_in(spec, review.settings, Findings())) for spec in (old, new)
+    )
     found = find_difference(before, after)
     if found:
         path, was, is_new = found
-        findings.deny(f"{_FIXED}: {path} was {shown(was)}, {shown(is_new)} is new")
-    queue = world.queue(job.spec.queue)
+        review.deny(f"{_FIXED}: {path} was {shown(was)}, {shown(is_new)} is new")
+    queue = review.world.queue(job.spec.queue)
     if queue is not None and not _only_shrinks(old, new):
-        check_access(queue, request, settings, findings)
+        check_access(queue, review)
 
 
 def _only_shrinks(old: Raw, new: Raw) -> bool:

@@ -19,8 +19,8 @@ from optsched.units.unit_errors import shown
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from optsched.admission.findings import Findings
-    from optsched.admission.review import Raw, Request
+    from optsched.admission.findings import Review
+    from optsched.admission.review import Raw
 
 _MAX_ITEMS: Final = {
     "initContainers": MAX_CONTAINERS,
@@ -47,9 +47,7 @@ _JSON_TYPES: Final[Mapping[str, type | tuple[type, ...]]] = {
 }
 
 
-def check_template(
-    template: Mapping[str, Any], path: str, request: Request, findings: Findings
-) -> None:
+def check_template(template: Mapping[str, Any], path: str, review: Review) -> None:
     """Report what the API server has against a pod template.
 
     path: of the template in the object under review, such as spec.tasks[0].template.
@@ -58,18 +56,18 @@ def check_template(
     for name, most in _MAX_ITEMS.items():
         items = spec.get(name)
         num_items = len(items) if isinstance(items, list) else 0
-        check_count(f"{path}.spec.{name}", num_items, most, findings)
+        check_count(f"{path}.spec.{name}", num_items, most, review)
     text = json.dumps(template, sort_keys=True)
     question = TemplateQuestion(sha256(text.encode()).hexdigest(), dict(template))
-    verdict = findings.answer(question, request, default=TemplateVerdict())
+    verdict = review.answer(question, default=TemplateVerdict())
     for field, message in verdict.errors:
         if field:
-            findings.deny(f"{path}{_field_below_root(field)}: {message}")
+            review.deny(f"{path}{_field_below_root(field)}: {message}")
         else:
             for sentence in _locate_decoding_error(message, dict(template), path):
-                findings.deny(sentence)
+                review.deny(sentence)
     for warning in verdict.warnings:
-        findings.warn(_PATH_IN_WARNING.sub(path, warning))
+        review.warn(_PATH_IN_WARNING.sub(path, warning))
 
 
 def containers_of(template: Mapping[str, Any]) -> Iterator[tuple[str, Raw]]:

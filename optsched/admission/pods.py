@@ -35,9 +35,9 @@ from optsched.api.wellknown import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from optsched.admission.findings import Review
     from optsched.admission.resource_groups import ResourceGroup
-    from optsched.admission.review import Raw, Request, Response
-    from optsched.admission.world import Settings, World
+    from optsched.admission.review import Raw
 
 _BUDGETS: Final = (MIN_AVAILABLE, MAX_UNAVAILABLE)
 _PERCENT: Final = 100
@@ -49,32 +49,33 @@ _MADE: Final = re.compile(
 """Names of PodGroups that controllers make, for owners of pods and for jobs."""
 
 
-def mutate(request: Request, world: World, settings: Settings) -> Response:
+def mutate(review: Review) -> None:
     """Give a pod what its resource group has for it, its gate, and the record of its submitter."""
-    del world
-    findings = Findings()
-    annotations = get_mapping(get_mapping(request.obj, "metadata"), "annotations")
+    annotations = get_mapping(get_mapping(review.request.obj, "metadata"), "annotations")
     group = next(
-        (each for each in settings.resource_groups if each.has(request.namespace, annotations)),
+        (
+            each
+            for each in review.settings.resource_groups
+            if each.has(review.request.namespace, annotations)
+        ),
         None,
     )
-    spec = get_mapping(request.obj, "spec")
-    if request.action is not Action.CREATE:
-        return findings.response()
+    spec = get_mapping(review.request.obj, "spec")
+    if review.request.action is not Action.CREATE:
+        return
     name = (group.scheduler_name if group is not None else "") or spec.get("schedulerName")
-    is_ours = name in settings.scheduler_names
+    is_ours = name in review.settings.scheduler_names
     if is_ours:
-        record_submitter(request, settings, findings, is_changed=True)
-    if is_ours and settings.gates_pods and annotations.get(QUEUE_ALLOCATION_GATE) == "true":
+        record_submitter(review, is_changed=True)
+    if is_ours and review.settings.gates_pods and annotations.get(QUEUE_ALLOCATION_GATE) == "true":
         # Other schedulers would not remove the gate.
         gate = {"name": QUEUE_ALLOCATION_GATE}
         held = spec.get("schedulingGates")
         gates = held if isinstance(held, list) else []
         if gate not in gates and not spec.get("nodeName"):
-            findings.change(("spec", "schedulingGates"), [*gates, gate])
+            review.change(("spec", "schedulingGates"), [*gates, gate])
     if group is not None and spec:
-        _apply_resource_group(group, spec, findings)
-    return findings.response()
+        _apply_resource_group(group, spec, review)
 
 
 def _apply_resource_group(group: ResourceGroup, spec: Raw, findings: Findings) -> None:
@@ -91,84 +92,79 @@ def _apply_resource_group(group: ResourceGroup, spec: Raw, findings: Findings) -
         findings.change(("spec", "schedulerName"), group.scheduler_name)
 
 
-def validate(request: Request, world: World, settings: Settings) -> Response:
+def validate(review: Review) -> None:
     """Deny a pod for a queue or PodGroup that its user may not use, and invalid annotations."""
-    findings = Findings()
-    scheduler = get_mapping(request.obj, "spec").get("schedulerName")
-    if request.action is not Action.DELETE and scheduler in settings.device_schedulers:
-        check_reserved(request, settings, findings)
-    if request.action is Action.DELETE or scheduler not in settings.scheduler_names:
-        return findings.response()
-    annotations = get_mapping(get_mapping(request.obj, "metadata"), "annotations")
-    if request.action is Action.CREATE:
+    scheduler = get_mapping(review.request.obj, "spec").get("schedulerName")
+    if (
+        review.request.action is not Action.DELETE
+        and scheduler in review.settings.device_schedulers
+    ):
+        check_reserved(review)
+    if review.request.action is Action.DELETE or scheduler not in review.settings.scheduler_names:
+        return
+    annotations = get_mapping(get_mapping(review.request.obj, "metadata"), "annotations")
+    if review.request.action is Action.CREATE:
         written = [key for key in _BUDGETS if key in annotations]
         for key in written:
             problem = _budget_problem(annotations[key])
             if problem:
-                findings.deny(
+                review.deny(
                     f'invalid value <"{annotations[key][:_SHOWN]}"> for {key}, {problem}: '
                     f"metadata.annotations[{key}]"
                 )
         if len(written) > 1:
-            findings.deny(
+            review.deny(
                 f"not allow configure multiple annotations <[{' '.join(_BUDGETS)}]> at same time: "
                 "metadata.annotations; keep one of them"
             )
-    if request.action is Action.UPDATE or request.user not in settings.trusted:
-        check_annotations(request, settings, findings)
-        check_reserved(request, settings, findings)
-    if request.action is Action.CREATE and request.user not in settings.trusted:
-        name = get_mapping(request.obj, "spec").get("priorityClassName")
+    if review.request.action is Action.UPDATE or review.request.user not in review.settings.trusted:
+        check_annotations(review)
+        check_reserved(review)
+    if (
+        review.request.action is Action.CREATE
+        and review.request.user not in review.settings.trusted
+    ):
+        name = get_mapping(review.request.obj, "spec").get("priorityClassName")
         if is_system_class(name):
-            check_priority(name, request, settings, findings)
-    if has_restricted_queues(world, settings):
-        check_record(request, settings, findings)
-        _check_queues(annotations, request, (world, settings), findings)
-    return findings.response()
+            check_priority(name, review)
+    if has_restricted_queues(review.world, review.settings):
+        check_record(review)
+        _check_queues(annotations, review)
 
 
-def _check_queues(
-    annotations: Mapping[str, str],
-    request: Request,
-    around: tuple[World, Settings],
-    findings: Findings,
-) -> None:
+def _check_queues(annotations: Mapping[str, str], review: Review) -> None:
     """Deny a pod a queue that its submitter may not use, named by itself or by its PodGroup."""
-    world, settings = around
-    if request.action is Action.CREATE and request.user in settings.trusted:
+    if review.request.action is Action.CREATE and review.request.user in review.settings.trusted:
         # A pod of a job, whose PodGroup was reviewed.
         return
-    before = get_mapping(get_mapping(request.old, "metadata"), "annotations")
+    before = get_mapping(get_mapping(review.request.old, "metadata"), "annotations")
     named = annotations.get(QUEUE_NAME, "")
     if named != before.get(QUEUE_NAME, ""):
-        queue = world.queue(named)
+        queue = review.world.queue(named)
         if queue is not None:
-            check_access(queue, request, settings, findings)
-    upstream = group_named_by(get_mapping(request.obj, "spec"))
-    if upstream and request.action is Action.CREATE:
+            check_access(queue, review)
+    upstream = group_named_by(get_mapping(review.request.obj, "spec"))
+    if upstream and review.request.action is Action.CREATE:
         for kind in SCHEDULING_POD_GROUPS:
-            question = ObjectQuestion(Ref(kind, request.namespace, upstream))
-            found = findings.answer(question, request, default=None)
-            queue = world.queue(queue_of(found)) if found is not None else None
+            question = ObjectQuestion(Ref(kind, review.request.namespace, upstream))
+            found = review.answer(question, default=None)
+            queue = review.world.queue(queue_of(found)) if found is not None else None
             if queue is not None:
-                check_access(queue, request, settings, findings)
+                check_access(queue, review)
     group = first_annotation(annotations, GROUP_NAME_ANNOTATIONS)
     if group and group != first_annotation(before, GROUP_NAME_ANNOTATIONS):
-        _check_group(group, request, around, findings)
+        _check_group(group, review)
 
 
-def _check_group(
-    name: str, request: Request, around: tuple[World, Settings], findings: Findings
-) -> None:
-    world, settings = around
-    question = ObjectQuestion(Ref(POD_GROUP, request.namespace, name))
-    group = findings.answer(question, request, default={})
+def _check_group(name: str, review: Review) -> None:
+    question = ObjectQuestion(Ref(POD_GROUP, review.request.namespace, name))
+    group = review.answer(question, default={})
     if group is not None:
-        queue = world.queue(str(get_mapping(group, "spec").get("queue") or DEFAULT_QUEUE))
+        queue = review.world.queue(str(get_mapping(group, "spec").get("queue") or DEFAULT_QUEUE))
         if queue is not None:
-            check_access(queue, request, settings, findings)
-    elif request.user not in settings.trusted and _MADE.search(name):
-        findings.deny(
+            check_access(queue, review)
+    elif review.request.user not in review.settings.trusted and _MADE.search(name):
+        review.deny(
             f"there is no PodGroup {name}: controllers make those whose names hold a UID, and add "
             "their pods themselves; leave the annotation out"
         )

@@ -25,8 +25,7 @@ from optsched.api.wellknown import (
 )
 
 if TYPE_CHECKING:
-    from optsched.admission.findings import Findings
-    from optsched.admission.review import Request
+    from optsched.admission.findings import Review
     from optsched.admission.world import Settings, World
     from optsched.api.queue import Queue
     from optsched.api.wellknown import Subject
@@ -49,41 +48,38 @@ JOB: Final = Words("unable to find job queue", "job")
 POD_GROUP: Final = Words("unable to find queue", "PodGroup")
 
 
-def check_queue(
-    name: str, words: Words, request: Request, around: tuple[World, Settings], findings: Findings
-) -> Queue | None:
+def check_queue(name: str, words: Words, review: Review) -> Queue | None:
     """Deny work for a queue that is not there, not open or not for this user; gives the queue."""
-    world, settings = around
-    queue = world.queue(name)
+    queue = review.world.queue(name)
     if queue is None:
-        findings.deny(
+        review.deny(
             f"{words.missing}: {QUEUE.plural[:-1]}.{QUEUE.group} {json.dumps(name)} "
-            f"not found: spec.queue; {_suggest_queue(name, world)}"
+            f"not found: spec.queue; {_suggest_queue(name, review.world)}"
         )
-        findings.rests_on(QUEUE, name)
+        review.rests_on(QUEUE, name)
         return None
     if queue.status.state is not QueueState.OPEN:
-        findings.deny(
+        review.deny(
             f"can only submit {words.noun} to queue with state Open, queue {name} status is "
-            f"{queue.status.state.value}: spec.queue; {_open_queues(world)}"
+            f"{queue.status.state.value}: spec.queue; {_open_queues(review.world)}"
         )
-        findings.rests_on(QUEUE, name)
-    check_access(queue, request, settings, findings)
+        review.rests_on(QUEUE, name)
+    check_access(queue, review)
     return queue
 
 
-def check_leaf(queue: Queue, world: World, findings: Findings) -> None:
+def check_leaf(queue: Queue, review: Review) -> None:
     """Deny work for the root and for queues that others are part of."""
-    children = world.children(queue.name)
+    children = review.world.children(queue.name)
     if queue.name == ROOT_QUEUE:
-        findings.deny(f"can not submit job to root queue: spec.queue; {_open_queues(world)}")
+        review.deny(f"can not submit job to root queue: spec.queue; {_open_queues(review.world)}")
     elif children:
         names = _join_names(sorted(child.name for child in children))
-        findings.deny(
+        review.deny(
             f"can only submit job to leaf queue, queue {queue.name} has {len(children)} child "
             f"queues: spec.queue; name one of them: {names}"
         )
-        findings.rests_on(QUEUE, queue.name)
+        review.rests_on(QUEUE, queue.name)
 
 
 def is_restricted(queue: Queue, settings: Settings) -> bool:
@@ -96,48 +92,46 @@ def has_restricted_queues(world: World, settings: Settings) -> bool:
     return settings.checks_use or any(is_restricted(queue, settings) for queue in world.queues())
 
 
-def check_access(queue: Queue, request: Request, settings: Settings, findings: Findings) -> None:
+def check_access(queue: Queue, review: Review) -> None:
     """Deny work of a user whom no list of a queue names and who lacks the right `use`."""
-    if not is_restricted(queue, settings):
+    if not is_restricted(queue, review.settings):
         return
-    subjects = subjects_of(request, settings)
+    subjects = subjects_of(review.request, review.settings)
     for subject in subjects:
-        if not can_use_queue(queue, subject, request, settings, findings):
-            _deny(queue, f"user {subject.user}", request, settings, findings)
-    if not subjects and request.namespace not in _lists_of(queue)[QUEUE_NAMESPACES]:
+        if not can_use_queue(queue, subject, review):
+            _deny(queue, f"user {subject.user}", review)
+    if not subjects and review.request.namespace not in _lists_of(queue)[QUEUE_NAMESPACES]:
         unknown = f"the unknown submitter (no annotation {SUBMITTER}; submit it again)"
-        _deny(queue, unknown, request, settings, findings)
+        _deny(queue, unknown, review)
 
 
-def can_use_queue(
-    queue: Queue, subject: Subject, request: Request, settings: Settings, findings: Findings
-) -> bool:
+def can_use_queue(queue: Queue, subject: Subject, review: Review) -> bool:
     """Return whether a subject may use a queue; true while the question is open."""
     lists = _lists_of(queue)
     is_listed = (
         subject.user in lists[QUEUE_USERS]
         or bool(subject.groups & lists[QUEUE_GROUPS])
-        or request.namespace in lists[QUEUE_NAMESPACES]
+        or review.request.namespace in lists[QUEUE_NAMESPACES]
     )
-    if is_listed or not is_restricted(queue, settings):
+    if is_listed or not is_restricted(queue, review.settings):
         return True
-    if not settings.checks_use:
+    if not review.settings.checks_use:
         return False
-    question = AccessQuestion(subject, USE, QUEUE, queue.name, request.namespace)
-    return bool(findings.answer(question, request, default=True))
+    question = AccessQuestion(subject, USE, QUEUE, queue.name, review.request.namespace)
+    return bool(review.answer(question, default=True))
 
 
-def _deny(queue: Queue, who: str, request: Request, settings: Settings, findings: Findings) -> None:
+def _deny(queue: Queue, who: str, review: Review) -> None:
     lists = _lists_of(queue)
     said = "; ".join(f"{key}: {_join_names(sorted(lists[key]))}" for key in _LISTS if lists[key])
     reasons = [f"its annotations let in {said}"] if said else []
-    if settings.checks_use:
+    if review.settings.checks_use:
         reasons.append(f"no role grants the verb {USE} on queues.{QUEUE.group} {queue.name}")
-    findings.deny(
+    review.deny(
         f"{who} may not use queue {queue.name} from namespace "
-        f"{request.namespace}: {'; '.join(reasons)}"
+        f"{review.request.namespace}: {'; '.join(reasons)}"
     )
-    findings.rests_on(QUEUE, queue.name)
+    review.rests_on(QUEUE, queue.name)
 
 
 def _lists_of(queue: Queue) -> dict[str, frozenset[str]]:

@@ -16,69 +16,71 @@ from optsched.units import PODS, format_quantity
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from optsched.admission.findings import Findings
-    from optsched.admission.world import Settings, World
+    from optsched.admission.findings import Findings, Review
+    from optsched.admission.world import World
     from optsched.api.queue import Queue
 
 
-def check_deletion(name: str, world: World, settings: Settings, findings: Findings) -> None:
+def check_deletion(name: str, review: Review) -> None:
     """Deny the deletion of a built-in queue, or of one with children or pods."""
     if name in (DEFAULT_QUEUE, ROOT_QUEUE):
-        findings.deny(f"{name} queue can not be deleted: close it, or set its capability to 0")
+        review.deny(f"{name} queue can not be deleted: close it, or set its capability to 0")
         return
-    queue, children = world.queue(name), world.children(name)
-    if settings.checks_allocated and queue is not None and queue.status.allocated.get(PODS):
-        findings.deny(
+    queue, children = review.world.queue(name), review.world.children(name)
+    if review.settings.checks_allocated and queue is not None and queue.status.allocated.get(PODS):
+        review.deny(
             f"queue {name} cannot be deleted because it has allocated Pods: "
             f"{queue.status.allocated[PODS]}: close it and wait for them"
         )
-        findings.rests_on(QUEUE, name)
+        review.rests_on(QUEUE, name)
     if children:
         names = ", ".join(sorted(child.name for child in children))
-        findings.deny(
+        review.deny(
             f"queue {name} can not be deleted because it has {len(children)} child queues: "
             f"{names}: delete those first"
         )
         for child in children:
-            findings.rests_on(QUEUE, child.name)
+            review.rests_on(QUEUE, child.name)
 
 
-def check_parent(queue: Queue, world: World, settings: Settings, findings: Findings) -> bool:
+def check_parent(queue: Queue, review: Review) -> bool:
     """Return whether a queue may have the parent that it names; reports why not."""
     name = queue.parent
     if name in ("", ROOT_QUEUE):
         return True
     if name == queue.name:
-        findings.deny(f"queue {name} cannot use itself as parent: spec.parent; name another")
+        review.deny(f"queue {name} cannot use itself as parent: spec.parent; name another")
         return False
-    parent = world.queue(name)
+    parent = review.world.queue(name)
     if parent is None:
-        findings.deny(
+        review.deny(
             f"failed to get parent queue of queue {queue.name}: spec.parent: there is no queue "
             f"{name}; make it first"
         )
-        findings.rests_on(QUEUE, name)
+        review.rests_on(QUEUE, name)
         return False
-    above = [ancestor.name for ancestor in _ancestors(queue, world)]
+    above = [ancestor.name for ancestor in _ancestors(queue, review.world)]
     if queue.name in above:
-        findings.deny(
+        review.deny(
             f"queue {queue.name} cannot use itself as parent: spec.parent: "
             f"{queue.parent} is below it"
         )
-    elif len(above) + 1 + _subtree_height(queue.name, world) > settings.max_queue_depth:
+    elif (
+        len(above) + 1 + _subtree_height(queue.name, review.world) > review.settings.max_queue_depth
+    ):
         path = "/".join([*reversed(above), queue.name])
-        findings.deny(
-            f"queue {queue.name} exceeds the maximum allowed depth of {settings.max_queue_depth}: "
-            f"spec.parent: it would be {path}"
+        review.deny(
+            f"queue {queue.name} exceeds the maximum allowed depth of "
+            f"{review.settings.max_queue_depth}: spec.parent: it would be {path}"
         )
     num_pods = parent.status.allocated.get(PODS, 0)
-    if num_pods and not world.children(parent.name):
-        findings.deny(
+    if num_pods and not review.world.children(parent.name):
+        review.deny(
             f"queue {parent.name} cannot be the parent queue of queue {queue.name} because it has "
             f"allocated Pods: {num_pods}: wait for them or name another"
         )
-        findings.rests_on(QUEUE, parent.name)
-    return not findings.has_problems
+        review.rests_on(QUEUE, parent.name)
+    return not review.has_problems
 
 
 def _subtree_height(name: str, world: World) -> int:
@@ -103,28 +105,29 @@ def _ancestors(queue: Queue, world: World) -> Iterator[Queue]:
         above = world.queue(above.parent)
 
 
-def check_resources_of_tree(queue: Queue, world: World, findings: Findings) -> None:
+def check_resources_of_tree(queue: Queue, review: Review) -> None:
     """Check resources of a queue against those of its ancestors, siblings and children."""
     for resource, amount in sorted(queue.capability.items()):
         limiting = next(
-            (each for each in _ancestors(queue, world) if each.capability.get(resource)), None
+            (each for each in _ancestors(queue, review.world) if each.capability.get(resource)),
+            None,
         )
         if limiting is not None and amount > limiting.capability[resource]:
-            findings.deny(
+            review.deny(
                 f"queue {queue.name} capability[{resource}]={format_quantity(amount, resource)} "
                 f"exceeds its ancestor's capability="
                 f"{format_quantity(limiting.capability[resource], resource)}: "
                 f"spec.capability[{resource}]; that is the capability of queue {limiting.name}"
             )
-            findings.rests_on(QUEUE, limiting.name)
-    parent = world.queue(queue.parent)
+            review.rests_on(QUEUE, limiting.name)
+    parent = review.world.queue(queue.parent)
     if parent is not None and parent.name != ROOT_QUEUE:
-        siblings = [each for each in world.children(parent.name) if each.name != queue.name]
-        _check_sums(parent, [*siblings, queue], findings)
-    children = world.children(queue.name)
+        siblings = [each for each in review.world.children(parent.name) if each.name != queue.name]
+        _check_sums(parent, [*siblings, queue], review)
+    children = review.world.children(queue.name)
     if children:
-        _check_sums(queue, children, findings)
-        _check_capability_below(queue, world, findings)
+        _check_sums(queue, children, review)
+        _check_capability_below(queue, review)
 
 
 def _check_sums(parent: Queue, children: Iterable[Queue], findings: Findings) -> None:
@@ -158,21 +161,21 @@ def _names_with(queues: list[Queue], part: str, resource: str) -> str:
     return ", ".join(sorted(each.name for each in queues if getattr(each, part).get(resource)))
 
 
-def _check_capability_below(queue: Queue, world: World, findings: Findings) -> None:
+def _check_capability_below(queue: Queue, review: Review) -> None:
     for resource, amount in sorted(queue.capability.items()):
         largest = max(
-            _limits_below(queue.name, resource, world),
+            _limits_below(queue.name, resource, review.world),
             key=lambda each: (each.capability[resource], each.name),
             default=None,
         )
         if amount and largest is not None and largest.capability[resource] > amount:
-            findings.deny(
+            review.deny(
                 f"queue {queue.name} capability[{resource}]={format_quantity(amount, resource)} "
                 f"is less than its child queue {largest.name} capability="
                 f"{format_quantity(largest.capability[resource], resource)}: "
                 f"spec.capability[{resource}]; write no less"
             )
-            findings.rests_on(QUEUE, largest.name)
+            review.rests_on(QUEUE, largest.name)
 
 
 def _limits_below(name: str, resource: str, world: World) -> Iterator[Queue]:

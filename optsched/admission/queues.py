@@ -23,8 +23,8 @@ from optsched.units import format_quantity
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from optsched.admission.review import Raw, Request, Response
-    from optsched.admission.world import Settings, World
+    from optsched.admission.findings import Review
+    from optsched.admission.review import Raw
     from optsched.api.queue import Queue
 
 _RESOURCES: Final = ("capability", "deserved", "guarantee")
@@ -32,25 +32,22 @@ _FLOOR: Final = "is below the guarantee"
 """In Volcano's words, so the parser's own messages are dropped."""
 
 
-def mutate(request: Request, world: World, settings: Settings) -> Response:
+def mutate(review: Review) -> None:
     """Fill in the defaults of a new queue."""
-    del world, settings
-    findings = Findings()
-    obj = request.obj or {}
-    if request.action is not Action.CREATE:
-        return findings.response()
+    obj = review.request.obj or {}
+    if review.request.action is not Action.CREATE:
+        return
     spec = obj.get("spec")
-    _add_root_to_hierarchy(get_mapping(get_mapping(obj, "metadata"), "annotations"), findings)
+    _add_root_to_hierarchy(get_mapping(get_mapping(obj, "metadata"), "annotations"), review)
     if not isinstance(spec, dict):
         spec = {}
-        findings.change(("spec",), {})
+        review.change(("spec",), {})
     if spec.get("reclaimable") is None:
-        findings.change(("spec", "reclaimable"), value=True)
+        review.change(("spec", "reclaimable"), value=True)
     if spec.get("weight") in (None, 0):
-        findings.change(("spec", "weight"), 1)
-    if not spec.get("parent") and request.name != ROOT_QUEUE:
-        findings.change(("spec", "parent"), ROOT_QUEUE)
-    return findings.response()
+        review.change(("spec", "weight"), 1)
+    if not spec.get("parent") and review.request.name != ROOT_QUEUE:
+        review.change(("spec", "parent"), ROOT_QUEUE)
 
 
 def _add_root_to_hierarchy(annotations: Mapping[str, object], findings: Findings) -> None:
@@ -63,34 +60,34 @@ def _add_root_to_hierarchy(annotations: Mapping[str, object], findings: Findings
         findings.change(("metadata", "annotations", HIERARCHY_WEIGHTS), f"1/{weights}")
 
 
-def validate(request: Request, world: World, settings: Settings) -> Response:
+def validate(review: Review) -> None:
     """Deny an invalid queue, or the deletion of one that is in use."""
-    findings = Findings()
-    if request.action is Action.DELETE:
-        check_deletion(request.name, world, settings, findings)
-        return findings.response()
-    if request.action is Action.UPDATE and _is_unchanged(request.old or {}, request.obj or {}):
-        return findings.response()
-    queue, errors = parse_queue(request.obj)
-    findings.errors(error for error in errors if not error.message.startswith(_FLOOR))
+    if review.request.action is Action.DELETE:
+        check_deletion(review.request.name, review)
+        return
+    if review.request.action is Action.UPDATE and _is_unchanged(
+        review.request.old or {}, review.request.obj or {}
+    ):
+        return
+    queue, errors = parse_queue(review.request.obj)
+    review.errors(error for error in errors if not error.message.startswith(_FLOOR))
     if queue is None:
-        return findings.response()
-    old = parse_queue(request.old)[0] if request.action is Action.UPDATE else None
-    _check_amounts(queue, findings)
-    _check_hierarchy(queue, world, findings)
+        return
+    old = parse_queue(review.request.old)[0] if review.request.action is Action.UPDATE else None
+    _check_amounts(queue, review)
+    _check_hierarchy(queue, review)
     if old is None:
         if queue.status.state not in (QueueState.OPEN, QueueState.CLOSED):
             sentence = "queue state must be in [Open Closed]"
-            findings.invalid("status.state", queue.status.state.value, sentence)
-    elif queue.name == ROOT_QUEUE and settings.protects_root:
+            review.invalid("status.state", queue.status.state.value, sentence)
+    elif queue.name == ROOT_QUEUE and review.settings.protects_root:
         for name in _RESOURCES:
             if getattr(old, name) != getattr(queue, name):
-                findings.deny(
+                review.deny(
                     "root queue's resource attributes (capability, deserved, guarantee) cannot be "
                     f"modified: spec.{name}; the root is the whole cluster"
                 )
-    _check_tree(old, queue, (world, settings), findings)
-    return findings.response()
+    _check_tree(old, queue, review)
 
 
 def _is_unchanged(old: Raw, new: Raw) -> bool:
@@ -134,7 +131,7 @@ def _invalid(
     findings.invalid(f"spec.{where}[{resource}]", value, sentence)
 
 
-def _check_hierarchy(queue: Queue, world: World, findings: Findings) -> None:
+def _check_hierarchy(queue: Queue, review: Review) -> None:
     """Check the hierarchy that is written in annotations, Volcano's older notation."""
     path, weights = queue.hierarchy, queue.hierarchy_weights
     if not path and not weights:
@@ -142,22 +139,22 @@ def _check_hierarchy(queue: Queue, world: World, findings: Findings) -> None:
     where = "metadata.annotations"
     if len(path.split("/")) != len(weights.split("/")):
         sentence = f"{HIERARCHY} must have the same length with {HIERARCHY_WEIGHTS} {weights}"
-        findings.invalid(f"{where}[{HIERARCHY}]", path, sentence)
+        review.invalid(f"{where}[{HIERARCHY}]", path, sentence)
         return
     for weight in weights.split("/"):
         problem = _weight_problem(weight)
         if problem:
             sentence = f"{weight} in the {weights} {problem}"
-            findings.invalid(f"{where}[{HIERARCHY_WEIGHTS}]", weights, sentence)
-    for other in world.queues():
+            review.invalid(f"{where}[{HIERARCHY_WEIGHTS}]", weights, sentence)
+    for other in review.world.queues():
         if other.name != queue.name and other.hierarchy.startswith(f"{path}/"):
-            findings.invalid(
+            review.invalid(
                 f"{where}[{HIERARCHY}]",
                 path,
                 f"{path} is not allowed to be in the sub path of {other.hierarchy} of queue "
                 f"{other.name}: work goes to the ends of paths only",
             )
-            findings.rests_on(QUEUE, other.name)
+            review.rests_on(QUEUE, other.name)
 
 
 def _weight_problem(weight: str) -> str:
@@ -168,14 +165,11 @@ def _weight_problem(weight: str) -> str:
     return "" if 0 < number < float("inf") else "must be larger than 0"
 
 
-def _check_tree(
-    old: Queue | None, new: Queue, around: tuple[World, Settings], findings: Findings
-) -> None:
-    world, settings = around
+def _check_tree(old: Queue | None, new: Queue, review: Review) -> None:
     if new.name == ROOT_QUEUE:
         return
     is_moved = old is None or (old.parent or ROOT_QUEUE) != (new.parent or ROOT_QUEUE)
-    if is_moved and not check_parent(new, world, settings, findings):
+    if is_moved and not check_parent(new, review):
         return
     if is_moved or any(getattr(old, name) != getattr(new, name) for name in _RESOURCES):
-        check_resources_of_tree(new, world, findings)
+        check_resources_of_tree(new, review)

@@ -15,7 +15,7 @@ from optsched.admission import (
     pods,
     queues,
 )
-from optsched.admission.findings import Findings, ReviewEnded
+from optsched.admission.findings import Review, ReviewEnded
 from optsched.admission.limits import check_shape
 from optsched.admission.review import Action, Response
 from optsched.admission.tenant_rules import GUARDED, RESERVED, RESERVED_PREFIX, SYSTEM_CLASSES
@@ -122,7 +122,7 @@ class Service:
     name: str
     kind: Kind
     actions: tuple[Action, ...]
-    review: Callable[[Request, World, Settings], Response]
+    review: Callable[[Review], None]
     condition: str = ""
     versions: tuple[str, ...] = ()
 
@@ -231,13 +231,15 @@ def review(service: Service, request: Request, world: World, settings: Settings)
     problem = _find_misuse(service, request)
     if problem:
         return Response((problem,))
+    found = Review(request, world, settings)
     try:
-        check_shape(request.obj, "object", Findings())
-        check_shape(request.old, "oldObject", Findings())
-        return service.review(request, world, settings)
-    except ReviewEnded as ended:
+        check_shape(request.obj, "object", found)
+        check_shape(request.old, "oldObject", found)
+        service.review(found)
+    except ReviewEnded:
         # A denial needs no more answers.
-        return replace(ended.findings.response(), questions=())
+        return replace(found.response(), questions=())
+    return found.response()
 
 
 def _find_misuse(service: Service, request: Request) -> str:

@@ -15,7 +15,7 @@ from optsched.api.kinds import POD
 from optsched.api.wellknown import SUBMITTER, Subject, format_submitters, parse_submitters
 
 if TYPE_CHECKING:
-    from optsched.admission.findings import Findings
+    from optsched.admission.findings import Findings, Review
     from optsched.admission.review import Raw, Request
     from optsched.admission.world import Settings
 
@@ -46,38 +46,40 @@ def is_of_cluster(user: str) -> bool:
     return user.startswith(_CLUSTER_ACCOUNTS) or user == _CLUSTER_MANAGER
 
 
-def record_submitter(
-    request: Request, settings: Settings, findings: Findings, *, is_changed: bool
-) -> None:
+def record_submitter(review: Review, *, is_changed: bool) -> None:
     """Write into the object who submits it; is_changed: whether an update changes the work.
 
     Users' own values of the annotation are replaced. A change of the work makes its author the
     submitter; otherwise the record stays.
     """
-    if request.user in settings.trusted or not request.user:
+    if review.request.user in review.settings.trusted or not review.request.user:
         return
-    before = record_of(request.old) if request.action is Action.UPDATE else ""
-    stays = request.action is Action.UPDATE and not is_changed
-    if stays and not before and is_of_cluster(request.user):
+    before = record_of(review.request.old) if review.request.action is Action.UPDATE else ""
+    stays = review.request.action is Action.UPDATE and not is_changed
+    if stays and not before and is_of_cluster(review.request.user):
         return
-    text = before if stays and before else format_submitters(subjects_of(request, settings))
-    if text == record_of(request.obj):
+    text = (
+        before
+        if stays and before
+        else format_submitters(subjects_of(review.request, review.settings))
+    )
+    if text == record_of(review.request.obj):
         return
-    metadata = (request.obj or {}).get("metadata")
+    metadata = (review.request.obj or {}).get("metadata")
     if not isinstance(metadata, dict):
         return
     if isinstance(metadata.get("annotations"), dict):
-        findings.change(("metadata", "annotations", SUBMITTER), text)
+        review.change(("metadata", "annotations", SUBMITTER), text)
     else:
-        findings.change(("metadata", "annotations"), {SUBMITTER: text})
+        review.change(("metadata", "annotations"), {SUBMITTER: text})
 
 
-def check_record(request: Request, settings: Settings, findings: Findings) -> None:
+def check_record(review: Review) -> None:
     """Deny an update by which a user changes the record."""
-    if request.user in settings.trusted or request.action is not Action.UPDATE:
+    if review.request.user in review.settings.trusted or review.request.action is not Action.UPDATE:
         return
-    if record_of(request.old) != record_of(request.obj):
-        findings.deny(f"metadata.annotations[{SUBMITTER}]: Forbidden: admission alone writes it")
+    if record_of(review.request.old) != record_of(review.request.obj):
+        review.deny(f"metadata.annotations[{SUBMITTER}]: Forbidden: admission alone writes it")
 
 
 def check_template(metadata: object, path: str, findings: Findings) -> None:

@@ -30,9 +30,8 @@ from optsched.api.wellknown import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from optsched.admission.findings import Findings
+    from optsched.admission.findings import Review
     from optsched.admission.review import Raw, Request
-    from optsched.admission.world import Settings
 
 GUARDED: Final = (PREEMPTABLE, COOLDOWN_TIME, USER, CRATER_USER)
 """Annotations and labels that keep a pod from being a victim, or say who is charged for its use."""
@@ -57,41 +56,39 @@ _NODES: Final = "system:nodes"
 SYSTEM_CLASSES: Final = "system-"
 
 
-def check_annotations(
-    request: Request, settings: Settings, findings: Findings, *templates: str
-) -> None:
+def check_annotations(review: Review, *templates: str) -> None:
     """Deny annotations and labels that keep others out, unless the submitter may write them.
 
     templates: fields of the spec that hold lists of pod templates, such as `tasks`.
     """
-    before = set(_annotations_and_labels(request.old, templates))
-    for path, key, value in _annotations_and_labels(request.obj, templates):
+    before = set(_annotations_and_labels(review.request.old, templates))
+    for path, key, value in _annotations_and_labels(review.request.obj, templates):
         if key not in GUARDED or (path, key, value) in before:
             continue
-        for subject in subjects_of(request, settings):
-            if not _may_write(key, value, subject, request, settings, findings):
-                findings.deny(
+        for subject in subjects_of(review.request, review.settings):
+            if not _may_write(key, value, subject, review):
+                review.deny(
                     f"{path}[{key}]: Forbidden: user {subject.user} may not write {value!r}: it "
                     f"takes the right to update queues.{QUEUE.group}, or --tenant-annotation={key}"
                 )
 
 
-def check_reserved(request: Request, settings: Settings, findings: Findings) -> None:
+def check_reserved(review: Review) -> None:
     """Deny annotations of a pod that only schedulers and device plugins write."""
-    if not _is_of_nodes(request):
-        keys = _find_changed(request, _is_reserved)
-        _deny_reserved(keys, "schedulers and device plugins write it", request, settings, findings)
+    if not _is_of_nodes(review.request):
+        keys = _find_changed(review.request, _is_reserved)
+        _deny_reserved(keys, "schedulers and device plugins write it", review)
 
 
-def check_marks(request: Request, settings: Settings, findings: Findings) -> None:
+def check_marks(review: Review) -> None:
     """Deny annotations of a PodGroup that schedulers write; a user may remove them.
 
     When a plugin last moved pods counts for the whole cluster, and moved pods have places.
     """
-    after = get_mapping(get_mapping(request.obj, "metadata"), "annotations")
-    keys = [key for key in _find_changed(request, is_mark) if key in after]
-    if keys and not _is_scheduler(request, findings):
-        _deny_reserved(keys, "schedulers write it", request, settings, findings)
+    after = get_mapping(get_mapping(review.request.obj, "metadata"), "annotations")
+    keys = [key for key in _find_changed(review.request, is_mark) if key in after]
+    if keys and not _is_scheduler(review):
+        _deny_reserved(keys, "schedulers write it", review)
 
 
 def _is_reserved(key: str) -> bool:
@@ -109,27 +106,25 @@ def _find_changed(request: Request, is_reserved: Callable[[str], bool]) -> list[
     ]
 
 
-def _deny_reserved(
-    keys: Sequence[str], owner: str, request: Request, settings: Settings, findings: Findings
-) -> None:
-    subject = next(iter(subjects_of(request, settings)), None)
-    is_trusted = request.user in settings.trusted
-    if not keys or is_trusted or subject is None or _is_administrator(subject, request, findings):
+def _deny_reserved(keys: Sequence[str], owner: str, review: Review) -> None:
+    subject = next(iter(subjects_of(review.request, review.settings)), None)
+    is_trusted = review.request.user in review.settings.trusted
+    if not keys or is_trusted or subject is None or _is_administrator(subject, review):
         return
     for key in keys:
-        findings.deny(f"metadata.annotations[{key}]: Forbidden: {owner}; leave it out")
+        review.deny(f"metadata.annotations[{key}]: Forbidden: {owner}; leave it out")
 
 
-def check_priority(name: object, request: Request, settings: Settings, findings: Findings) -> None:
+def check_priority(name: object, review: Review) -> None:
     """Deny a PriorityClass that tenants may not name."""
     if not isinstance(name, str) or not name:
         return
-    allowed = settings.tenant_classes
+    allowed = review.settings.tenant_classes
     if name in allowed if allowed is not None else not name.startswith(SYSTEM_CLASSES):
         return
-    for subject in subjects_of(request, settings):
-        if not _is_administrator(subject, request, findings):
-            findings.deny(
+    for subject in subjects_of(review.request, review.settings):
+        if not _is_administrator(subject, review):
+            review.deny(
                 f"spec.priorityClassName: Forbidden: user {subject.user} may not name {name}: it "
                 f"takes the right to update queues.{QUEUE.group}, or --tenant-priority-class={name}"
             )
@@ -140,42 +135,35 @@ def is_system_class(name: object) -> bool:
     return isinstance(name, str) and name.startswith(SYSTEM_CLASSES)
 
 
-def warn_of_lift(name: object, settings: Settings, findings: Findings) -> None:
+def warn_of_lift(name: object, review: Review) -> None:
     """Warn of a PriorityClass that counts as far as the pods of a gang have it.
 
     The scheduler compares the priorities: most pods are created after their PodGroup.
     """
-    if isinstance(name, str) and name and name not in (settings.tenant_classes or ()):
-        findings.warn(
+    if isinstance(name, str) and name and name not in (review.settings.tenant_classes or ()):
+        review.warn(
             f"spec.priorityClassName: {name} counts as far as the pods have that priority too: "
             f"name it in their templates, or ask for --tenant-priority-class={name}"
         )
 
 
-def _may_write(
-    key: str,
-    value: str,
-    subject: Subject,
-    request: Request,
-    settings: Settings,
-    findings: Findings,
-) -> bool:
+def _may_write(key: str, value: str, subject: Subject, review: Review) -> bool:
     is_harmless = is_true(value) if key == PREEMPTABLE else value == subject.user
-    if is_harmless or key in settings.tenant_annotations:
+    if is_harmless or key in review.settings.tenant_annotations:
         return True
-    return _is_administrator(subject, request, findings)
+    return _is_administrator(subject, review)
 
 
-def _is_administrator(subject: Subject, request: Request, findings: Findings) -> bool:
+def _is_administrator(subject: Subject, review: Review) -> bool:
     question = AccessQuestion(subject, "update", QUEUE, "")
-    return bool(findings.answer(question, request, default=True))
+    return bool(review.answer(question, default=True))
 
 
-def _is_scheduler(request: Request, findings: Findings) -> bool:
+def _is_scheduler(review: Review) -> bool:
     """Return whether the user binds pods of the whole cluster."""
-    subject = Subject(request.user, request.groups)
+    subject = Subject(review.request.user, review.request.groups)
     question = AccessQuestion(subject, "create", POD, "", subresource="binding")
-    return bool(findings.answer(question, request, default=True))
+    return bool(review.answer(question, default=True))
 
 
 def _is_of_nodes(request: Request) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from optsched.api.wellknown import DEFAULT_SCHEDULER_NAME
@@ -70,37 +70,3 @@ class Settings:
     tenant_annotations: frozenset[str] = frozenset()
     tenant_classes: frozenset[str] | None = None
     device_schedulers: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True)
-class StaticWorld:
-    """A world of fixed values."""
-
-    queue_of: Mapping[str, Queue] = field(default_factory=dict)
-    annotations_of: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    priority_classes: frozenset[str] = frozenset()
-    template_queues: Mapping[tuple[str, str], str] = field(default_factory=dict)
-
-    def queue(self, name: str) -> Queue | None:
-        """See `World`."""
-        return self.queue_of.get(name)
-
-    def queues(self) -> Iterable[Queue]:
-        """See `World`."""
-        return self.queue_of.values()
-
-    def children(self, name: str) -> tuple[Queue, ...]:
-        """See `World`."""
-        return tuple(queue for queue in self.queue_of.values() if queue.parent == name)
-
-    def namespace_annotations(self, name: str) -> Mapping[str, str]:
-        """See `World`."""
-        return self.annotations_of.get(name, {})
-
-    def has_priority_class(self, name: str) -> bool:
-        """See `World`."""
-        return name in self.priority_classes
-
-    def template_queue(self, namespace: str, name: str) -> str | None:
-        """See `World`."""
-        return self.template_queues.get((namespace, name))

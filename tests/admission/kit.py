@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from optsched.admission.review import (
     AccessQuestion,
@@ -15,8 +16,11 @@ from optsched.admission.review import (
     TemplateVerdict,
 )
 from optsched.admission.services import SERVICE_OF, review
-from optsched.admission.world import Settings, StaticWorld
+from optsched.admission.world import Settings
 from optsched.api.queue import Queue, parse_queue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 Raw = dict[str, Any]
 NAMESPACE = "ml"
@@ -55,6 +59,34 @@ class Answers(dict[Any, Any]):
         if not isinstance(spec, dict) or not isinstance(spec.get("containers"), list):
             return TemplateVerdict((("template.spec.containers", "Required value"),))
         return self._verdict
+
+
+@dataclass(frozen=True)
+class StaticWorld:
+    """A world of fixed values."""
+
+    queue_of: Mapping[str, Queue] = field(default_factory=dict)
+    annotations_of: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    priority_classes: frozenset[str] = frozenset()
+    template_queues: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+    def queue(self, name: str) -> Queue | None:
+        return self.queue_of.get(name)
+
+    def queues(self) -> Iterable[Queue]:
+        return self.queue_of.values()
+
+    def children(self, name: str) -> tuple[Queue, ...]:
+        return tuple(queue for queue in self.queue_of.values() if queue.parent == name)
+
+    def namespace_annotations(self, name: str) -> Mapping[str, str]:
+        return self.annotations_of.get(name, {})
+
+    def has_priority_class(self, name: str) -> bool:
+        return name in self.priority_classes
+
+    def template_queue(self, namespace: str, name: str) -> str | None:
+        return self.template_queues.get((namespace, name))
 
 
 def queue(name: str, state: str = "Open", *, pods: int = 0, **spec: Any) -> Queue:

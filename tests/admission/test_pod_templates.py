@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from optsched.admission.findings import Findings
+from optsched.admission.findings import Review
 from optsched.admission.pod_templates import check_template
 from optsched.admission.review import Action, Request, Resource, Response, TemplateVerdict
 from optsched.admission.services import SERVICES
+from optsched.admission.world import Settings
 from optsched.api.kinds import POD_TEMPLATE
-from tests.admission.kit import ask, container, job, task, template
+from tests.admission.kit import StaticWorld, ask, container, job, task, template
 
 PATH = "spec.tasks[0].template"
 CANNOT = 'PodTemplate in version "v1" cannot be handled as a PodTemplate: '
@@ -112,12 +113,12 @@ def test_what_can_not_be_located_is_said_of_the_template(message: str):
 
 def test_equal_templates_are_one_question():
     request = Request("u", Action.CREATE, Resource("batch.volcano.sh", "v1alpha1", "jobs"))
-    findings, other = Findings(), template(container(name="d"))
+    review, other = Review(request, StaticWorld(), Settings()), template(container(name="d"))
     for index, found in enumerate(
         ({"metadata": {}, **template()}, {**template(), "metadata": {}}, other)
     ):
-        check_template(found, f"spec.tasks[{index}].template", request, findings)
-    response = findings.response()
+        check_template(found, f"spec.tasks[{index}].template", review)
+    response = review.response()
     assert [question.template for question in response.questions] == [
         {"metadata": {}, **template()},
         other,

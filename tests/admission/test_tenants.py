@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from optsched.admission.review import AccessQuestion, ObjectQuestion, PodsQuestion
-from optsched.admission.world import Settings, StaticWorld
+from optsched.admission.world import Settings
 from optsched.api.kinds import POD, POD_GROUP, QUEUE, SCHEDULING_POD_GROUPS, Ref
 from optsched.api.wellknown import SUBMITTER, Subject, format_submitters, parse_submitters
-from tests.admission.kit import NAMESPACE, ask, job, patched, queue, task, world
+from tests.admission.kit import NAMESPACE, StaticWorld, ask, job, patched, queue, task, world
 
 QUEUE_KEY = "scheduling.volcano.sh/queue-name"
 GROUP_KEY = "scheduling.k8s.io/group-name"
@@ -209,6 +209,9 @@ def test_podgroups_of_kubernetes_are_in_queues_that_their_users_may_use():
         assert by(ANN, path, upstream, old=old, answers=alone).allowed
         (found,) = by(ANN, path, upstream, old=old, answers=joined).problems
         assert "pod early of user eve names this PodGroup" in found
+        others = {pods: (early, {**early, "metadata": meta("late", EVE)})}
+        every = by(ANN, path, upstream, old=old, answers=others).problems
+        assert [problem.split()[1] for problem in every] == ["early", "late"]
     assert by(EVE, path, free).allowed
     there = {ObjectQuestion(Ref(kind, NAMESPACE, "u")): None for kind in SCHEDULING_POD_GROUPS}
     there[ObjectQuestion(Ref(SCHEDULING_POD_GROUPS[1], NAMESPACE, "u"))] = upstream
