@@ -28,6 +28,6 @@ def validate(review: Review) -> None:
     question = AccessQuestion(subject, "patch", QUEUE, name)
     if not review.answer(question, default=True):
         review.deny(
-            f"user {review.request.user} may not give queue {name} a Command: it takes the right to "
-            f"patch queues.{QUEUE.group} {name}"
+            f"user {review.request.user} may not give queue {name} a Command: it takes the right "
+            f"to patch queues.{QUEUE.group} {name}"
         )
