@@ -48,32 +48,17 @@ _NODE: Final = "node"
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """Held amounts in GPU-microseconds and, where noted, CPU-microseconds.
+    """Held amounts in GPU-microseconds and, where noted, CPU-microseconds."""
 
-    Attributes
-    ----------
-    jobs
-        Gangs that have arrived.
-    held
-        From when pods have a node until they leave it.
-    idle
-        Of that, what gangs held before they had their minimum: Crater's bills begin after it.
-    evicted
-        Of that, work lost to evictions and moves, which has to be repeated, and what evicted pods
-        held until they had left.
-    failed
-        Of that, work that was lost to nodes that failed.
-    cpu_held
-        CPU-microseconds: thousandths of a CPU times milliseconds.
-
-    """
-
-    jobs: int = 0
-    held: int = 0
+    jobs: int = 0  # gangs that have arrived
+    held: int = 0  # from when pods have a node until they leave it
+    # Of that, what gangs held before they had their minimum: Crater's bills begin after it
     idle: int = 0
+    # Of that, work lost to evictions and moves, which has to be repeated, and what evicted pods
+    # held until they had left
     evicted: int = 0
-    failed: int = 0
-    cpu_held: int = 0
+    failed: int = 0  # of that, work that was lost to nodes that failed
+    cpu_held: int = 0  # CPU-microseconds: thousandths of a CPU times milliseconds
 
     def __add__(self, other: Amounts) -> Amounts:
         return Amounts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))

@@ -11,27 +11,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One metric of `Metrics`.
+    """One metric of `Metrics`."""
 
-    Attributes
-    ----------
-    name
-        Its column in tables and files.
-    path
-        Where it is in the figures of a result.
-    unit
-        `s`, `part` of one, `hours`, or empty for a plain number.
-    is_better_low
-        Whether less is better; None where neither is.
-    is_timed
-        Whether the clock of the machine measures it: no claim rests on such figures.
-
-    """
-
-    name: str
-    path: tuple[str, ...]
-    unit: str = ""
-    is_better_low: bool | None = True
+    name: str  # its column in tables and files
+    path: tuple[str, ...]  # where it is in the figures of a result
+    unit: str = ""  # `s`, `part` of one, `hours`, or empty for a plain number
+    is_better_low: bool | None = True  # whether less is better; None where neither is
+    # Whether the clock of the machine measures it: no claim rests on such figures
     is_timed: bool = False
 
     @property

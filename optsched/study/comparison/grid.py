@@ -32,20 +32,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One replay of a grid.
-
-    Attributes
-    ----------
-    trace
-        The name of the trace in the grid; that of a synthetic one without its seed.
-    seed
-        Of a synthetic trace and of the solver.
-
-    """
+    """One replay of a grid."""
 
     model: str
-    trace: str
-    seed: int
+    trace: str  # the name of the trace in the grid; that of a synthetic one without its seed
+    seed: int  # of a synthetic trace and of the solver
     given: Given
     policy: Policy
     options: Options

@@ -24,53 +24,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlanMeasures:
-    """Measures of a plan. None if nothing can be measured.
+    """Measures of a plan. None if nothing can be measured."""
 
-    Attributes
-    ----------
-    gangs, pods
-        Gangs of which something is bound, and the pods that are.
-    nominated
-        Pods that are nominated.
-    waiting
-        Gangs that wait, whole or in part.
-    victims, moved
-        Pods that leave for others, and pods that start again elsewhere.
-    nodes
-        Nodes on which anything runs afterwards.
-    allocation
-        GPUs in use after the plan as a part of all; CPU in clusters without GPUs.
-    fragmentation
-        FGD's F afterwards as a part of the GPUs that are free: what a typical pod of the instance
-        could not take (ATC 2023, §3). None without GPUs or where none is free.
-    jain
-        (Σx)²/(n·Σx²) of the weighted dominant shares of the queues that hold or ask for anything
-        (Jain et al. 1984; shares: Ghodsi et al., NSDI 2011).
-    largest_share, least_share
-        The greatest and the least of those shares before weights, as parts of one.
-    topology_tier, cross_leaf_pairs
-        Means over gangs with bound pods of the lowest tier of HyperNodes that holds them, and of
-        the pairs of pods in different lowest HyperNodes. None without HyperNodes.
-    gap
-        The greatest relative gap of any level; None where a level has no bound.
-
-    """
-
+    # gangs, pods: gangs of which something is bound, and the pods that are
     gangs: int
     pods: int
-    nominated: int
-    waiting: int
+    nominated: int  # pods that are nominated
+    waiting: int  # gangs that wait, whole or in part
+    # victims, moved: pods that leave for others, and pods that start again elsewhere
     victims: int
     moved: int
-    nodes: int
+    nodes: int  # nodes on which anything runs afterwards
+    # GPUs in use after the plan as a part of all; CPU in clusters without GPUs
     allocation: float | None
+    # FGD's F afterwards as a part of the GPUs that are free: what a typical pod of the instance
+    # could not take (ATC 2023, §3). None without GPUs or where none is free.
     fragmentation: float | None
+    # (Σx)²/(n·Σx²) of the weighted dominant shares of the queues that hold or ask for anything
+    # (Jain et al. 1984; shares: Ghodsi et al., NSDI 2011).
     jain: float | None
+    # largest_share, least_share: the greatest and the least of those shares before weights, as
+    # parts of one
     largest_share: float | None
     least_share: float | None
+    # topology_tier, cross_leaf_pairs: means over gangs with bound pods of the lowest tier of
+    # HyperNodes that holds them, and of the pairs of pods in different lowest HyperNodes. None
+    # without HyperNodes.
     topology_tier: float | None
     cross_leaf_pairs: float | None
-    gap: float | None
+    gap: float | None  # the greatest relative gap of any level; None where a level has no bound
 
 
 def measure_plan(snapshot: Snapshot, plan: Plan) -> PlanMeasures:

@@ -32,23 +32,14 @@ _ROUNDING: Final = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A mean of paired differences.
-
-    Attributes
-    ----------
-    low, high
-        Ends of the simultaneous interval; None with fewer than `least_pairs`.
-    pairs
-        How many there were.
-    p_value
-        Of the sign-flip test, corrected for all figures and models; None with fewer pairs.
-
-    """
+    """A mean of paired differences."""
 
     mean: float
+    # low, high: ends of the simultaneous interval; None with fewer than `least_pairs`
     low: float | None
     high: float | None
-    pairs: int
+    pairs: int  # how many there were
+    # Of the sign-flip test, corrected for all figures and models; None with fewer pairs
     p_value: float | None
 
     @property

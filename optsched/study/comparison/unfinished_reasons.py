@@ -18,25 +18,13 @@ UNDECIDED: Final = ("Undecided", "arrived after the last session")
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedReason:
-    """Gangs that did not finish for the same reason.
+    """Gangs that did not finish for the same reason."""
 
-    Attributes
-    ----------
-    code
-        A reason code of `plan.pending`, or `Running`.
-    num_gangs
-        Over all replays.
-    example, message
-        The gang that waited longest, and why it waited, in words.
-    waited_ms
-        How long the example waited.
-
-    """
-
-    code: str
-    num_gangs: int
+    code: str  # a reason code of `plan.pending`, or `Running`
+    num_gangs: int  # over all replays
+    # example, message: the gang that waited longest, and why it waited, in words
     example: str
-    waited_ms: int
+    waited_ms: int  # how long the example waited
     message: str
 
 

@@ -60,25 +60,13 @@ class JobState:
 
 @dataclass(frozen=True)
 class Progress:
-    """The experiment at one instant.
+    """The experiment at one instant."""
 
-    Attributes
-    ----------
-    seconds
-        Since the jobs were created.
-    jobs
-        By name.
-    finished_at
-        Seconds at which jobs were done, by name.
-    is_stuck
-        Whether nothing can move any more: no job has all its tasks, and nothing has changed for
-        long.
-
-    """
-
-    seconds: float
-    jobs: Mapping[str, JobState]
+    seconds: float  # since the jobs were created
+    jobs: Mapping[str, JobState]  # by name
+    # Seconds at which jobs were done, by name
     finished_at: Mapping[str, float] = field(default_factory=dict)
+    # Whether nothing can move any more: no job has all its tasks, and nothing has changed for long
     is_stuck: bool = False
 
     def deadlock(self, num_cpus: int) -> str:

@@ -20,27 +20,17 @@ _AT_ONCE = 2048
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Fragments:
-    """Typical pods, those with GPUs (M,) apart from those without (C,).
+    """Typical pods, those with GPUs (M,) apart from those without (C,)."""
 
-    Attributes
-    ----------
-    share, cpu_m, number
-        (M,) of those with GPUs.
-    size, milli
-        (M,) index of their requests of one GPU in milli (Z,), the sizes that occur.
-    reach
-        (M, Y) models that they may have.
-    idle_share, idle_cpu_m
-        (C,) of those without.
-
-    """
-
+    # share, cpu_m, number: (M,) of those with GPUs
     share: F64
     cpu_m: I64
     number: I64
+    # size, milli: (M,) index of their requests of one GPU in milli (Z,), the sizes that occur
     size: I64
     milli: I64
-    reach: Bool
+    reach: Bool  # (M, Y) models that they may have
+    # idle_share, idle_cpu_m: (C,) of those without
     idle_share: F64
     idle_cpu_m: I64
 

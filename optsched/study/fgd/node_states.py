@@ -16,28 +16,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class States:
-    """S states that nodes are in.
+    """S states that nodes are in."""
 
-    Attributes
-    ----------
-    cpu_m, memory_mib
-        (S,) what is left.
-    free
-        (S, D) thousandths left of each GPU.
-    num_gpu
-        (S,) GPUs of the node.
-    model
-        (S,) number of their model.
-    sorts
-        (S,) sorts of pods with GPUs on it, as bits: bit 0 for parts of one, bit n for n whole ones.
-
-    """
-
+    # cpu_m, memory_mib: (S,) what is left
     cpu_m: I64
     memory_mib: I64
-    free: I64
-    num_gpu: I64
-    model: I64
+    free: I64  # (S, D) thousandths left of each GPU
+    num_gpu: I64  # (S,) GPUs of the node
+    model: I64  # (S,) number of their model
+    # (S,) sorts of pods with GPUs on it, as bits: bit 0 for parts of one, bit n for n whole ones
     sorts: I64
 
     @property

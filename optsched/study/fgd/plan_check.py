@@ -16,21 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where one pod runs.
+    """Where one pod runs."""
 
-    Attributes
-    ----------
-    pod
-        Its place in the order of arrival.
-    node
-        Number of the node.
-    devices
-        The GPUs of the node of which it takes its part, or which it takes as a whole.
-
-    """
-
-    pod: int
-    node: int
+    pod: int  # its place in the order of arrival
+    node: int  # number of the node
+    # The GPUs of the node of which it takes its part, or which it takes as a whole
     devices: tuple[int, ...]
 
 

@@ -41,29 +41,14 @@ class WrongPlan(AssertionError):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Scene:
-    """The pods of one seed that arrive until they ask for all GPUs.
-
-    Attributes
-    ----------
-    classes
-        (T,) class of each.
-    pool
-        The same as a pool.
-    fgd
-        Where FGD leaves them.
-    placed
-        The same, pod by pod.
-    rank
-        (N,) which of equally good nodes FGD takes: the one of the least rank.
-
-    """
+    """The pods of one seed that arrive until they ask for all GPUs."""
 
     workload: Workload
-    classes: I64
-    pool: Pool
-    fgd: Layout
-    placed: list[Placed]
-    rank: I64
+    classes: I64  # (T,) class of each
+    pool: Pool  # the same as a pool
+    fgd: Layout  # where FGD leaves them
+    placed: list[Placed]  # the same, pod by pod
+    rank: I64  # (N,) which of equally good nodes FGD takes: the one of the least rank
 
     def percent(self, milli: float) -> float:
         """Thousandths of GPUs as percent of all GPUs."""
@@ -115,19 +100,12 @@ def scene(workload: Workload, seed: int) -> Scene:
 
 @dataclass(frozen=True, slots=True)
 class Offline:
-    """Percent of all GPUs given out when all pods may move, by FGD, and at most.
-
-    Attributes
-    ----------
-    rounds
-        Neighbourhoods searched.
-
-    """
+    """Percent of all GPUs given out when all pods may move, by FGD, and at most."""
 
     reached: float
     fgd: float
     bound: float
-    rounds: int
+    rounds: int  # neighbourhoods searched
 
 
 def offline(here: Scene, clock: Callable[[], float], seconds: float, seed: int) -> Offline:

@@ -25,25 +25,15 @@ _NO_ROOM: Final = -1
 
 @dataclass(frozen=True, eq=False, slots=True)
 class History:
-    """Arrivals and running pods after each arrival, in thousandths of GPUs.
+    """Arrivals and running pods after each arrival, in thousandths of GPUs."""
 
-    Attributes
-    ----------
-    arrived, allocated
-        (B, T) by run and arrival; the last values stay after the last arrival of a run.
-    length
-        (B,) arrivals of each run.
-    node_of
-        (B, T) node of each pod, -1 for none.
-    device_of
-        (B, T) the GPU that a pod takes a part of; -1 for others, which take the first idle ones.
-
-    """
-
+    # arrived, allocated: (B, T) by run and arrival; the last values stay after the last arrival of
+    # a run
     arrived: I64
     allocated: I64
-    length: I64
-    node_of: I64
+    length: I64  # (B,) arrivals of each run
+    node_of: I64  # (B, T) node of each pod, -1 for none
+    # (B, T) the GPU that a pod takes a part of; -1 for others, which take the first idle ones
     device_of: I64
 
 

@@ -39,45 +39,25 @@ _DRAWN_ELSEWHERE: Final = 10
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Machines:
-    """N nodes by name.
+    """N nodes by name."""
 
-    Attributes
-    ----------
-    cpu_m, memory_mib
-        (N,) their capacity.
-    free
-        (N, D) thousandths free of each GPU; 0 where a node has fewer than D.
-    model
-        (N,) number of the model of their GPUs, of Y.
-
-    """
-
+    # cpu_m, memory_mib: (N,) their capacity
     cpu_m: I64
     memory_mib: I64
-    free: I64
-    model: I64
+    free: I64  # (N, D) thousandths free of each GPU; 0 where a node has fewer than D
+    model: I64  # (N,) number of the model of their GPUs, of Y
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Workload:
-    """Nodes and pods of a trace.
-
-    Attributes
-    ----------
-    pod_class
-        (P,) class of each pod, in the order of their names.
-    typical
-        (M,) classes that differ in CPU, GPUs or models: the most frequent ones, in falling order.
-    share
-        (M,) their shares of all pods; they sum to 1.
-
-    """
+    """Nodes and pods of a trace."""
 
     requests: Requests
     machines: Machines
-    pod_class: I64
+    pod_class: I64  # (P,) class of each pod, in the order of their names
+    # (M,) classes that differ in CPU, GPUs or models: the most frequent ones, in falling order
     typical: I64
-    share: F64
+    share: F64  # (M,) their shares of all pods; they sum to 1
 
     @property
     def total_milli(self) -> int:
@@ -159,19 +139,10 @@ def _machines(nodes: Sequence[Node], models: Sequence[str]) -> Machines:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Arrivals:
-    """One seed's workload.
+    """One seed's workload."""
 
-    Attributes
-    ----------
-    classes
-        (T,) classes of pods as they arrive.
-    rank
-        (N,) which of equally good nodes is taken: the one of the least rank.
-
-    """
-
-    classes: I64
-    rank: I64
+    classes: I64  # (T,) classes of pods as they arrive
+    rank: I64  # (N,) which of equally good nodes is taken: the one of the least rank
 
 
 def arrivals(workload: Workload, seed: int) -> Arrivals:

@@ -45,12 +45,6 @@ class MixedCluster:
 
     Every second node with GPUs is tainted; pods that ask for GPUs tolerate the taint, some of the
     others do. Queues form a tree of two levels. Requests are drawn from `num_shapes` shapes.
-
-    Attributes
-    ----------
-    fill
-        Part of the dominant resource that running pods hold on average.
-
     """
 
     num_nodes: int = 100
@@ -58,7 +52,7 @@ class MixedCluster:
     num_shapes: int = 60
     num_departments: int = 3
     num_teams: int = 3
-    fill: float = 0.9
+    fill: float = 0.9  # part of the dominant resource that running pods hold on average
     seed: int = 0
 
     def snapshot(self) -> Snapshot:

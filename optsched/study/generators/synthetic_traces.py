@@ -34,22 +34,14 @@ class GavelTrace:
     [1.5, 3] for eight in ten gangs, in [3, 4] for the others (stanford-futuredata/gavel,
     `scheduler/utils.py`; Narayanan et al., OSDI 2020). They arrive as a Poisson process. A node has
     8 GPU, 96 CPU and 768 GiB, a task takes 1 GPU, 8 CPU and 80 GiB.
-
-    Attributes
-    ----------
-    load
-        Arriving work in GPU-time, as a part of the cluster's capacity.
-    estimated
-        Part of the gangs of which users say how long they run, rightly.
-
     """
 
     num_jobs: int = 1_000
     num_nodes: int = 100
-    load: float = 0.9
+    load: float = 0.9  # arriving work in GPU-time, as a part of the cluster's capacity
     num_queues: int = 4
     num_priorities: int = 1
-    estimated: float = 0.0
+    estimated: float = 0.0  # part of the gangs of which users say how long they run, rightly
     seed: int = 0
 
     @property

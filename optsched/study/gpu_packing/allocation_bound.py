@@ -18,25 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Bound:
-    """The answer of the program.
+    """The answer of the program."""
 
-    Attributes
-    ----------
-    milli
-        No placement gives out more thousandths of GPUs.
-    pods
-        (K, C) pods of each class on each kind of nodes, fractions of them.
-    price
-        (K,) how much one pod more of a class would add, in thousandths of GPUs.
-    kind_of
-        (N,) kind of each node.
-
-    """
-
-    milli: float
-    pods: F64
-    price: F64
-    kind_of: I64
+    milli: float  # no placement gives out more thousandths of GPUs
+    pods: F64  # (K, C) pods of each class on each kind of nodes, fractions of them
+    price: F64  # (K,) how much one pod more of a class would add, in thousandths of GPUs
+    kind_of: I64  # (N,) kind of each node
 
 
 def allocation_bound(pool: Pool) -> Bound | None:

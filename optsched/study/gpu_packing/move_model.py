@@ -20,20 +20,13 @@ _Var: TypeAlias = cp_model.IntVar
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """Pods of one class that run on the same devices of a node.
-
-    Attributes
-    ----------
-    staying
-        How many of them stay, of the number there is.
-
-    """
+    """Pods of one class that run on the same devices of a node."""
 
     node: int
     kind: int
     devices: tuple[int, ...]
     number: int
-    staying: int
+    staying: int  # how many of them stay, of the number there is
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +39,7 @@ class Moves:
 
 
 def repack_moving(
-    pool: Pool,
-    start: Layout,
-    worth: I64,
-    moves: Moves,
-    effort: float,
-    seed: int,
+    pool: Pool, start: Layout, worth: I64, moves: Moves, effort: float, seed: int
 ) -> tuple[Layout, list[int]]:
     """Place pods so that they are worth the most less the price of moves.
 

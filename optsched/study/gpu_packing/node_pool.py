@@ -18,21 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Nodes:
-    """N nodes.
+    """N nodes."""
 
-    Attributes
-    ----------
-    cpu_m, memory_mib, num_gpu
-        (N,) their capacity.
-    model
-        (N,) number of the model of their GPUs, of Y.
-
-    """
-
+    # cpu_m, memory_mib, num_gpu: (N,) their capacity
     cpu_m: I64
     memory_mib: I64
     num_gpu: I64
-    model: I64
+    model: I64  # (N,) number of the model of their GPUs, of Y
 
     def select(self, rows: I64) -> Nodes:
         """Nodes (len(rows),) among these."""
@@ -41,22 +33,15 @@ class Nodes:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Requests:
-    """The requests of pods of K classes.
+    """The requests of pods of K classes."""
 
-    Attributes
-    ----------
-    cpu_m, memory_mib, number, milli
-        (K,) CPU, memory, GPUs, and thousandths of each of these; parts are of one GPU.
-    reach
-        (K, Y) models of nodes that they may run on.
-
-    """
-
+    # cpu_m, memory_mib, number, milli: (K,) CPU, memory, GPUs, and thousandths of each of these;
+    # parts are of one GPU
     cpu_m: I64
     memory_mib: I64
     number: I64
     milli: I64
-    reach: Bool
+    reach: Bool  # (K, Y) models of nodes that they may run on
 
     @property
     def worth(self) -> I64:
@@ -72,19 +57,10 @@ class Requests:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Pool(Requests):
-    """Pods of classes and the nodes that they may go to.
+    """Pods of classes and the nodes that they may go to."""
 
-    Attributes
-    ----------
-    supply
-        (K,) pods that there are.
-    must
-        (K,) classes of which all have to be placed.
-
-    """
-
-    supply: I64
-    must: Bool
+    supply: I64  # (K,) pods that there are
+    must: Bool  # (K,) classes of which all have to be placed
     nodes: Nodes
 
     @property
@@ -136,18 +112,10 @@ def node_kinds(nodes: Nodes) -> tuple[I64, I64]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Layout:
-    """Who is where.
+    """Who is where."""
 
-    Attributes
-    ----------
-    pods
-        (N, K) pods of each class on each node.
-    shares
-        (N, D, Z) pods of each part of a GPU on each device; whole ones are on the other devices.
-
-    """
-
-    pods: I64
+    pods: I64  # (N, K) pods of each class on each node
+    # (N, D, Z) pods of each part of a GPU on each device; whole ones are on the other devices
     shares: I64
 
     def allocated(self, pool: Pool) -> int:

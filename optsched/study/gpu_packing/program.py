@@ -147,11 +147,7 @@ class Program:
         """As many parts of each size as patterns have room for."""
         sizes, of = len(self._pool.sizes), self._pool.size_of[self._k]
         part = of >= 0
-        asked = (
-            np.ones(int(part.sum()), np.int64),
-            (self._c * sizes + of)[part],
-            self._x[part],
-        )
+        asked = (np.ones(int(part.sum()), np.int64), (self._c * sizes + of)[part], self._x[part])
         p, z = np.nonzero(self._patterns)
         kinds = np.arange(len(self._times))[:, None]
         given = (

@@ -25,22 +25,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Shares:
-    """Whole numbers of the program.
+    """Whole numbers of the program."""
 
-    Attributes
-    ----------
-    pods
-        (K, C) pods of each class on each kind of nodes.
-    devices
-        For each kind the parts that its shared devices have room for, (Y, Z).
-    kind_of
-        (N,) kind of each node.
-
-    """
-
-    pods: I64
-    devices: list[I64]
-    kind_of: I64
+    pods: I64  # (K, C) pods of each class on each kind of nodes
+    devices: list[I64]  # for each kind the parts that its shared devices have room for, (Y, Z)
+    kind_of: I64  # (N,) kind of each node
 
 
 def _solve_integer_program(pool: Pool, seconds: float) -> _Shares | None:

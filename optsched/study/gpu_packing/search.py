@@ -27,42 +27,22 @@ _FOR_ROUNDING: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How a search spends its time.
+    """How a search spends its time."""
 
-    Attributes
-    ----------
-    nodes
-        Nodes of a neighbourhood.
-    seconds
-        Deterministic seconds of CP-SAT for one.
-    floor
-        Thousandths of GPUs that count as free on each node when nodes are drawn by free GPUs.
-
-    """
-
-    nodes: int = 6
-    seconds: float = 0.5
+    nodes: int = 6  # nodes of a neighbourhood
+    seconds: float = 0.5  # deterministic seconds of CP-SAT for one
+    # Thousandths of GPUs that count as free on each node when nodes are drawn by free GPUs
     floor: int = 50
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Found:
-    """A placement and how good it is.
+    """A placement and how good it is."""
 
-    Attributes
-    ----------
-    layout
-        Who is where.
-    bound
-        No placement gives out more; None where not all pods that must be placed can be.
-    rounds
-        Neighbourhoods that were searched.
-
-    """
-
-    layout: Layout
+    layout: Layout  # who is where
+    # No placement gives out more; None where not all pods that must be placed can be
     bound: Bound | None
-    rounds: int
+    rounds: int  # neighbourhoods that were searched
 
 
 def allocate(

@@ -57,19 +57,10 @@ def share(gpus: int, cpus_per_gpu: int) -> Amounts:
 
 @dataclass(frozen=True)
 class HomogeneousGangs:
-    """Alike empty nodes; more gangs of 1, 2, 4 or 8 GPUs a task than fit.
+    """Alike empty nodes; more gangs of 1, 2, 4 or 8 GPUs a task than fit."""
 
-    Attributes
-    ----------
-    nodes
-        How many nodes.
-    percent
-        GPUs asked for, in hundredths of those that there are.
-
-    """
-
-    nodes: int
-    percent: int = 130
+    nodes: int  # how many nodes
+    percent: int = 130  # GPUs asked for, in hundredths of those that there are
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
         """The manifests."""
@@ -80,22 +71,11 @@ class HomogeneousGangs:
 
 @dataclass(frozen=True)
 class FragmentedGangs:
-    """Nodes in part use by others; tasks with several numbers of CPUs for a GPU.
+    """Nodes in part use by others; tasks with several numbers of CPUs for a GPU."""
 
-    Attributes
-    ----------
-    nodes
-        How many nodes.
-    ratios
-        How many of 4, 8 and 12 CPUs for a GPU occur.
-    percent
-        GPUs asked for, in hundredths of those that are free.
-
-    """
-
-    nodes: int
-    ratios: int = 3
-    percent: int = 130
+    nodes: int  # how many nodes
+    ratios: int = 3  # how many of 4, 8 and 12 CPUs for a GPU occur
+    percent: int = 130  # GPUs asked for, in hundredths of those that are free
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
         """The manifests."""
@@ -131,19 +111,12 @@ class UnlikeTasks:
 
     Launchers with workers as of MPI, parameter servers with workers as of TensorFlow, and drivers
     with workers of which some have GPUs and some have none, as of Ray.
-
-    Attributes
-    ----------
-    gpu_nodes, cpu_nodes
-        Nodes with 8 GPUs, and nodes of 64 CPUs without.
-    gangs
-        How many gangs.
-
     """
 
+    # gpu_nodes, cpu_nodes: nodes with 8 GPUs, and nodes of 64 CPUs without
     gpu_nodes: int
     cpu_nodes: int
-    gangs: int
+    gangs: int  # how many gangs
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
         """The manifests."""

@@ -47,20 +47,12 @@ class _Case(NamedTuple):
 
 @dataclass(frozen=True)
 class Impossible:
-    """A cluster of racks with one gang that can not start and others that can.
+    """A cluster of racks with one gang that can not start and others that can."""
 
-    Attributes
-    ----------
-    case
-        What is in the way: `node`, `cluster`, `ceiling`, `fragments`, `rack`, `label`, `apart` or
-        `pairs`; see `instances/README.md`.
-    nodes
-        Nodes of 8 GPUs, four in a rack.
-
-    """
-
+    # What is in the way: `node`, `cluster`, `ceiling`, `fragments`, `rack`, `label`, `apart` or
+    # `pairs`; see `instances/README.md`
     case: str
-    nodes: int
+    nodes: int  # nodes of 8 GPUs, four in a rack
 
     def __post_init__(self) -> None:
         if self.case not in CASES:

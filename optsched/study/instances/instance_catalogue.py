@@ -75,26 +75,13 @@ SCHEMA: Final[Schema] = record(
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The best plan that is known of an instance under a model.
-
-    Attributes
-    ----------
-    plan
-        Its file, below the family's folder.
-    engine
-        Whose plan it is.
-    found
-        How: versions and limits by name.
-    levels
-        With the best bounds that are known.
-
-    """
+    """The best plan that is known of an instance under a model."""
 
     model: str
-    plan: str
-    engine: str
-    found: Mapping[str, str]
-    levels: tuple[LevelResult, ...]
+    plan: str  # its file, below the family's folder
+    engine: str  # whose plan it is
+    found: Mapping[str, str]  # how: versions and limits by name
+    levels: tuple[LevelResult, ...]  # with the best bounds that are known
 
 
 @dataclass(frozen=True, slots=True)

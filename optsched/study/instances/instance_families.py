@@ -40,20 +40,12 @@ class RecipeError(Exception):
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that an instance is made from.
-
-    Attributes
-    ----------
-    name
-        Of its file, below the family's folder, without its ending.
-    parameters
-        Those of the family by name; the others keep their defaults.
-
-    """
+    """All that an instance is made from."""
 
     family: str
-    name: str
+    name: str  # of its file, below the family's folder, without its ending
     seed: int
+    # Those of the family by name; the others keep their defaults
     parameters: Mapping[str, int | str]
 
     @property

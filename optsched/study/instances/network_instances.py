@@ -38,23 +38,14 @@ class RacksAndSpines:
 
     Of the gangs that ask something of the network some have to be in one rack, some in one spine,
     and some would like to be in one rack.
-
-    Attributes
-    ----------
-    spines, racks, nodes
-        How many spines, racks of each, and nodes of 8 GPUs in a rack.
-    percent
-        GPUs asked for, in hundredths of those that are free.
-    soft
-        Gangs in hundred that would only like to be close, of those that ask.
-
     """
 
+    # spines, racks, nodes: how many spines, racks of each, and nodes of 8 GPUs in a rack
     spines: int
     racks: int
     nodes: int
-    percent: int = 110
-    soft: int = 40
+    percent: int = 110  # GPUs asked for, in hundredths of those that are free
+    soft: int = 40  # gangs in hundred that would only like to be close, of those that ask
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
         """The manifests."""

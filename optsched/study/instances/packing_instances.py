@@ -13,23 +13,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class VectorItems:
-    """Items of some sizes in bins of 100 in each dimension.
+    """Items of some sizes in bins of 100 in each dimension."""
 
-    Attributes
-    ----------
-    items, kinds
-        How many items, of how many kinds.
-    dimensions
-        How many resources.
-    largest
-        Of the sizes; the smallest is 5.
-
-    """
-
+    # items, kinds: how many items, of how many kinds
     items: int
     kinds: int
-    dimensions: int = 2
-    largest: int = 60
+    dimensions: int = 2  # how many resources
+    largest: int = 60  # of the sizes; the smallest is 5
 
     def rows(self, chance: Chance) -> Iterator[tuple[int, ...]]:
         """Sizes of a kind and how many items it has."""
@@ -51,19 +41,12 @@ class CutBins:
     """Bins of 1 000 in each dimension, cut by chance into items that fill them to the last unit.
 
     So many bins are the optimum, since all of them are full.
-
-    Attributes
-    ----------
-    bins, pieces
-        How many bins, and items from each.
-    dimensions
-        How many resources.
-
     """
 
+    # bins, pieces: how many bins, and items from each
     bins: int
     pieces: int
-    dimensions: int = 2
+    dimensions: int = 2  # how many resources
 
     def text(self, chance: Chance) -> str:
         """The file."""

@@ -29,22 +29,13 @@ class TreeOfQueues:
     What departments deserve adds up to the cluster; the ceiling of each is half as much again, and
     its guarantee a quarter. So it is with the teams inside of each. Departments and teams ask for
     unlike parts, some for less than they deserve.
-
-    Attributes
-    ----------
-    nodes
-        Nodes of 8 GPUs.
-    departments, teams
-        How many, and how many of each.
-    percent
-        GPUs asked for, in hundredths of those that there are.
-
     """
 
-    nodes: int
+    nodes: int  # nodes of 8 GPUs
+    # departments, teams: how many, and how many of each
     departments: int
     teams: int
-    percent: int = 150
+    percent: int = 150  # GPUs asked for, in hundredths of those that there are
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
         """The manifests."""

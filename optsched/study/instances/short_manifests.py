@@ -62,43 +62,23 @@ def hypernode(name: str, tier: int, tier_name: str, members: Iterable[str]) -> M
 
 
 class Role(NamedTuple):
-    """Alike pods of a gang.
-
-    Attributes
-    ----------
-    nodes
-        Where they run already, one a pod; empty while they wait.
-    more
-        Fields of the pods' specs.
-
-    """
+    """Alike pods of a gang."""
 
     number: int
     request: Amounts
     name: str = ""
-    nodes: tuple[str, ...] = ()
-    more: Mapping[str, Any] = {}
+    nodes: tuple[str, ...] = ()  # where they run already, one a pod; empty while they wait
+    more: Mapping[str, Any] = {}  # fields of the pods' specs
     labels: Mapping[str, str] = {}
 
 
 class Order(NamedTuple):
-    """Requests of a gang in addition to those of its pods.
-
-    Attributes
-    ----------
-    least
-        How many start together; None for all.
-    priority_class
-        Empty for none.
-    more
-        Fields of its spec.
-
-    """
+    """Requests of a gang in addition to those of its pods."""
 
     queue: str = "default"
-    least: int | None = None
-    priority_class: str = ""
-    more: Mapping[str, Any] = {}
+    least: int | None = None  # how many start together; None for all
+    priority_class: str = ""  # empty for none
+    more: Mapping[str, Any] = {}  # fields of its spec
 
 
 def gang(name: str, roles: Iterable[Role], order: Order) -> Iterator[Manifest]:

@@ -36,23 +36,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Solving:
-    """The solver and its limits.
-
-    Attributes
-    ----------
-    seconds
-        Wall time; where there is no clock, deterministic seconds a level.
-    clock
-        None to read none: one worker then, and always the same answer.
-    folder
-        Of all instances; models of their own are below it.
-
-    """
+    """The solver and its limits."""
 
     worker: WorkerProcess
-    seconds: float
-    clock: Clock | None
-    folder: Path
+    seconds: float  # wall time; where there is no clock, deterministic seconds a level
+    clock: Clock | None  # none to read none: one worker then, and always the same answer
+    folder: Path  # of all instances; models of their own are below it
 
     @property
     def limits(self) -> Limits:

@@ -23,19 +23,12 @@ class SharedGpus:
     """Gangs of pods that take a part of one GPU each; more than there is room for.
 
     A GPU that is free by a half in sum, but by a quarter on two devices each, takes no half.
-
-    Attributes
-    ----------
-    nodes, cards
-        Nodes, and GPUs of 16 GiB on each, which up to ten pods share.
-    percent
-        Memory of GPUs asked for, in hundredths of what there is.
-
     """
 
+    # nodes, cards: nodes, and GPUs of 16 GiB on each, which up to ten pods share
     nodes: int
     cards: int
-    percent: int = 120
+    percent: int = 120  # memory of GPUs asked for, in hundredths of what there is
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
         """The manifests."""
@@ -67,8 +60,4 @@ class SharedGpus:
 
 
 def _gpu_share_resources(mib: int) -> dict[str, str]:
-    return {
-        **amounts(2, 8),
-        "volcano.sh/vgpu-number": "1",
-        "volcano.sh/vgpu-memory": str(mib),
-    }
+    return {**amounts(2, 8), "volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": str(mib)}

@@ -30,21 +30,11 @@ class FullCluster:
     more, the first queue waits for what it deserves while the others hold the whole cluster.
     Running gangs have 1, 2 or 4 tasks on one node each; half of them need all of their tasks, so
     that they leave whole, and the others only one.
-
-    Attributes
-    ----------
-    nodes
-        Nodes of 8 GPUs.
-    waiting
-        Gangs that wait.
-    queues
-        How many queues share the cluster.
-
     """
 
-    nodes: int
-    waiting: int
-    queues: int = 1
+    nodes: int  # nodes of 8 GPUs
+    waiting: int  # gangs that wait
+    queues: int = 1  # how many queues share the cluster
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
         """The manifests."""

@@ -20,19 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Need:
-    """The demand that columns have to cover.
+    """The demand that columns have to cover."""
 
-    Attributes
-    ----------
-    number
-        (K,) how often each item at least.
-    exactly
-        (K,) which of them no more often.
-
-    """
-
-    number: I64
-    exactly: Bool
+    number: I64  # (K,) how often each item at least
+    exactly: Bool  # (K,) which of them no more often
 
 
 class CoverMaster:

@@ -25,22 +25,12 @@ _STEPS: Final = 64
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Scores:
-    """V ways to choose the next item.
+    """V ways to choose the next item."""
 
-    Attributes
-    ----------
-    weight
-        (V, D) of dimensions.
-    nearness
-        (V,) how much it counts that little is left, against the dot product with what is left.
-    worth
-        (V, K) what items count by themselves.
-
-    """
-
-    weight: F64
+    weight: F64  # (V, D) of dimensions
+    # (V,) how much it counts that little is left, against the dot product with what is left
     nearness: F64
-    worth: F64
+    worth: F64  # (V, K) what items count by themselves
 
 
 def usual_scores(items: Items, number: int, random: np.random.Generator) -> Scores:

@@ -14,22 +14,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Items:
-    """K kinds of items in D dimensions.
+    """K kinds of items in D dimensions."""
 
-    Attributes
-    ----------
-    sizes
-        (K, D).
-    number
-        (K,) how many there are.
-    capacity
-        (D,) of a bin.
-
-    """
-
-    sizes: I64
-    number: I64
-    capacity: I64
+    sizes: I64  # (K, D)
+    number: I64  # (K,) how many there are
+    capacity: I64  # (D,) of a bin
 
     @classmethod
     def from_problem(cls, problem: VectorPacking) -> Self:

@@ -26,20 +26,11 @@ class ItemKind:
 
 @dataclass(frozen=True, slots=True)
 class VectorPacking:
-    """An instance.
-
-    Attributes
-    ----------
-    capacity
-        Of each bin, by dimension.
-    kinds
-        No two with the same sizes.
-
-    """
+    """An instance."""
 
     name: str
-    capacity: tuple[int, ...]
-    kinds: tuple[ItemKind, ...]
+    capacity: tuple[int, ...]  # of each bin, by dimension
+    kinds: tuple[ItemKind, ...]  # no two with the same sizes
 
     @property
     def num_items(self) -> int:

@@ -25,17 +25,10 @@ NOT_READY: Final = "the solver process did not come up"
 
 @dataclass(frozen=True, slots=True)
 class PackingWork:
-    """An instance on its way to a worker.
-
-    Attributes
-    ----------
-    seconds
-        By its clock, a function of the standard library.
-
-    """
+    """An instance on its way to a worker."""
 
     problem: VectorPacking
-    seconds: float
+    seconds: float  # by its clock, a function of the standard library
     seed: int = 0
     clock: Callable[[], float] = time.monotonic
 

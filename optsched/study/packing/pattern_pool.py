@@ -32,19 +32,10 @@ _AT_ONCE: Final = 1_000_000
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Pool:
-    """Bins of up to W items.
+    """Bins of up to W items."""
 
-    Attributes
-    ----------
-    inside
-        (P, W) kinds of the items of each bin; the number of kinds marks an empty place.
-    num_kinds
-        K.
-
-    """
-
-    inside: Kinds
-    num_kinds: int
+    inside: Kinds  # (P, W) kinds of the items of each bin; the number of kinds marks an empty place
+    num_kinds: int  # k
 
     def worth(self, prices: Prices) -> Prices:
         """(P,) what bins are worth at prices (K,) of items."""

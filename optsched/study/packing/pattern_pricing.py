@@ -29,22 +29,12 @@ _SAFE: Final = 1e-7
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Priced:
-    """What pricing found.
+    """What pricing found."""
 
-    Attributes
-    ----------
-    bins
-        (B, K) the best ones worth more than was asked for, best first.
-    most
-        No bin is worth more than this.
-    is_exact
-        Whether the search went to its end, so that `most` is the worth of the best bin or what was
-        asked for.
-
-    """
-
-    bins: I64
-    most: int
+    bins: I64  # (B, K) the best ones worth more than was asked for, best first
+    most: int  # no bin is worth more than this
+    # Whether the search went to its end, so that `most` is the worth of the best bin or what was
+    # asked for
     is_exact: bool
 
 

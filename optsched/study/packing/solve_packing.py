@@ -45,24 +45,12 @@ _NEXT_TO_NOTHING: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class PackingResult:
-    """A packing and how good it is.
+    """A packing and how good it is."""
 
-    Attributes
-    ----------
-    bins
-        Checked by `wrong_with_bins`.
-    bound
-        No packing has fewer bins.
-    stopped
-        Why it ended; empty while it runs.
-    found_by, bound_by
-        Which step found these bins, and which proved that bound.
-
-    """
-
-    bins: tuple[Bin, ...]
-    bound: int
-    stopped: str
+    bins: tuple[Bin, ...]  # checked by `wrong_with_bins`
+    bound: int  # no packing has fewer bins
+    stopped: str  # why it ended; empty while it runs
+    # found_by, bound_by: which step found these bins, and which proved that bound
     found_by: str = ""
     bound_by: str = ""
 

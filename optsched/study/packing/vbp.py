@@ -28,22 +28,11 @@ ARCHIVES: Final = (".tar", ".tar.gz", ".tgz")
 
 @dataclass(frozen=True, slots=True)
 class VbpInstance:
-    """What a file says.
+    """What a file says."""
 
-    Attributes
-    ----------
-    problem
-        Rows with the same sizes are one kind.
-    rows
-        The rows of the file in order.
-    sha256
-        Of the text.
-
-    """
-
-    problem: VectorPacking
-    rows: tuple[ItemKind, ...]
-    sha256: str
+    problem: VectorPacking  # rows with the same sizes are one kind
+    rows: tuple[ItemKind, ...]  # the rows of the file in order
+    sha256: str  # of the text
 
 
 def read_vbp(file: Path) -> VectorPacking:

@@ -51,70 +51,40 @@ class Victim:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The prediction for one gang.
-
-    Attributes
-    ----------
-    num_pods
-        How many pods it has.
-    places
-        Node by pod: of those that would be bound or nominated.
-    victims
-        Pods that would leave for it.
-    reason
-        Why it waits, or its rest; None where nothing waits.
-    expected
-        When it could start if it waits, as far as running pods say when they end; None where that
-        is not known.
-
-    """
+    """The prediction for one gang."""
 
     gang: str
     start: Start
-    num_pods: int
-    places: Mapping[str, str]
-    victims: tuple[Victim, ...] = ()
-    reason: Reason | None = None
+    num_pods: int  # how many pods it has
+    places: Mapping[str, str]  # node by pod: of those that would be bound or nominated
+    victims: tuple[Victim, ...] = ()  # pods that would leave for it
+    reason: Reason | None = None  # why it waits, or its rest; None where nothing waits
+    # When it could start if it waits, as far as running pods say when they end; None where that is
+    # not known
     expected: CapacityReservation | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The answers for all objects asked about, and for other gangs that they affect.
+    """The answers for all objects asked about, and for other gangs that they affect."""
 
-    Attributes
-    ----------
-    taken_ms
-        When the cluster was as it is taken to be.
-    starts_no_more, starts_too
-        Other gangs that would start now only without, or only with, the added objects.
-    problems
-        Problems of the cluster and of the added objects.
-
-    """
-
-    taken_ms: int
+    taken_ms: int  # when the cluster was as it is taken to be
     added: tuple[Answer, ...]
+    # starts_no_more, starts_too: other gangs that would start now only without, or only with, the
+    # added objects
     starts_no_more: tuple[str, ...]
     starts_too: tuple[str, ...]
     certificate: Certificate
-    problems: tuple[ObjectProblem, ...] = ()
+    problems: tuple[ObjectProblem, ...] = ()  # problems of the cluster and of the added objects
 
 
 @dataclass(frozen=True)
 class Added:
-    """What is not there.
+    """What is not there."""
 
-    Attributes
-    ----------
-    objects
-        Pods and PodGroups are new; any other object may replace one of the cluster.
-    pods_of
-        Pods that a controller creates once a PodGroup among the objects is let in, by its key.
-
-    """
-
+    # Pods and PodGroups are new; any other object may replace one of the cluster
     objects: Sequence[Manifest]
+    # Pods that a controller creates once a PodGroup among the objects is let in, by its key
     pods_of: Mapping[str, Sequence[Manifest]] = field(default_factory=dict)
 
 

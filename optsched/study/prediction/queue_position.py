@@ -22,24 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a gang stands in the line of its queue.
-
-    Attributes
-    ----------
-    position
-        1 for the first one in the next session.
-    num_waiting
-        How many gangs of the queue wait, this one included.
-    ahead
-        Keys of those before it, the first first.
-
-    """
+    """Where a gang stands in the line of its queue."""
 
     gang: str
     queue: str
-    position: int
-    num_waiting: int
-    ahead: tuple[str, ...]
+    position: int  # 1 for the first one in the next session
+    num_waiting: int  # how many gangs of the queue wait, this one included
+    ahead: tuple[str, ...]  # keys of those before it, the first first
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,18 +35,10 @@ _FROZEN: Final = 0.002
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """The part of the costs that an annealing considers; none is the best for all.
+    """The part of the costs that an annealing considers; none is the best for all."""
 
-    Attributes
-    ----------
-    large
-        Part of the considered processes that are drawn by their demand.
-    swapped, against
-        Processes that may change places, and those with which.
-
-    """
-
-    large: float
+    large: float  # part of the considered processes that are drawn by their demand
+    # swapped, against: processes that may change places, and those with which
     swapped: int
     against: int
 

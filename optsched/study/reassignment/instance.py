@@ -30,46 +30,30 @@ class Instance:
     A term of cost c is worth `weight[c] · max(0, Σ demand[c, processes there] − spare[c, m])` on
     each machine m: the load of a resource is one, with the safety capacity to spare, and so is a
     balance, whose demand may be below zero.
-
-    Attributes
-    ----------
-    request, lasting
-        (R, P) what a process requests, and the same without transient resources.
-    room
-        (R, M) capacity without the transient requests of those that run there at first: these
-        stay, whoever moves.
-    demand, spare, weight
-        (C, P), (C, M), (C,), see above.
-    move_cost
-        (P, M) of a process that ends on a machine, but for the cost of services.
-    service, initial
-        (P,).
-    location, neighbourhood
-        (M,), numbered from 0 on.
-    min_locations
-        (S,).
-    depends_on, needed_by
-        By service: others, sorted.
-    service_weight
-        Cost of each process that the service with most moved ones moves.
-
     """
 
+    # request, lasting: (R, P) what a process requests, and the same without transient resources
     request: F64
     lasting: F64
+    # (R, M) capacity without the transient requests of those that run there at first: these stay,
+    # whoever moves
     room: F64
+    # demand, spare, weight: (C, P), (C, M), (C,), see above
     demand: F64
     spare: F64
     weight: F64
-    move_cost: F64
+    move_cost: F64  # (P, M) of a process that ends on a machine, but for the cost of services
+    # service, initial: (P,)
     service: I64
     initial: I64
+    # location, neighbourhood: (M,), numbered from 0 on
     location: I64
     neighbourhood: I64
-    min_locations: I64
+    min_locations: I64  # (S,)
+    # depends_on, needed_by: by service: others, sorted
     depends_on: tuple[I64, ...]
     needed_by: tuple[I64, ...]
-    service_weight: float
+    service_weight: float  # cost of each process that the service with most moved ones moves
 
     def __post_init__(self) -> None:
         """Keep the assignment unchanged."""

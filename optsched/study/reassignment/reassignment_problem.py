@@ -20,57 +20,31 @@ Assignment: TypeAlias = "Sequence[int]"
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A resource of machines.
+    """A resource of machines."""
 
-    Attributes
-    ----------
-    is_transient
-        Whether a process that moves needs it on both machines.
-    load_weight
-        Cost of each unit above the safety capacity of a machine.
-
-    """
-
-    is_transient: bool
-    load_weight: int
+    is_transient: bool  # whether a process that moves needs it on both machines
+    load_weight: int  # cost of each unit above the safety capacity of a machine
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine.
+    """A machine."""
 
-    Attributes
-    ----------
-    neighbourhood, location
-        Numbers of the groups it belongs to.
-    capacity, safety
-        By resource: the hard capacity, and the safe capacity above which use costs.
-    move_cost
-        By machine: the cost of a process that comes from here.
-
-    """
-
+    # neighbourhood, location: numbers of the groups it belongs to
     neighbourhood: int
     location: int
+    # capacity, safety: by resource: the hard capacity, and the safe capacity above which use costs
     capacity: tuple[int, ...]
     safety: tuple[int, ...]
-    move_cost: tuple[int, ...]
+    move_cost: tuple[int, ...]  # by machine: the cost of a process that comes from here
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Processes that never share a machine.
+    """Processes that never share a machine."""
 
-    Attributes
-    ----------
-    min_locations
-        In how many locations they run at least.
-    depends_on
-        Services of which a process runs in each neighbourhood where one of this service does.
-
-    """
-
-    min_locations: int
+    min_locations: int  # in how many locations they run at least
+    # Services of which a process runs in each neighbourhood where one of this service does
     depends_on: tuple[int, ...]
 
 
@@ -95,23 +69,15 @@ class Balance:
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """An instance.
-
-    Attributes
-    ----------
-    initial
-        Where the processes run.
-    process_weight, service_weight, machine_weight
-        Of the three costs of moving.
-
-    """
+    """An instance."""
 
     resources: tuple[Resource, ...]
     machines: tuple[Machine, ...]
     services: tuple[Service, ...]
     processes: tuple[Process, ...]
     balances: tuple[Balance, ...]
-    initial: tuple[int, ...]
+    initial: tuple[int, ...]  # where the processes run
+    # process_weight, service_weight, machine_weight: of the three costs of moving
     process_weight: int
     service_weight: int
     machine_weight: int

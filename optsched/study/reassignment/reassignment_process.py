@@ -37,21 +37,12 @@ NOT_READY: Final = "the solver process did not come up"
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentWork:
-    """A part of a search on its way to a worker.
-
-    Attributes
-    ----------
-    effort
-        Its clock is a function of the standard library.
-    start
-        An allowed assignment.
-
-    """
+    """A part of a search on its way to a worker."""
 
     problem: Reassignment
-    effort: Effort
+    effort: Effort  # its clock is a function of the standard library
     stage: Stage
-    start: tuple[int, ...]
+    start: tuple[int, ...]  # an allowed assignment
 
     def run(self, report: Callable[[object], None]) -> str:
         """See `Work`."""

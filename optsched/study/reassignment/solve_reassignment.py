@@ -71,52 +71,28 @@ _NEIGHBOURHOOD_STEPS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """The limits of a search.
-
-    Attributes
-    ----------
-    seconds
-        By `clock`; ignored where `steps` is given.
-    seed
-        For all random numbers; with odd ones large processes are tried more often than with even
-        ones.
-    steps
-        Steps of annealing, and of other kinds in proportion. The same input gives the same
-        assignment: no clock is read.
-
-    """
+    """The limits of a search."""
 
     clock: Callable[[], float]
-    seconds: float = 300.0
+    seconds: float = 300.0  # by `clock`; ignored where `steps` is given
+    # For all random numbers; with odd ones large processes are tried more often than with even ones
     seed: int = 0
+    # Steps of annealing, and of other kinds in proportion. The same input gives the same
+    # assignment: no clock is read.
     steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentResult:
-    """An assignment and how good it is.
+    """An assignment and how good it is."""
 
-    Attributes
-    ----------
-    machine_of
-        Checked by `wrong_with`.
-    cost, bound
-        Of it, and of any.
-    stopped
-        Why it ended; empty while it runs.
-    found_by
-        `start`, `annealing` or `cp-sat`.
-    history
-        Seconds and cost of each report before.
-
-    """
-
-    machine_of: tuple[int, ...]
+    machine_of: tuple[int, ...]  # checked by `wrong_with`
+    # cost, bound: of it, and of any
     cost: int
     bound: int
-    stopped: str
-    found_by: str = START
-    history: tuple[tuple[float, int], ...] = ()
+    stopped: str  # why it ended; empty while it runs
+    found_by: str = START  # `start`, `annealing` or `cp-sat`
+    history: tuple[tuple[float, int], ...] = ()  # seconds and cost of each report before
 
     @property
     def is_proved(self) -> bool:
@@ -215,11 +191,7 @@ class _Search:
     """The knowledge of one instance."""
 
     def __init__(
-        self,
-        problem: Reassignment,
-        effort: Effort,
-        report: Report,
-        start: tuple[int, ...],
+        self, problem: Reassignment, effort: Effort, report: Report, start: tuple[int, ...]
     ) -> None:
         self._problem, self._effort, self._report = problem, effort, report
         self._spent = _Spent(effort)

@@ -143,10 +143,7 @@ def _notes(found: Comparison) -> list[str]:
         "sign flips confirm it, with the same jobs finished and at least "
         f"{found.least_pairs} pairs."
     )
-    return [
-        how,
-        *(f"{sentence[:1].upper()}{sentence[1:]}." for sentence in found.reservations),
-    ]
+    return [how, *(f"{sentence[:1].upper()}{sentence[1:]}." for sentence in found.reservations)]
 
 
 def _differences(found: Comparison) -> list[Chart | Table]:

@@ -32,22 +32,11 @@ MOST_STEPS: Final = 200
 
 @dataclass(frozen=True, eq=False)
 class Shares:
-    """Parts of the cluster over time, in equal stretches.
+    """Parts of the cluster over time, in equal stretches."""
 
-    Attributes
-    ----------
-    names
-        Of queues, one a colour.
-    held
-        Parts of all GPUs (of all CPUs without GPUs), shaped (names, stretches).
-    dominant
-        The same of the resource of which the queue holds the greatest part.
-
-    """
-
-    names: Sequence[str]
-    held: Floats
-    dominant: Floats
+    names: Sequence[str]  # of queues, one a colour
+    held: Floats  # parts of all GPUs (of all CPUs without GPUs), shaped (names, stretches)
+    dominant: Floats  # the same of the resource of which the queue holds the greatest part
     end_ms: int
 
 

@@ -34,48 +34,24 @@ Parts = tuple[tuple[int, int], ...]
 
 
 class Holder(NamedTuple):
-    """The gangs of cells.
+    """The gangs of cells."""
 
-    Attributes
-    ----------
-    words
-        In a tip.
-    css
-        Class of the colour.
-    name
-        On the cell; empty for none.
-    number
-        Stands for a name without room; 0 for none.
-
-    """
-
-    words: str
-    css: str
-    name: str = ""
-    number: int = 0
+    words: str  # in a tip
+    css: str  # class of the colour
+    name: str = ""  # on the cell; empty for none
+    number: int = 0  # stands for a name without room; 0 for none
 
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """The gangs in each cell at each instant.
+    """The gangs in each cell at each instant."""
 
-    Attributes
-    ----------
-    rows
-        Names of what cells belong to, and how many each has; none for tiles.
-    places
-        Of each cell, in words.
-    who
-        By number.
-    cells
-        Of each cell its changes: (instant, ((gang, percent), ...)), the first at instant 0. `who`
-        is a number of a gang or one of `FREE`, `DOWN`, `OTHERS`.
-
-    """
-
+    # Names of what cells belong to, and how many each has; none for tiles
     rows: Sequence[tuple[str, int]]
-    places: Sequence[str]
-    who: Sequence[Holder]
+    places: Sequence[str]  # of each cell, in words
+    who: Sequence[Holder]  # by number
+    # Of each cell its changes: (instant, ((gang, percent), ...)), the first at instant 0. `who` is
+    # a number of a gang or one of `FREE`, `DOWN`, `OTHERS`.
     cells: Sequence[Sequence[tuple[int, Parts]]]
 
     def cell_shares(self, cell: int, frame: int) -> Parts:

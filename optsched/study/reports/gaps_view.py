@@ -24,17 +24,11 @@ HEIGHT: Final = BOTTOM + 44
 
 @dataclass(frozen=True, slots=True)
 class GapLine:
-    """A gap over time.
-
-    Attributes
-    ----------
-    points
-        (instant, gap as a part of one), by instant; a gap holds up to the next instant.
-
-    """
+    """A gap over time."""
 
     name: str
     css: str
+    # (instant, gap as a part of one), by instant; a gap holds up to the next instant
     points: Sequence[tuple[float, float]]
 
 

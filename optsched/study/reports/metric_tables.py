@@ -73,9 +73,6 @@ def _row(name: str, value: str, meaning: str) -> tuple[Cell, ...]:
 
 
 def _table(
-    caption: str,
-    headings: Sequence[str],
-    rows: Sequence[Sequence[Cell]],
-    numbers: Sequence[str],
+    caption: str, headings: Sequence[str], rows: Sequence[Sequence[Cell]], numbers: Sequence[str]
 ) -> Table:
     return Table(caption, headings, rows, frozenset(numbers), is_sortable=False)

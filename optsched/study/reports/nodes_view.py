@@ -67,17 +67,11 @@ def node_chart(view: View) -> Chart:
 
 
 class ChartBar(NamedTuple):
-    """Lanes of a node that a gang has for a while.
-
-    Attributes
-    ----------
-    above, height
-        In lanes of the node.
-
-    """
+    """Lanes of a node that a gang has for a while."""
 
     job: int
     node: int
+    # above, height: in lanes of the node
     above: float
     height: float
     from_ms: int

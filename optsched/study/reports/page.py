@@ -39,22 +39,13 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under headings; headings in `numbers` are of figures.
-
-    Attributes
-    ----------
-    rows
-        The first cell of each is its heading.
-    note
-        What is not in it.
-
-    """
+    """Rows under headings; headings in `numbers` are of figures."""
 
     caption: str
     headings: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
+    rows: Sequence[Sequence[Cell]]  # the first cell of each is its heading
     numbers: frozenset[str] = frozenset()
-    note: str = ""
+    note: str = ""  # what is not in it
     is_sortable: bool = True
 
 
@@ -68,85 +59,47 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A drawing with its legend, and the table with the same numbers.
+    """A drawing with its legend, and the table with the same numbers."""
 
-    Attributes
-    ----------
-    name
-        Of its elements; one on a page.
-    drawing
-        SVG.
-    is_walkable
-        Whether arrow keys move between the parts, each with a label.
-
-    """
-
-    name: str
+    name: str  # of its elements; one on a page
     title: str
-    drawing: Markup
+    drawing: Markup  # SVG
     legend: Sequence[Key] = ()
     tables: Sequence[Table] = ()
     note: str = ""
-    is_walkable: bool = False
+    is_walkable: bool = False  # whether arrow keys move between the parts, each with a label
 
 
 @dataclass(frozen=True, slots=True)
 class Film:
-    """A chart that shows one of many instants, and a slider that chooses it.
-
-    Attributes
-    ----------
-    data
-        The data of all instances for the script, as JSON.
-    shown
-        Number of the instant that the drawing shows.
-    told
-        In words, what the drawing shows.
-
-    """
+    """A chart that shows one of many instants, and a slider that chooses it."""
 
     chart: Chart
-    data: dict[str, Any]
+    data: dict[str, Any]  # the data of all instances for the script, as JSON
     num_frames: int
-    shown: int
-    told: str
+    shown: int  # number of the instant that the drawing shows
+    told: str  # in words, what the drawing shows
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of a page with a heading of its own.
-
-    Attributes
-    ----------
-    said
-        Paragraphs before its parts.
-
-    """
+    """A part of a page with a heading of its own."""
 
     name: str
     heading: str
     parts: Sequence[Chart | Film | Table] = ()
-    said: Sequence[str] = ()
+    said: Sequence[str] = ()  # paragraphs before its parts
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A report.
-
-    Attributes
-    ----------
-    facts
-        (what, value) under the title.
-    warnings
-        The limits of the figures, to be read first.
-
-    """
+    """A report."""
 
     title: str
     subtitle: str
-    facts: Sequence[tuple[str, str]]
+    facts: Sequence[tuple[str, str]]  # (what, value) under the title
     sections: Sequence[Section]
-    warnings: Sequence[str] = ()
+    warnings: Sequence[str] = ()  # the limits of the figures, to be read first
 
 
 def render(page: Page) -> str:

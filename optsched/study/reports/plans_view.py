@@ -56,17 +56,10 @@ class PlacedTask(NamedTuple):
 
 @dataclass(frozen=True)
 class PlansData:
-    """A cluster before and after plans.
-
-    Attributes
-    ----------
-    plans
-        By name of the model.
-
-    """
+    """A cluster before and after plans."""
 
     snapshot: Snapshot
-    plans: Mapping[str, PlanDocument]
+    plans: Mapping[str, PlanDocument]  # by name of the model
 
     @cached_property
     def lanes(self) -> Lanes:

@@ -36,20 +36,12 @@ STRETCHES: Final = 240
 
 @dataclass(frozen=True)
 class View:
-    """A timeline with the scales and colours that all its charts share.
-
-    Attributes
-    ----------
-    colour
-        Of each queue, from 0; the queues that held the most have one of their own.
-    colours
-        The meaning of each colour.
-
-    """
+    """A timeline with the scales and colours that all its charts share."""
 
     timeline: Timeline
+    # Of each queue, from 0; the queues that held the most have one of their own
     colour: tuple[int, ...]
-    colours: tuple[str, ...]
+    colours: tuple[str, ...]  # the meaning of each colour
 
     @classmethod
     def from_timeline(cls, timeline: Timeline) -> View:

@@ -35,10 +35,7 @@ def usage_section(found: Chargeback) -> Section:
 
 
 def _table(
-    caption: str,
-    heads: tuple[str, ...],
-    rows: Sequence[tuple[list[str], Amounts]],
-    whole: Amounts,
+    caption: str, heads: tuple[str, ...], rows: Sequence[tuple[list[str], Amounts]], whole: Amounts
 ) -> Table:
     told = sorted(rows, key=lambda row: (-row[1].held, row[0]))
     note = ""

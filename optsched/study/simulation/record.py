@@ -44,21 +44,12 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A gang has its minimum and begins to run, for the first time or again.
-
-    Attributes
-    ----------
-    run
-        Counts from 1.
-    places
-        Of the tasks that have just been bound.
-
-    """
+    """A gang has its minimum and begins to run, for the first time or again."""
 
     at_ms: int
     job: str
-    run: int
-    places: tuple[Place, ...]
+    run: int  # counts from 1
+    places: tuple[Place, ...]  # of the tasks that have just been bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,25 +65,15 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A running gang falls below its minimum: all its tasks leave and it waits again.
-
-    Attributes
-    ----------
-    cause, by
-        The action that evicts and the gang that gets the room, or `node` and its name.
-    lost_ms
-        Work that has to be repeated.
-    kept_ms
-        Work that its last checkpoint has kept, of all its runs.
-
-    """
+    """A running gang falls below its minimum: all its tasks leave and it waits again."""
 
     at_ms: int
     job: str
+    # cause, by: the action that evicts and the gang that gets the room, or `node` and its name
     cause: str
     by: str
-    lost_ms: int
-    kept_ms: int
+    lost_ms: int  # work that has to be repeated
+    kept_ms: int  # work that its last checkpoint has kept, of all its runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,24 +106,15 @@ class NodeTurn:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A session ran.
-
-    Attributes
-    ----------
-    engine
-        Whose plan it was.
-    binds, evictions, waiting
-        Tasks, tasks and gangs.
-    levels
-        (name, value, bound or None) of the certificate.
-
-    """
+    """A session ran."""
 
     at_ms: int
-    engine: str
+    engine: str  # whose plan it was
+    # binds, evictions, waiting: tasks, tasks and gangs
     binds: int
     evictions: int
     waiting: int
+    # (name, value, bound or None) of the certificate
     levels: tuple[tuple[str, int, int | None], ...]
 
 

@@ -73,35 +73,17 @@ class TerminatingPod:
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A gang that has arrived and has not finished.
-
-    Attributes
-    ----------
-    gang
-        As the next snapshot shows it.
-    fresh
-        Its tasks as they came, by key.
-    places
-        Of the tasks that have a node, by key.
-    since_ms
-        When it began its present run; None while it does not run.
-    kept_ms
-        Work that is done and will not be lost.
-    run
-        How often it has started.
-    turn
-        Changes with every start, stop and move: events planned for another turn are void.
-
-    """
+    """A gang that has arrived and has not finished."""
 
     number: int
     arrival: Arrival
-    gang: Gang
-    fresh: Mapping[str, Task]
-    places: dict[str, Place] = field(default_factory=dict)
-    since_ms: int | None = None
-    kept_ms: int = 0
-    run: int = 0
+    gang: Gang  # as the next snapshot shows it
+    fresh: Mapping[str, Task]  # its tasks as they came, by key
+    places: dict[str, Place] = field(default_factory=dict)  # of the tasks that have a node, by key
+    since_ms: int | None = None  # when it began its present run; None while it does not run
+    kept_ms: int = 0  # work that is done and will not be lost
+    run: int = 0  # how often it has started
+    # Changes with every start, stop and move: events planned for another turn are void
     turn: int = 0
 
     @property

@@ -47,22 +47,13 @@ NODE: Final = "node"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of a simulation.
+    """Options of a simulation."""
 
-    Attributes
-    ----------
-    period_ms
-        From the start of one session to that of the next; None for the policy's.
-    until_ms
-        Nothing happens from then on; None to continue until nothing can happen any more.
-    seed
-        Of the solver, where there is one.
-
-    """
-
+    # From the start of one session to that of the next; None for the policy's
     period_ms: int | None = None
+    # Nothing happens from then on; None to continue until nothing can happen any more
     until_ms: int | None = None
-    seed: int = 0
+    seed: int = 0  # of the solver, where there is one
 
 
 class _Due(NamedTuple):

@@ -47,32 +47,17 @@ CPU_UNIT: Final = "CPU"
 
 
 class Stay(NamedTuple):
-    """A task's stay on a node.
+    """A task's stay on a node."""
 
-    Attributes
-    ----------
-    job
-        Number of its job in `Story.jobs`.
-    lanes
-        Which lanes of the node it has; see `Lanes`.
-    milli
-        Thousandths that it has of each of them.
-    shape
-        Number of its shape in `Story.shapes`.
-    why
-        How it ends: `finish`, `move`, `node`, the action that evicts, or `GOES_ON`.
-
-    """
-
-    job: int
+    job: int  # number of its job in `Story.jobs`
     task: str
     node: int
-    lanes: tuple[int, ...]
-    milli: int
-    shape: int
+    lanes: tuple[int, ...]  # which lanes of the node it has; see `Lanes`
+    milli: int  # thousandths that it has of each of them
+    shape: int  # number of its shape in `Story.shapes`
     from_ms: int
     to_ms: int
-    why: str
+    why: str  # how it ends: `finish`, `move`, `node`, the action that evicts, or `GOES_ON`
 
 
 class Run(NamedTuple):
@@ -86,24 +71,16 @@ class Run(NamedTuple):
 
 @dataclass(slots=True)
 class Job:
-    """The history of a gang.
-
-    Attributes
-    ----------
-    size
-        Thousandths of GPUs that its tasks ask for together (of CPUs where there are no GPUs).
-    done_ms
-        When it finished; None where it has not.
-
-    """
+    """The history of a gang."""
 
     key: str
     queue: int
     tasks: int
+    # Thousandths of GPUs that its tasks ask for together (of CPUs where there are no GPUs)
     size: int
     submit_ms: int
     runs: list[Run] = field(default_factory=list)
-    done_ms: int | None = None
+    done_ms: int | None = None  # when it finished; None where it has not
 
     def start_ms(self) -> int | None:
         """When it first had its minimum, or None."""
@@ -120,24 +97,13 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """The lanes of each node: its GPUs, or the node itself if no node has GPUs.
+    """The lanes of each node: its GPUs, or the node itself if no node has GPUs."""
 
-    Attributes
-    ----------
-    unit
-        `GPU` or `CPU`.
-    number
-        Lanes of each node; 0 of nodes without GPUs beside others that have some.
-    milli
-        Thousandths of a unit in one lane of each node.
-    others
-        (node, lane, thousandths) that pods hold that are not played.
-
-    """
-
-    unit: str
+    unit: str  # `GPU` or `CPU`
+    # Lanes of each node; 0 of nodes without GPUs beside others that have some
     number: tuple[int, ...]
-    milli: tuple[int, ...]
+    milli: tuple[int, ...]  # thousandths of a unit in one lane of each node
+    # (node, lane, thousandths) that pods hold that are not played
     others: tuple[tuple[int, int, int], ...] = ()
 
     @property
@@ -148,40 +114,24 @@ class Lanes:
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """All stays and runs up to the end.
+    """All stays and runs up to the end."""
 
-    Attributes
-    ----------
-    nodes, queues
-        Names; others count in them.
-    stays, jobs
-        In the order in which they began.
-    shapes
-        Parts of the whole cluster that a task of a shape takes, by shape and resource; shaped
-        (number of shapes, number of resources).
-    down
-        (node, from_ms, to_ms).
-    sessions
-        (at_ms, gangs that wait after it).
-    gaps
-        (at_ms, greatest, mean): gaps of the levels of sessions that know bounds, as parts of one.
-    reasons
-        Why gangs still wait at the end: (code, message) by key, as the last session said it.
-    end_ms
-        When the story ends; at least 1.
-
-    """
-
+    # nodes, queues: names; others count in them
     nodes: tuple[str, ...]
     queues: tuple[str, ...]
     lanes: Lanes
+    # stays, jobs: in the order in which they began
     stays: Sequence[Stay]
     jobs: Sequence[Job]
+    # Parts of the whole cluster that a task of a shape takes, by shape and resource; shaped (number
+    # of shapes, number of resources)
     shapes: NDArray[np.float64]
-    down: Sequence[tuple[int, int, int]]
-    sessions: Sequence[tuple[int, int]]
-    end_ms: int
+    down: Sequence[tuple[int, int, int]]  # (node, from_ms, to_ms)
+    sessions: Sequence[tuple[int, int]]  # (at_ms, gangs that wait after it)
+    end_ms: int  # when the story ends; at least 1
+    # (at_ms, greatest, mean): gaps of the levels of sessions that know bounds, as parts of one
     gaps: Sequence[tuple[int, float, float]] = ()
+    # Why gangs still wait at the end: (code, message) by key, as the last session said it
     reasons: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
