@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from optsched.cluster.snapshot import Gang, Snapshot
     from optsched.cluster.task import Task, TaskShape
-    from optsched.cluster.trace import Arrival, Trace
+    from optsched.cluster.trace import Trace
     from optsched.study.simulation.record import Event, Place
 
 HOUR_US: Final = 3_600_000_000
@@ -254,7 +254,12 @@ class Charging:
         self._now_ms = event.at_ms
         match event:
             case Submit():
-                self._submit(self._arrivals[event.job])
+                arrival = self._arrivals[event.job]
+                gang = arrival.gang
+                payer = (gang.queue, user_of(gang))
+                shapes = {t.key: t.shape for t in gang.tasks}
+                self._jobs[gang.key] = _Job(payer, shapes, {}, arrival.grace_ms)
+                self._found[payer] += Amounts(jobs=int(self._now_ms >= self._from_ms))
             case Start():
                 self._sit(self._jobs[event.job], event.places)
                 self._jobs[event.job].since_ms = event.at_ms
@@ -289,15 +294,6 @@ class Charging:
             held = seat.amounts_until(min(leaves_ms, end_ms), seat.since_ms)
             found[payer] += replace(held, evicted=held.held)
         return Chargeback(tuple(Charge(*payer, found[payer]) for payer in sorted(found)))
-
-    # --- events ----------------------------------------------------------------------------------
-
-    def _submit(self, arrival: Arrival) -> None:
-        gang = arrival.gang
-        payer = (gang.queue, user_of(gang))
-        shapes = {t.key: t.shape for t in gang.tasks}
-        self._jobs[gang.key] = _Job(payer, shapes, {}, arrival.grace_ms)
-        self._found[payer] += Amounts(jobs=int(self._now_ms >= self._from_ms))
 
     def _sit(self, job: _Job, places: Iterable[Place]) -> None:
         since_ms = max(self._now_ms, self._from_ms)

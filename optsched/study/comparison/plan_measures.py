@@ -67,6 +67,11 @@ def measure_plan(snapshot: Snapshot, plan: Plan) -> PlanMeasures:
         by_gang[action.gang].append(Place(action.task, action.node))
     for places in by_gang.values():
         nearness.started(places)
+    gaps = [
+        None if level.bound is None else relative_gap(level.value, level.bound)
+        for level in plan.certificate.levels
+    ]
+    known = [gap for gap in gaps if gap is not None]
     return PlanMeasures(
         gangs=len(by_gang),
         pods=len(bound),
@@ -82,17 +87,8 @@ def measure_plan(snapshot: Snapshot, plan: Plan) -> PlanMeasures:
         least_share=min(shares.values(), default=None),
         topology_tier=nearness.mean_tier,
         cross_leaf_pairs=nearness.mean_pairs,
-        gap=_gap(plan),
+        gap=max(known) if known and len(known) == len(gaps) else None,
     )
-
-
-def _gap(plan: Plan) -> float | None:
-    gaps = [
-        None if level.bound is None else relative_gap(level.value, level.bound)
-        for level in plan.certificate.levels
-    ]
-    known = [gap for gap in gaps if gap is not None]
-    return max(known) if known and len(known) == len(gaps) else None
 
 
 class _After:

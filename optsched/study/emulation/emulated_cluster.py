@@ -59,7 +59,15 @@ class EmulatedCluster:
         for manifest in manifests:
             obj = {**manifest, "metadata": {**manifest["metadata"]}}
             obj["metadata"].setdefault("creationTimestamp", time_text(self.now_ms))
-            self._objects[obj["kind"], _key(obj)] = obj
+            meta = obj["metadata"]
+            self._objects[
+                obj["kind"],
+                (
+                    f"{meta['namespace']}/{meta['name']}"
+                    if "namespace" in meta
+                    else str(meta["name"])
+                ),
+            ] = obj
 
     def delete(self, kind: str, key: str) -> None:
         """Delete an object if it exists."""
@@ -99,11 +107,6 @@ class EmulatedCluster:
                 pod = self._objects["Pod", action.task]
                 pod["spec"] = {**pod["spec"], "nodeName": action.node}
                 pod["status"] = {"phase": "Running"}
-
-
-def _key(obj: Mapping[str, Any]) -> str:
-    meta = obj["metadata"]
-    return f"{meta['namespace']}/{meta['name']}" if "namespace" in meta else str(meta["name"])
 
 
 def _end_if_requested(pod: dict[str, Any]) -> None:

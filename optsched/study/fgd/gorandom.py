@@ -56,16 +56,14 @@ class GoRandom:
     def shuffle(self, values: MutableSequence[int]) -> None:
         """Go's `Shuffle`, which draws by Lemire's multiplication."""
         for i in range(len(values) - 1, 0, -1):
-            j = self._int_below(i + 1)
+            most = i + 1
+            product = (self.int63() >> 31) * most
+            if product % 2**32 < most:
+                threshold = (2**32 - most) % most
+                while product % 2**32 < threshold:
+                    product = (self.int63() >> 31) * most
+            j = product >> 32
             values[i], values[j] = values[j], values[i]
-
-    def _int_below(self, most: int) -> int:
-        product = (self.int63() >> 31) * most
-        if product % 2**32 < most:
-            threshold = (2**32 - most) % most
-            while product % 2**32 < threshold:
-                product = (self.int63() >> 31) * most
-        return product >> 32
 
     def permutation(self, number: int) -> list[int]:
         """Go's `Perm`."""

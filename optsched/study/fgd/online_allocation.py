@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from optsched.problem.arrays import F64, I64
     from optsched.study.fgd.workload import Workload
-    from optsched.study.gpu_packing.node_pool import Requests
 
 EXPECTED: Final = 102
 """Percent of all GPUs for which slots are planned: a little more, since not all demand has room."""
@@ -121,7 +120,19 @@ class _Cluster:
         self._requests = workload.requests
         policy = POLICIES["06-FGD"](workload)
         self._left, self._spare = (IdleResources(workload, policy, rank) for _ in range(2))
-        self._made_for = _covering_classes(workload.requests)
+        # For each class those that request as many GPUs and no less of anything, the next first.
+        less = (workload.requests.cpu_m[:, None] <= workload.requests.cpu_m) & (
+            workload.requests.milli[:, None] <= workload.requests.milli
+        )
+        less &= workload.requests.number[:, None] == workload.requests.number
+        less &= (workload.requests.milli[:, None] == WHOLE) == (workload.requests.milli == WHOLE)
+        self._made_for = [
+            sorted(
+                np.flatnonzero(row).tolist(),
+                key=lambda k: (workload.requests.worth[k], workload.requests.cpu_m[k], k),
+            )
+            for row in less
+        ]
         self._of_kind: defaultdict[int, list[Slot]] = defaultdict(list)
         self._on: defaultdict[int, list[Slot]] = defaultdict(list)
         for slot in sorted(slots, key=lambda s: (s.node, s.devices), reverse=True):
@@ -184,19 +195,3 @@ class _Cluster:
         size = -self._requests.cpu_m if by_cpu else self._requests.worth
         there = [s for s in self._on[node] if not devices or devices & set(s.devices)]
         return min(there, key=lambda s: (size[s.kind], s.kind))
-
-
-def _covering_classes(requests: Requests) -> list[list[int]]:
-    """For each class those that request as many GPUs and no less of anything, the next first.
-
-    Memory aside, which is checked when a slot is taken.
-    """
-    less = (requests.cpu_m[:, None] <= requests.cpu_m) & (requests.milli[:, None] <= requests.milli)
-    less &= requests.number[:, None] == requests.number
-    less &= (requests.milli[:, None] == WHOLE) == (requests.milli == WHOLE)
-    return [
-        sorted(
-            np.flatnonzero(row).tolist(), key=lambda k: (requests.worth[k], requests.cpu_m[k], k)
-        )
-        for row in less
-    ]

@@ -79,16 +79,18 @@ class _Cluster:
         self._sorts = np.zeros_like(self._cpu_m)
         self._sort_of = sort_of(workload.requests)
         self._runs = np.arange(len(rank))
-        self._points = self._first_points(machines.free)[:, self._order].swapaxes(0, 1).copy()
-
-    def _first_points(self, free: I64) -> npt.NDArray[np.int8]:
-        """(K, N) by name: alike nodes are alike for all."""
-        run = np.zeros(len(free), np.int64)
+        # (K, N) by name: alike nodes are alike for all.
+        run = np.zeros(len(machines.free), np.int64)
         place = self._order[0].argsort()
         states = self._states(run, place)
         columns = [states.cpu_m, states.memory_mib, states.model, states.num_gpu]
         group, first = row_groups(columns)
-        return self._scored(self._states(run[first], place[first]))[group].T
+        self._points = (
+            self._scored(self._states(run[first], place[first]))[group]
+            .T[:, self._order]
+            .swapaxes(0, 1)
+            .copy()
+        )
 
     def _states(self, run: I64, node: I64) -> States:
         parts = (self._cpu_m, self._memory_mib, self._free, self._num_gpu, self._model, self._sorts)

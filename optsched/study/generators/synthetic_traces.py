@@ -47,7 +47,10 @@ class GavelTrace:
     @property
     def jobs_per_hour(self) -> float:
         """How many gangs arrive in an hour on average."""
-        gpu_minutes = float(np.dot(_SIZES, _SIZE_PARTS)) * _mean_minutes()
+        short, long = ((10**b - 10**a) / ((b - a) * float(np.log(10))) for a, b in (_SHORT, _LONG))
+        gpu_minutes = float(np.dot(_SIZES, _SIZE_PARTS)) * (
+            (1 - _LONG_PART) * short + _LONG_PART * long
+        )
         return self.load * 8 * self.num_nodes / gpu_minutes * 60
 
     def trace(self) -> Trace:
@@ -55,9 +58,11 @@ class GavelTrace:
         rng = np.random.default_rng(self.seed)
         n = self.num_jobs
         gaps = rng.exponential(60 * _MINUTE_MS / self.jobs_per_hour, n)
+        is_long = rng.random(n) < _LONG_PART
+        exponent = np.where(is_long, rng.uniform(*_LONG, n), rng.uniform(*_SHORT, n))
         draws = {
             "at_ms": np.cumsum(gaps).astype(np.int64) if n else np.zeros(0, np.int64),
-            "minutes": _minutes(rng, n),
+            "minutes": np.power(10.0, exponent),
             "size": rng.choice(_SIZES, n, p=_SIZE_PARTS),
             "queue": rng.integers(self.num_queues, size=n),
             "priority": rng.integers(self.num_priorities, size=n),
@@ -112,18 +117,6 @@ def synthetic(text: str) -> Trace:
 
 
 _LARGEST: Final = 10_000_000
-
-
-def _mean_minutes() -> float:
-    """The mean of 10^u over both parts: (10^b − 10^a) / ((b − a) ln 10) for u in [a, b]."""
-    short, long = ((10**b - 10**a) / ((b - a) * float(np.log(10))) for a, b in (_SHORT, _LONG))
-    return (1 - _LONG_PART) * short + _LONG_PART * long
-
-
-def _minutes(rng: np.random.Generator, number: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    is_long = rng.random(number) < _LONG_PART
-    exponent = np.where(is_long, rng.uniform(*_LONG, number), rng.uniform(*_SHORT, number))
-    return np.power(10.0, exponent)
 
 
 def _nodes(number: int) -> Iterator[Node]:

@@ -86,7 +86,11 @@ class _Stay:
             if part >= 0:
                 by_part.setdefault((p.node, p.devices[0], part), []).append(var)
             else:
-                self._reserve_whole_gpus(p, var)
+                # Devices of one's own are not shared by others.
+                for device in p.devices:
+                    shared = self._refill.shared.get((p.node, device))
+                    if shared is not None:
+                        self._model.add(var + shared <= 1)
         # Those that left for nodes elsewhere may be all of their class.
         for key, those in by_kind.items():
             self._model.add(sum(those) <= refill.pods.get(key, 0))
@@ -94,13 +98,6 @@ class _Stay:
             self._model.add(sum(those) <= refill.parts.get(part_key, 0))
         number = sum(p.number for p in present)
         self._model.add(cp_model.LinearExpr.sum(self.variables) >= number - most)
-
-    def _reserve_whole_gpus(self, p: Present, var: _Var) -> None:
-        """Devices of one's own are not shared by others."""
-        for device in p.devices:
-            shared = self._refill.shared.get((p.node, device))
-            if shared is not None:
-                self._model.add(var + shared <= 1)
 
     def hint(self) -> None:
         """Pods stay that stayed before."""

@@ -118,19 +118,15 @@ class _Allocation:
 
     def place_items(self, items: list[_Item]) -> list[_Item]:
         """Place what fits; returns the rest."""
-        wanted = self._mean_companion_demand(items)
+        devices = sum(item.devices for item in items)
+        total = sum((item.size for item in items if item.devices), np.zeros(2))
+        wanted = np.asarray(total / max(devices, 1), np.float64)
         scale = np.maximum(self._offered, 1).max(axis=0, initial=1)
         order = sorted(
             items,
             key=lambda i: (-(i.devices > 1) * i.devices, -float((i.size / scale).max()), i.classes),
         )
         return [item for item in order if not self._place(item, wanted, scale)]
-
-    def _mean_companion_demand(self, items: list[_Item]) -> F64:
-        """(2,) the average use of one device."""
-        devices = sum(item.devices for item in items)
-        total = sum((item.size for item in items if item.devices), np.zeros(2))
-        return np.asarray(total / max(devices, 1), np.float64)
 
     def _place(self, item: _Item, wanted: F64, scale: I64) -> bool:
         fits = (self._room >= item.size).all(axis=1) & (self._idle >= item.devices)

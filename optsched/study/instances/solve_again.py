@@ -63,7 +63,10 @@ class Found:
 def solve_recipe(recipe: Recipe, model: str, solving: Solving) -> Found:
     """Solve an instance with a model."""
     if model == PACKING:
-        return _pack(recipe, solving)
+        work = PackingWork(packing_of(recipe), solving.seconds)
+        *_, last = packings(solving.worker, work)
+        level = bins_level(len(last.bins), last.bound)
+        return Found((level,), last.found_by, bins_text(last.bins))
     around = SessionContext(solving.clock, solving.worker, limits=solving.limits)
     plan = run_session(snapshot_of(recipe), model_of(model, solving.folder), around).plan
     plan = replace(plan, certificate=replace(plan.certificate, seconds=0.0))
@@ -71,13 +74,6 @@ def solve_recipe(recipe: Recipe, model: str, solving: Solving) -> Found:
         r for r in plan.certificate.levels if not (r.name.startswith(LENT) and r.value == 0)
     )
     return Found(levels, plan.certificate.engine, plan_text(plan))
-
-
-def _pack(recipe: Recipe, solving: Solving) -> Found:
-    work = PackingWork(packing_of(recipe), solving.seconds)
-    *_, last = packings(solving.worker, work)
-    level = bins_level(len(last.bins), last.bound)
-    return Found((level,), last.found_by, bins_text(last.bins))
 
 
 # --- comparison -----------------------------------------------------------------------------------

@@ -40,7 +40,20 @@ class SharedGpus:
         while left > 0:
             mib, size = chance.pick((4, 6, 8, 10, 12)) * 1024, chance.pick((1, 2, 3), (4, 3, 1))
             order = Order(priority_class=any_priority(chance))
-            yield from gang(f"g{number:03d}", [Role(size, _gpu_share_resources(mib))], order)
+            yield from gang(
+                f"g{number:03d}",
+                [
+                    Role(
+                        size,
+                        {
+                            **amounts(2, 8),
+                            "volcano.sh/vgpu-number": "1",
+                            "volcano.sh/vgpu-memory": str(mib),
+                        },
+                    )
+                ],
+                order,
+            )
             left -= mib * size
             number += 1
 
@@ -57,7 +70,3 @@ class SharedGpus:
         made = node(name, offered)
         made["metadata"]["annotations"] = {"volcano.sh/node-vgpu-register": cards}
         return made
-
-
-def _gpu_share_resources(mib: int) -> dict[str, str]:
-    return {**amounts(2, 8), "volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": str(mib)}

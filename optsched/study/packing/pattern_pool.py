@@ -59,7 +59,15 @@ class Pool:
         top = int(worth.max(initial=above))
         if not len(good):
             return Priced(np.zeros((0, self.num_kinds), np.int64), top, True)
-        return Priced(self.counts(self._varied(good, worth, most_bins)), top, True)
+        # The best bin of each item among some, best first.
+        order = good[np.argsort(-worth[good], kind="stable")]
+        chosen = [
+            np.unique(self.inside[order, w], return_index=True) for w in range(self.inside.shape[1])
+        ]
+        first = np.unique(np.concatenate([at[kinds < self.num_kinds] for kinds, at in chosen]))
+        rest = np.setdiff1d(np.arange(min(len(order), most_bins // 4)), first)
+        found: I64 = order[np.concatenate([first, rest])[:most_bins]]
+        return Priced(self.counts(found), top, True)
 
     @property
     def num_bins(self) -> int:
@@ -78,17 +86,6 @@ class Pool:
         order = good[np.argsort(-worth[good], kind="stable")][:most]
         table = self.counts(order)
         return list(table[(table <= left).all(axis=1)])
-
-    def _varied(self, good: I64, worth: I64, most: int) -> I64:
-        """The best bin of each item among some, best first."""
-        order = good[np.argsort(-worth[good], kind="stable")]
-        chosen = [
-            np.unique(self.inside[order, w], return_index=True) for w in range(self.inside.shape[1])
-        ]
-        first = np.unique(np.concatenate([at[kinds < self.num_kinds] for kinds, at in chosen]))
-        rest = np.setdiff1d(np.arange(min(len(order), most // 4)), first)
-        found: I64 = order[np.concatenate([first, rest])[:most]]
-        return found
 
 
 def every_bin(items: Items, is_late: Callable[[], bool]) -> Pool | None:

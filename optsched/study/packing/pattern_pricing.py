@@ -111,25 +111,22 @@ class _Tree:
         for i in range(num):
             if is_late():
                 return np.zeros((0, num), np.uint8), False
-            room, limit, taken = self._decided(i, room, limit, taken)
+            value = float(self._reduced[i])
+            without = limit - max(value, 0.0)
+            stay = np.flatnonzero(without >= self._wanted)
+            with_it = limit + min(value, 0.0)
+            left = room - self._sizes[i]
+            join = np.flatnonzero((with_it >= self._wanted) & (left >= -self._freed[i]).all(axis=1))
+            more = taken[join]
+            more[:, i // 8] |= 128 >> (i % 8)
+            room, limit, taken = (
+                np.concatenate([room[stay], left[join]]),
+                np.concatenate([without[stay], with_it[join]]),
+                np.concatenate([taken[stay], more]),
+            )
             if len(limit) > _MOST_STATES:
                 is_exact = False
                 best = np.argpartition(-limit, _MOST_STATES // 4)[: _MOST_STATES // 4]
                 room, limit, taken = room[best], limit[best], taken[best]
         whole = (room >= 0).all(axis=1) & (limit - room @ multiplier >= self._wanted)
         return np.unpackbits(taken[whole], axis=1, count=num), is_exact
-
-    def _decided(self, i: int, room: I64, limit: F64, taken: Choices) -> tuple[I64, F64, Choices]:
-        value = float(self._reduced[i])
-        without = limit - max(value, 0.0)
-        stay = np.flatnonzero(without >= self._wanted)
-        with_it = limit + min(value, 0.0)
-        left = room - self._sizes[i]
-        join = np.flatnonzero((with_it >= self._wanted) & (left >= -self._freed[i]).all(axis=1))
-        more = taken[join]
-        more[:, i // 8] |= 128 >> (i % 8)
-        return (
-            np.concatenate([room[stay], left[join]]),
-            np.concatenate([without[stay], with_it[join]]),
-            np.concatenate([taken[stay], more]),
-        )

@@ -138,7 +138,14 @@ class _Study:
         outside = self._gate_reasons()
         read, plan = self._decided(self._with_pods(outside.keys()))
         after = read.snapshot
-        added = _added_gangs(after, self._added)
+        # The gangs of what was added.
+        keys = {(str(obj["kind"]), key_of(obj)) for obj in self._added}
+        added = [
+            gang
+            for gang in after.gangs
+            if (POD_GROUP.kind, gang.key) in keys
+            or any((POD.kind, task.key) in keys for task in gang.tasks)
+        ]
         found = [self._answer(gang, plan, after, outside) for gang in added]
         ours = {gang.key for gang in added}
         without, with_ = _started(before, base), _started(after, plan)
@@ -216,7 +223,16 @@ class _Study:
         """
         if answer.start is not Start.LATER or answer.expected is not None:
             return answer
-        cluster = self._without_other_gangs(answer.gang)
+        # The cluster with one gang of this scheduler.
+        whole = list(self._with_pods())
+        gangs = assemble(whole, self._means.options, self._now_ms).snapshot.gangs
+        others = {task.key for gang in gangs if gang.key != answer.gang for task in gang.tasks}
+        cluster = [
+            obj
+            for obj in whole
+            if not (obj.get("kind") == POD_GROUP.kind and key_of(obj) != answer.gang)
+            and not is_pod_of(obj, others)
+        ]
         gang, alone = self._answer_in(cluster, answer.gang)
         if alone.start in (Start.NOW, Start.SOON):
             return answer
@@ -233,18 +249,6 @@ class _Study:
         read, plan = self._decided(objects)
         [gang] = [gang for gang in read.snapshot.gangs if gang.key == key]
         return gang, self._answer(gang, plan, read.snapshot, {})
-
-    def _without_other_gangs(self, key: str) -> list[Manifest]:
-        """Return the cluster with one gang of this scheduler."""
-        whole = list(self._with_pods())
-        gangs = assemble(whole, self._means.options, self._now_ms).snapshot.gangs
-        others = {task.key for gang in gangs if gang.key != key for task in gang.tasks}
-        return [
-            obj
-            for obj in whole
-            if not (obj.get("kind") == POD_GROUP.kind and key_of(obj) != key)
-            and not is_pod_of(obj, others)
-        ]
 
 
 def _is_foreign(obj: Manifest, tasks: Collection[str]) -> bool:
@@ -281,17 +285,6 @@ def _merged(objects: Sequence[Manifest], added: Sequence[Manifest]) -> list[Mani
     if clashes:
         raise Clash(sorted(clashes))
     return [*(obj for obj in objects if name_of(obj) not in new), *added]
-
-
-def _added_gangs(snapshot: Snapshot, added: Iterable[Manifest]) -> list[Gang]:
-    """The gangs of what was added."""
-    keys = {(str(obj["kind"]), key_of(obj)) for obj in added}
-    return [
-        gang
-        for gang in snapshot.gangs
-        if (POD_GROUP.kind, gang.key) in keys
-        or any((POD.kind, task.key) in keys for task in gang.tasks)
-    ]
 
 
 # --- answers -------------------------------------------------------------------------------------

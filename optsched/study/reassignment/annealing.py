@@ -65,13 +65,6 @@ class Annealing:
 
     def step(self, temperature: float) -> None:
         """Try some thousand shifts and some thousand swaps."""
-        self._shift(temperature)
-        self._swap(temperature)
-        if self.state.cost < self.best_cost:
-            self.best_cost = self.state.cost
-            self.best = self.state.machine_of.copy()
-
-    def _shift(self, temperature: float) -> None:
         state, processes = self.state, self._draw_processes(_SHIFTED)
         delta = state.shifts(processes)
         delta -= temperature * self._noise_for(delta)
@@ -83,6 +76,10 @@ class Annealing:
             both = {int(state.machine_of[p]), machine}
             if not touched & both and state.shift(p, machine):
                 touched |= both
+        self._swap(temperature)
+        if self.state.cost < self.best_cost:
+            self.best_cost = self.state.cost
+            self.best = self.state.machine_of.copy()
 
     def _swap(self, temperature: float) -> None:
         state, processes = self.state, self._draw_processes(self._style.swapped)

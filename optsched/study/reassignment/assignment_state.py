@@ -54,11 +54,11 @@ class AssignmentState:
         self._moved = np.bincount(service[machine_of != instance.initial], minlength=num_services)
         self._with_moved = np.bincount(self._moved, minlength=instance.num_processes + 2)
         self._most_moved = int(self._moved.max(initial=0))
-        self.cost = float(self.term_cost.sum() + self._moving_cost())
-
-    def _moving_cost(self) -> float:
         each = self.instance.move_cost[np.arange(len(self.machine_of)), self.machine_of]
-        return float(each.sum() + self.instance.service_weight * self._most_moved)
+        self.cost = float(
+            self.term_cost.sum()
+            + float(each.sum() + self.instance.service_weight * self._most_moved)
+        )
 
     # --- shifts ----------------------------------------------------------------------------------
 
@@ -217,7 +217,16 @@ class AssignmentState:
         self.machine_of[p] = machine
         self._move_service(p, here, machine)
         if home in both:
-            self._count_moved(int(instance.service[p]), 1 if here == home else -1)
+            service = int(instance.service[p])
+            change = 1 if here == home else -1
+            moved = int(self._moved[service]) + change
+            self._with_moved[moved - change] -= 1
+            self._with_moved[moved] += 1
+            self._moved[service] = moved
+            most = self._most_moved
+            if moved > most or (moved == most - 1 and self._with_moved[most] == 0):
+                self._most_moved = moved
+            self.cost += self.instance.service_weight * (self._most_moved - most)
 
     def _move_service(self, p: int, here: int, machine: int) -> None:
         instance = self.instance
@@ -242,16 +251,6 @@ class AssignmentState:
             self._lacking[instance.needed_by[s], after] -= 1
             self._needed[instance.depends_on[s], after] += 1
         self._around[s, after] += 1
-
-    def _count_moved(self, service: int, change: int) -> None:
-        moved = int(self._moved[service]) + change
-        self._with_moved[moved - change] -= 1
-        self._with_moved[moved] += 1
-        self._moved[service] = moved
-        most = self._most_moved
-        if moved > most or (moved == most - 1 and self._with_moved[most] == 0):
-            self._most_moved = moved
-        self.cost += self.instance.service_weight * (self._most_moved - most)
 
 
 def _sum_by_machine(machine_of: I64, amounts: F64, num_machines: int) -> F64:

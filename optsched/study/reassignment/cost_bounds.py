@@ -47,7 +47,14 @@ def usual_prices(instance: Instance) -> Prices:
 
 def bound_of(instance: Instance, prices: Prices) -> int:
     """The least whole cost that prices allow; of any prices, however they were found."""
-    unit = 2.0 ** max(np.floor(np.log2(EXACT / _price_limit(instance))), 0)
+    amounts = np.abs(instance.demand).sum() + np.abs(instance.request).sum()
+    amounts += np.abs(instance.spare).sum() + np.abs(instance.room).sum()
+    unit = 2.0 ** max(
+        np.floor(
+            np.log2(EXACT / float(amounts * (_top(instance) + 1) + instance.move_cost.sum() + 1))
+        ),
+        0,
+    )
     demand = np.floor(np.clip(prices.demand, 0, instance.weight[:, None]) * unit) / unit
     room = np.floor(np.clip(prices.room, 0, _top(instance)) * unit) / unit
     value, _ = _dual(instance, Prices(demand, room), _possible(instance))
@@ -83,13 +90,6 @@ def better_prices(
         demand = np.clip(demand + step * short, 0, instance.weight[:, None])
         room = np.clip(room + step * full, 0, top)
     return best
-
-
-def _price_limit(instance: Instance) -> float:
-    """More than any sum that comes up with a price of one unit."""
-    amounts = np.abs(instance.demand).sum() + np.abs(instance.request).sum()
-    amounts += np.abs(instance.spare).sum() + np.abs(instance.room).sum()
-    return float(amounts * (_top(instance) + 1) + instance.move_cost.sum() + 1)
 
 
 def _top(instance: Instance) -> float:

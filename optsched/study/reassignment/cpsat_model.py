@@ -87,8 +87,23 @@ class _Model:
         self._objective: list[cp_model.LinearExprT] = []
         self._place()
         self._fit()
-        self._add_conflicts()
-        self._spread()
+        for processes in self._by_service().values():
+            for m in self._machines:
+                same = [self.runs[p, m] for p in processes if (p, m) in self.runs]
+                if len(same) > 1:
+                    self.model.add_at_most_one(same)
+        for service in self._by_service():
+            least = int(self._instance.min_locations[service])
+            if least <= 1:
+                continue
+            there, brought = self._groups(service, self._instance.location)
+            if len(there) >= least:
+                continue
+            reached = []
+            for literals in brought.values():
+                reached.append(self.model.new_bool_var(""))
+                self.model.add_bool_or([*literals, reached[-1].negated()])
+            self.model.add(cp_model.LinearExpr.sum(reached) >= least - len(there))
         self._depend()
         self._pay_terms()
         self._pay_moves()
@@ -139,13 +154,6 @@ class _Model:
             found.setdefault(int(self._instance.service[p]), []).append(p)
         return found
 
-    def _add_conflicts(self) -> None:
-        for processes in self._by_service().values():
-            for m in self._machines:
-                same = [self.runs[p, m] for p in processes if (p, m) in self.runs]
-                if len(same) > 1:
-                    self.model.add_at_most_one(same)
-
     def _groups(self, service: int, group_of: I64) -> tuple[set[int], _Literals]:
         """Groups of machines where a service stays, and literals that bring it into others."""
         instance = self._instance
@@ -158,20 +166,6 @@ class _Model:
                     if (p, m) in self.runs and int(group_of[m]) not in there:
                         brought.setdefault(int(group_of[m]), []).append(self.runs[p, m])
         return there, brought
-
-    def _spread(self) -> None:
-        for service in self._by_service():
-            least = int(self._instance.min_locations[service])
-            if least <= 1:
-                continue
-            there, brought = self._groups(service, self._instance.location)
-            if len(there) >= least:
-                continue
-            reached = []
-            for literals in brought.values():
-                reached.append(self.model.new_bool_var(""))
-                self.model.add_bool_or([*literals, reached[-1].negated()])
-            self.model.add(cp_model.LinearExpr.sum(reached) >= least - len(there))
 
     def _depend(self) -> None:
         instance, services = self._instance, self._by_service()

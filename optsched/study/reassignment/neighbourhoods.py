@@ -103,16 +103,13 @@ class Neighbourhoods:
             At most, None where no clock may decide.
 
         """
-        kind = self._kinds[int(self._random.choice(len(self._kinds), p=self._shares()))]
-        chosen = kind.chosen()
-        return chosen is not None and self._solve(kind, *chosen, seconds)
-
-    def _shares(self) -> F64:
-        """Of the kinds: some for each, the rest by what they save in the same time."""
+        # Of the kinds: some for each, the rest by what they save in the same time.
         worth = np.array([kind.saved / kind.effort for kind in self._kinds])
         parts = worth / worth.sum() if worth.any() else np.full(len(worth), 1 / len(worth))
         shares: F64 = _ANYWAY + (1 - len(parts) * _ANYWAY) * parts
-        return shares
+        kind = self._kinds[int(self._random.choice(len(self._kinds), p=shares))]
+        chosen = kind.chosen()
+        return chosen is not None and self._solve(kind, *chosen, seconds)
 
     def _solve(self, kind: _Kind, machines: I64, free: I64, seconds: float | None) -> bool:
         from optsched.study.reassignment.cpsat_model import Spending, reassigned

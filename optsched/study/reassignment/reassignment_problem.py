@@ -106,9 +106,14 @@ def cost_of(problem: Reassignment, machine_of: Assignment) -> ReassignmentCost:
     moved = [p for p, m in enumerate(machine_of) if m != problem.initial[p]]
     of_service = Counter(problem.processes[p].service for p in moved)
     on_the_way = (problem.machines[problem.initial[p]].move_cost[machine_of[p]] for p in moved)
+    total = 0
+    for machine, row in zip(problem.machines, used, strict=True):
+        for b in problem.balances:
+            free, other = (machine.capacity[r] - row[r] for r in (b.of, b.against))
+            total += b.weight * max(0, b.target * free - other)
     return ReassignmentCost(
         load=_load(problem, used),
-        balance=_balance(problem, used),
+        balance=total,
         process_moves=problem.process_weight * sum(problem.processes[p].move_cost for p in moved),
         service_moves=problem.service_weight * max(of_service.values(), default=0),
         machine_moves=problem.machine_weight * sum(on_the_way),
@@ -131,15 +136,6 @@ def _load(problem: Reassignment, used: Sequence[Sequence[int]]) -> int:
         for machine, row in zip(problem.machines, used, strict=True)
         for r, resource in enumerate(problem.resources)
     )
-
-
-def _balance(problem: Reassignment, used: Sequence[Sequence[int]]) -> int:
-    total = 0
-    for machine, row in zip(problem.machines, used, strict=True):
-        for b in problem.balances:
-            free, other = (machine.capacity[r] - row[r] for r in (b.of, b.against))
-            total += b.weight * max(0, b.target * free - other)
-    return total
 
 
 def wrong_with(problem: Reassignment, machine_of: Assignment) -> list[str]:

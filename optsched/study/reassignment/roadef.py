@@ -71,7 +71,16 @@ def parse_reassignment(
     machines = _machines(numbers, len(resources))
     services = _services(numbers)
     processes = _processes(numbers, len(services), len(resources))
-    balances = _balances(numbers, len(resources))
+    num_resources = len(resources)
+    balances = tuple(
+        Balance(
+            of=numbers.read_number(f"first resource of balance {b}", num_resources),
+            against=numbers.read_number(f"second resource of balance {b}", num_resources),
+            target=numbers.read_number(f"target of balance {b}"),
+            weight=numbers.read_number(f"weight of balance {b}"),
+        )
+        for b in range(numbers.read_number("number of balances"))
+    )
     weights = [numbers.read_number(f"weight of {of}") for of in ("process", "service", "machine")]
     numbers.end()
     places = Numbers(initial_name, assignment)
@@ -126,16 +135,4 @@ def _processes(numbers: Numbers, num_services: int, num_resources: int) -> tuple
             move_cost=numbers.read_number(f"move cost of process {p}"),
         )
         for p in range(numbers.read_number("number of processes"))
-    )
-
-
-def _balances(numbers: Numbers, num_resources: int) -> tuple[Balance, ...]:
-    return tuple(
-        Balance(
-            of=numbers.read_number(f"first resource of balance {b}", num_resources),
-            against=numbers.read_number(f"second resource of balance {b}", num_resources),
-            target=numbers.read_number(f"target of balance {b}"),
-            weight=numbers.read_number(f"weight of balance {b}"),
-        )
-        for b in range(numbers.read_number("number of balances"))
     )

@@ -228,7 +228,16 @@ class _Search:
         elif stage is Stage.WARM:
             self._anneal(np.array(self.best.machine_of), style, warming(instance), until)
         else:
-            self._improve(until)
+            # Solve neighbourhoods until a share of the effort is spent.
+            start = np.array(self.best.machine_of, np.int64)
+            neighbourhoods = Neighbourhoods(self._instance, start, self._random)
+            while self._has_time(until):
+                self._spent.steps += _NEIGHBOURHOOD_STEPS
+                if neighbourhoods.step(self._remaining_s()):
+                    self._offer(neighbourhoods.machine_of, CP_SAT)
+                if neighbourhoods.is_best:
+                    self.best = replace(self.best, bound=self.best.cost)
+                    self._report(self._build_result(""))
 
     def _bound(self, until: float) -> None:
         """Look for a bound until a share of the effort is spent."""
@@ -260,18 +269,6 @@ class _Search:
                 reported = share
                 self._offer(annealing.best, ANNEALING)
         self._offer(annealing.best, ANNEALING)
-
-    def _improve(self, until: float) -> None:
-        """Solve neighbourhoods until a share of the effort is spent."""
-        start = np.array(self.best.machine_of, np.int64)
-        neighbourhoods = Neighbourhoods(self._instance, start, self._random)
-        while self._has_time(until):
-            self._spent.steps += _NEIGHBOURHOOD_STEPS
-            if neighbourhoods.step(self._remaining_s()):
-                self._offer(neighbourhoods.machine_of, CP_SAT)
-            if neighbourhoods.is_best:
-                self.best = replace(self.best, bound=self.best.cost)
-                self._report(self._build_result(""))
 
     def _remaining_s(self) -> float | None:
         if self._effort.steps is not None:

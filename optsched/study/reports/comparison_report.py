@@ -57,23 +57,7 @@ def comparison_page(found: Comparison) -> Page:
 
 def _sections(found: Comparison) -> Iterable[Section]:
     reasons = _unfinished_reasons(found)
-    parts = [_unfinished(found), *([reasons] if reasons.rows else [])]
-    yield Section("finished", "What did not finish", parts)
-    yield Section("means", "Means", [_means_table(found)])
-    if len(found.models) > 1:
-        yield Section("differences", "Differences", _differences(found), _notes(found))
-    if any("series" in row.result for row in found.rows):
-        yield Section("distributions", "Distributions", _distributions(found))
-        if any(row.result.get("series", {}).get("waited_s") for row in found.rows):
-            yield Section("waits", "Waiting time by queue", [_waits(found)])
-        yield Section("shares", "Shares over time", list(_shares(found)))
-    yield Section("usage", "GPU hours", [_usage(found)])
-    yield Section("model", "Models", _models(found))
-    yield Section("replays", "Replays", [_replays(found)])
-
-
-def _unfinished(found: Comparison) -> Table:
-    """Gangs of all replays of a model, and how many of them did not finish."""
+    # Gangs of all replays of a model, and how many of them did not finish.
     rows = []
     for model in found.models:
         metrics = [row.result["metrics"] for row in found.rows if row.model == model]
@@ -83,7 +67,34 @@ def _unfinished(found: Comparison) -> Table:
         rows.append((Cell(model), *cells, Cell(percent(part), part)))
     columns = ("replays", "gangs", "finished", "not finished", "part")
     caption = "Gangs by model"
-    return Table(caption, ("model", *columns), rows, frozenset(columns))
+    parts = [
+        Table(caption, ("model", *columns), rows, frozenset(columns)),
+        *([reasons] if reasons.rows else []),
+    ]
+    yield Section("finished", "What did not finish", parts)
+    yield Section("means", "Means", [_means_table(found)])
+    if len(found.models) > 1:
+        how = (
+            f"Others are held against {found.models[0]}, pair by pair: the same trace with the same "
+            f"seed; equal traces count once. Intervals: Student's t, {percent(CONFIDENCE, 0)} for all "
+            "figures together. A difference is better or worse where its interval excludes zero and "
+            "sign flips confirm it, with the same jobs finished and at least "
+            f"{found.least_pairs} pairs."
+        )
+        yield Section(
+            "differences",
+            "Differences",
+            _differences(found),
+            [how, *(f"{sentence[:1].upper()}{sentence[1:]}." for sentence in found.reservations)],
+        )
+    if any("series" in row.result for row in found.rows):
+        yield Section("distributions", "Distributions", _distributions(found))
+        if any(row.result.get("series", {}).get("waited_s") for row in found.rows):
+            yield Section("waits", "Waiting time by queue", [_waits(found)])
+        yield Section("shares", "Shares over time", list(_shares(found)))
+    yield Section("usage", "GPU hours", [_usage(found)])
+    yield Section("model", "Models", _models(found))
+    yield Section("replays", "Replays", [_replays(found)])
 
 
 def _unfinished_reasons(found: Comparison) -> Table:
@@ -135,17 +146,6 @@ def _means_table(found: Comparison) -> Table:
     return Table(caption, ("figure", *found.models), rows, frozenset(found.models), note)
 
 
-def _notes(found: Comparison) -> list[str]:
-    how = (
-        f"Others are held against {found.models[0]}, pair by pair: the same trace with the same "
-        f"seed; equal traces count once. Intervals: Student's t, {percent(CONFIDENCE, 0)} for all "
-        "figures together. A difference is better or worse where its interval excludes zero and "
-        "sign flips confirm it, with the same jobs finished and at least "
-        f"{found.least_pairs} pairs."
-    )
-    return [how, *(f"{sentence[:1].upper()}{sentence[1:]}." for sentence in found.reservations)]
-
-
 def _differences(found: Comparison) -> list[Chart | Table]:
     charts: list[Chart | Table] = []
     for number, model in enumerate(found.models[1:]):
@@ -179,12 +179,22 @@ def _interval_chart(found: Comparison, model: str, number: int, rows: Sequence[_
     for i, (figure, apart, verdict, base) in enumerate(drawn):
         parts += _interval((figure, apart, verdict), (base, reach), 12 + _ROW * (i + 0.5))
     keys = [Key("good", "better"), Key("bad", "worse"), Key("f7", "may be chance")]
+    cells = [
+        (
+            Cell(figure.name),
+            *(Cell(signed_text(figure, v), v) for v in (apart.mean, apart.low, apart.high)),
+            Cell(str(apart.pairs), apart.pairs),
+            Cell(verdict, css=verdict),
+        )
+        for figure, apart, verdict in rows
+    ]
+    numbers = ("difference", "from", "to", "pairs")
     return Chart(
         name,
         f"{model} against {found.models[0]}",
         svg.drawing(name, bottom + 44, "Paired differences with their intervals", parts),
         keys if drawn else (),
-        [_difference_table(model, rows)],
+        [Table(model, ("figure", *numbers, "verdict"), cells, frozenset(numbers))],
         "" if drawn else "Nothing differs.",
         is_walkable=True,
     )
@@ -233,20 +243,6 @@ def _in_words(figure: Figure, apart: Difference) -> str:
     return f"{signed_text(figure, apart.mean)}, {ends} in {count_text(apart.pairs, 'pair')}"
 
 
-def _difference_table(model: str, rows: Sequence[_Judged]) -> Table:
-    cells = [
-        (
-            Cell(figure.name),
-            *(Cell(signed_text(figure, v), v) for v in (apart.mean, apart.low, apart.high)),
-            Cell(str(apart.pairs), apart.pairs),
-            Cell(verdict, css=verdict),
-        )
-        for figure, apart, verdict in rows
-    ]
-    numbers = ("difference", "from", "to", "pairs")
-    return Table(model, ("figure", *numbers, "verdict"), cells, frozenset(numbers))
-
-
 # --- distributions and shares --------------------------------------------------------------------
 
 
@@ -258,20 +254,20 @@ def _distributions(found: Comparison) -> list[Chart]:
         ("queueing_s", "delay", "Queueing delay"),
     ):
         curves = [
-            Curve(model, f"l{min(i, 7)}", _pooled(found, model, key))
+            Curve(
+                model,
+                f"l{min(i, 7)}",
+                [
+                    value
+                    for row in found.rows
+                    if row.model == model
+                    for value in row.result.get("series", {}).get(key, ())
+                ],
+            )
             for i, model in enumerate(found.models)
         ]
         charts.append(cdf_chart(name, title, curves, note))
     return charts
-
-
-def _pooled(found: Comparison, model: str, key: str) -> list[float]:
-    return [
-        value
-        for row in found.rows
-        if row.model == model
-        for value in row.result.get("series", {}).get(key, ())
-    ]
 
 
 def _waits(found: Comparison) -> Chart:

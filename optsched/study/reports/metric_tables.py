@@ -40,10 +40,6 @@ _NUMBERS: Final = (
 
 def figure_tables(metrics: Mapping[str, Any]) -> list[Table]:
     """Times with their percentiles, and the other figures; empty where nothing was measured."""
-    return [_spread_table(metrics), _figure_table(metrics)]
-
-
-def _spread_table(metrics: Mapping[str, Any]) -> Table:
     rows = [
         (
             Cell(name),
@@ -53,7 +49,10 @@ def _spread_table(metrics: Mapping[str, Any]) -> Table:
         for name, key, meaning in _SPREADS
         if metrics.get(key) is not None
     ]
-    return _table("Times", ("of", *_PERCENTILES, "meaning"), rows, _PERCENTILES)
+    return [
+        _table("Times", ("of", *_PERCENTILES, "meaning"), rows, _PERCENTILES),
+        _figure_table(metrics),
+    ]
 
 
 def _figure_table(metrics: Mapping[str, Any]) -> Table:

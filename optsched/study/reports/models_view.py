@@ -19,20 +19,16 @@ def definition_table(model: Mapping[str, Any]) -> Table:
     for number, tier in enumerate(model["tiers"], 1):
         for i, plugin in enumerate(tier):
             head = f"tier {number}" if not i else ""
-            rows.append((Cell(head), Cell(plugin["name"]), Cell(_describe_plugin(plugin))))
+            words = [plugin["meaning"]]
+            words += [f"{name} = {value}" for name, value in plugin["arguments"].items()]
+            words += [f"{name} switched" for name in plugin["switched"]]
+            rows.append((Cell(head), Cell(plugin["name"]), Cell("; ".join(words))))
     for i, level in enumerate(model["levels"]):
         head = "levels" if not i else ""
         rows.append((Cell(head), Cell(f"{i + 1}. {level['name']}"), Cell(level["meaning"])))
     rows += [(Cell(name), Cell(value), Cell("")) for name, value in _settings(model)]
     caption = f"{model['name']}: {model['meaning']}" if model["meaning"] else model["name"]
     return Table(caption, ("part", "is", "meaning"), rows, is_sortable=False)
-
-
-def _describe_plugin(plugin: Mapping[str, Any]) -> str:
-    words = [plugin["meaning"]]
-    words += [f"{name} = {value}" for name, value in plugin["arguments"].items()]
-    words += [f"{name} switched" for name in plugin["switched"]]
-    return "; ".join(words)
 
 
 def _settings(model: Mapping[str, Any]) -> list[tuple[str, str]]:

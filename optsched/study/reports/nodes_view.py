@@ -148,7 +148,7 @@ class _Rows:
     bottom: float
 
 
-def _rows(view: View) -> _Rows:
+def _exact(view: View, bars: Sequence[ChartBar]) -> Chart:
     lanes = view.timeline.lanes
     most = max(lanes.number, default=1)
     small = len(view.timeline.nodes) > 24
@@ -159,11 +159,7 @@ def _rows(view: View) -> _Rows:
         if number:
             label = svg.LINE * len(svg.label_lines(view.timeline.nodes[len(tops) - 1], LABEL))
             at += max(number * height, label) + _GAP
-    return _Rows(height, tuple(tops), at)
-
-
-def _exact(view: View, bars: Sequence[ChartBar]) -> Chart:
-    rows = _rows(view)
+    rows = _Rows(height, tuple(tops), at)
     parts = [names_title("node"), *view.time_axis(TOP, rows.bottom)]
     parts += [part for node in range(len(view.timeline.nodes)) for part in _row(view, rows, node)]
     parts += [_downed(view, rows, *down) for down in view.timeline.down]

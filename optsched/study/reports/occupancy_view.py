@@ -6,7 +6,7 @@ and shows how full they are and who has the most of them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,8 +32,6 @@ from optsched.study.reports.time_bins import at_instants, column
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from optsched.study.reports.gang_cells import Parts
     from optsched.study.reports.time_bins import Floats, Ints
     from optsched.study.reports.timeline_arrays import View
@@ -48,6 +46,7 @@ def film(view: View) -> Film:
     shown = view.frame_shown
     told = _accessible_rows(view)
     unit = view.timeline.lanes.unit
+    keys = [Key("downed", "node is down")] if view.timeline.down else []
     chart = Chart(
         NAME,
         f"Whose is each {unit}?" if grid.rows else f"Whose are the {unit}s?",
@@ -59,7 +58,14 @@ def film(view: View) -> Film:
                 else view.legend
             ),
             Key("free", "free"),
-            *_more_keys(view),
+            *[
+                *keys,
+                *(
+                    [Key("others", "pods that are not played")]
+                    if view.timeline.lanes.others
+                    else []
+                ),
+            ],
         ],
         [_table(view), *([gang_table(gangs)] if gangs else [])],
         _note(view, grid),
@@ -67,14 +73,6 @@ def film(view: View) -> Film:
     )
     at = [round(at / view.timeline.end_ms, 5) for at in view.instants.tolist()]
     return Film(chart, grid_data(grid, at, told), len(at), shown, told[shown])
-
-
-def _more_keys(view: View) -> list[Key]:
-    keys = [Key("downed", "node is down")] if view.timeline.down else []
-    return [
-        *keys,
-        *([Key("others", "pods that are not played")] if view.timeline.lanes.others else []),
-    ]
 
 
 def grid_note(num_gangs: int) -> str:
@@ -183,7 +181,9 @@ def _by_nodes(view: View) -> Grid:
     rows = cell_of[view.stay_nodes] * colours + view.stay_colours
     held = at_instants(view.display_spans, view.gpu_milli, rows, len(cells) * colours, instants)
     by_colour = held.reshape(len(cells), colours, -1)
-    part = _percent(by_colour.sum(axis=1), np.maximum(whole, 1)[:, None])
+    part: Ints = np.clip(
+        np.round(100 * by_colour.sum(axis=1) / np.maximum(whole, 1)[:, None]), 0, 100
+    ).astype(np.int64)
     owner = np.where(part > 0, by_colour.argmax(axis=1), FREE)
     lost = _lost(view, amounts, cell_of, len(cells))
     owner = np.where(lost >= whole[:, None], DOWN, owner)
@@ -213,11 +213,6 @@ def span_of(names: Sequence[str], group: Sequence[int]) -> str:
     """Neighbouring nodes by the first and last of their names."""
     first, last = names[group[0]], names[group[-1]]
     return first if len(group) == 1 else f"{first} – {last} ({count_text(len(group), 'node')})"
-
-
-def _percent(held: Floats, whole: NDArray[Any]) -> Ints:
-    found: Ints = np.clip(np.round(100 * held / whole), 0, 100).astype(np.int64)
-    return found
 
 
 # --- in words ---------------------------------------------------------------------------------

@@ -108,7 +108,19 @@ def _sections(
     ]
     yield Section("pending", "What waits, and why", list(_pending(data, answers)), idle)
     if len(answers) > 1:
-        yield Section("figures", "Models side by side", [_measures(answers)])
+        rows = []
+        for title, name, is_part in _MEASURES:
+            values = [getattr(answer.measures, name) for answer in answers]
+            if any(value is not None for value in values):
+                told = [percent(v) if is_part else plain(v) for v in values]
+                cells = [Cell(words, v) for words, v in zip(told, values, strict=True)]
+                rows.append((Cell(title), *cells))
+        names = [answer.name for answer in answers]
+        yield Section(
+            "figures",
+            "Models side by side",
+            [Table("Figures of the plans", ("figure", *names), rows, frozenset(names))],
+        )
     if data.snapshot.nodes:
         yield Section("nodes", "Nodes", [plan_film(data), *_placements(data)])
     if data.colour_of:
@@ -147,18 +159,6 @@ _MEASURES: Final = (
 )
 
 
-def _measures(answers: Sequence[Answer]) -> Table:
-    rows = []
-    for title, name, is_part in _MEASURES:
-        values = [getattr(answer.measures, name) for answer in answers]
-        if any(value is not None for value in values):
-            told = [percent(v) if is_part else plain(v) for v in values]
-            cells = [Cell(words, v) for words, v in zip(told, values, strict=True)]
-            rows.append((Cell(title), *cells))
-    names = [answer.name for answer in answers]
-    return Table("Figures of the plans", ("figure", *names), rows, frozenset(names))
-
-
 # --- placements -----------------------------------------------------------------------------------
 
 
@@ -168,7 +168,15 @@ def _placements(data: PlansData) -> Iterable[Table]:
     for name, plan in data.plans.items():
         yield _placed(data, name, plan, gang_of)
         if plan.evictions:
-            yield _evicted(name, plan, gang_of)
+            rows = [
+                [
+                    Cell(words or UNKNOWN)
+                    for words in (e.pod, gang_of.get(e.pod, ""), *_eviction_reason(e))
+                ]
+                for e in plan.evictions
+            ]
+            headings = ("pod", "gang", "action", "for", "starts again on", "because")
+            yield Table(f"Evictions, {name}", headings, rows[:MOST_ROWS], note=_cut(rows))
 
 
 def _placed(data: PlansData, name: str, plan: PlanDocument, gang_of: Mapping[str, str]) -> Table:
@@ -186,15 +194,6 @@ def _placed(data: PlansData, name: str, plan: PlanDocument, gang_of: Mapping[str
     note = _cut(rows)
     headings = ("gang", "queue", "what", "pods", "nodes")
     return Table(f"Placements, {name}", headings, rows[:MOST_ROWS], frozenset({"pods"}), note)
-
-
-def _evicted(name: str, plan: PlanDocument, gang_of: Mapping[str, str]) -> Table:
-    rows = [
-        [Cell(words or UNKNOWN) for words in (e.pod, gang_of.get(e.pod, ""), *_eviction_reason(e))]
-        for e in plan.evictions
-    ]
-    headings = ("pod", "gang", "action", "for", "starts again on", "because")
-    return Table(f"Evictions, {name}", headings, rows[:MOST_ROWS], note=_cut(rows))
 
 
 def _eviction_reason(eviction: Eviction) -> tuple[str, ...]:
@@ -331,7 +330,25 @@ def _history(number: int, answer: Answer) -> Chart:
     drawing = svg.drawing(name, bottom + 42, "Values and bounds of each level over time", parts)
     keys = [Key("l0", "value found"), Key("l1", "bound proved")]
     title = f"{answer.name}: how each level went"
-    return Chart(name, title, drawing, keys, [_steps_table(answer)], note, is_walkable=True)
+    rows = [
+        (
+            Cell(step.level if step.turn == 1 else f"{step.level} ({step.turn})"),
+            Cell(f"{step.at_s:.3f}", step.at_s),
+            *(Cell(plain(v), v) for v in (step.incumbent, step.bound)),
+        )
+        for step in answer.result.progress
+    ]
+    numbers = ("seconds", "value", "bound")
+    headings = ("level", *numbers)
+    return Chart(
+        name,
+        title,
+        drawing,
+        keys,
+        [Table("Steps", headings, rows[:MOST_ROWS], frozenset(numbers), _cut(rows))],
+        note,
+        is_walkable=True,
+    )
 
 
 def _second_x(at_s: float, end_s: float) -> float:
@@ -433,20 +450,6 @@ def _end_words(ends: Sequence[tuple[str, int, float]]) -> Iterable[Markup]:
     for what, value, height in ends:
         shift = 4.0 if not near else (-3.0 if height == min(heights) else 11.0)
         yield svg.text((_RIGHT + 8, height + shift), f"{what} {plain(value)}")
-
-
-def _steps_table(answer: Answer) -> Table:
-    rows = [
-        (
-            Cell(step.level if step.turn == 1 else f"{step.level} ({step.turn})"),
-            Cell(f"{step.at_s:.3f}", step.at_s),
-            *(Cell(plain(v), v) for v in (step.incumbent, step.bound)),
-        )
-        for step in answer.result.progress
-    ]
-    numbers = ("seconds", "value", "bound")
-    headings = ("level", *numbers)
-    return Table("Steps", headings, rows[:MOST_ROWS], frozenset(numbers), _cut(rows))
 
 
 # --- what waits, and how again -------------------------------------------------------------------

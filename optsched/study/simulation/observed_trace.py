@@ -62,7 +62,11 @@ def _arrival(key: str, snapshots: Sequence[Snapshot]) -> Arrival | None:
     start_ms = snapshots[0].taken_ms
     came, gang = seen[0]
     ran = [(i, g) for i, g in seen if _is_admitted(g)]
-    ended = _end_ms(seen, snapshots)
+    # When it ended or disappeared; None if the last snapshot has it.
+    over = (i for i, g in seen if g.tasks and all(t.status in _OVER for t in g.tasks))
+    gone = seen[-1][0] + 1
+    at = next(over, gone if gone < len(snapshots) else None)
+    ended = None if at is None else snapshots[at].taken_ms
     if not ran and ended is not None:
         return None
     full = max((g for _, g in seen), key=lambda g: len(g.tasks))
@@ -88,14 +92,6 @@ def _is_admitted(gang: Gang) -> bool:
 def _began_ms(gang: Gang, seen_ms: int) -> int:
     """Return when its first task was bound, or first observed as bound."""
     return min((t.started_ms for t in gang.tasks if t.started_ms), default=seen_ms)
-
-
-def _end_ms(seen: Sequence[tuple[int, Gang]], snapshots: Sequence[Snapshot]) -> int | None:
-    """Return when it ended or disappeared; None if the last snapshot has it."""
-    over = (i for i, g in seen if g.tasks and all(t.status in _OVER for t in g.tasks))
-    gone = seen[-1][0] + 1
-    at = next(over, gone if gone < len(snapshots) else None)
-    return None if at is None else snapshots[at].taken_ms
 
 
 def _fresh(task: Task) -> Task:

@@ -34,7 +34,12 @@ def read_cluster(cluster: SimulatedCluster, state: Mapping[str, Any]) -> None:
     for name in state["down"]:
         cluster.set_node_ready(name, ready=False)
     for given in state["jobs"]:
-        _read_job(cluster, given)
+        job = cluster.add(given["arrival"], cluster.arrival(given["arrival"]).at_ms)
+        cluster.restore_places(job, map(_read_place, given["places"]))
+        cluster.nominate(job, given["nominated"])
+        cluster.set_phase(job, GangPhase(given["phase"]), given["waiting_since"])
+        job.since_ms, job.kept_ms = given["since"], given["kept"]
+        job.run, job.turn = given["run"], given["turn"]
     for number, leaves_ms, place in state["ghosts"]:
         cluster.add_terminating_pod(cluster.terminating_pod(number, _read_place(place), leaves_ms))
 
@@ -82,15 +87,6 @@ def _place(held: Held) -> list[Any]:
     grants = [[g.claim, [[request, *d] for request, d in g.devices]] for g in held.seat.devices]
     where = [held.task, held.seat.node, held.since_ms, held.gpus, held.saved_ms]
     return [*where, shared_gpus, parts, grants]
-
-
-def _read_job(cluster: SimulatedCluster, given: Mapping[str, Any]) -> None:
-    job = cluster.add(given["arrival"], cluster.arrival(given["arrival"]).at_ms)
-    cluster.restore_places(job, map(_read_place, given["places"]))
-    cluster.nominate(job, given["nominated"])
-    cluster.set_phase(job, GangPhase(given["phase"]), given["waiting_since"])
-    job.since_ms, job.kept_ms = given["since"], given["kept"]
-    job.run, job.turn = given["run"], given["turn"]
 
 
 def _read_place(given: list[Any]) -> Held:

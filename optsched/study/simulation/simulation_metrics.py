@@ -298,11 +298,23 @@ class Measuring:
 
     def add_event(self, event: Event) -> None:
         """Process the next event."""
-        self._clear(event.at_ms)
+        # Remove evicted pods whose grace period is over.
+        while self._ghosts and self._ghosts[0][0] <= event.at_ms:
+            leaves_ms, _, task, place = heappop(self._ghosts)
+            self._advance(leaves_ms)
+            self._nodes.change(task, place, -1)
         self._advance(event.at_ms)
         match event:
             case Submit():
-                self._submit(event)
+                arrival = self._arrivals[event.job]
+                counts = self._counts(event.at_ms)
+                self._jobs[event.job] = _Job(arrival, event.at_ms, counts, self._crowded)
+                self._tasks.update((t.key, t) for t in arrival.gang.tasks)
+                self._crowd += 1
+                self._queues.waits(arrival.gang, 1)
+                if counts:
+                    self._count["jobs"] += 1
+                    self._first_ms = event.at_ms if self._first_ms is None else self._first_ms
             case Start() | Bind() | Move():
                 self._sit(event)
             case Release(job=key, tasks=tasks):
@@ -320,17 +332,6 @@ class Measuring:
 
     def _counts(self, at_ms: int) -> bool:
         return at_ms >= self._warm_up_ms
-
-    def _submit(self, event: Submit) -> None:
-        arrival = self._arrivals[event.job]
-        counts = self._counts(event.at_ms)
-        self._jobs[event.job] = _Job(arrival, event.at_ms, counts, self._crowded)
-        self._tasks.update((t.key, t) for t in arrival.gang.tasks)
-        self._crowd += 1
-        self._queues.waits(arrival.gang, 1)
-        if counts:
-            self._count["jobs"] += 1
-            self._first_ms = event.at_ms if self._first_ms is None else self._first_ms
 
     def _sit(self, event: Start | Bind | Move) -> None:
         job = self._jobs[event.job]
@@ -362,13 +363,6 @@ class Measuring:
             self._queueing.append(waited_ms / 1000)
             limit_ms = own_waiting_ms(job.arrival.gang)
             self._count["sla"] += limit_ms is not None and waited_ms > limit_ms
-
-    def _clear(self, at_ms: int) -> None:
-        """Remove evicted pods whose grace period is over."""
-        while self._ghosts and self._ghosts[0][0] <= at_ms:
-            leaves_ms, _, task, place = heappop(self._ghosts)
-            self._advance(leaves_ms)
-            self._nodes.change(task, place, -1)
 
     @staticmethod
     def _grace_ms(job: _Job, cause: str) -> int:

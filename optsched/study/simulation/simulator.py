@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from optsched.policy.policy import Policy
     from optsched.problem.problem import Problem
     from optsched.session.ports import Clock
-    from optsched.session.session import Report
     from optsched.solver.cpsat.process import Solver
     from optsched.study.simulation.record import Event
     from optsched.study.simulation.simulated_cluster import Job
@@ -102,10 +101,14 @@ class Simulation:
         self._unexplained: tuple[Snapshot, Problem | None] | None = None
         self.cluster = SimulatedCluster(trace)
         self._clock = clock
+        work = policy.budgets.deterministic_s
+        has_custom_parts = any(active.origin for active in policy.rules.active) or policy.proposers
         self._around = SessionContext(
             solver=solver,
-            limits=_limits(policy, self.options.seed),
-            explains=not _can_defer_explanations(policy, solver),
+            limits=Limits(
+                budget_ms=None, deterministic=work, num_workers=1, seed=self.options.seed
+            ),
+            explains=not (solver is None and not has_custom_parts),
         )
         self._period_ms = self.options.period_ms or policy.budgets.period_ms
         self._half_life_ms = half_life_of(policy.rules)
@@ -236,7 +239,12 @@ class Simulation:
             if not self._is_void(due):
                 (self._finish if due.rank == _FINISH else self._save)(self.cluster.jobs[due.job])
         for event in self._node_events(at_ms):
-            self._change_node(event)
+            is_up = event.change is NodeChange.UP
+            hit = self.cluster.set_node_ready(event.node, ready=is_up)
+            self._out.append(record.NodeTurn(self.now_ms, event.node, event.change.value))
+            for key, tasks in hit.items():
+                self._lose(self.cluster.jobs[key], tasks, NODE, event.node)
+            self._request_session()
         arrivals = self.trace.arrivals
         while self._next_arrival < len(arrivals) and arrivals[self._next_arrival].at_ms == at_ms:
             self._next_arrival += 1
@@ -274,14 +282,6 @@ class Simulation:
     def _finish(self, job: Job) -> None:
         self.cluster.remove(job)
         self._out.append(record.Finish(self.now_ms, job.gang.key))
-        self._request_session()
-
-    def _change_node(self, event: NodeEvent) -> None:
-        is_up = event.change is NodeChange.UP
-        hit = self.cluster.set_node_ready(event.node, ready=is_up)
-        self._out.append(record.NodeTurn(self.now_ms, event.node, event.change.value))
-        for key, tasks in hit.items():
-            self._lose(self.cluster.jobs[key], tasks, NODE, event.node)
         self._request_session()
 
     def _request_session(self) -> None:
@@ -377,33 +377,35 @@ class Simulation:
         self._unexplained = None if self._around.explains else (snapshot, previous)
         self.num_sessions += 1
         self._held_ms = at_ms
-        self._count_faults(report)
-        self._out.append(_held_record(at_ms, report.plan))
+        for found in (*report.trace.violations, *report.trace.faults):
+            self.faults[str(found)] = self.faults.get(str(found), 0) + 1
+        kinds = [type(action) for action in report.plan.actions]
+        certificate = report.plan.certificate
+        levels = tuple((r.name, r.value, r.bound) for r in certificate.levels)
+        self._out.append(
+            record.Held(
+                at_ms,
+                certificate.engine,
+                kinds.count(Allocate),
+                kinds.count(Evict),
+                len(report.plan.pending),
+                levels,
+            )
+        )
         self.carry_out(report.plan)
         self._note_usage()
         if not self._is_changed:
-            self._asks_at_ms = self._later_ms(report.plan)
-
-    def _later_ms(self, plan: Plan) -> int | None:
-        """Return when to run a session without changes; None if time alone changes nothing.
-
-        That is when a gang has waited past its limit, and, for rules that read the clock in their
-        own way, after one minute, two, four and so on for up to a day.
-        """
-        jobs, start_ms = self.cluster.jobs, self.trace.start_ms
-        waiting = (jobs[key].gang for key in plan.pending if key in jobs)
-        limit_ms = self.policy.budgets.starvation_after_ms
-        turn_ms = next_turn_ms(waiting, start_ms + self.now_ms, limit_ms)
-        times = [] if turn_ms is None else [turn_ms - start_ms]
-        wait_ms = AT_LATEST_MS << self._times
-        if wait_ms <= _DAY_MS:
-            times.append(self.now_ms + wait_ms)
-        self._times += 1
-        return min(times, default=None)
-
-    def _count_faults(self, report: Report) -> None:
-        for found in (*report.trace.violations, *report.trace.faults):
-            self.faults[str(found)] = self.faults.get(str(found), 0) + 1
+            # When to run a session without changes; None if time alone changes nothing.
+            jobs, start_ms = self.cluster.jobs, self.trace.start_ms
+            waiting = (jobs[key].gang for key in report.plan.pending if key in jobs)
+            limit_ms = self.policy.budgets.starvation_after_ms
+            turn_ms = next_turn_ms(waiting, start_ms + self.now_ms, limit_ms)
+            times = [] if turn_ms is None else [turn_ms - start_ms]
+            wait_ms = AT_LATEST_MS << self._times
+            if wait_ms <= _DAY_MS:
+                times.append(self.now_ms + wait_ms)
+            self._times += 1
+            self._asks_at_ms = min(times, default=None)
 
     def carry_out(self, plan: Plan) -> None:
         """See `Binder`: evicted pods leave immediately, bound pods run immediately."""
@@ -490,18 +492,6 @@ def _eviction_cause(eviction: Evict) -> str:
     return eviction.preemptor or eviction.plugin
 
 
-def _limits(policy: Policy, seed: int) -> Limits:
-    """Return reproducible limits: no clock, one worker."""
-    work = policy.budgets.deterministic_s
-    return Limits(budget_ms=None, deterministic=work, num_workers=1, seed=seed)
-
-
-def _can_defer_explanations(policy: Policy, solver: Solver | None) -> bool:
-    """Whether the last session can be decided again for its reasons: fast, and without effects."""
-    has_custom_parts = any(active.origin for active in policy.rules.active) or policy.proposers
-    return solver is None and not has_custom_parts
-
-
 def _interval_ms(gang: Gang) -> int:
     """Return the interval at which a gang saves its work; 0 if it never does."""
     text = gang.annotations.get(CHECKPOINT_INTERVAL)
@@ -509,17 +499,3 @@ def _interval_ms(gang: Gang) -> int:
         return 0 if text is None else max(parse_duration_ms(text), 0)
     except DurationError:
         return 0
-
-
-def _held_record(at_ms: int, plan: Plan) -> record.Held:
-    kinds = [type(action) for action in plan.actions]
-    certificate = plan.certificate
-    levels = tuple((r.name, r.value, r.bound) for r in certificate.levels)
-    return record.Held(
-        at_ms,
-        certificate.engine,
-        kinds.count(Allocate),
-        kinds.count(Evict),
-        len(plan.pending),
-        levels,
-    )

@@ -23,10 +23,15 @@ def series_of(timeline: Timeline) -> dict[str, Any]:
     """Return gang times as percentiles 0 to 100, and queue shares over time."""
     done = [job.done_ms - job.submit_ms for job in timeline.jobs if job.done_ms is not None]
     waited = [job.runs[0].from_ms - job.submit_ms for job in timeline.jobs if job.runs]
+    # Percentiles of waiting times by queue.
+    times: dict[str, list[int]] = {}
+    for job in timeline.jobs:
+        waited_ms = sum(b - a for a, b in job.waits(timeline.end_ms))
+        times.setdefault(timeline.queues[job.queue], []).append(waited_ms)
     return {
         "jct_s": percentiles(done),
         "queueing_s": percentiles(waited),
-        "waited_s": _waited(timeline),
+        "waited_s": {queue: percentiles(times[queue]) for queue in sorted(times)},
         "end_ms": timeline.end_ms,
         "unit": timeline.lanes.unit,
         "held": _gpu_shares_by_queue(timeline),
@@ -38,15 +43,6 @@ def percentiles(times_ms: Iterable[int]) -> list[float]:
     ordered = sorted(times_ms)
     ranks = [max(-(-len(ordered) * p // 100), 1) - 1 for p in range(101)]
     return [ordered[rank] / 1000 for rank in ranks] if ordered else []
-
-
-def _waited(timeline: Timeline) -> dict[str, list[float]]:
-    """Return percentiles of waiting times by queue."""
-    times: dict[str, list[int]] = {}
-    for job in timeline.jobs:
-        waited_ms = sum(b - a for a, b in job.waits(timeline.end_ms))
-        times.setdefault(timeline.queues[job.queue], []).append(waited_ms)
-    return {queue: percentiles(times[queue]) for queue in sorted(times)}
 
 
 def _gpu_shares_by_queue(timeline: Timeline) -> dict[str, list[float]]:

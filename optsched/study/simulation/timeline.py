@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Node
     from optsched.cluster.task import Task, TaskShape
     from optsched.cluster.trace import Trace
-    from optsched.study.simulation.record import Event, Place
+    from optsched.study.simulation.record import Event
 
 GOES_ON: Final = ""
 """How a stay or a run ends that lasts to the end of the story."""
@@ -162,7 +162,19 @@ class TimelineBuilder:
         self._now_ms = event.at_ms
         match event:
             case Submit():
-                self._submit(event)
+                gang = self._arrivals[event.job].gang
+                size = sum(
+                    (
+                        amount_of(t.shape.request, CPU)
+                        if self._lanes.unit == CPU_UNIT
+                        else gpu_milli(t.shape)
+                    )
+                    for t in gang.tasks
+                )
+                self._number[event.job] = len(self._jobs)
+                queue = self._queue[event.queue]
+                self._jobs.append(Job(event.job, queue, len(gang.tasks), size, event.at_ms))
+                self._tasks.update((t.key, t) for t in gang.tasks)
             case Start() | Bind() | Move():
                 self._sit(event)
             case Release(job=key, tasks=tasks, cause=cause):
@@ -193,13 +205,19 @@ class TimelineBuilder:
         stays = sorted([*self._stays, *going], key=lambda s: (s.from_ms, s.node, s.lanes, s.task))
         jobs = [self._job_as_of(number, job, end_ms) for number, job in enumerate(self._jobs)]
         down = [*self._down, *((node, at, end_ms) for node, at in self._down_since.items())]
+        total: defaultdict[str, int] = defaultdict(int)
+        for node in self._trace.nodes:
+            for resource, amount in node.allocatable:
+                total[resource] += amount
+        names = sorted(resource for resource, amount in total.items() if amount)
+        found = [[amount_of(s.request, r) / total[r] for r in names] for s in self._shapes]
         return Timeline(
             tuple(self._node),
             tuple(self._queue),
             self._lanes,
             stays,
             jobs,
-            self._node_fractions(),
+            np.array(found, dtype=np.float64).reshape(len(found), len(names)),
             sorted(down),
             tuple(self._sessions),
             end_ms,
@@ -207,36 +225,25 @@ class TimelineBuilder:
             why,
         )
 
-    # --- events ----------------------------------------------------------------------------------
-
-    def _submit(self, event: Submit) -> None:
-        gang = self._arrivals[event.job].gang
-        size = sum(self._size(t.shape) for t in gang.tasks)
-        self._number[event.job] = len(self._jobs)
-        queue = self._queue[event.queue]
-        self._jobs.append(Job(event.job, queue, len(gang.tasks), size, event.at_ms))
-        self._tasks.update((t.key, t) for t in gang.tasks)
-
     def _sit(self, event: Start | Bind | Move) -> None:
         job = self._number[event.job]
         if isinstance(event, Move):
             self._end_stays(job, [p.task for p in event.places], MOVED)
         for place in event.places:
-            self._open[job][place.task] = self._task_stay(job, place, event.at_ms)
+            shape = self._tasks[place.task].shape
+            node = self._node[place.node]
+            number = self._lanes.number[node]
+            lanes = tuple(lane for lane in place.gpus if lane < number)
+            each = milli_on(shape, self._trace.nodes[node]) // max(len(lanes), 1)
+            lanes, milli = (lanes if each else ()), min(each, WHOLE)
+            if self._lanes.unit == CPU_UNIT:
+                lanes, milli = (0,), amount_of(shape.request, CPU)
+            number = self._shapes.setdefault(shape, len(self._shapes))
+            self._open[job][place.task] = Stay(
+                job, place.task, node, lanes, milli, number, event.at_ms, event.at_ms, GOES_ON
+            )
         if isinstance(event, Start):
             self._since[job] = event.at_ms
-
-    def _task_stay(self, job: int, place: Place, at_ms: int) -> Stay:
-        shape = self._tasks[place.task].shape
-        node = self._node[place.node]
-        number = self._lanes.number[node]
-        lanes = tuple(lane for lane in place.gpus if lane < number)
-        each = milli_on(shape, self._trace.nodes[node]) // max(len(lanes), 1)
-        lanes, milli = (lanes if each else ()), min(each, WHOLE)
-        if self._lanes.unit == CPU_UNIT:
-            lanes, milli = (0,), amount_of(shape.request, CPU)
-        number = self._shapes.setdefault(shape, len(self._shapes))
-        return Stay(job, place.task, node, lanes, milli, number, at_ms, at_ms, GOES_ON)
 
     def _end_stays(self, job: int, tasks: Iterable[str], why: str) -> None:
         for key in tasks:
@@ -263,25 +270,11 @@ class TimelineBuilder:
         elif node in self._down_since:
             self._down.append((node, self._down_since.pop(node), self._now_ms))
 
-    # --- inside ----------------------------------------------------------------------------------
-
-    def _size(self, shape: TaskShape) -> int:
-        return amount_of(shape.request, CPU) if self._lanes.unit == CPU_UNIT else gpu_milli(shape)
-
     def _job_as_of(self, number: int, job: Job, end_ms: int) -> Job:
         runs = list(job.runs)
         if number in self._since:
             runs.append(Run(self._since[number], end_ms, GOES_ON))
         return Job(job.key, job.queue, job.tasks, job.size, job.submit_ms, runs, job.done_ms)
-
-    def _node_fractions(self) -> NDArray[np.float64]:
-        total: defaultdict[str, int] = defaultdict(int)
-        for node in self._trace.nodes:
-            for resource, amount in node.allocatable:
-                total[resource] += amount
-        names = sorted(resource for resource, amount in total.items() if amount)
-        found = [[amount_of(s.request, r) / total[r] for r in names] for s in self._shapes]
-        return np.array(found, dtype=np.float64).reshape(len(found), len(names))
 
 
 def lanes_of(nodes: Sequence[Node]) -> Lanes:

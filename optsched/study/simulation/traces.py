@@ -9,7 +9,7 @@ from optsched.cluster.task import TaskStatus
 from optsched.cluster.trace import Arrival, Trace
 
 if TYPE_CHECKING:
-    from optsched.cluster.snapshot import Node, Snapshot
+    from optsched.cluster.snapshot import Snapshot
 
 _KEPT = frozenset({TaskStatus.PENDING, TaskStatus.GATED, TaskStatus.BOUND, TaskStatus.RUNNING})
 
@@ -33,14 +33,13 @@ def trace_of(snapshot: Snapshot, name: str, duration_ms: int | None = None) -> T
     arrivals = tuple(Arrival(0, gang, duration_ms) for gang in gangs if gang.tasks)
     return Trace(
         name=name,
-        nodes=tuple(_drop_gangs(node, ours) for node in snapshot.nodes),
+        nodes=tuple(
+            replace(node, residents=tuple(t for t in node.residents if t.gang not in ours))
+            for node in snapshot.nodes
+        ),
         queues=snapshot.queues,
         arrivals=arrivals,
         topology=snapshot.topology,
         start_ms=snapshot.taken_ms,
         rest=snapshot,
     )
-
-
-def _drop_gangs(node: Node, gangs: set[str]) -> Node:
-    return replace(node, residents=tuple(t for t in node.residents if t.gang not in gangs))
