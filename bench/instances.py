@@ -18,9 +18,14 @@ from pathlib import Path
 from optsched import __version__
 from optsched.kube.runtime.timing import SystemClock
 from optsched.solver.cpsat.process import WorkerProcess
-from optsched.study.instances.instance_catalogue import FILE, catalogue_text, gap_of, read_catalogue
+from optsched.study.instances.instance_catalogue import (
+    FILE,
+    catalogue_text,
+    gap_of,
+    read_catalogue,
+    with_table,
+)
 from optsched.study.instances.instance_folder import entries_of, verify_entry
-from optsched.study.instances.instance_table import with_table
 from optsched.study.instances.shipped_instances import SHIPPED
 from optsched.study.instances.solve_again import Solving, judged, merge_best, solve_recipe
 

@@ -28,7 +28,6 @@ from optsched.study.simulation.record import lines
 from optsched.study.simulation.replay_trace import Played, Tally, as_result, read_given
 from optsched.study.simulation.simulation_metrics import Measuring
 from optsched.study.simulation.simulator import Options, Simulation
-from optsched.study.simulation.time_series import series_of
 from optsched.study.simulation.timeline import (
     DONE,
     Job,
@@ -37,6 +36,7 @@ from optsched.study.simulation.timeline import (
     Stay,
     Timeline,
     TimelineBuilder,
+    series_of,
 )
 from tests.support.pages import ROOT
 

@@ -25,8 +25,7 @@ from optsched.controllers.job.object_names import group_name
 from optsched.controllers.job.preview import expand_job
 from optsched.formats.codec.pods.reader import SCHEDULER_NAMES
 from optsched.session.session import SessionContext
-from optsched.study.prediction.object_keys import Means
-from optsched.study.prediction.queue_position import Standing, standings, waiting
+from optsched.study.prediction.queue_position import Means, Standing, standings, waiting
 from optsched.units import format_time
 
 if TYPE_CHECKING:

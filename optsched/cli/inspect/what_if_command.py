@@ -35,7 +35,7 @@ from optsched.formats.snapshots.cluster_objects import READ_KINDS
 from optsched.session.solve_settings import DEFAULT_SECONDS, limits_of
 from optsched.study.prediction.hypothetical_jobs import Added, Answer, Clash, Start
 from optsched.study.prediction.hypothetical_jobs import predict as answers_of
-from optsched.study.prediction.object_keys import Means
+from optsched.study.prediction.queue_position import Means
 from optsched.units import format_time
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from optsched.cli.base.output_files import KeepError, check_writable
 from optsched.cli.base.output_formats import JSON, TABLE, YAML
 from optsched.cli.base.path_arguments import OutputPath
 from optsched.study.packing.vbp import is_vbp
-from optsched.study.reassignment.reassignment_files import is_model
+from optsched.study.reassignment.roadef import is_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -21,9 +21,8 @@ from optsched.cli.offline.benchmark_instances import STOPPED_BY_HAND, form_of, s
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.kube.runtime.timing import SystemClock
 from optsched.solver.cpsat.process import WorkerProcess
-from optsched.study.packing.packing_files import packing_document, packing_list
 from optsched.study.packing.packing_process import PackingWork, packings
-from optsched.study.packing.vbp import file_of, read_vbps
+from optsched.study.packing.vbp import file_of, packing_document, packing_list, read_vbps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

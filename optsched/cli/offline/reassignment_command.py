@@ -20,10 +20,14 @@ from optsched.cli.base.path_arguments import BadInput, Source, check_outputs, is
 from optsched.cli.offline.benchmark_instances import STOPPED_BY_HAND, form_of, search_options
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.solver.cpsat.process import WorkerProcess
-from optsched.study.reassignment.reassignment_files import reassignment_document, write_assignment
 from optsched.study.reassignment.reassignment_problem import cost_of
 from optsched.study.reassignment.reassignment_process import reassignments
-from optsched.study.reassignment.roadef import initial_file, read_reassignment
+from optsched.study.reassignment.roadef import (
+    initial_file,
+    read_reassignment,
+    reassignment_document,
+    write_assignment,
+)
 from optsched.study.reassignment.solve_reassignment import Effort
 
 if TYPE_CHECKING:

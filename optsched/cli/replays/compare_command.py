@@ -44,8 +44,7 @@ from optsched.study.comparison.executors import (
     local_cluster,
     remote_cluster,
 )
-from optsched.study.comparison.grid import cells_of, read_traces
-from optsched.study.comparison.result_folder import CELLS, ResultFolder
+from optsched.study.comparison.grid import CELLS, ResultFolder, cells_of, read_traces
 from optsched.study.generators.synthetic_traces import SyntheticError
 from optsched.study.reports.comparison_report import comparison_page
 from optsched.study.simulation.simulator import Options

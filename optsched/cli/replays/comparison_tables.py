@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING, Final
 from rich.table import Table
 
 from optsched.cli.base.console import print_text
-from optsched.study.comparison.compared_metrics import FIGURES, SHOWN
-from optsched.study.comparison.comparison_text import UNKNOWN, signed_text, value_text
+from optsched.study.comparison.compared_metrics import (
+    FIGURES,
+    SHOWN,
+    UNKNOWN,
+    signed_text,
+    value_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

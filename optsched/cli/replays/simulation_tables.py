@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from optsched.study.comparison.duration_text import duration_text
+from optsched.study.comparison.compared_metrics import duration_text
 from optsched.units import format_duration_ms
 
 if TYPE_CHECKING:

@@ -8,6 +8,49 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+UNKNOWN: Final = "–"
+
+
+def verdict(figure: Figure, mean: float) -> str:
+    """Return `better` or `worse`; empty for metrics without a direction."""
+    if figure.is_better_low is None:
+        return ""
+    return "better" if (mean < 0) == figure.is_better_low else "worse"
+
+
+def value_text(figure: Figure, value: float | None) -> str:
+    """Return a value with its unit."""
+    if value is None:
+        return UNKNOWN
+    if figure.unit == "s":
+        return duration_text(value)
+    if figure.unit == "part":
+        return f"{100 * value:.2f} %"
+    return f"{value:.2f}"
+
+
+def signed_text(figure: Figure, value: float | None) -> str:
+    """Return a difference with its sign, unless it rounds to zero."""
+    if value is None:
+        return UNKNOWN
+    size = value_text(figure, abs(value))
+    if size == value_text(figure, 0.0):
+        return size
+    return f"{'−' if value < 0 else '+'}{size}"
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration with about three digits: 0.9s, 12.5s, 1h30m, 3d04h."""
+    if seconds < 60:
+        return f"{seconds:.1f}s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes}m"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours}h{minutes:02d}m"
+    return f"{hours // 24}d{hours % 24:02d}h"
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:

@@ -9,20 +9,150 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from optsched.study.accounting.chargeback import HEADER, of_json, together
-from optsched.study.comparison.common_jobs import CommonJobs, JobColumns
-from optsched.study.comparison.compared_metrics import FIGURES
-from optsched.study.comparison.comparison_text import verdict
+from optsched.study.comparison.compared_metrics import FIGURES, verdict
 from optsched.study.comparison.statistics import CONFIDENCE, least_pairs, paired_differences
-from optsched.study.comparison.unfinished_reasons import merge_reasons
+from optsched.study.simulation.simulation_metrics import UNFAIR, JobTimes, spread
+from optsched.study.simulation.timeline import GOES_ON
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from optsched.study.accounting.chargeback import Chargeback
     from optsched.study.comparison.compared_metrics import Figure
     from optsched.study.comparison.grid import Cell
     from optsched.study.comparison.statistics import Difference
-    from optsched.study.comparison.unfinished_reasons import UnfinishedReason
+    from optsched.study.simulation.timeline import Job, Timeline
+
+_COLUMNS = tuple(JobTimes.__dataclass_fields__)
+
+
+def columns_of(jobs: Iterable[JobTimes]) -> dict[str, list[object]]:
+    """Return times of jobs as JSON, one list per field."""
+    rows = [tuple(getattr(job, name) for name in _COLUMNS) for job in jobs]
+    return {name: [row[i] for row in rows] for i, name in enumerate(_COLUMNS)}
+
+
+@dataclass(frozen=True, eq=False)
+class JobColumns:
+    """Times of the jobs of one replay, by name."""
+
+    times: Mapping[str, JobTimes]
+
+    @classmethod
+    def of_json(cls, found: Mapping[str, Sequence[Any]]) -> Self:
+        """Read what `columns_of` wrote."""
+        rows = zip(*(found[name] for name in _COLUMNS), strict=True)
+        return cls({job.name: job for job in (JobTimes(*row) for row in rows)})
+
+    @cached_property
+    def finished(self) -> frozenset[str]:
+        """Names of the jobs that finished."""
+        return frozenset(name for name, job in self.times.items() if job.ended_ms is not None)
+
+
+@dataclass(frozen=True, eq=False)
+class CommonJobs:
+    """The jobs of one trace and seed that finished under every model."""
+
+    names: frozenset[str]
+
+    @classmethod
+    def from_columns(cls, columns: Iterable[JobColumns]) -> Self:
+        """Return the jobs that finished in all replays of one trace and seed."""
+        return cls(frozenset.intersection(*(each.finished for each in columns)))
+
+    def measure(self, jobs: JobColumns) -> dict[str, Any]:
+        """Return metrics of times over these jobs, named as in `Metrics`."""
+        found = [job for name, job in jobs.times.items() if name in self.names]
+        jct = [(j.ended_ms - j.arrived_ms) / 1000 for j in found if j.ended_ms is not None]
+        queueing = [(j.started_ms - j.arrived_ms) / 1000 for j in found if j.started_ms is not None]
+        rho = [j.finish_time_fairness for j in found if j.finish_time_fairness is not None]
+        spreads = {"jct_s": spread(jct), "queueing_s": spread(queueing)}
+        return {
+            **{name: None if each is None else asdict(each) for name, each in spreads.items()},
+            "ftf_mean": sum(rho) / len(rho) if rho else None,
+            "ftf_worst": max(rho, default=None),
+            "ftf_unfair": sum(r > UNFAIR for r in rho) / len(rho) if rho else None,
+        }
+
+
+RUNNING: Final = ("Running", "runs at the end of the replay")
+UNDECIDED: Final = ("Undecided", "arrived after the last session")
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedReason:
+    """Gangs that did not finish for the same reason."""
+
+    code: str  # a reason code of `plan.pending`, or `Running`
+    num_gangs: int  # over all replays
+    # example, message: the gang that waited longest, and why it waited, in words
+    example: str
+    waited_ms: int  # how long the example waited
+    message: str
+
+
+def reasons_of(timeline: Timeline, counted: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the reasons of gangs that did not finish as JSON; only gangs that are counted."""
+    names, found = frozenset(counted), dict[str, UnfinishedReason]()
+    for job in timeline.jobs:
+        if job.key in names and job.done_ms is None:
+            code, message = _reason(timeline, job)
+            waited_ms = sum(b - a for a, b in job.waits(timeline.end_ms))
+            _add(found, UnfinishedReason(code, 1, job.key, waited_ms, message))
+    return [
+        {
+            "reason": each.code,
+            "gangs": each.num_gangs,
+            "example": each.example,
+            "waited_ms": each.waited_ms,
+            "message": each.message,
+        }
+        for each in _ordered(found)
+    ]
+
+
+def merge_reasons(results: Iterable[Mapping[str, Any]]) -> list[UnfinishedReason]:
+    """Return the reasons over several results, the most frequent first."""
+    found = dict[str, UnfinishedReason]()
+    for each in _entries(results):
+        _add(found, each)
+    return _ordered(found)
+
+
+def _entries(results: Iterable[Mapping[str, Any]]) -> Iterator[UnfinishedReason]:
+    for result in results:
+        for each in result.get("unfinished_reasons", ()):
+            yield UnfinishedReason(
+                each["reason"], each["gangs"], each["example"], each["waited_ms"], each["message"]
+            )
+
+
+def _reason(timeline: Timeline, job: Job) -> tuple[str, str]:
+    if job.runs and job.runs[-1].why == GOES_ON:
+        return RUNNING
+    return timeline.reasons.get(job.key, UNDECIDED)
+
+
+def _add(found: dict[str, UnfinishedReason], one: UnfinishedReason) -> None:
+    """Count a reason; the example that waited longest stays."""
+    known = found.get(one.code)
+    if known is None:
+        found[one.code] = one
+        return
+    longest = min(known, one, key=lambda each: (-each.waited_ms, each.example))
+    found[one.code] = UnfinishedReason(
+        one.code,
+        known.num_gangs + one.num_gangs,
+        longest.example,
+        longest.waited_ms,
+        longest.message,
+    )
+
+
+def _ordered(found: Mapping[str, UnfinishedReason]) -> list[UnfinishedReason]:
+    return sorted(found.values(), key=lambda each: (-each.num_gangs, each.code))
+
 
 _TIMES: Final = {"jct_s", "queueing_s", "ftf_mean", "ftf_worst", "ftf_unfair"}
 _FINISHED: Final = ("finished",)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from optsched import __version__
+from optsched.formats.files.atomic_write import write_atomically
 from optsched.session.solve_settings import solver_of
-from optsched.study.comparison.common_jobs import columns_of
-from optsched.study.comparison.unfinished_reasons import reasons_of
+from optsched.study.comparison.comparison_table import columns_of, reasons_of
 from optsched.study.simulation.replay_trace import (
     SYNTHETIC,
     as_result,
@@ -18,7 +18,8 @@ from optsched.study.simulation.replay_trace import (
     play,
     read_given,
 )
-from optsched.study.simulation.time_series import series_of
+from optsched.study.simulation.timeline import series_of
+from optsched.units.plaintext import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,6 +29,39 @@ if TYPE_CHECKING:
     from optsched.session.ports import Clock
     from optsched.study.simulation.replay_trace import Given
     from optsched.study.simulation.simulator import Options
+
+CELLS: Final = "cells"
+_PARTS: Final = {"metrics", "gpu_hours", "jobs"}
+
+
+@dataclass(frozen=True, slots=True)
+class ResultFolder:
+    """A folder with one file per cell, by key; None stores nothing."""
+
+    folder: Path | None
+
+    def load_result(self, cell: Cell) -> Mapping[str, Any] | None:
+        """Return the complete result of a cell, or None."""
+        if self.folder is None:
+            return None
+        try:
+            found = json.loads(self._path(self.folder, cell).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        whole = isinstance(found, dict) and found.get("complete") is True and found.keys() >= _PARTS
+        return found if whole else None
+
+    def store_result(self, cell: Cell, result: Mapping[str, Any]) -> None:
+        """Store a result atomically. Raises OSError; then the previous file stays."""
+        if self.folder is None:
+            return
+        path = self._path(self.folder, cell)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, write_json(result, indent=1))
+
+    @staticmethod
+    def _path(folder: Path, cell: Cell) -> Path:
+        return folder / CELLS / f"{cell.key}.json"
 
 
 @dataclass(frozen=True, eq=False)

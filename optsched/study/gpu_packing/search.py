@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from optsched.study.gpu_packing.allocation_bound import Bound, allocation_bound
 from optsched.study.gpu_packing.node_pool import Layout, empty_layout
+from optsched.study.gpu_packing.program import Bound, allocation_bound
 from optsched.study.gpu_packing.rounding import rounded
 
 if TYPE_CHECKING:

@@ -3,23 +3,171 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from optsched.api.wellknown import HOSTNAME
+from optsched.cluster.reasons import ReasonCode
 from optsched.study.instances.short_manifests import (
     Order,
     Role,
     amounts,
     gang,
+    hypernode,
     node,
     priority_class,
+    queue,
     stranger,
 )
+from optsched.units import GPU
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from optsched.study.instances.random_choice import Chance
     from optsched.study.instances.short_manifests import Amounts, Manifest
+
+ASKED: Final = "asked"
+"""Name of the gang that can not start."""
+
+
+class _Case(NamedTuple):
+    """A gang that can not start: its requests, and its reason."""
+
+    order: Order
+    roles: Callable[[int], list[Role]]
+    code: ReasonCode
+
+
+@dataclass(frozen=True)
+class Impossible:
+    """A cluster of racks with one gang that can not start and others that can."""
+
+    # What is in the way: `node`, `cluster`, `ceiling`, `fragments`, `rack`, `label`, `apart` or
+    # `pairs`; see `instances/README.md`
+    case: str
+    nodes: int  # nodes of 8 GPUs, four in a rack
+
+    def __post_init__(self) -> None:
+        if self.case not in CASES:
+            raise ValueError(f"case: {self.case} is not one of {', '.join(CASES)}")
+
+    @property
+    def pending(self) -> dict[str, str]:
+        """The expected code of the reason by key of the gang."""
+        return {f"jobs/{ASKED}": CASES[self.case].code.value}
+
+    def objects(self, chance: Chance) -> Iterator[Manifest]:
+        """The manifests."""
+        yield from priority_classes()
+        yield queue("small", capability={GPU: "4"})
+        case = CASES[self.case]
+        names = [node_name(i) for i in range(self.nodes)]
+        yield from (node(name, amounts(CPUS, GIB, GPUS)) for name in names)
+        for r in range(0, self.nodes, 4):
+            yield hypernode(f"rack-{r // 4}", 1, "rack", names[r : r + 4])
+        used = 4 if self.case in ("fragments", "pairs") else chance.pick((0, 1, 2))
+        for i, name in enumerate(names):
+            if used:
+                yield stranger(f"other-{i}", share(used, 10), name)
+        yield from gang(ASKED, case.roles(self.nodes), case.order._replace(priority_class="high"))
+        for i in range(self.nodes // 2):
+            role = Role(1, share(chance.pick((1, 2)), 10))
+            yield from gang(f"g{i:03d}", [role], Order(priority_class="low"))
+
+
+_RACK: Final = {"networkTopology": {"mode": "hard", "highestTierAllowed": 1}}
+
+
+def _anti_affinity(_: int) -> dict[str, Any]:
+    selector = {"matchLabels": {"app": ASKED}}
+    term = {"labelSelector": selector, "topologyKey": HOSTNAME}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+    return {"affinity": {"podAntiAffinity": required}}
+
+
+CASES: Final = {
+    "node": _Case(Order(), lambda _: [Role(1, share(16, 10))], ReasonCode.IMPOSSIBLE),
+    "cluster": _Case(Order(), lambda n: [Role(n + 1, share(8, 10))], ReasonCode.IMPOSSIBLE),
+    "ceiling": _Case(
+        Order(queue="small"), lambda _: [Role(3, share(2, 10))], ReasonCode.CAPABILITY
+    ),
+    "fragments": _Case(Order(), lambda _: [Role(1, share(5, 10))], ReasonCode.FRAGMENTED),
+    "rack": _Case(Order(more=_RACK), lambda _: [Role(5, share(6, 10))], ReasonCode.TOPOLOGY),
+    "label": _Case(
+        Order(),
+        lambda _: [Role(2, share(1, 10), more={"nodeSelector": {"gpu": "h100"}})],
+        ReasonCode.PREDICATES,
+    ),
+    "apart": _Case(
+        Order(),
+        lambda n: [Role(n + 1, share(1, 10), more=_anti_affinity(n), labels={"app": ASKED})],
+        ReasonCode.IMPOSSIBLE,
+    ),
+    "pairs": _Case(
+        Order(),
+        lambda n: [Role(n, share(3, 10), "worker"), Role(1, share(2, 10), "head")],
+        ReasonCode.FRAGMENTED,
+    ),
+}
+
+
+MIB = 16_384
+"""Memory of a GPU."""
+
+
+@dataclass(frozen=True)
+class SharedGpus:
+    """Gangs of pods that take a part of one GPU each; more than there is room for.
+
+    A GPU that is free by a half in sum, but by a quarter on two devices each, takes no half.
+    """
+
+    # nodes, cards: nodes, and GPUs of 16 GiB on each, which up to ten pods share
+    nodes: int
+    cards: int
+    percent: int = 120  # memory of GPUs asked for, in hundredths of what there is
+
+    def objects(self, chance: Chance) -> Iterator[Manifest]:
+        """The manifests."""
+        yield from priority_classes()
+        for i in range(self.nodes):
+            yield self._node(node_name(i))
+        left = self.nodes * self.cards * MIB * self.percent // 100
+        number = 0
+        while left > 0:
+            mib, size = chance.pick((4, 6, 8, 10, 12)) * 1024, chance.pick((1, 2, 3), (4, 3, 1))
+            order = Order(priority_class=any_priority(chance))
+            yield from gang(
+                f"g{number:03d}",
+                [
+                    Role(
+                        size,
+                        {
+                            **amounts(2, 8),
+                            "volcano.sh/vgpu-number": "1",
+                            "volcano.sh/vgpu-memory": str(mib),
+                        },
+                    )
+                ],
+                order,
+            )
+            left -= mib * size
+            number += 1
+
+    def _node(self, name: str) -> Manifest:
+        cards = "".join(
+            f"{name}-gpu-{c},10,{MIB},NVIDIA-Tesla T4,true,hami-core:" for c in range(self.cards)
+        )
+        offered = {
+            **amounts(64, 256),
+            "volcano.sh/vgpu-number": str(10 * self.cards),
+            "volcano.sh/vgpu-memory": str(MIB * self.cards),
+            "volcano.sh/vgpu-cores": str(100 * self.cards),
+        }
+        made = node(name, offered)
+        made["metadata"]["annotations"] = {"volcano.sh/node-vgpu-register": cards}
+        return made
+
 
 GPUS: Final = 8
 CPUS: Final = 96

@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.study.instances.gang_instances import FragmentedGangs, HomogeneousGangs, UnlikeTasks
-from optsched.study.instances.infeasible_instances import Impossible
+from optsched.study.instances.gang_instances import (
+    FragmentedGangs,
+    HomogeneousGangs,
+    Impossible,
+    SharedGpus,
+    UnlikeTasks,
+)
 from optsched.study.instances.network_instances import RacksAndSpines
 from optsched.study.instances.packing_instances import CutBins, VectorItems
-from optsched.study.instances.queue_instances import TreeOfQueues
+from optsched.study.instances.queue_instances import FullCluster, TreeOfQueues
 from optsched.study.instances.random_choice import Chance
 from optsched.study.instances.short_manifests import text_of
-from optsched.study.instances.vgpu_nodes import SharedGpus
-from optsched.study.instances.victim_instances import FullCluster
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

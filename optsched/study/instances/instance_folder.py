@@ -7,12 +7,14 @@ it with their `verify` faces, which share no code with engines.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optsched.cluster.decisions import LevelResult, LevelStatus, Sense
+from optsched.cluster.decisions import Allocate, LevelResult, LevelStatus, Sense
+from optsched.cluster.gpu_shares import ALL_CORES
 from optsched.formats.files.yaml_text import Document, read_yaml
 from optsched.formats.plan import encode_plan, plan_document, read_plan, restore_plan
 from optsched.formats.snapshots.assembly import assemble
@@ -20,7 +22,6 @@ from optsched.formats.solve_result import checksum
 from optsched.policy.load import load_policy
 from optsched.session.lending import LENT
 from optsched.session.session import judge_actions
-from optsched.study.instances.device_instances import check_gpu_shares
 from optsched.study.instances.instance_catalogue import Entry, wrong_with_level
 from optsched.study.instances.shipped_instances import MOST_BYTES, PACKING
 from optsched.study.packing.packing_problem import wrong_with_bins
@@ -29,14 +30,54 @@ from optsched.study.packing.vbp import parse_vbp
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from optsched.cluster.decisions import Plan
+    from optsched.cluster.decisions import Action, Plan
+    from optsched.cluster.gpu_shares import GpuShare, SharedGpu
     from optsched.cluster.snapshot import Snapshot
+    from optsched.cluster.task import Task
     from optsched.policy.policy import Policy
     from optsched.session.session import Judgement
     from optsched.study.instances.instance_catalogue import Best
     from optsched.study.instances.instance_families import Recipe
     from optsched.study.instances.shipped_instances import Shipped
     from optsched.study.packing.packing_problem import Bin, VectorPacking
+
+
+def check_gpu_shares(snapshot: Snapshot, actions: Sequence[Action]) -> Iterator[str]:
+    """Every problem of the shared GPUs of a plan, a sentence each.
+
+    For clusters whose pods ask for parts by memory and cores (vGPU), without slices of MIG.
+    """
+    tasks = {task.key: task for gang in snapshot.gangs for task in gang.tasks}
+    held: defaultdict[tuple[str, str], list[GpuShare]] = defaultdict(list)
+    for node in snapshot.nodes:
+        for task in node.residents:
+            for use in task.shared_gpus:
+                held[node.name, use.key].append(use)
+    for action in actions:
+        if isinstance(action, Allocate):
+            yield from _wrong_with_task(tasks[action.task], action.shared_gpus)
+            for use in action.shared_gpus:
+                held[action.node, use.key].append(use)
+    shared_gpus = {(node.name, gpu.key): gpu for node in snapshot.nodes for gpu in node.shared_gpus}
+    for (name, key), uses in sorted(held.items()):
+        yield from _check_gpu(f"GPU {key} of node {name}", shared_gpus.get((name, key)), uses)
+
+
+def _wrong_with_task(task: Task, uses: Sequence[GpuShare]) -> Iterator[str]:
+    asked = sorted(need.memory for need in task.shape.shared_gpus for _ in range(need.number))
+    given = sorted(use.memory for use in uses)
+    if asked != given:
+        yield f"{task.key} asks for {asked} of memory of GPUs and gets {given}"
+
+
+def _check_gpu(name: str, gpu: SharedGpu | None, uses: Sequence[GpuShare]) -> Iterator[str]:
+    if gpu is None or not gpu.is_healthy:
+        yield f"{name} is not there or does not work"
+        return
+    memory, cores = sum(u.memory for u in uses), sum(u.cores for u in uses)
+    if memory > gpu.memory or cores > ALL_CORES or len(uses) > gpu.sharers:
+        has = f"{gpu.memory} of memory, {ALL_CORES} of cores and {gpu.sharers} places"
+        yield f"{name} has {has}; {memory}, {cores} and {len(uses)} are given away"
 
 
 def snapshot_of(recipe: Recipe) -> Snapshot:

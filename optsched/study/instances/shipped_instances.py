@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from optsched.study.instances.infeasible_instances import CASES
+from optsched.study.instances.gang_instances import CASES
 from optsched.study.instances.instance_families import Recipe
 
 PACKING: Final = "vector-packing"

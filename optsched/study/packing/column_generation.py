@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from optsched.study.packing.greedy_filling import Scores, fillings
-from optsched.study.packing.items import Items
+from optsched.study.packing.packing_problem import Items
 from optsched.study.packing.pattern_pricing import Priced, best_bins
 
 if TYPE_CHECKING:

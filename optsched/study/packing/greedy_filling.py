@@ -14,7 +14,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from optsched.problem.arrays import F64, I64, Bool
-    from optsched.study.packing.items import Items
+    from optsched.study.packing.packing_problem import Items
 
 Copies: TypeAlias = "tuple[I64, int]"
 """Counts of a bin, and how many bins have them."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from optsched.problem.arrays import F64, I64, Bool
-    from optsched.study.packing.items import Items
+    from optsched.study.packing.packing_problem import Items
 
     Kinds = npt.NDArray[np.int16]
     Prices = TypeVar("Prices", F64, I64)

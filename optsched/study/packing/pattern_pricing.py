@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from optsched.problem.arrays import F64, I64
-    from optsched.study.packing.items import Items
+    from optsched.study.packing.packing_problem import Items
 
     Choices: TypeAlias = npt.NDArray[np.uint8]
 

@@ -15,7 +15,7 @@ from optsched.cluster.snapshot import GangPhase
 from optsched.formats.codec.snapshot_annotations import time_text
 from optsched.formats.snapshots.assembly import assemble
 from optsched.session.session import expected_starts, run_session
-from optsched.study.prediction.object_keys import is_pod_of, key_of, name_of
+from optsched.study.prediction.queue_position import is_pod_of, key_of, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import CapacityReservation, Gang, Snapshot
     from optsched.formats.files.diagnostics import ObjectProblem
     from optsched.formats.snapshots.assembly import Assembled
-    from optsched.study.prediction.object_keys import Means
+    from optsched.study.prediction.queue_position import Means
 
     Manifest = Mapping[str, Any]
 

@@ -7,8 +7,10 @@ process.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
 
+from optsched.formats.codec.snapshot_annotations import API_VERSION
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.study.number_lists import Numbers, text_of
 from optsched.study.reassignment.reassignment_problem import (
@@ -22,7 +24,52 @@ from optsched.study.reassignment.reassignment_problem import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+KIND: Final = "Reassignment"
+SUFFIX: Final = ".txt"
+
+
+def is_model(path: str) -> bool:
+    """Whether a path names a model of the challenge rather than a cluster."""
+    return path.endswith(SUFFIX)
+
+
+def reassignment_document(
+    model: Path, machine_of: Sequence[int], result: Mapping[str, Any], made: Mapping[str, Any]
+) -> dict[str, Any]:
+    """One assignment.
+
+    Parameters
+    ----------
+    model
+        The file it is for.
+    machine_of
+        Of each process.
+    result
+        The costs, their quality, and their source.
+    made
+        Everything to reproduce it.
+
+    """
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "instance": {
+            "name": model.stem,
+            "sha256": sha256(model.read_bytes()).hexdigest(),
+            "processes": len(machine_of),
+        },
+        "result": dict(result),
+        "machines": list(machine_of),
+        "made": dict(made),
+    }
+
+
+def write_assignment(machine_of: Sequence[int]) -> str:
+    """As the challenge writes it: the machine of each process on one line."""
+    return " ".join(map(str, machine_of)) + "\n"
 
 
 def read_reassignment(model: Path, assignment: Path | None = None) -> Reassignment:

@@ -6,17 +6,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from optsched.study.accounting.chargeback import HOUR_US
-from optsched.study.comparison.compared_metrics import FIGURES, SHOWN
-from optsched.study.comparison.comparison_text import signed_text, value_text
+from optsched.study.accounting.chargeback import HOUR_US, Amounts
+from optsched.study.comparison.compared_metrics import FIGURES, SHOWN, signed_text, value_text
 from optsched.study.comparison.statistics import CONFIDENCE
 from optsched.study.reports import svg
 from optsched.study.reports.curves_view import Curve, cdf_chart
-from optsched.study.reports.models_view import definition_table, difference_table
+from optsched.study.reports.jobs_view import quantile_chart
 from optsched.study.reports.number_text import count_text, fitted, percent, plain, span
 from optsched.study.reports.page import Cell, Chart, Key, Page, Section, Table
+from optsched.study.reports.result_tables import definition_table, difference_table
 from optsched.study.reports.timeline_arrays import BELOW, LABEL, LEFT, RIGHT, time_axis, time_x
-from optsched.study.reports.waiting_view import quantile_chart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -56,8 +55,38 @@ def comparison_page(found: Comparison) -> Page:
 
 
 def _sections(found: Comparison) -> Iterable[Section]:
-    reasons = _unfinished_reasons(found)
-    # Gangs of all replays of a model, and how many of them did not finish.
+    yield Section("finished", "What did not finish", list(_unfinished(found)))
+    yield Section("means", "Means", [_means_table(found)])
+    if len(found.models) > 1:
+        charts = [_interval_chart(found, model, i) for i, model in enumerate(found.models[1:])]
+        how = (
+            f"Others are held against {found.models[0]}, pair by pair: the same trace with the "
+            "same seed; equal traces count once. Intervals: Student's t, "
+            f"{percent(CONFIDENCE, 0)} for all figures together. A difference is better or worse "
+            "where its interval excludes zero and sign flips confirm it, with the same jobs "
+            f"finished and at least {found.least_pairs} pairs."
+        )
+        said = [how, *(f"{sentence[:1].upper()}{sentence[1:]}." for sentence in found.reservations)]
+        yield Section("differences", "Differences", charts, said)
+    if any("series" in row.result for row in found.rows):
+        yield Section("distributions", "Distributions", _distributions(found))
+        if any(row.result.get("series", {}).get("waited_s") for row in found.rows):
+            yield Section("waits", "Waiting time by queue", [_waits(found)])
+        yield Section("shares", "Shares over time", list(_shares(found)))
+    yield Section("usage", "GPU hours", [_usage(found)])
+    definitions: dict[str, Mapping[str, Any]] = {}
+    for row in found.rows:
+        told: Mapping[str, Any] | None = row.result["model"].get("definition")
+        if told is not None:
+            definitions.setdefault(row.model, {**told, "name": row.model})
+    several = list(definitions.values())
+    tables = [difference_table(several), *map(definition_table, several)] if several else []
+    yield Section("model", "Models", tables)
+    yield Section("replays", "Replays", [_replays(found)])
+
+
+def _unfinished(found: Comparison) -> Iterable[Table]:
+    """How many gangs did not finish in all replays of a model, and why, with examples."""
     rows = []
     for model in found.models:
         metrics = [row.result["metrics"] for row in found.rows if row.model == model]
@@ -66,58 +95,22 @@ def _sections(found: Comparison) -> Iterable[Section]:
         cells = [Cell(plain(n), n) for n in (len(metrics), gangs, done, gangs - done)]
         rows.append((Cell(model), *cells, Cell(percent(part), part)))
     columns = ("replays", "gangs", "finished", "not finished", "part")
-    caption = "Gangs by model"
-    parts = [
-        Table(caption, ("model", *columns), rows, frozenset(columns)),
-        *([reasons] if reasons.rows else []),
-    ]
-    yield Section("finished", "What did not finish", parts)
-    yield Section("means", "Means", [_means_table(found)])
-    if len(found.models) > 1:
-        how = (
-            f"Others are held against {found.models[0]}, pair by pair: the same trace with the same "
-            f"seed; equal traces count once. Intervals: Student's t, {percent(CONFIDENCE, 0)} for all "
-            "figures together. A difference is better or worse where its interval excludes zero and "
-            "sign flips confirm it, with the same jobs finished and at least "
-            f"{found.least_pairs} pairs."
-        )
-        yield Section(
-            "differences",
-            "Differences",
-            _differences(found),
-            [how, *(f"{sentence[:1].upper()}{sentence[1:]}." for sentence in found.reservations)],
-        )
-    if any("series" in row.result for row in found.rows):
-        yield Section("distributions", "Distributions", _distributions(found))
-        if any(row.result.get("series", {}).get("waited_s") for row in found.rows):
-            yield Section("waits", "Waiting time by queue", [_waits(found)])
-        yield Section("shares", "Shares over time", list(_shares(found)))
-    yield Section("usage", "GPU hours", [_usage(found)])
-    yield Section("model", "Models", _models(found))
-    yield Section("replays", "Replays", [_replays(found)])
-
-
-def _unfinished_reasons(found: Comparison) -> Table:
-    """Why gangs of all replays of a model did not finish, with an example of each reason."""
-    rows = [
+    yield Table("Gangs by model", ("model", *columns), rows, columns)
+    reasons = [
         (
-            Cell(model),
-            Cell(each.code),
-            Cell(plain(each.num_gangs), each.num_gangs),
-            Cell(each.example),
-            Cell(span(each.waited_ms), each.waited_ms),
-            Cell(each.message),
+            *(Cell(model), Cell(each.code), Cell(plain(each.num_gangs), each.num_gangs)),
+            *(Cell(each.example), Cell(span(each.waited_ms), each.waited_ms), Cell(each.message)),
         )
         for model in found.models
         for each in found.reasons(model)
     ]
-    columns = ("model", "reason", "gangs", "example", "waited", "in words")
-    note = (
-        "Reasons are those of the last session of each replay. The example is the gang that waited "
-        "longest; the report of a replay lists every gang."
-    )
-    numbers = frozenset(("gangs", "waited"))
-    return Table("Why gangs did not finish", columns, rows, numbers, note)
+    if reasons:
+        headings = ("model", "reason", "gangs", "example", "waited", "in words")
+        note = (
+            "Reasons are those of the last session of each replay. The example is the gang that "
+            "waited longest; the report of a replay lists every gang."
+        )
+        yield Table("Why gangs did not finish", headings, reasons, ("gangs", "waited"), note)
 
 
 def _columns(found: Comparison) -> list[Figure]:
@@ -143,104 +136,82 @@ def _means_table(found: Comparison) -> Table:
         "of jobs that finished under every model."
     )
     caption = "Means over all replays of a model"
-    return Table(caption, ("figure", *found.models), rows, frozenset(found.models), note)
-
-
-def _differences(found: Comparison) -> list[Chart | Table]:
-    charts: list[Chart | Table] = []
-    for number, model in enumerate(found.models[1:]):
-        rows = [
-            (figure, apart, found.verdict(model, figure))
-            for figure in _columns(found)
-            if (apart := found.difference(model, figure)) is not None
-        ]
-        charts.append(_interval_chart(found, model, number, rows))
-    return charts
-
-
-def _interval_chart(found: Comparison, model: str, number: int, rows: Sequence[_Judged]) -> Chart:
-    """Differences as parts of the mean of the model that others are held against."""
-    drawn = [
-        (figure, apart, verdict, base)
-        for figure, apart, verdict in rows
-        if (base := abs(found.mean_of_model(found.models[0], figure) or 0.0))
-        and (signed_text(figure, apart.mean) != value_text(figure, 0.0))
-    ]
-    ends = [
-        abs(v) / base
-        for _, apart, _, base in drawn
-        for v in (apart.mean, apart.low, apart.high)
-        if v is not None
-    ]
-    reach = next((r for r in _REACHES if max(ends, default=0.0) <= r), _REACHES[-1])
-    name = f"interval-{number}"
-    bottom = 12 + _ROW * len(drawn)
-    parts = list(_interval_axis(reach, bottom, found.models[0]))
-    for i, (figure, apart, verdict, base) in enumerate(drawn):
-        parts += _interval((figure, apart, verdict), (base, reach), 12 + _ROW * (i + 0.5))
-    keys = [Key("good", "better"), Key("bad", "worse"), Key("f7", "may be chance")]
-    cells = [
-        (
-            Cell(figure.name),
-            *(Cell(signed_text(figure, v), v) for v in (apart.mean, apart.low, apart.high)),
-            Cell(str(apart.pairs), apart.pairs),
-            Cell(verdict, css=verdict),
-        )
-        for figure, apart, verdict in rows
-    ]
-    numbers = ("difference", "from", "to", "pairs")
-    return Chart(
-        name,
-        f"{model} against {found.models[0]}",
-        svg.drawing(name, bottom + 44, "Paired differences with their intervals", parts),
-        keys if drawn else (),
-        [Table(model, ("figure", *numbers, "verdict"), cells, frozenset(numbers))],
-        "" if drawn else "Nothing differs.",
-        is_walkable=True,
-    )
+    return Table(caption, ("figure", *found.models), rows, found.models, note)
 
 
 _REACHES: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
-def _difference_x(part: float, reach: float) -> float:
-    middle, half = (_NAMES + _VALUES) / 2, (_VALUES - _NAMES) / 2 - 10
-    return middle + max(min(part / reach, 1.0), -1.0) * half
-
-
-def _interval_axis(reach: float, bottom: float, base: str) -> Iterable[Markup]:
+def _interval_chart(found: Comparison, model: str, number: int) -> Chart:
+    """Differences as parts of the mean of the model that others are held against."""
+    first, bases, cells = found.models[0], [], []
+    rows = [
+        (figure, apart, found.verdict(model, figure))
+        for figure in _columns(found)
+        if (apart := found.difference(model, figure)) is not None
+    ]
+    for figure, apart, verdict in rows:
+        is_seen = signed_text(figure, apart.mean) != value_text(figure, 0.0)
+        bases.append(abs(found.mean_of_model(first, figure) or 0.0) if is_seen else 0.0)
+        values = (apart.mean, apart.low, apart.high)
+        told = (Cell(signed_text(figure, v), v) for v in values)
+        pairs, judged = Cell(str(apart.pairs), apart.pairs), Cell(verdict, css=verdict)
+        cells.append((Cell(figure.name), *told, pairs, judged))
+    drawn = [(*row, base) for row, base in zip(rows, bases, strict=True) if base]
+    most = max(
+        (
+            abs(v) / base
+            for _, apart, _, base in drawn
+            for v in (apart.mean, apart.low, apart.high)
+            if v is not None
+        ),
+        default=0.0,
+    )
+    reach = next((r for r in _REACHES if most <= r), _REACHES[-1])
+    bottom = 12 + _ROW * len(drawn)
+    parts: list[Markup] = []
     for step in (-1.0, -0.5, 0.0, 0.5, 1.0):
-        x = _difference_x(step * reach, reach)
-        yield svg.line((x, 6), (x, bottom), class_="grid" if step else "zero")
+        x = _difference_x(step)
+        parts.append(svg.line((x, 6), (x, bottom), class_="grid" if step else "zero"))
         words = f"{step * reach * 100:+g}".replace("-", "−") if step else "0"
-        yield svg.text((x, bottom + 16), words, text_anchor="middle")
-    title = f"difference from the mean of {base} (%)"
-    room = svg.WIDTH - 16
-    yield svg.x_title((_NAMES + _VALUES) / 2, bottom + 36, fitted(title, room))
+        parts.append(svg.text((x, bottom + 16), words, text_anchor="middle"))
+    axis = fitted(f"difference from the mean of {first} (%)", svg.WIDTH - 16)
+    parts.append(svg.x_title((_NAMES + _VALUES) / 2, bottom + 36, axis))
+    for i, (figure, apart, verdict, base) in enumerate(drawn):
+        parts += _interval((figure, apart, verdict), base * reach, 12 + _ROW * (i + 0.5))
+    numbers, name = ("difference", "from", "to", "pairs"), f"interval-{number}"
+    return Chart(
+        name,
+        f"{model} against {first}",
+        svg.drawing(name, bottom + 44, "Paired differences with their intervals", parts),
+        [Key("good", "better"), Key("bad", "worse"), Key("f7", "may be chance")] if drawn else (),
+        [Table(model, ("figure", *numbers, "verdict"), cells, numbers)],
+        "" if drawn else "Nothing differs.",
+        is_walkable=True,
+    )
 
 
-def _interval(judged: _Judged, scale: tuple[float, float], y: float) -> Iterable[Markup]:
-    (figure, apart, verdict), (base, reach) = judged, scale
+def _difference_x(part: float) -> float:
+    """The x of a difference as a part of the greatest that is drawn."""
+    middle, half = (_NAMES + _VALUES) / 2, (_VALUES - _NAMES) / 2 - 10
+    return middle + max(min(part, 1.0), -1.0) * half
+
+
+def _interval(judged: _Judged, whole: float, y: float) -> Iterable[Markup]:
+    figure, apart, verdict = judged
     css = {"better": "good", "worse": "bad"}.get(verdict, "f7")
-    words = _in_words(figure, apart)
+    mean, words = signed_text(figure, apart.mean), signed_text(figure, apart.mean)
     yield svg.text((_NAMES - 8, y + 4), figure.name, text_anchor="end", class_="name")
     if apart.low is not None and apart.high is not None:
-        ends = [_difference_x(v / base, reach) for v in (apart.low, apart.high)]
+        words += f", {signed_text(figure, apart.low)} to {signed_text(figure, apart.high)}"
+        ends = [_difference_x(v / whole) for v in (apart.low, apart.high)]
         yield svg.line((ends[0], y), (ends[1], y), class_="whisker")
         for x in ends:
             yield svg.line((x, y - 4), (x, y + 4), class_="whisker")
-    at = _difference_x(apart.mean / base, reach)
-    tip = f"{figure.name}: {words}"
+    at, tip = _difference_x(apart.mean / whole), f"{figure.name}: {words}"
+    tip += f" in {count_text(apart.pairs, 'pair')}"
     yield svg.tag("circle", cx=at, cy=y, r=5.5, class_=f"dot {css}", data_tip=tip)
-    told = f"{signed_text(figure, apart.mean)}  {verdict}".strip()
-    yield svg.text((_VALUES + 8, y + 4), told, class_="name")
-
-
-def _in_words(figure: Figure, apart: Difference) -> str:
-    if apart.low is None:
-        return f"{signed_text(figure, apart.mean)} in {count_text(apart.pairs, 'pair')}"
-    ends = f"{signed_text(figure, apart.low)} to {signed_text(figure, apart.high)}"
-    return f"{signed_text(figure, apart.mean)}, {ends} in {count_text(apart.pairs, 'pair')}"
+    yield svg.text((_VALUES + 8, y + 4), f"{mean}  {verdict}".strip(), class_="name")
 
 
 # --- distributions and shares --------------------------------------------------------------------
@@ -249,23 +220,12 @@ def _in_words(figure: Figure, apart: Difference) -> str:
 def _distributions(found: Comparison) -> list[Chart]:
     note = "Percentiles of each replay, together: each replay counts the same."
     charts = []
-    for key, name, title in (
-        ("jct_s", "jct", "Completion time"),
-        ("queueing_s", "delay", "Queueing delay"),
-    ):
-        curves = [
-            Curve(
-                model,
-                f"l{min(i, 7)}",
-                [
-                    value
-                    for row in found.rows
-                    if row.model == model
-                    for value in row.result.get("series", {}).get(key, ())
-                ],
-            )
-            for i, model in enumerate(found.models)
-        ]
+    names = (("jct_s", "jct", "Completion time"), ("queueing_s", "delay", "Queueing delay"))
+    for key, name, title in names:
+        pooled: dict[str, list[float]] = {model: [] for model in found.models}
+        for row in found.rows:
+            pooled[row.model] += row.result.get("series", {}).get(key, ())
+        curves = [Curve(m, f"l{min(i, 7)}", pooled[m]) for i, m in enumerate(found.models)]
         charts.append(cdf_chart(name, title, curves, note))
     return charts
 
@@ -281,9 +241,8 @@ def _waits(found: Comparison) -> Chart:
         "All time in which a gang waited for its minimum; percentiles of each replay, together. "
         "Gangs that still wait count with their wait so far."
     )
-    ordered = {name: sorted(waits) for name, waits in times.items()}
     title = "Waiting time by queue and model"
-    return quantile_chart("waits-by-queue", title, ordered, "queue, model", note, is_counted=False)
+    return quantile_chart("waits-by-queue", title, times, "queue, model", note, is_counted=False)
 
 
 def _shares(found: Comparison) -> Iterable[Chart]:
@@ -314,7 +273,7 @@ def _strips(number: int, trace: str, rows: Sequence[Row]) -> Chart:
 def _strip(row: Row, queues: Sequence[str], end_ms: int, top: float) -> Iterable[Markup]:
     series = row.result["series"]
     floor_y = top + _STRIP
-    yield svg.rect((LEFT, top, RIGHT - LEFT, _STRIP), class_="lane", fill_opacity=0.55)
+    yield svg.lane(LEFT, top, RIGHT - LEFT, _STRIP)
     yield svg.label((LEFT - 8, top + 44), LABEL, row.model, css="heading")
     steps = len(next(iter(series["held"].values()), ()))
     edges = [
@@ -340,69 +299,43 @@ def _share_table(rows: Sequence[Row], queues: Sequence[str]) -> Table:
     for row in rows:
         held = row.result["series"]["held"]
         means = [sum(held.get(q, ())) / max(len(held.get(q, ())), 1) for q in queues]
-        values = [*means, sum(means)]
-        cells.append((Cell(row.model), *(Cell(percent(v), round(v, 6)) for v in values)))
+        shares = (Cell(percent(v), round(v, 6)) for v in (*means, sum(means)))
+        cells.append((Cell(row.model), *shares))
     columns = (*queues, "all")
-    return Table("Means over time", ("model", *columns), cells, frozenset(columns))
+    return Table("Means over time", ("model", *columns), cells, columns)
 
 
-# --- definitions and reproduction ----------------------------------------------------------------
+# --- use and reproduction ------------------------------------------------------------------------
 
 
 def _usage(found: Comparison) -> Table:
-    by_model = {model: found.charges(model).by_queue for model in found.models}
-    queues = sorted({queue for held in by_model.values() for queue in held})
+    by_model = [found.charges(model).by_queue for model in found.models]
     rows = []
-    for queue in queues:
-        held = [by_model[m][queue].held if queue in by_model[m] else 0 for m in found.models]
-        lost = [by_model[m][queue].evicted if queue in by_model[m] else 0 for m in found.models]
-        told = [
-            Cell(
-                f"{plain(h / HOUR_US)} ({plain(x / HOUR_US)} lost)" if x else plain(h / HOUR_US), h
-            )
-            for h, x in zip(held, lost, strict=True)
-        ]
-        rows.append((Cell(queue), *told))
+    for queue in sorted({queue for held in by_model for queue in held}):
+        cells = [Cell(queue)]
+        for amounts in (held.get(queue, Amounts()) for held in by_model):
+            lost = f" ({plain(amounts.evicted / HOUR_US)} lost)" if amounts.evicted else ""
+            cells.append(Cell(f"{plain(amounts.held / HOUR_US)}{lost}", amounts.held))
+        rows.append(cells)
     caption = "By queue, all replays of a model together; lost: work that has to be done again"
-    return Table(caption, ("queue", *found.models), rows, frozenset(found.models))
-
-
-def _models(found: Comparison) -> list[Table]:
-    models: dict[str, Mapping[str, Any]] = {}
-    for row in found.rows:
-        told: Mapping[str, Any] | None = row.result["model"].get("definition")
-        if told is not None:
-            models.setdefault(row.model, {**told, "name": row.model})
-    several = list(models.values())
-    return [difference_table(several), *map(definition_table, several)] if several else []
+    return Table(caption, ("queue", *found.models), rows, found.models)
 
 
 def _replays(found: Comparison) -> Table:
-    headings = ("model", "trace", "seed", "gangs", "finished", "JCT mean", "allocation",
-                "preemptions", "wall time", "record")  # fmt: skip
+    numbers = ("seed", "gangs", "finished", "JCT mean", "allocation", "preemptions", "wall time")
+    figures = {figure.name: figure for figure in FIGURES}
     rows = []
     for row in found.rows:
         metrics, result = row.result["metrics"], row.result
         jct = metrics["jct_s"] and metrics["jct_s"]["mean"]
         wall, allocation = result["wall_seconds"], metrics["allocation"]
-        rows.append(
-            (
-                Cell(row.model),
-                Cell(row.trace),
-                Cell(str(row.seed), row.seed),
-                Cell(plain(metrics["jobs"]), metrics["jobs"]),
-                Cell(plain(metrics["finished"]), metrics["finished"]),
-                Cell(value_text(_figure("JCT mean"), jct), jct),
-                Cell(value_text(_figure("allocation"), allocation), allocation),
-                Cell(plain(metrics["preemptions"]), metrics["preemptions"]),
-                Cell(f"{plain(wall, 1)} s", wall),
-                Cell(result["record"]["sha256"][:12]),
-            )
+        gangs, finished, stops = (
+            Cell(plain(metrics[key]), metrics[key]) for key in ("jobs", "finished", "preemptions")
         )
+        mean = Cell(value_text(figures["JCT mean"], jct), jct)
+        held = Cell(value_text(figures["allocation"], allocation), allocation)
+        seconds, record = Cell(f"{plain(wall, 1)} s", wall), Cell(result["record"]["sha256"][:12])
+        names = Cell(row.model), Cell(row.trace), Cell(str(row.seed), row.seed)
+        rows.append((*names, gangs, finished, mean, held, stops, seconds, record))
     note = "Record: the first digits of its SHA-256. The comparison as JSON has all of it."
-    numbers = frozenset(headings) - {"model", "trace", "record"}
-    return Table("What was played", headings, rows, numbers, note)
-
-
-def _figure(name: str) -> Figure:
-    return next(figure for figure in FIGURES if figure.name == name)
+    return Table("What was played", ("model", "trace", *numbers, "record"), rows, numbers, note)

@@ -1,4 +1,4 @@
-"""Curves: what queues held over time, and how times of gangs are distributed."""
+"""Curves: gaps and shares of queues over time, and how times of gangs are distributed."""
 
 from __future__ import annotations
 
@@ -11,20 +11,88 @@ import numpy as np
 from optsched.study.reports import svg
 from optsched.study.reports.number_text import part_ticks, percent, plain, seconds, time_unit
 from optsched.study.reports.page import Cell, Chart, Key, Table
-from optsched.study.reports.time_bins import bin_means
 from optsched.study.reports.timeline_arrays import LEFT
+from optsched.study.simulation.timeline import bin_means, nearest_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from markupsafe import Markup
 
-    from optsched.study.reports.time_bins import Floats
     from optsched.study.reports.timeline_arrays import View
+    from optsched.study.simulation.timeline import Floats
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 74.0, svg.WIDTH - 16.0, 10.0, 250.0
 _HEIGHT: Final = _BOTTOM + 44
+_GAP_RIGHT, _GAP_BOTTOM = svg.WIDTH - 24.0, 190.0
 MOST_STEPS: Final = 200
+
+
+def _percent_grid(
+    ticks: Sequence[float], left: float, right: float, y: Callable[[float], float]
+) -> Iterable[Markup]:
+    digits = 0 if ticks[-1] > 0.1 else 1
+    return svg.y_grid(((y(part), f"{100 * part:.{digits}f}") for part in ticks), left, right)
+
+
+# --- gaps ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GapLine:
+    """A gap over time."""
+
+    name: str
+    css: str
+    # (instant, gap as a part of one), by instant; a gap holds up to the next instant
+    points: Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class TimeAxis:
+    """An axis of time: its end, its marks as (instant, number), and its title with the unit."""
+
+    end: float
+    marks: Sequence[tuple[float, str]]
+    title: str
+
+
+def gap_chart(
+    name: str, title: str, lines: Sequence[GapLine], time: TimeAxis, table: Table, note: str
+) -> Chart:
+    """A line for each gap, in percent; values above 100 % are drawn at 100 %."""
+    greatest = max((gap for line in lines for _, gap in line.points), default=0.0)
+    ticks = part_ticks(min(max(greatest, 0.01), 1.0))
+    right, bottom = _GAP_RIGHT, _GAP_BOTTOM
+
+    def x(at: float) -> float:
+        return round(_LEFT + (right - _LEFT) * at / (time.end or 1), 1)
+
+    def y(gap: float) -> float:
+        return round(bottom - (bottom - _TOP) * min(gap / ticks[-1], 1.0), 1)
+
+    parts = [
+        *_percent_grid(ticks, _LEFT, right, y),
+        *svg.x_grid(((x(at), words) for at, words in time.marks), _TOP, bottom),
+        svg.x_title((_LEFT + right) / 2, bottom + 36, time.title),
+        svg.y_title(_LEFT - 50, (_TOP + bottom) / 2, "gap (%)"),
+    ]
+    for line in filter(lambda line: line.points, lines):
+        points = [(x(at), y(gap)) for at, gap in line.points]
+        first, last = line.points[0][1], line.points[-1][1]
+        tip = f"{line.name}: gap {percent(first, 2)} at first, {percent(last, 2)} in the end"
+        steps = svg.staircase([*points, (right, points[-1][1])])
+        parts.append(svg.path(steps, class_=line.css, data_tip=tip))
+        for (at_x, at_y), (_, gap) in zip(points, line.points, strict=True):
+            if len(points) <= 60:
+                words = f"{line.name}: gap {percent(gap, 2)}"
+                css = f"q{line.css[1:]}"
+                parts.append(svg.tag("circle", cx=at_x, cy=at_y, r=3, class_=css, data_tip=words))
+    drawing = svg.drawing(name, bottom + 44, f"{title}: gap in percent over time", parts)
+    if greatest > 1:
+        note = f"{note} Gaps above 100 % are drawn at 100 %.".strip()
+    keys = [Key(line.css, line.name) for line in lines]
+    return Chart(name, title, drawing, keys, [table], note, is_walkable=True)
 
 
 # --- shares over time ----------------------------------------------------------------------------
@@ -32,16 +100,14 @@ MOST_STEPS: Final = 200
 
 @dataclass(frozen=True, eq=False)
 class Shares:
-    """Parts of the cluster over time, in equal stretches."""
+    """Parts of the cluster that queues hold, shaped (colours, stretches of time)."""
 
-    names: Sequence[str]  # of queues, one a colour
-    held: Floats  # parts of all GPUs (of all CPUs without GPUs), shaped (names, stretches)
-    dominant: Floats  # the same of the resource of which the queue holds the greatest part
-    end_ms: int
+    held: Floats  # of all GPUs (of all CPUs without GPUs)
+    dominant: Floats  # of the resource of which the queue holds the greatest part
 
 
 def shares_of(view: View) -> Shares:
-    """Of a story."""
+    """Return the shares of queues over the time of a view."""
     timeline, colours = view.timeline, len(view.colours)
     total = timeline.lanes.total_milli or 1
     held = bin_means(view.spans, view.gpu_milli, view.stay_colours, colours, view.edges) / total
@@ -51,85 +117,55 @@ def shares_of(view: View) -> Shares:
         parts = timeline.shapes[shapes, resource]
         found = bin_means(view.spans, parts, view.stay_colours, colours, view.edges)
         dominant = np.maximum(dominant, found)
-    return Shares(view.colours, held, dominant, timeline.end_ms)
+    return Shares(held, dominant)
 
 
 def share_charts(view: View) -> list[Chart]:
     """Stacked use of queues, and their dominant shares as lines."""
-    shares = shares_of(view)
-    unit = view.timeline.lanes.unit
-    ticks = view.time_axis(_TOP, _BOTTOM)
+    shares, unit = shares_of(view), view.timeline.lanes.unit
+    time = view.time_axis(_TOP, _BOTTOM)
+
+    def chart(
+        name: str, titles: tuple[str, str, str], css: str, series: Floats, caption: str
+    ) -> Chart:
+        stacked = css == "f"
+        top = max(float(series.sum(axis=0).max()), 1.0)
+        if not stacked:
+            top = part_ticks(max(float(series.max(initial=0.0)), 0.01))[-1]
+
+        def y(part: float) -> float:
+            return _BOTTOM - part / top * (_BOTTOM - _TOP)
+
+        parts = [*time, *_percent_grid(part_ticks(top), view.x(0), _RIGHT, y)]
+        floor, rows = np.full(series.shape[1], _BOTTOM), []
+        for i, (queue, part) in enumerate(zip(view.colours, series, strict=True)):
+            mean, most = float(part.mean()), float(part.max(initial=0.0))
+            above = np.round(floor - part / top * (_BOTTOM - _TOP), 1)
+            heights = above.tolist()
+            steps = (
+                svg.ribbon(view.edges_x, heights, floor.tolist())
+                if stacked
+                else svg.staircase(list(zip(view.edges_x, [*heights, heights[-1]], strict=True)))
+            )
+            tip = f"{queue}: {percent(mean)} on average"
+            parts.append(svg.path(steps, class_=f"{css}{i}", data_tip=tip))
+            rows.append((Cell(queue), *(Cell(percent(v), v) for v in (mean, most))))
+            floor = above if stacked else floor
+        title, words, axis = titles
+        parts.append(svg.y_title(LEFT - 58, (_TOP + _BOTTOM) / 2, axis))
+        keys = [Key(f"{css}{i}", queue) for i, queue in enumerate(view.colours)]
+        columns = ("mean", "most")
+        table = Table(caption, ("queue", *columns), rows, columns)
+        note = "The greatest part of any resource of the cluster that a queue holds."
+        drawing = svg.drawing(name, _HEIGHT, words, parts)
+        return Chart(name, title, drawing, keys, [table], "" if stacked else note)
+
+    held = f"{unit}s held, as a part of all", f"{unit}s held by queue", f"part of all {unit}s (%)"
+    dominant = "Dominant shares", "Dominant share by queue", "dominant share (%)"
     return [
-        Chart(
-            "held",
-            f"{unit}s held, as a part of all",
-            svg.drawing(
-                "held",
-                _HEIGHT,
-                f"{unit}s held by queue",
-                [*ticks, *_area(view, shares), _share_title(f"part of all {unit}s (%)")],
-            ),
-            view.legend,
-            [_share_table(shares, shares.held, f"Part of all {unit}s")],
-        ),
-        Chart(
-            "dominant",
-            "Dominant shares",
-            svg.drawing(
-                "dominant",
-                _HEIGHT,
-                "Dominant share by queue",
-                [*_lines(view, shares), _share_title("dominant share (%)")],
-            ),
-            [Key(f"l{i}", name) for i, name in enumerate(shares.names)],
-            [_share_table(shares, shares.dominant, "Dominant share")],
-            "The greatest part of any resource of the cluster that a queue holds.",
-        ),
+        chart("held", held, "f", shares.held, f"Part of all {unit}s"),
+        chart("dominant", dominant, "l", shares.dominant, "Dominant share"),
     ]
-
-
-def _area(view: View, shares: Shares) -> Iterable[Markup]:
-    top = max(float(shares.held.sum(axis=0).max()), 1.0)
-    yield from _part_axis(top, view.x(0))
-    floor = np.full(shares.held.shape[1], _BOTTOM)
-    for i, part in enumerate(shares.held):
-        above = np.round(floor - part / top * (_BOTTOM - _TOP), 1)
-        steps = svg.ribbon(view.edges_x, above.tolist(), floor.tolist())
-        words = f"{shares.names[i]}: {percent(float(part.mean()))} on average"
-        yield svg.path(steps, class_=f"f{i}", data_tip=words)
-        floor = above
-
-
-def _lines(view: View, shares: Shares) -> Iterable[Markup]:
-    top = part_ticks(max(float(shares.dominant.max(initial=0.0)), 0.01))[-1]
-    yield from view.time_axis(_TOP, _BOTTOM)
-    yield from _part_axis(top, view.x(0))
-    for i, part in enumerate(shares.dominant):
-        heights = np.round(_BOTTOM - part / top * (_BOTTOM - _TOP), 1).tolist()
-        points = list(zip(view.edges_x, [*heights, heights[-1]], strict=True))
-        words = f"{shares.names[i]}: {percent(float(part.mean()))} on average"
-        yield svg.path(svg.staircase(points), class_=f"l{i}", data_tip=words)
-
-
-def _share_title(words: str) -> Markup:
-    return svg.y_title(LEFT - 58, (_TOP + _BOTTOM) / 2, words)
-
-
-def _part_axis(top: float, left: float) -> Iterable[Markup]:
-    for part in part_ticks(top):
-        y = _BOTTOM - part / top * (_BOTTOM - _TOP)
-        yield svg.line((left, y), (_RIGHT, y), class_="grid")
-        digits = 0 if top > 0.1 else 1
-        yield svg.text((left - 8, y + 4), f"{100 * part:.{digits}f}", text_anchor="end")
-
-
-def _share_table(shares: Shares, series: Floats, caption: str) -> Table:
-    rows = []
-    for name, part in zip(shares.names, series, strict=True):
-        values = (float(part.mean()), float(part.max(initial=0.0)))
-        rows.append((Cell(name), *(Cell(percent(v), v) for v in values)))
-    columns = ("mean", "most")
-    return Table(caption, ("queue", *columns), rows, frozenset(columns))
 
 
 # --- distributions -------------------------------------------------------------------------------
@@ -157,65 +193,39 @@ def cdf_chart(name: str, title: str, curves: Sequence[Curve], note: str = "") ->
     kept = [c for c in curves if c.values]
     top = max([1.0, *(max(c.values) for c in kept)])
     least = min([top, *(min(c.values) for c in kept)])
-    reach = (max((m for m in _marks(top) if m <= least and m < top), default=0.0), top)
-    parts = list(_cdf_axes(reach, title.lower()))
+    unit, unit_ms = time_unit(1000 * top)
+    # Powers of ten of the unit, in seconds, from one second or so.
+    powers = (unit_ms / 1000 * 10.0**power for power in range(-5, 6))
+    marks = [mark for mark in powers if 1 <= mark <= top]
+    begin = max((m for m in marks if m <= least and m < top), default=0.0)
+
+    def x(value: float) -> float:
+        low, high = math.log1p(begin), math.log1p(top)
+        return round(_LEFT + (_RIGHT - _LEFT) * (math.log1p(value) - low) / (high - low), 1)
+
+    def y(part: float) -> float:
+        return _BOTTOM - part * (_BOTTOM - _TOP)
+
+    ticks = ((x(v), f"{1000 * v / unit_ms:g}") for v in (0.0, *marks) if v >= begin)
+    parts = [
+        *_percent_grid((0.0, 0.25, 0.5, 0.75, 1.0), _LEFT, _RIGHT, y),
+        *svg.x_grid(ticks, _TOP, _BOTTOM),
+        svg.x_title((_LEFT + _RIGHT) / 2, _BOTTOM + 36, f"{title.lower()} ({unit}, logarithmic)"),
+        svg.y_title(_LEFT - 50, (_TOP + _BOTTOM) / 2, "part of gangs (%)"),
+    ]
+    rows = []
     for curve in kept:
-        points = _steps(curve, reach)
-        middle = seconds(_rank(curve.values, 50))
-        words = f"{curve.name}: half of the gangs within {middle}"
-        parts.append(svg.path(svg.staircase(points), class_=curve.css, data_tip=words))
+        ordered, steps = sorted(curve.values), thinned(curve.values)
+        middle, *others = (nearest_rank(ordered, p) for p in (50, 90, 95, 99, 100))
+        points = [(x(value), y(i / len(steps))) for i, value in enumerate(steps, 1)]
+        path = svg.staircase([(_LEFT, _BOTTOM), *points, (_RIGHT, _TOP)])
+        tip = f"{curve.name}: half of the gangs within {seconds(middle)}"
+        parts.append(svg.path(path, class_=curve.css, data_tip=tip))
+        number, told = len(ordered), [sum(curve.values) / len(ordered), middle, *others]
+        cells = (Cell(seconds(v), v) for v in told)
+        rows.append((Cell(curve.name), Cell(plain(number), number), *cells))
+    columns = ("number", "mean", "p50", "p90", "p95", "p99", "most")
+    table = Table(title, ("of", *columns), rows, columns)
     keys = [Key(c.css, c.name) for c in kept]
     drawing = svg.drawing(name, _HEIGHT, f"{title}: part of gangs by time", parts)
-    return Chart(name, title, drawing, keys, [_cdf_table(title, kept)], note)
-
-
-def _steps(curve: Curve, reach: tuple[float, float]) -> list[tuple[float, float]]:
-    ordered = thinned(curve.values)
-    points = [(_LEFT, _BOTTOM)]
-    for i, value in enumerate(ordered, 1):
-        points.append((_time_x(value, reach), _BOTTOM - i / len(ordered) * (_BOTTOM - _TOP)))
-    return [*points, (_RIGHT, _TOP)]
-
-
-def _time_x(value: float, reach: tuple[float, float]) -> float:
-    least, top = (math.log1p(end) for end in reach)
-    return round(_LEFT + (_RIGHT - _LEFT) * (math.log1p(value) - least) / (top - least), 1)
-
-
-def _marks(top: float) -> list[float]:
-    """Powers of ten of the unit of an axis, in seconds, from one second or so."""
-    scale = time_unit(1000 * top)[1] / 1000
-    return [mark for power in range(-5, 6) if 1 <= (mark := scale * 10.0**power) <= top]
-
-
-def _cdf_axes(reach: tuple[float, float], title: str) -> Iterable[Markup]:
-    for part in (0.0, 0.25, 0.5, 0.75, 1.0):
-        y = _BOTTOM - part * (_BOTTOM - _TOP)
-        yield svg.line((_LEFT, y), (_RIGHT, y), class_="grid")
-        yield svg.text((_LEFT - 8, y + 4), f"{100 * part:.0f}", text_anchor="end")
-    unit, unit_ms = time_unit(1000 * reach[1])
-    for value in (0.0, *_marks(reach[1])):
-        if reach[0] <= value <= reach[1]:
-            x = _time_x(value, reach)
-            yield svg.line((x, _TOP), (x, _BOTTOM), class_="grid")
-            words = f"{1000 * value / unit_ms:g}"
-            yield svg.text((x, _BOTTOM + 16), words, text_anchor="middle")
-    yield svg.x_title((_LEFT + _RIGHT) / 2, _BOTTOM + 36, f"{title} ({unit}, logarithmic)")
-    yield svg.y_title(_LEFT - 50, (_TOP + _BOTTOM) / 2, "part of gangs (%)")
-
-
-def _rank(values: Sequence[float], in_hundred: int) -> float:
-    ordered = sorted(values)
-    return ordered[max(-(-len(ordered) * in_hundred // 100), 1) - 1]
-
-
-def _cdf_table(title: str, curves: Sequence[Curve]) -> Table:
-    columns = ("number", "mean", "p50", "p90", "p95", "p99", "most")
-    rows = []
-    for curve in curves:
-        mean = sum(curve.values) / len(curve.values)
-        told = [mean, *(_rank(curve.values, p) for p in (50, 90, 95, 99, 100))]
-        cells = [Cell(seconds(v), v) for v in told]
-        number = len(curve.values)
-        rows.append((Cell(curve.name), Cell(plain(number), number), *cells))
-    return Table(title, ("of", *columns), rows, frozenset(columns))
+    return Chart(name, title, drawing, keys, [table], note)

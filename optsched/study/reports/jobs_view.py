@@ -1,4 +1,4 @@
-"""How the gangs of each queue fared: waiting in light colour, running in full, stops as marks."""
+"""How gangs fared: what waits and why, waiting times by queue, and gangs and queues over time."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from optsched.study.reports import svg
-from optsched.study.reports.number_text import count_text, fitted, moment, plain, span
-from optsched.study.reports.page import MOST_ROWS, Cell, Chart, Key, Table
-from optsched.study.reports.time_bins import bin_means, column
+from optsched.study.reports.number_text import (
+    UNKNOWN,
+    count_text,
+    moment,
+    plain,
+    span,
+    time_ticks,
+    time_unit,
+)
+from optsched.study.reports.page import MOST_ROWS, Cell, Chart, Key, Section, Table
 from optsched.study.reports.timeline_arrays import (
     BELOW,
     HEAD,
@@ -19,34 +26,158 @@ from optsched.study.reports.timeline_arrays import (
     describe_end,
     names_title,
     run_text,
-    waited_ms,
 )
-from optsched.study.simulation.timeline import DONE, GOES_ON
+from optsched.study.simulation.timeline import DONE, GOES_ON, bin_means, column, nearest_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from markupsafe import Markup
 
-    from optsched.study.reports.time_bins import Floats
     from optsched.study.reports.timeline_arrays import View
-    from optsched.study.simulation.timeline import Job
+    from optsched.study.simulation.timeline import Floats, Job, Timeline
 
 NAME: Final = "by-queue"
 MOST_JOBS: Final = 150
 LONGEST: Final = 60
-MOST_MARKS: Final = 400
+MOST_QUEUES: Final = 40
+QUANTILES: Final = (5, 25, 50, 75, 95, 100)
 _HEIGHT: Final = 15.0
 _PANEL: Final = 74.0
-TOP: Final = HEAD
+_ROW: Final = 30.0
+_WAITS_RIGHT: Final = svg.WIDTH - 190.0
+
+
+# --- what waits, and why -------------------------------------------------------------------------
+
+
+def reason_section(timeline: Timeline) -> Section:
+    """Gangs that wait at the end of a replay with the reason of the last session."""
+    heading, end = "What waits, and why", moment(timeline.end_ms)
+    unit, end_ms = timeline.lanes.unit, timeline.end_ms
+    waiting = [job for job in timeline.jobs if job.done_ms is None and not job.is_running]
+    waiting.sort(key=lambda job: (-job.waited_ms(end_ms), job.key))
+    if not waiting:
+        return Section("waiting", heading, (), [f"At the end, {end}, no gang waits."])
+    rows = []
+    for job in waiting[:MOST_ROWS]:
+        default = UNKNOWN, "no session has decided on it yet"
+        code, words = timeline.reasons.get(job.key, default)
+        waited = job.waited_ms(end_ms)
+        cells = Cell(plain(job.tasks), job.tasks), Cell(plain(job.size / 1000), job.size)
+        names = Cell(job.key), Cell(timeline.queues[job.queue])
+        rows.append((*names, *cells, Cell(span(waited), waited), Cell(code), Cell(words)))
+    note = ""
+    if len(waiting) > MOST_ROWS:
+        note = f"The {plain(MOST_ROWS)} of {plain(len(waiting))} that waited longest."
+    headings = ("gang", "queue", "tasks", unit, "waited", "reason", "in words")
+    caption = f"At the end, {end}: {count_text(len(waiting), 'gang')} waiting"
+    table = Table(caption, headings, rows, ("tasks", unit, "waited"), note)
+    return Section("waiting", heading, [table])
+
+
+# --- waiting time by queue -----------------------------------------------------------------------
+
+
+def wait_chart(timeline: Timeline) -> Chart:
+    """Return a chart with quantiles of waiting times, one row per queue."""
+    times: dict[str, list[int]] = {}
+    for job in timeline.jobs:
+        times.setdefault(timeline.queues[job.queue], []).append(job.waited_ms(timeline.end_ms))
+    note = (
+        "All time in which a gang waited for its minimum, before and between its runs. Gangs that "
+        "still wait count with their wait so far."
+    )
+    return quantile_chart("waits", "Waiting time by queue", times, "queue", note)
+
+
+def quantile_chart(
+    name: str,
+    title: str,
+    times: Mapping[str, Iterable[int]],
+    of: str,
+    note: str,
+    *,
+    is_counted: bool = True,
+) -> Chart:
+    """Return a chart of quantiles of times (ms), one row per name, longest first.
+
+    `is_counted`: each time is of one gang, so that their number says something.
+    """
+    ordered = {row: sorted(waits) for row, waits in times.items()}
+    order = sorted(ordered, key=lambda n: (-nearest_rank(ordered[n], 95), -ordered[n][-1], n))
+    end_ms = max((ordered[n][-1] for n in order), default=0) or 1000
+    parts: list[Markup] = [names_title(of)]
+    at = 18.0
+    for row in order[:MOST_QUEUES]:
+        height = max(_ROW, svg.LINE * len(svg.label_lines(row, LABEL, css="heading")) + 4)
+        parts.append(svg.label((LEFT - 8, at + height / 2), LABEL, row, css="heading"))
+        number = f": {count_text(len(ordered[row]), 'gang')}" if is_counted else ""
+        parts += _quantiles(f"{row}{number}", ordered[row], end_ms, at + height / 2)
+        at += height
+    if len(order) > MOST_QUEUES:
+        note += f" The {MOST_QUEUES} of {len(order)} with the longest waits; the table has all."
+    keys = [
+        Key("q0", "middle half of the gangs"),
+        Key("lall", "half of the gangs waited less"),
+        Key("whisker", "5 to 95 of 100 gangs"),
+        Key("mark", "the longest"),
+    ]
+    marks = ((_wait_x(at_ms, end_ms), words) for at_ms, words in time_ticks(end_ms, 6))
+    axis = f"waiting time ({time_unit(end_ms)[0]})"
+    grid = [*svg.x_grid(marks, 18, at), svg.x_title((LEFT + _WAITS_RIGHT) / 2, at + 35, axis)]
+    columns = ("mean", *(f"p{p}" for p in QUANTILES[:-1]), "longest")
+    rows = []
+    for row in order[:MOST_ROWS]:
+        waits = ordered[row]
+        told = [sum(waits) / len(waits), *(nearest_rank(waits, p) for p in QUANTILES)]
+        count = [Cell(plain(len(waits)), len(waits))] if is_counted else []
+        rows.append((Cell(row), *count, *(Cell(span(v), v) for v in told)))
+    columns = ("gangs", *columns) if is_counted else columns
+    table = Table(title, (of, *columns), rows, columns)
+    drawing = svg.drawing(name, at + 42, f"{title}: quantiles", [*grid, *parts])
+    return Chart(name, title, drawing, keys, [table], note, is_walkable=True)
+
+
+def _wait_x(at_ms: float, end_ms: int) -> float:
+    return LEFT + (_WAITS_RIGHT - LEFT) * at_ms / end_ms
+
+
+def _quantiles(name: str, waits: Sequence[int], end_ms: int, y: float) -> Iterable[Markup]:
+    """A box of the middle half, whiskers, and marks of the middle and the longest."""
+    _, _, p50, _, p95, most = (nearest_rank(waits, p) for p in QUANTILES)
+    x5, x25, x50, x75, x95, x_most = (_wait_x(nearest_rank(waits, p), end_ms) for p in QUANTILES)
+    words = (
+        f"{name}\nhalf waited less than {span(p50)}, "
+        f"95 of 100 less than {span(p95)}, the longest {span(most)}"
+    )
+    yield svg.line((x5, y), (x95, y), class_="whisker")
+    for x in (x5, x95):
+        yield svg.line((x, y - 5), (x, y + 5), class_="whisker")
+    box = (x25, y - 8, max(x75 - x25, 1.5), 16)
+    yield svg.rect(box, class_="bar q0", data_tip=words)
+    yield svg.line((x50, y - 9), (x50, y + 9), class_="lall")
+    yield svg.diamond(x_most, y, 5, 5)
+    unit, unit_ms = time_unit(end_ms)
+    short = [
+        plain(value, 0 if value >= 100 else 1 if value >= 10 else 2)
+        for value in (p50 / unit_ms, p95 / unit_ms)
+    ]
+    yield svg.text(
+        (_WAITS_RIGHT + 12, y + 4), f"p50 {short[0]} · p95 {short[1]} {unit}", class_="name"
+    )
+
+
+# --- a row for each gang -------------------------------------------------------------------------
 
 
 def queue_charts(view: View) -> list[Chart]:
     """A row for each gang; where there are too many, queues and the gangs that waited longest."""
-    jobs = list(range(len(view.timeline.jobs)))
+    timeline = view.timeline
+    jobs = list(range(len(timeline.jobs)))
     if len(jobs) <= MOST_JOBS:
         return [_rows_chart(view, jobs, NAME, "Gangs by queue", "")]
-    longest = sorted(jobs, key=lambda j: -waited_ms(view.timeline.jobs[j], view.timeline.end_ms))
+    longest = sorted(jobs, key=lambda j: -timeline.jobs[j].waited_ms(timeline.end_ms))
     note = f"{count_text(LONGEST, 'gang')} of {plain(len(jobs))}."
     return [
         _panels(view),
@@ -54,137 +185,85 @@ def queue_charts(view: View) -> list[Chart]:
     ]
 
 
-def job_table(view: View) -> Table:
-    """Every gang for which there is room: those that waited longest."""
-    end_ms = view.timeline.end_ms
-    jobs = sorted(view.timeline.jobs, key=lambda j: -waited_ms(j, end_ms))
-    rows = [_job_row(view, job) for job in sorted(jobs[:MOST_ROWS], key=lambda j: j.submit_ms)]
-    note = ""
-    if len(jobs) > MOST_ROWS:
-        note = f"The {plain(MOST_ROWS)} of {plain(len(jobs))} gangs that waited longest."
-    headings = ("gang", "queue", "tasks", view.timeline.lanes.unit, "arrived", "first start",
-                "waited", "runs", "end", "how it ended")  # fmt: skip
-    numbers = frozenset(headings) - {"gang", "queue", "how it ended"}
-    return Table("Gangs", headings, rows, numbers, note)
-
-
-def _job_row(view: View, job: Job) -> tuple[Cell, ...]:
-    end_ms = view.timeline.end_ms
-    start, waited = job.start_ms(), waited_ms(job, end_ms)
-    return (
-        Cell(job.key),
-        Cell(view.timeline.queues[job.queue]),
-        Cell(plain(job.tasks), job.tasks),
-        Cell(plain(job.size / 1000), job.size),
-        Cell(moment(job.submit_ms), job.submit_ms),
-        _moment(start),
-        Cell(span(waited), waited),
-        Cell(str(len(job.runs)), len(job.runs)),
-        _moment(job.done_ms),
-        Cell(_fate(job)),
-    )
-
-
-def _moment(at_ms: int | None) -> Cell:
-    return Cell("–") if at_ms is None else Cell(moment(at_ms), at_ms)
-
-
-def _fate(job: Job) -> str:
-    stops = sum(run.why not in (DONE, GOES_ON) for run in job.runs)
-    stopped = f", stopped {count_text(stops, 'time')} before" if stops else ""
-    if job.done_ms is not None:
-        return f"finished{stopped}"
-    if job.runs and job.runs[-1].why == GOES_ON:
-        return f"runs{stopped}"
-    return f"waits{stopped}"
-
-
-# --- a row for each gang -------------------------------------------------------------------------
-
-
 def _rows_chart(view: View, jobs: Sequence[int], name: str, title: str, note: str) -> Chart:
     parts: list[Markup] = [names_title("gang")]
-    at = TOP
+    at = HEAD
     ordered = sorted(jobs, key=lambda j: (view.colour_of(j), view.timeline.jobs[j].queue, j))
     last = -1
     for number in ordered:
         job = view.timeline.jobs[number]
         if job.queue != last:
             at += 6 if last >= 0 else 0
-            queue = view.timeline.queues[job.queue]
-            words = fitted(queue, svg.WIDTH - 8, bold=True)
-            heading = svg.tag("title", queue), words
-            parts.append(svg.tag("text", *heading, x=4, y=at + 13, class_="heading"))
+            parts.append(svg.heading(view.timeline.queues[job.queue], at))
             at += 20
             last = job.queue
         height = max(_HEIGHT, svg.LINE * len(svg.label_lines(job.key, LABEL)))
         parts.append(svg.label((LEFT - 8, at + height / 2), LABEL, job.key))
-        parts += _row(view, job, at + (height - _HEIGHT) / 2)
+        parts += _bars(view, job, at + (height - _HEIGHT) / 2)
         at += height + 4
-    axis = view.time_axis(TOP, at)
-    parts.append(view.slider_line(TOP, at, int(view.instants[view.frame_shown])))
     words = f"When {count_text(len(jobs), 'gang')} waited and ran"
-    drawing = svg.drawing(name, at + BELOW, words, [*axis, *parts])
+    frame = [*view.time_axis(HEAD, at), *parts, view.slider_line(HEAD, at)]
+    drawing = svg.drawing(name, at + BELOW, words, frame)
     keys = [*view.legend, Key("f7 wait", "light: waits"), Key("mark", "stopped")]
-    tables = [job_table(view)]
-    return Chart(name, title, drawing, keys, tables, note, is_walkable=True)
+    return Chart(name, title, drawing, keys, [_job_table(view)], note, is_walkable=True)
 
 
-def _row(view: View, job: Job, top: float) -> Iterable[Markup]:
+def _job_table(view: View) -> Table:
+    """Every gang for which there is room: those that waited longest."""
+    timeline, end_ms = view.timeline, view.timeline.end_ms
+    jobs = sorted(timeline.jobs, key=lambda j: -j.waited_ms(end_ms))
+    rows = []
+    for job in sorted(jobs[:MOST_ROWS], key=lambda j: j.submit_ms):
+        waited, start = job.waited_ms(end_ms), job.start_ms()
+        stops = sum(run.why not in (DONE, GOES_ON) for run in job.runs)
+        fate = "finished" if job.done_ms is not None else "runs" if job.is_running else "waits"
+        fate += f", stopped {count_text(stops, 'time')} before" if stops else ""
+        began, done = (
+            Cell("–") if at is None else Cell(moment(at), at) for at in (start, job.done_ms)
+        )
+        rows.append(
+            (
+                *(Cell(job.key), Cell(timeline.queues[job.queue])),
+                *(Cell(plain(job.tasks), job.tasks), Cell(plain(job.size / 1000), job.size)),
+                *(Cell(moment(job.submit_ms), job.submit_ms), began, Cell(span(waited), waited)),
+                *(Cell(str(len(job.runs)), len(job.runs)), done, Cell(fate)),
+            )
+        )
+    note = ""
+    if len(jobs) > MOST_ROWS:
+        note = f"The {plain(MOST_ROWS)} of {plain(len(jobs))} gangs that waited longest."
+    numbers = ("tasks", timeline.lanes.unit, "arrived", "first start", "waited", "runs", "end")
+    return Table("Gangs", ("gang", "queue", *numbers, "how it ended"), rows, numbers, note)
+
+
+def _bars(view: View, job: Job, top: float) -> Iterable[Markup]:
+    """Bars of the times that a gang waits and runs, and marks where it was stopped."""
     css, where = f"f{view.colour[job.queue]}", f"{job.key} ({view.timeline.queues[job.queue]})"
+
+    def bar(begin: int, end: int, shrunk: int, css: str, words: str) -> Markup:
+        x, height = view.x(begin), _HEIGHT - 2 * shrunk
+        box = (x, top + shrunk, max(view.x(end) - x, 0.8), height)
+        return svg.rect(box, class_=css, rx=2, data_tip=f"{where}\n{words}")
+
     for a, b in job.waits(view.timeline.end_ms):
-        words = f"{where}\nwaits from {moment(a)} to {moment(b)} ({span(b - a)})"
-        yield _bar(view, (a, b), (top + 4, _HEIGHT - 8), f"bar wait {css}", words)
+        words = f"waits from {moment(a)} to {moment(b)} ({span(b - a)})"
+        yield bar(a, b, 4, f"bar wait {css}", words)
     for run in job.runs:
-        words = f"{where}\n{run_text(run)}"
-        yield _bar(view, (run.from_ms, run.to_ms), (top, _HEIGHT), f"bar {css}", words)
+        yield bar(run.from_ms, run.to_ms, 0, f"bar {css}", run_text(run))
     for run in job.runs:
         if run.why not in (DONE, GOES_ON):
-            yield _mark(view, run.to_ms, top + _HEIGHT / 2, f"{where}\n{describe_end(run.why)}")
+            yield _stop(view, run.to_ms, top + _HEIGHT / 2, f"{where}\n{describe_end(run.why)}")
 
 
-def _bar(
-    view: View, when: tuple[int, int], rows: tuple[float, float], css: str, words: str
-) -> Markup:
-    x, end = view.x(when[0]), view.x(when[1])
-    box = (x, rows[0], max(end - x, 0.8), rows[1])
-    return svg.rect(box, class_=css, rx=2, data_tip=words)
-
-
-def _mark(view: View, at_ms: int, y: float, words: str) -> Markup:
-    x = view.x(at_ms)
-    steps = svg.polyline([(x, y - 6), (x + 5.5, y), (x, y + 6), (x - 5.5, y)]) + "Z"
-    return svg.path(steps, class_="mark", data_tip=f"{words} at {moment(at_ms)}")
+def _stop(view: View, at_ms: int, y: float, words: str) -> Markup:
+    return svg.diamond(view.x(at_ms), y, 5.5, 6, data_tip=f"{words} at {moment(at_ms)}")
 
 
 # --- queues as a whole ---------------------------------------------------------------------------
 
 
 def _panels(view: View) -> Chart:
-    running, waiting = _over_time(view)
-    parts: list[Markup] = [names_title("queue")]
-    unit = view.timeline.lanes.unit
-    for colour, name in enumerate(view.colours):
-        parts += _panel(view, colour, name, (running[colour], waiting[colour]))
-    bottom = TOP + len(view.colours) * (_PANEL + 12)
-    axis = view.time_axis(TOP, bottom)
-    parts.append(view.slider_line(TOP, bottom, int(view.instants[view.frame_shown])))
-    drawing = svg.drawing(
-        NAME, bottom + BELOW, f"{unit}s that run and that wait, by queue", [*axis, *parts]
-    )
-    return Chart(
-        NAME,
-        f"{unit}s that run and that are waited for, by queue",
-        drawing,
-        [*view.legend, Key("f7 wait", "light: waited for"), Key("mark", "gangs were stopped")],
-        [_panel_table(view, running, waiting)],
-        "Each queue has a scale of its own; its greatest number is written beside it.",
-        is_walkable=True,
-    )
-
-
-def _over_time(view: View) -> tuple[Floats, Floats]:
-    """Units that run and that gangs wait for, by colour and stretch."""
+    """Units that run and that gangs wait for, a panel for each colour."""
     timeline, colours = view.timeline, len(view.colours)
     running = bin_means(view.spans, view.gpu_milli / 1000, view.stay_colours, colours, view.edges)
     waits = [
@@ -194,37 +273,47 @@ def _over_time(view: View) -> tuple[Floats, Floats]:
     ]
     begins, ends, rows = (column([w[i] for w in waits]) for i in (0, 1, 3))
     sizes = np.array([w[2] for w in waits], dtype=np.float64)
-    return running, bin_means((begins, ends), sizes, rows, colours, view.edges)
+    waiting = bin_means((begins, ends), sizes, rows, colours, view.edges)
+    parts: list[Markup] = [names_title("queue")]
+    cells = []
+    for colour, name in enumerate(view.colours):
+        parts += _panel(view, colour, running[colour], waiting[colour])
+        series = running[colour], waiting[colour]
+        values = [float(v) for each in series for v in (each.mean(), each.max())]
+        cells.append((Cell(name), *(Cell(plain(v, 1), v) for v in values)))
+    bottom = HEAD + colours * (_PANEL + 12)
+    frame = [*view.time_axis(HEAD, bottom), *parts, view.slider_line(HEAD, bottom)]
+    unit = timeline.lanes.unit
+    columns = ("run, mean", "run, most", "waited for, mean", "waited for, most")
+    return Chart(
+        NAME,
+        f"{unit}s that run and that are waited for, by queue",
+        svg.drawing(NAME, bottom + BELOW, f"{unit}s that run and that wait, by queue", frame),
+        [*view.legend, Key("f7 wait", "light: waited for"), Key("mark", "gangs were stopped")],
+        [Table(f"{unit}s", ("queue", *columns), cells, columns)],
+        "Each queue has a scale of its own; its greatest number is written beside it.",
+        is_walkable=True,
+    )
 
 
-def _panel(view: View, colour: int, name: str, series: tuple[Floats, Floats]) -> Iterable[Markup]:
-    top, floor = TOP + colour * (_PANEL + 12), TOP + colour * (_PANEL + 12) + _PANEL
-    running, waiting = series
-    most = float((running + waiting).max())
+def _panel(view: View, colour: int, running: Floats, waiting: Floats) -> Iterable[Markup]:
+    top, name = HEAD + colour * (_PANEL + 12), view.colours[colour]
+    floor, most = top + _PANEL, float((running + waiting).max())
     scale = _PANEL / most if most else 0.0
-    yield svg.rect((LEFT, top, RIGHT - LEFT, _PANEL), class_="lane", fill_opacity=0.55)
+    yield svg.lane(LEFT, top, RIGHT - LEFT, _PANEL)
     yield svg.label((LEFT - 8, top + 27), LABEL, name, css="heading")
     peak = f"up to {plain(most, 0 if most >= 10 else 1)} {view.timeline.lanes.unit}s"
     yield svg.text((LEFT - 8, top + 68), peak, text_anchor="end")
     base = np.full(len(running), floor)
     above = np.round(base - running * scale, 1)
     over = np.round(base - (running + waiting) * scale, 1)
-    edges = view.edges_x
-    yield svg.path(
-        svg.ribbon(edges, over.tolist(), above.tolist()),
-        class_=f"f{colour} wait",
-        data_tip=f"{name}: {plain(float(waiting.mean()), 1)} waited for on average",
-    )
-    yield svg.path(
-        svg.ribbon(edges, above.tolist(), base.tolist()),
-        class_=f"f{colour}",
-        data_tip=f"{name}: {plain(float(running.mean()), 1)} run on average",
-    )
-    yield from _stops(view, colour, floor)
-
-
-def _stops(view: View, colour: int, floor: float) -> Iterable[Markup]:
-    """Marks where gangs were stopped, neighbours together."""
+    for low, high, css, series, what in (
+        (above, over, f"f{colour} wait", waiting, "waited for"),
+        (base, above, f"f{colour}", running, "run"),
+    ):
+        steps = svg.ribbon(view.edges_x, high.tolist(), low.tolist())
+        tip = f"{name}: {plain(float(series.mean()), 1)} {what} on average"
+        yield svg.path(steps, class_=css, data_tip=tip)
     times = [
         run.to_ms
         for job in view.timeline.jobs
@@ -232,21 +321,10 @@ def _stops(view: View, colour: int, floor: float) -> Iterable[Markup]:
         for run in job.runs
         if run.why not in (DONE, GOES_ON)
     ]
-    if not times:
-        return
-    places = np.searchsorted(view.edges, times, "right") - 1
+    # Marks where gangs were stopped, neighbours together.
+    places = np.searchsorted(view.edges, column(times), "right") - 1
     numbers = np.bincount(np.minimum(places, len(view.edges) - 2))
     for place in np.flatnonzero(numbers).tolist():
         at_ms = int((view.edges[place] + view.edges[place + 1]) / 2)
-        words = f"{view.colours[colour]}: {count_text(int(numbers[place]), 'gang')} stopped about"
-        yield _mark(view, at_ms, floor, words)
-
-
-def _panel_table(view: View, running: Floats, waiting: Floats) -> Table:
-    rows = []
-    for i, name in enumerate(view.colours):
-        values = [running[i].mean(), running[i].max(), waiting[i].mean(), waiting[i].max()]
-        cells = [Cell(plain(float(v), 1), float(v)) for v in values]
-        rows.append((Cell(name), *cells))
-    columns = ("run, mean", "run, most", "waited for, mean", "waited for, most")
-    return Table(f"{view.timeline.lanes.unit}s", ("queue", *columns), rows, frozenset(columns))
+        words = f"{name}: {count_text(int(numbers[place]), 'gang')} stopped about"
+        yield _stop(view, at_ms, floor, words)

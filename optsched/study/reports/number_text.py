@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from typing import Final
 
-from optsched.study.comparison.duration_text import duration_text
+from optsched.study.comparison.compared_metrics import duration_text
 
 UNKNOWN: Final = "–"
 _SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
@@ -106,17 +106,15 @@ _BREAKS: Final = frozenset("/-_. :")
 
 def text_width(text: str, size: float = FONT, *, bold: bool = False) -> float:
     """An upper estimate of the width of a text; the widest usual fonts stay below it."""
-    return sum(map(_em, text)) * size * (1.1 if bold else 1.0)
-
-
-def _em(char: str) -> float:
-    if unicodedata.combining(char):
-        return 0.0
-    if char in _NARROW:
-        return 0.42
-    if char in _BROAD or not char.isascii():
-        return 1.05
-    return 0.78 if char.isupper() else 0.65
+    width = 0.0
+    for char in text:
+        if char in _NARROW:
+            width += 0.42
+        elif char in _BROAD or not char.isascii():
+            width += 0.0 if unicodedata.combining(char) else 1.05
+        else:
+            width += 0.78 if char.isupper() else 0.65
+    return width * size * (1.1 if bold else 1.0)
 
 
 def fitted(name: str, room: float, size: float = FONT, *, bold: bool = False) -> str:

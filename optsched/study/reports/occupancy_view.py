@@ -1,78 +1,110 @@
 """GPUs of nodes and their gangs at many instants: a grid and a slider.
 
 Every GPU is a cell of its own up to `MOST_CELLS` of them; beyond, a cell stands for several nodes
-and shows how full they are and who has the most of them.
+and shows how full they are and who has the most of them. A cell is filled from the left: each gang
+takes its part of the width. Adjacent whole cells of one gang bear its name together. A gang has a
+number, for cells too narrow for its name.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from optsched.study.reports.gang_cells import (
-    DOWN,
-    FREE,
-    GANG_COLOURS,
-    MOST_CELLS,
-    NAME,
-    OTHERS,
-    Grid,
-    Holder,
-    gang_colours,
-    gang_keys,
-    gang_table,
-    grid_data,
-    grid_drawing,
+from optsched.study.reports import svg
+from optsched.study.reports.number_text import (
+    count_text,
+    fitted,
+    moment,
+    percent,
+    plain,
+    text_width,
 )
-from optsched.study.reports.number_text import count_text, moment, percent, plain
-from optsched.study.reports.page import Cell, Chart, Film, Key, Table
-from optsched.study.reports.time_bins import at_instants, column
+from optsched.study.reports.page import Cell, Chart, Film, Key, Table, capped
+from optsched.study.simulation.timeline import at_instants, column
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from optsched.study.reports.gang_cells import Parts
-    from optsched.study.reports.time_bins import Floats, Ints
+    from markupsafe import Markup
+
     from optsched.study.reports.timeline_arrays import View
+    from optsched.study.simulation.timeline import Ints
+
+NAME: Final = "occupancy"
+MOST_CELLS: Final = 1024
+FREE, DOWN, OTHERS = -1, -2, -3
+STATES: Final = (("free", "free"), ("node is down", "downed"), ("not played", "others"))
+GANG_COLOURS: Final = 24
+MOST_KEYS: Final = 48
+NAME_SIZE: Final = 11.0
+LEAST_NAME: Final = 8
+"""Letters of the shortest name of which the middle is left out."""
+_LABEL: Final = 150.0
+
+Box = tuple[float, float, float, float]
+Parts = tuple[tuple[int, int], ...]
 
 
-def film(view: View) -> Film:
-    """The grid, with the instant shown at which as much is held as ever."""
-    is_exact = sum(view.timeline.lanes.number) <= MOST_CELLS
-    grid, there = _by_lane(view) if is_exact else (_by_nodes(view), [])
-    jobs, queues = view.timeline.jobs, view.timeline.queues
-    gangs = [(jobs[job].key, queues[jobs[job].queue]) for job in there]
-    shown = view.frame_shown
-    told = _accessible_rows(view)
-    unit = view.timeline.lanes.unit
-    keys = [Key("downed", "node is down")] if view.timeline.down else []
-    chart = Chart(
-        NAME,
-        f"Whose is each {unit}?" if grid.rows else f"Whose are the {unit}s?",
-        grid_drawing(grid, shown),
-        [
-            *(
-                gang_keys([h.name for h in grid.who], [h.css for h in grid.who])
-                if is_exact
-                else view.legend
-            ),
-            Key("free", "free"),
-            *[
-                *keys,
-                *(
-                    [Key("others", "pods that are not played")]
-                    if view.timeline.lanes.others
-                    else []
-                ),
-            ],
-        ],
-        [_table(view), *([gang_table(gangs)] if gangs else [])],
-        _note(view, grid),
-        is_walkable=True,
-    )
-    at = [round(at / view.timeline.end_ms, 5) for at in view.instants.tolist()]
-    return Film(chart, grid_data(grid, at, told), len(at), shown, told[shown])
+class Holder(NamedTuple):
+    """The gang of a cell."""
+
+    words: str  # in a tip
+    css: str  # class of the colour
+    name: str = ""  # on the cell; empty for none
+    number: int = 0  # stands for a name without room; 0 for none
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """The gangs in each cell at each instant."""
+
+    rows: Sequence[tuple[str, int]]  # nodes and their cells; none for tiles
+    places: Sequence[str]  # of each cell, in words
+    who: Sequence[Holder]  # by number
+    # Of each cell its changes: (instant, ((gang, percent), ...)), the first at instant 0. A gang is
+    # its number in `who` or one of `FREE`, `DOWN`, `OTHERS`
+    cells: Sequence[Sequence[tuple[int, Parts]]]
+
+    def cell_shares(self, cell: int, frame: int) -> Parts:
+        """The gangs in a cell at an instant."""
+        return [parts for begin, parts in self.cells[cell] if begin <= frame][-1]
+
+
+def gang_colours(spans: Sequence[tuple[int, int]]) -> list[str]:
+    """A colour for each gang of (first instant, instant after its last).
+
+    Gangs that are present at one instant have different colours as long as there are enough.
+    """
+    found = [""] * len(spans)
+    free_at = [0] * GANG_COLOURS
+    turn = 0
+    for number in sorted(range(len(spans)), key=lambda i: (spans[i], i)):
+        begin, end = spans[number]
+        order = [(turn + i) % GANG_COLOURS for i in range(GANG_COLOURS)]
+        free = next((c for c in order if free_at[c] <= begin), None)
+        colour = min(order, key=lambda c: free_at[c]) if free is None else free
+        free_at[colour] = max(free_at[colour], end)
+        found[number] = f"g{colour}"
+        turn = colour + 1
+    return found
+
+
+def gang_keys(gangs: Sequence[str], colours: Sequence[str]) -> list[Key]:
+    """The gangs of a grid by number, where they are few enough for a legend."""
+    if len(gangs) > MOST_KEYS:
+        return []
+    named = zip(gangs, colours, strict=True)
+    return [Key(css, f"{i} {name}") for i, (name, css) in enumerate(named, 1)]
+
+
+def gang_table(gangs: Sequence[tuple[str, str]]) -> Table:
+    """Number, name and queue of each gang of a grid."""
+    rows = [(Cell(str(i), i), Cell(name), Cell(queue)) for i, (name, queue) in enumerate(gangs, 1)]
+    return capped("Gangs of the grid", ("number", "gang", "queue"), rows, ("number",))
 
 
 def grid_note(num_gangs: int) -> str:
@@ -86,34 +118,185 @@ def grid_note(num_gangs: int) -> str:
     return note
 
 
-def _note(view: View, grid: Grid) -> str:
+def grid_film(
+    chart: tuple[str, Sequence[Key], Sequence[Table], str],
+    grid: Grid,
+    shown: int,
+    at: Sequence[float],
+    told: Sequence[str],
+) -> Film:
+    """Return a grid and its slider.
+
+    `chart` is (title, legend, tables, note); `at` are parts of the axis of time, `told` is the text
+    shown at each instant.
+    """
+    title, legend, tables, note = chart
+    data: dict[str, Any] = {
+        "at": list(at),
+        "told": list(told),
+        "who": [list(each) for each in grid.who],
+        "states": [list(each) for each in STATES],
+        "places": list(grid.places),
+        "rows": [number for _, number in grid.rows],
+        "cells": [
+            [[begin, *(n for part in parts for n in part)] for begin, parts in changes]
+            for changes in grid.cells
+        ],
+    }
+    drawing = _draw_grid(grid, shown)
+    drawn = Chart(NAME, title, drawing, legend, tables, note, is_walkable=True)
+    return Film(drawn, data, len(at), shown, told[shown])
+
+
+# --- drawing -------------------------------------------------------------------------------------
+
+
+def _draw_grid(grid: Grid, shown: int) -> Markup:
+    """The cells at one instant."""
+    boxes, labels, height = _by_name(grid.rows) if grid.rows else _tiles(len(grid.places))
+    now = [grid.cell_shares(i, shown) for i in range(len(boxes))]
+    cells = []
+    for box, place, parts in zip(boxes, grid.places, now, strict=True):
+        lines, rects = [place], [svg.rect(box, class_="free", rx=2)]
+        for (who, filled), (_, where) in zip(parts, _segments(box, parts), strict=True):
+            holder = grid.who[who] if who >= 0 else Holder(*STATES[-1 - who])
+            lines.append(holder.words + (f", {filled} %" if who >= 0 and filled < 100 else ""))
+            if who != FREE:
+                rects.append(svg.rect(where, class_=holder.css, rx=2))
+        cells.append(svg.group(rects, class_="cell", data_tip="\n".join(lines)))
+    names = svg.group(_names(grid, boxes, now), class_="names")
+    title = "Who is where at the instant of the slider"
+    return svg.drawing(NAME, height, title, [*labels, *cells, names])
+
+
+def _by_name(rows: Sequence[tuple[str, int]]) -> tuple[list[Box], list[Markup], float]:
+    """A row of cells for each node, in as many columns as there is room for."""
+    most = max(number for _, number in rows)
+    columns = min(-(-len(rows) // 16), 3 if most > 1 else 4)
+    while columns > 1 and (svg.WIDTH / columns - _LABEL) / most < 15:
+        columns -= 1
+    wide = svg.WIDTH / columns
+    label = min(_LABEL, wide / 2.4)
+    size = min((wide - label - 12) / most, 110.0)
+    tall = 24.0 if columns == 1 else 20.0
+    heights = [max(tall, svg.LINE * len(svg.label_lines(name, label - 12))) + 5 for name, _ in rows]
+    deep = -(-len(rows) // columns)
+    boxes, labels, bottom, y = [], [], 0.0, 4.0
+    for i, (name, number) in enumerate(rows):
+        x = i // deep * wide + label
+        y = y if i % deep else 4.0
+        middle = y + (heights[i] - 5) / 2
+        labels.append(svg.label((x - 8, middle), label - 12, name))
+        boxes += [(x + k * size, middle - tall / 2, size - 2, tall) for k in range(number)]
+        y += heights[i]
+        bottom = max(bottom, y)
+    return boxes, labels, bottom
+
+
+def _tiles(number: int) -> tuple[list[Box], list[Markup], float]:
+    """Cells side by side."""
+    columns = 40 if number > 300 else 24
+    size = svg.WIDTH / columns - 3
+    boxes = [
+        ((i % columns) * (size + 3), 2 + (i // columns) * (size + 3), size, size)
+        for i in range(number)
+    ]
+    return boxes, [], 4 + -(-number // columns) * (size + 3)
+
+
+def _segments(box: Box, parts: Parts) -> list[tuple[int, Box]]:
+    """The gangs in a cell with their parts, from the left."""
+    x, y, width, height = box
+    found, used = [], 0.0
+    for who, part in parts:
+        size = width * min(part, 100 - used) / 100 if who >= 0 or who == OTHERS else width
+        found.append((who, (x + width * used / 100, y, max(size, 1.0), height)))
+        used = min(used + part, 100.0)
+    return found
+
+
+def _names(grid: Grid, boxes: Sequence[Box], now: Sequence[Parts]) -> Iterable[Markup]:
+    """Names on cells: over neighbours that one gang has as a whole, or on its part of a cell."""
+    at = 0
+    for _, number in grid.rows:
+        end = at + number
+        while at < end:
+            parts, run = now[at], at + 1
+            is_whole = len(parts) == 1 and parts[0][0] >= 0 and parts[0][1] >= 100
+            while is_whole and run < end and now[run] == parts:
+                run += 1
+            (x, y, _, height), (last_x, _, last_width, _) = boxes[at], boxes[run - 1]
+            whole = (x, y, last_x + last_width - x, height)
+            pieces = [(parts[0][0], whole)] if run > at + 1 else _segments(boxes[at], parts)
+            for who, box in pieces:
+                if who >= 0:
+                    yield from _name(grid.who[who], box)
+            at = run
+
+
+def _name(holder: Holder, box: Box) -> Iterable[Markup]:
+    x, y, width, height = box
+    room = width - 6
+    number = str(holder.number or "")
+    words = fitted(holder.name, room, NAME_SIZE, bold=True)
+    if words != holder.name:
+        # Names with equal ends look the same without their middle: the number distinguishes them.
+        head = text_width(f"{number} ", NAME_SIZE, bold=True)
+        words = fitted(holder.name, room - head, NAME_SIZE, bold=True)
+        words = f"{number} {words}" if len(words) >= LEAST_NAME else number
+        if text_width(words, NAME_SIZE, bold=True) > width - 2:
+            return
+    if words:
+        at = (x + width / 2, y + height / 2 + 4)
+        yield svg.text(at, words, text_anchor="middle", class_="cellname")
+
+
+# --- a replay ------------------------------------------------------------------------------------
+
+
+def film(view: View) -> Film:
+    """The grid, with the instant shown at which as much is held as ever."""
+    timeline, unit = view.timeline, view.timeline.lanes.unit
+    gangs: list[tuple[str, str]] = []
+    if sum(timeline.lanes.number) <= MOST_CELLS:
+        grid, there = _by_lane(view)
+        gangs = [(timeline.jobs[j].key, timeline.queues[timeline.jobs[j].queue]) for j in there]
+        keys = gang_keys([h.name for h in grid.who], [h.css for h in grid.who])
+    else:
+        grid, keys = _by_nodes(view), view.legend
+    keys.append(Key("free", "free"))
+    if timeline.down:
+        keys.append(Key("downed", "node is down"))
+    if timeline.lanes.others:
+        keys.append(Key("others", "pods that are not played"))
+    title = f"Whose is each {unit}?" if grid.rows else f"Whose are the {unit}s?"
+    tables = [_use_table(view), *([gang_table(gangs)] if gangs else [])]
     frames = len(view.instants)
     changes = f"{count_text(frames, 'instant')}: all at which something changes."
-    if frames > 1 and len(set(np.diff(view.instants).tolist())) <= 2 and frames > 100:
+    if frames > 100 and len(set(np.diff(view.instants).tolist())) <= 2:
         changes = f"{count_text(frames, 'instant')}, equally far apart."
-    if grid.rows:
-        said = grid_note(len(grid.who))
-        return f"{said} The slider has {changes} Arrow keys move it."
-    number = len(view.timeline.nodes)
-    each = "a node" if len(grid.places) == number else "several nodes"
-    told = f"A cell is {each}; its fill is how full it is, its colour who has the most."
-    return f"{told} The slider has {changes} Arrow keys move it."
-
-
-# --- cells ----------------------------------------------------------------------------------------
+    each = "a node" if len(grid.places) == len(timeline.nodes) else "several nodes"
+    said = f"A cell is {each}; its fill is how full it is, its colour who has the most."
+    said = grid_note(len(grid.who)) if grid.rows else said
+    note = f"{said} The slider has {changes} Arrow keys move it."
+    at = [round(at / timeline.end_ms, 5) for at in view.instants.tolist()]
+    return grid_film((title, keys, tables, note), grid, view.frame_shown, at, _describe(view))
 
 
 def _by_lane(view: View) -> tuple[Grid, list[int]]:
     """A cell for each GPU, and the gangs that are anywhere in the order of their numbers."""
-    timeline, instants = view.timeline, view.instants
-    first = np.concatenate([[0], np.cumsum(column(timeline.lanes.number))]).astype(int).tolist()
+    timeline, instants, lanes = view.timeline, view.instants, view.timeline.lanes
+    first = np.concatenate([[0], np.cumsum(column(lanes.number))]).astype(int).tolist()
     stays: list[list[tuple[int, int, int, int]]] = [[] for _ in range(first[-1])]
-    for node, lane, milli in timeline.lanes.others:
+    for node, lane, milli in lanes.others:
         stays[first[node] + lane].append((0, len(instants), OTHERS, milli))
     begins, ends = (np.searchsorted(instants, side, "left").tolist() for side in view.display_spans)
+    spans: dict[int, tuple[int, int]] = {}
     for stay, begin, end in zip(timeline.stays, begins, ends, strict=True):
         for lane in stay.lanes:
             stays[first[stay.node] + lane].append((begin, end, stay.job, stay.milli))
+        first_at, last_at = spans.get(stay.job, (len(instants), 0))
+        spans[stay.job] = min(first_at, begin), max(last_at, end)
     there = sorted({job for each in stays for a, b, job, _ in each if job >= 0 and a < b})
     number = {job: i for i, job in enumerate(there)}
     down: list[list[tuple[int, int]]] = [[] for _ in range(first[-1])]
@@ -121,29 +304,23 @@ def _by_lane(view: View) -> tuple[Grid, list[int]]:
         begin, end = np.searchsorted(instants, [from_ms, to_ms], "left").tolist()
         for cell in range(first[node], first[node + 1]):
             down[cell].append((begin, end))
-    whole = np.repeat(column(timeline.lanes.milli), column(timeline.lanes.number)).tolist()
+    whole = np.repeat(column(lanes.milli), column(lanes.number)).tolist()
     cells = [
         _changes([(a, b, number.get(j, j), m) for a, b, j, m in each], lost, max(milli, 1))
         for each, lost, milli in zip(stays, down, whole, strict=True)
     ]
-    rows = [(name, n) for name, n in zip(timeline.nodes, timeline.lanes.number, strict=True) if n]
-    unit = timeline.lanes.unit
-    places = [
-        f"{name}, GPU {lane}" if unit == "GPU" else name
-        for name, number in rows
-        for lane in range(number)
-    ]
-    spans = {job: (len(instants), 0) for job in there}
-    for stay, begin, end in zip(timeline.stays, begins, ends, strict=True):
-        if stay.job in spans:
-            first_at, last_at = spans[stay.job]
-            spans[stay.job] = min(first_at, begin), max(last_at, end)
-    colours = gang_colours(list(spans.values()))
-    who = [
-        Holder(timeline.jobs[job].key, css, timeline.jobs[job].key, i)
-        for i, (job, css) in enumerate(zip(there, colours, strict=True), 1)
-    ]
+    rows = [(name, n) for name, n in zip(timeline.nodes, lanes.number, strict=True) if n]
+    places = [f"{n}, GPU {i}" if lanes.unit == "GPU" else n for n, k in rows for i in range(k)]
+    colours = zip(there, gang_colours([spans[job] for job in there]), strict=True)
+    keys = [(timeline.jobs[job].key, css) for job, css in colours]
+    who = [Holder(key, css, key, i) for i, (key, css) in enumerate(keys, 1)]
     return Grid(rows, places, who, cells), there
+
+
+def shares_in(held: Counter[int], whole: int) -> Parts:
+    """The percent of a cell that each gang holds, by its number; `FREE` where none does."""
+    parts = tuple((who, min(round(100 * held[who] / whole), 100)) for who in sorted(held))
+    return parts or ((FREE, 100),)
 
 
 def _changes(
@@ -153,22 +330,19 @@ def _changes(
     turns = {0} | {t for a, b, *_ in stays for t in (a, b)} | {t for span in down for t in span}
     found: list[tuple[int, Parts]] = []
     for at in sorted(turns):
-        held: dict[int, int] = {}
+        held: Counter[int] = Counter()
         for begin, end, who, milli in stays:
             if begin <= at < end:
-                held[who] = held.get(who, 0) + milli
-        parts: Parts = tuple(
-            (who, min(round(100 * held[who] / whole), 100)) for who in sorted(held)
-        )
-        if any(begin <= at < end for begin, end in down):
-            parts = ((DOWN, 100),)
-        parts = parts or ((FREE, 100),)
+                held[who] += milli
+        is_down = any(begin <= at < end for begin, end in down)
+        parts: Parts = ((DOWN, 100),) if is_down else shares_in(held, whole)
         if not found or found[-1][1] != parts:
             found.append((at, parts))
     return found
 
 
 def _by_nodes(view: View) -> Grid:
+    """A cell for each node or for neighbouring ones."""
     timeline, colours, instants = view.timeline, len(view.colours), view.instants
     kept = [i for i, number in enumerate(timeline.lanes.number) if number]
     each = -(-len(kept) // MOST_CELLS)
@@ -177,19 +351,19 @@ def _by_nodes(view: View) -> Grid:
     for number, group in enumerate(cells):
         cell_of[group] = number
     amounts = column(timeline.lanes.number) * column(timeline.lanes.milli)
-    whole = np.bincount(cell_of, weights=amounts, minlength=len(cells))
+    whole = np.bincount(cell_of, weights=amounts, minlength=len(cells))[:, None]
     rows = cell_of[view.stay_nodes] * colours + view.stay_colours
     held = at_instants(view.display_spans, view.gpu_milli, rows, len(cells) * colours, instants)
     by_colour = held.reshape(len(cells), colours, -1)
-    part: Ints = np.clip(
-        np.round(100 * by_colour.sum(axis=1) / np.maximum(whole, 1)[:, None]), 0, 100
-    ).astype(np.int64)
+    part = np.clip(np.round(100 * by_colour.sum(axis=1) / np.maximum(whole, 1)), 0, 100)
     owner = np.where(part > 0, by_colour.argmax(axis=1), FREE)
-    lost = _lost(view, amounts, cell_of, len(cells))
-    owner = np.where(lost >= whole[:, None], DOWN, owner)
-    names = [span_of(timeline.nodes, group) for group in cells]
+    nodes, begins, ends = (column([d[i] for d in timeline.down]) for i in range(3))
+    sizes = amounts[nodes].astype(np.float64)
+    lost = at_instants((begins, ends), sizes, cell_of[nodes], len(cells), instants)
+    owner = np.where(lost >= whole, DOWN, owner)
     who = [Holder(f"most held by {name}", f"f{i}") for i, name in enumerate(view.colours)]
-    return Grid((), names, who, tile_changes(owner, part))
+    places = [span_of(timeline.nodes, group) for group in cells]
+    return Grid((), places, who, tile_changes(owner, part.astype(np.int64)))
 
 
 def tile_changes(owner: Ints, part: Ints) -> list[list[tuple[int, Parts]]]:
@@ -202,55 +376,41 @@ def tile_changes(owner: Ints, part: Ints) -> list[list[tuple[int, Parts]]]:
     return found
 
 
-def _lost(view: View, amounts: Ints, cell_of: Ints, num_cells: int) -> Floats:
-    """The unavailable part of each cell at each instant."""
-    nodes, begins, ends = (column([d[i] for d in view.timeline.down]) for i in range(3))
-    sizes = amounts[nodes].astype(np.float64)
-    return at_instants((begins, ends), sizes, cell_of[nodes], num_cells, view.instants)
-
-
 def span_of(names: Sequence[str], group: Sequence[int]) -> str:
     """Neighbouring nodes by the first and last of their names."""
     first, last = names[group[0]], names[group[-1]]
     return first if len(group) == 1 else f"{first} – {last} ({count_text(len(group), 'node')})"
 
 
-# --- in words ---------------------------------------------------------------------------------
-
-
-def _accessible_rows(view: View) -> list[str]:
+def _describe(view: View) -> list[str]:
+    """What is held and waits at each instant, in words."""
     timeline, instants = view.timeline, view.instants
     zeros = np.zeros_like(view.stay_nodes)
-    held = at_instants(view.display_spans, view.gpu_milli, zeros, 1, instants)[0]
+    held = at_instants(view.display_spans, view.gpu_milli, zeros, 1, instants)[0].tolist()
     waits = [(a, b) for job in timeline.jobs for a, b in job.waits(timeline.end_ms + 1)]
     begins, ends = column([a for a, _ in waits]), column([b for _, b in waits])
     ones = np.ones(len(waits))
     waiting = at_instants((begins, ends), ones, np.zeros_like(begins), 1, instants)[0]
-    scale = 1000
-    total = plain(timeline.lanes.total_milli / scale)
+    numbers = waiting.round().astype(int).tolist()
+    whole = f"{plain(timeline.lanes.total_milli / 1000)} {timeline.lanes.unit}s"
     return [
-        f"At {moment(at)}: {plain(milli / scale, 1)} of {total} {timeline.lanes.unit}s held, "
+        f"At {moment(at)}: {plain(milli / 1000, 1)} of {whole} held, "
         f"{count_text(number, 'gang')} waiting"
-        for at, milli, number in zip(
-            instants.tolist(), held.tolist(), waiting.round().astype(int).tolist(), strict=True
-        )
+        for at, milli, number in zip(instants.tolist(), held, numbers, strict=True)
     ]
 
 
-def _table(view: View) -> Table:
+def _use_table(view: View) -> Table:
     """The use of each queue at up to fifty instants."""
-    timeline, instants = view.timeline, view.instants
-    chosen = np.unique(
-        np.linspace(0, len(instants) - 1, min(len(instants), 50)).round().astype(int)
-    )
-    held = at_instants(
-        view.display_spans, view.gpu_milli, view.stay_colours, len(view.colours), instants[chosen]
-    )
-    total = timeline.lanes.total_milli or 1
+    lanes, last = view.timeline.lanes, len(view.instants) - 1
+    chosen = np.unique(np.linspace(0, last, min(last + 1, 50)).round().astype(int))
+    instants, colours = view.instants[chosen], len(view.colours)
+    held = at_instants(view.display_spans, view.gpu_milli, view.stay_colours, colours, instants)
     rows = []
-    for at, parts in zip(instants[chosen].tolist(), held.T.tolist(), strict=True):
+    for at, parts in zip(instants.tolist(), held.T.tolist(), strict=True):
         cells = [Cell(plain(p / 1000, 1), p) for p in parts]
-        rows.append((Cell(moment(at), at), *cells, Cell(percent(sum(parts) / total), sum(parts))))
-    columns = (*view.colours, "held")
-    caption = f"{timeline.lanes.unit}s held at some instants"
-    return Table(caption, ("at", *columns), rows, frozenset(("at", *columns)))
+        whole = sum(parts)
+        part = percent(whole / (lanes.total_milli or 1))
+        rows.append((Cell(moment(at), at), *cells, Cell(part, whole)))
+    columns = ("at", *view.colours, "held")
+    return Table(f"{lanes.unit}s held at some instants", columns, rows, columns)

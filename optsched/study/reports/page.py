@@ -18,10 +18,11 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from optsched.formats.files.atomic_write import write_atomically
+from optsched.study.reports.number_text import plain
 from optsched.units.plaintext import write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from pathlib import Path
 
 MOST_ROWS: Final = 1000
@@ -44,9 +45,20 @@ class Table:
     caption: str
     headings: Sequence[str]
     rows: Sequence[Sequence[Cell]]  # the first cell of each is its heading
-    numbers: frozenset[str] = frozenset()
+    numbers: Collection[str] = ()
     note: str = ""  # what is not in it
     is_sortable: bool = True
+
+
+def capped(
+    caption: str,
+    headings: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    numbers: Collection[str] = (),
+) -> Table:
+    """Return a table with the first rows; its note says how many there are."""
+    cut = f"The first {plain(MOST_ROWS)} of {plain(len(rows))}." if len(rows) > MOST_ROWS else ""
+    return Table(caption, headings, rows[:MOST_ROWS], numbers, cut)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +117,11 @@ class Page:
 def render(page: Page) -> str:
     """The page as HTML."""
     style, script = _shipped("report.css"), _shipped("report.js")
+    hashes = (hashlib.sha256(part.encode()).digest() for part in (style, script))
     policy = (
-        f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; "
+        "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; "
         "base-uri 'none'; form-action 'none'"
-    )
+    ).format(*(b64encode(each).decode() for each in hashes))
     template = _environment().get_template("report.html")
     return template.render(page=page, style=style, script=script, policy=policy).strip() + "\n"
 
@@ -127,10 +140,6 @@ def write_page(page: Page, target: Path) -> None:
     Raises OSError, with the name of the target, where it can not be written.
     """
     write_atomically(target, render(page))
-
-
-def _digest(part: str) -> str:
-    return f"'sha256-{b64encode(hashlib.sha256(part.encode()).digest()).decode()}'"
 
 
 @cache

@@ -11,34 +11,35 @@ import numpy as np
 
 from optsched.cluster.amounts import amount_of
 from optsched.cluster.gpu_accounting import WHOLE, GpuBook, gpu_milli
-from optsched.study.reports.gang_cells import (
+from optsched.study.reports.number_text import count_text, plain
+from optsched.study.reports.occupancy_view import (
     FREE,
     MOST_CELLS,
-    NAME,
     OTHERS,
     Grid,
     Holder,
     gang_colours,
     gang_keys,
     gang_table,
-    grid_data,
-    grid_drawing,
+    grid_film,
+    grid_note,
+    shares_in,
+    span_of,
+    tile_changes,
 )
-from optsched.study.reports.number_text import count_text, plain
-from optsched.study.reports.occupancy_view import grid_note, span_of, tile_changes
-from optsched.study.reports.page import Chart, Film, Key
+from optsched.study.reports.page import Key
 from optsched.study.reports.timeline_arrays import COLOURS
 from optsched.study.simulation.timeline import CPU_UNIT, lanes_of
 from optsched.units import CPU
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from optsched.cluster.gpu_shares import GpuShare
     from optsched.cluster.snapshot import Snapshot
     from optsched.cluster.task import Task
     from optsched.formats.plan import PlanDocument
-    from optsched.study.reports.gang_cells import Parts
+    from optsched.study.reports.page import Film
     from optsched.study.simulation.timeline import Lanes
 
 BEFORE: Final = "before"
@@ -69,8 +70,8 @@ class PlansData:
     @cached_property
     def frames(self) -> dict[str, list[PlacedTask]]:
         """Gangs on GPUs: before, and after each plan."""
-        after = {name: _Table(self, plan).placed_tasks() for name, plan in self.plans.items()}
-        return {BEFORE: _Table(self, None).placed_tasks(), **after}
+        after = {name: _Lanes(self, plan).placed_tasks() for name, plan in self.plans.items()}
+        return {BEFORE: _Lanes(self, None).placed_tasks(), **after}
 
     @cached_property
     def queue_of(self) -> dict[str, str]:
@@ -111,65 +112,56 @@ class PlansData:
         return found
 
 
-class _Table:
+class _Lanes:
     """Assigns the lanes of all nodes, in order: first pods that run, then those that start."""
 
     def __init__(self, data: PlansData, plan: PlanDocument | None) -> None:
-        self._deal, self._plan = data, plan
-        nodes = data.snapshot.nodes
+        self._data = data
+        nodes, gangs = data.snapshot.nodes, data.snapshot.gangs
         self._number = {node.name: i for i, node in enumerate(nodes)}
         self._books = [GpuBook(node) for node in nodes]
-        self._seats: dict[str, list[PlacedTask]] = {}
+        self._placed: dict[str, list[PlacedTask]] = {}
+        tasks = {task.key: task for node in nodes for task in node.residents}
+        for node in nodes:
+            for task in node.residents:
+                self._place(task, node.name, task.shared_gpus, is_new=False)
+        if plan is None:
+            return
+        for eviction in plan.evictions:
+            for seat in self._placed.pop(eviction.pod, ()):
+                task = tasks[eviction.pod]
+                self._books[seat.node].release(task.shape, seat.lanes, task.shared_gpus)
+        tasks |= {t.key: t for gang in gangs for t in gang.tasks}
+        moved = {eviction.pod: eviction.to for eviction in plan.evictions if eviction.to}
+        for key, name in sorted({**plan.binds, **moved}.items()):
+            if key in tasks:
+                self._place(tasks[key], name, plan.shared_gpus.get(key, ()), is_new=True)
 
     def placed_tasks(self) -> list[PlacedTask]:
         """Of all tasks that hold something."""
-        tasks: dict[str, Task] = {}
-        for node in self._deal.snapshot.nodes:
-            for task in node.residents:
-                tasks[task.key] = task
-                self._sit(task, node.name, task.shared_gpus, is_new=False)
-        if self._plan is not None:
-            self._carry_out(self._plan, tasks)
-        return [seat for seats in self._seats.values() for seat in seats if seat.lanes]
+        return [seat for seats in self._placed.values() for seat in seats if seat.lanes]
 
-    def _carry_out(self, plan: PlanDocument, tasks: dict[str, Task]) -> None:
-        for eviction in plan.evictions:
-            task = tasks.get(eviction.pod)
-            for seat in self._seats.pop(eviction.pod, ()):
-                if task is not None:
-                    self._books[seat.node].release(task.shape, seat.lanes, task.shared_gpus)
-        tasks |= {t.key: t for gang in self._deal.snapshot.gangs for t in gang.tasks}
-        moved = {eviction.pod: eviction.to for eviction in plan.evictions if eviction.to}
-        for key, node in sorted({**plan.binds, **moved}.items()):
-            if key in tasks:
-                self._sit(tasks[key], node, plan.shared_gpus.get(key, ()), is_new=True)
-
-    def _sit(self, task: Task, node: str, shared_gpus: Sequence[GpuShare], *, is_new: bool) -> None:
-        number, gang = self._number[node], task.gang or task.key
-        if self._deal.lanes.unit == CPU_UNIT:
-            found = [PlacedTask(gang, number, (0,), self._deal.size(task), is_new)]
+    def _place(
+        self, task: Task, node: str, shared_gpus: Sequence[GpuShare], *, is_new: bool
+    ) -> None:
+        number, size = self._number[node], self._data.size(task)
+        if self._data.lanes.unit == CPU_UNIT:
+            lanes: list[tuple[tuple[int, ...], int]] = [((0,), size)]
         elif shared_gpus:
-            found = [
-                PlacedTask(gang, number, (i,), n, is_new)
-                for i, n in self._gpu_share_lanes(number, shared_gpus)
+            # Of parts of GPUs: the larger of the parts of cores and memory.
+            there = [gpu for gpu in self._data.snapshot.nodes[number].shared_gpus if not gpu.npu]
+            lane_of = {gpu.key: i for i, gpu in enumerate(there)}
+            used = [(lane_of[use.key], use) for use in shared_gpus if use.key in lane_of]
+            memory = [use.memory * WHOLE // max(there[i].memory, 1) for i, use in used]
+            lanes = [
+                ((i,), min(max(10 * use.cores, part), WHOLE))
+                for (i, use), part in zip(used, memory, strict=True)
             ]
         else:
-            dealt = self._books[number].allocate(task.shape)
-            each = min(self._deal.size(task) // max(len(dealt), 1), WHOLE)
-            found = [PlacedTask(gang, number, dealt, each, is_new)]
-        self._seats[task.key] = found
-
-    def _gpu_share_lanes(
-        self, number: int, shared_gpus: Sequence[GpuShare]
-    ) -> Iterator[tuple[int, int]]:
-        """Lane and thousandths of parts of GPUs: the larger of the parts of cores and memory."""
-        there = [card for card in self._deal.snapshot.nodes[number].shared_gpus if not card.npu]
-        lane_of = {card.key: i for i, card in enumerate(there)}
-        for use in shared_gpus:
-            if use.key in lane_of:
-                lane = lane_of[use.key]
-                memory = use.memory * WHOLE // max(there[lane].memory, 1)
-                yield lane, min(max(10 * use.cores, memory), WHOLE)
+            gpus = self._books[number].allocate(task.shape)
+            lanes = [(gpus, min(size // max(len(gpus), 1), WHOLE))]
+        gang = task.gang or task.key
+        self._placed[task.key] = [PlacedTask(gang, number, *each, is_new) for each in lanes]
 
 
 # --- drawing -------------------------------------------------------------------------------------
@@ -177,60 +169,52 @@ class _Table:
 
 def plan_film(data: PlansData) -> Film:
     """A grid of GPUs; the slider goes from the present state to the plan of each model."""
-    told = [_describe_node(data, name) for name in data.frames]
+    told = [_describe_frame(data, name) for name in data.frames]
     whole = sum(data.lanes.number) <= MOST_CELLS
-    grid = _by_lane(data) if whole else _by_node(data)
-    unit = data.lanes.unit
-    keys = [Key("free", "free")]
+    holding = {seat.gang for seats in data.frames.values() for seat in seats}
+    gangs = [key for key in data.queue_of if key in holding]
+    note = "The slider goes from what there was to the plan of each model."
+    free = Key("free", "free")
+    tables = []
     if whole:
-        keys = [
-            *gang_keys(_gangs_of(data), _colours_of(data)),
-            Key("fresh", "outlined: placed by the plan"),
-            Key("free", "free"),
-        ]
+        colours = gang_colours([(0, 1)] * len(gangs))
+        grid = _by_lane(data, gangs, colours)
+        keys = [*gang_keys(gangs, colours), Key("fresh", "outlined: placed by the plan"), free]
+        note = f"{grid_note(len(gangs))} {note}"
+        tables.append(gang_table([(key, data.queue_of[key]) for key in gangs]))
     else:
-        keys = [*data.legend, *keys]
+        grid, keys = _by_node(data), [*data.legend, free]
+        note += " A cell is as full as its nodes are; its colour is of who has the most."
     if any(seat.gang not in data.queue_of for seat in data.frames[BEFORE]):
         keys.append(Key("others", "pods that are not decided here"))
-    shown = min(1, len(told) - 1)
-    note = "The slider goes from what there was to the plan of each model."
-    if whole:
-        note = f"{grid_note(len(_gangs_of(data)))} {note}"
-    else:
-        note += " A cell is as full as its nodes are; its colour is of who has the most."
-    chart = Chart(
-        NAME,
-        f"Whose is each {unit}?",
-        grid_drawing(grid, shown),
-        keys,
-        [gang_table([(key, data.queue_of[key]) for key in _gangs_of(data)])] if whole else (),
-        note,
-        is_walkable=True,
-    )
     at = [round(i / max(len(told) - 1, 1), 5) for i in range(len(told))]
-    return Film(chart, grid_data(grid, at, told), len(told), shown, told[shown])
+    title = f"Whose is each {data.lanes.unit}?"
+    return grid_film((title, keys, tables, note), grid, min(1, len(told) - 1), at, told)
 
 
-def _describe_node(data: PlansData, name: str) -> str:
+def _describe_frame(data: PlansData, name: str) -> str:
     held, unit = sum(data.milli_by_queue(name).values()), data.lanes.unit
     total = plain(data.lanes.total_milli / 1000)
     words = f"{plain(held / 1000, 1)} of {total} {unit}s held"
     if name == BEFORE:
         return f"Before: {words}"
     plan = data.plans[name]
-    gangs = {
-        gang.key for gang in data.snapshot.gangs if any(t.key in plan.binds for t in gang.tasks)
-    }
-    parts = [words, f"{count_text(len(gangs), 'gang')} placed", f"{len(plan.pending)} waiting"]
+    placed = sum(any(t.key in plan.binds for t in gang.tasks) for gang in data.snapshot.gangs)
+    parts = [words, f"{count_text(placed, 'gang')} placed", f"{len(plan.pending)} waiting"]
     if plan.evictions:
         parts.append(f"{count_text(len(plan.evictions), 'pod')} evicted")
     return f"{name}: {', '.join(parts)}"
 
 
-def _by_lane(data: PlansData) -> Grid:
+def _by_lane(data: PlansData, gangs: Sequence[str], colours: Sequence[str]) -> Grid:
+    """A cell for each GPU; each gang counts twice: as it was, and placed by the plan."""
     lanes, names = data.lanes, [node.name for node in data.snapshot.nodes]
     first = np.concatenate([[0], np.cumsum(lanes.number)]).astype(int).tolist()
-    holders, number = _holders(data)
+    number, holders = {key: i for i, key in enumerate(gangs)}, []
+    for i, (key, css) in enumerate(zip(gangs, colours, strict=True), 1):
+        words = f"{key} ({data.queue_of[key]})"
+        holders.append(Holder(words, css, key, i))
+        holders.append(Holder(f"{words}, placed by the plan", f"{css} fresh", key, i))
     held: list[list[Counter[int]]] = [[Counter() for _ in data.frames] for _ in range(first[-1])]
     for frame, seats in enumerate(data.frames.values()):
         for seat in seats:
@@ -239,41 +223,13 @@ def _by_lane(data: PlansData) -> Grid:
                 held[first[seat.node] + lane][frame][who] += seat.milli
     whole = np.repeat(np.maximum(lanes.milli, 1), lanes.number).tolist()
     cells = [
-        [(i, _queue_shares(by, milli)) for i, by in enumerate(each)]
+        [(i, shares_in(by, milli)) for i, by in enumerate(each)]
         for each, milli in zip(held, whole, strict=True)
     ]
     rows = [(name, n) for name, n in zip(names, lanes.number, strict=True) if n]
     unit = lanes.unit
     places = [f"{n}, GPU {i}" if unit != CPU_UNIT else n for n, k in rows for i in range(k)]
     return Grid(rows, places, holders, cells)
-
-
-def _queue_shares(held: Counter[int], whole: int) -> Parts:
-    parts = tuple((who, min(round(100 * held[who] / whole), 100)) for who in sorted(held))
-    return parts or ((FREE, 100),)
-
-
-def _gangs_of(data: PlansData) -> list[str]:
-    """Gangs that hold something in any frame."""
-    there = {seat.gang for seats in data.frames.values() for seat in seats}
-    return [key for key in data.queue_of if key in there]
-
-
-def _colours_of(data: PlansData) -> list[str]:
-    return gang_colours([(0, 1)] * len(_gangs_of(data)))
-
-
-def _holders(data: PlansData) -> tuple[list[Holder], dict[str, int]]:
-    """Each gang twice: as it was, and placed by the plan; and the place of each gang in order."""
-    holders = []
-    gangs = _gangs_of(data)
-    for i, (key, css) in enumerate(zip(gangs, _colours_of(data), strict=True), 1):
-        words = f"{key} ({data.queue_of[key]})"
-        holders += [
-            Holder(words, css, key, i),
-            Holder(f"{words}, placed by the plan", f"{css} fresh", key, i),
-        ]
-    return holders, {key: i for i, key in enumerate(gangs)}
 
 
 def _by_node(data: PlansData) -> Grid:

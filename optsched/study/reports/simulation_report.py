@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from optsched.study.accounting.chargeback import of_json
-from optsched.study.reports.curves_view import Curve, cdf_chart, share_charts
-from optsched.study.reports.gaps_view import GapLine, TimeAxis, gap_chart
-from optsched.study.reports.jobs_view import queue_charts
-from optsched.study.reports.metric_tables import figure_tables
-from optsched.study.reports.models_view import model_section
+from optsched.study.reports.curves_view import (
+    Curve,
+    GapLine,
+    TimeAxis,
+    cdf_chart,
+    gap_chart,
+    share_charts,
+)
+from optsched.study.reports.jobs_view import queue_charts, reason_section, wait_chart
 from optsched.study.reports.nodes_view import node_chart
 from optsched.study.reports.number_text import (
     count_text,
@@ -23,16 +27,15 @@ from optsched.study.reports.number_text import (
     time_unit,
 )
 from optsched.study.reports.occupancy_view import film
-from optsched.study.reports.page import MOST_ROWS, Cell, Page, Section, Table
+from optsched.study.reports.page import Cell, Page, Section, Table, capped
+from optsched.study.reports.result_tables import figure_tables, model_section, usage_section
 from optsched.study.reports.timeline_arrays import View
-from optsched.study.reports.usage_view import usage_section
-from optsched.study.reports.waiting_view import reason_section, wait_chart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from optsched.study.reports.page import Chart
-    from optsched.study.simulation.timeline import Job, Timeline
+    from optsched.study.simulation.timeline import Timeline
 
 
 MOST_GAPS: Final = 240
@@ -132,36 +135,27 @@ def _gaps(timeline: Timeline) -> Chart:
         GapLine("greatest of all levels", "l0", [(at, most) for at, most, _ in points]),
         GapLine("mean of all levels", "l1", [(at, mean) for at, _, mean in points]),
     ]
-    columns = ("greatest", "mean")
+    columns = ("at", "greatest", "mean")
     rows = [(Cell(moment(at), at), *(Cell(percent(v, 2), v) for v in gaps)) for at, *gaps in points]
-    cut = f"The first {plain(MOST_ROWS)} of {plain(len(rows))}." if len(rows) > MOST_ROWS else ""
-    table = Table("Gaps", ("at", *columns), rows[:MOST_ROWS], frozenset(("at", *columns)), cut)
-    return gap_chart("gaps", "Gap of sessions", lines, time, tables=[table], note=note)
+    table = capped("Gaps", columns, rows, columns)
+    return gap_chart("gaps", "Gap of sessions", lines, time, table, note)
 
 
 def _distributions(view: View) -> list[Chart]:
-    def utilisation_curves(times: Mapping[int, list[float]]) -> list[Curve]:
+    """How completion times and queueing delays are distributed, of all and by queue."""
+    charts = []
+    for name, title in (("jct", "Completion time"), ("delay", "Queueing delay")):
+        times: dict[int, list[float]] = {i: [] for i in range(len(view.colours))}
+        for job in view.timeline.jobs:
+            end_ms = job.done_ms if name == "jct" else job.start_ms()
+            if end_ms is not None:
+                times[view.colour[job.queue]].append((end_ms - job.submit_ms) / 1000)
         every = [value for values in times.values() for value in values]
         curves = [Curve("all gangs", "lall", every)]
         if len(view.colours) > 1:
             curves += [Curve(n, f"l{i}", times[i]) for i, n in enumerate(view.colours)]
-        return curves
-
-    done = _times(view, lambda j: None if j.done_ms is None else j.done_ms - j.submit_ms)
-    waited = _times(view, lambda j: None if not j.runs else j.runs[0].from_ms - j.submit_ms)
-    return [
-        cdf_chart("jct", "Completion time", utilisation_curves(done)),
-        cdf_chart("delay", "Queueing delay", utilisation_curves(waited)),
-    ]
-
-
-def _times(view: View, of: Callable[[Job], int | None]) -> dict[int, list[float]]:
-    found: dict[int, list[float]] = {i: [] for i in range(len(view.colours))}
-    for job in view.timeline.jobs:
-        length_ms = of(job)
-        if length_ms is not None:
-            found[view.colour[job.queue]].append(length_ms / 1000)
-    return found
+        charts.append(cdf_chart(name, title, curves))
+    return charts
 
 
 def _provenance(result: Mapping[str, Any]) -> Iterable[Table]:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 from markupsafe import Markup
 
-from optsched.study.reports.number_text import wrapped
+from optsched.study.reports.number_text import fitted, wrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 WIDTH: Final = 860
 """Of every chart, in units of its own; charts grow and shrink with the page."""
@@ -86,6 +86,39 @@ def path(steps: str, **attributes: str | float | None) -> Markup:
     return tag("path", d=steps, **attributes)
 
 
+def lane(x: float, y: float, width: float, height: float) -> Markup:
+    """The light ground of a row."""
+    return rect((x, y, width, height), class_="lane", fill_opacity=0.55)
+
+
+def heading(name: str, y: float) -> Markup:
+    """A name over the whole width, with its top at y."""
+    shown = fitted(name, WIDTH - 8, bold=True)
+    return tag("text", tag("title", name), shown, x=4, y=y + 13, class_="heading")
+
+
+def diamond(
+    x: float, y: float, wide: float, high: float, **attributes: str | float | None
+) -> Markup:
+    """A mark around (x, y)."""
+    points = [(x, y - high), (x + wide, y), (x, y + high), (x - wide, y)]
+    return path(polyline(points) + "Z", class_="mark", **attributes)
+
+
+def x_grid(marks: Iterable[tuple[float, str]], top: float, bottom: float) -> Iterator[Markup]:
+    """Upright grid lines with labels below."""
+    for x, words in marks:
+        yield line((x, top), (x, bottom), class_="grid")
+        yield text((x, bottom + 16), words, text_anchor="middle")
+
+
+def y_grid(marks: Iterable[tuple[float, str]], left: float, right: float) -> Iterator[Markup]:
+    """Level grid lines with labels to the left."""
+    for y, words in marks:
+        yield line((left, y), (right, y), class_="grid")
+        yield text((left - 8, y + 4), words, text_anchor="end")
+
+
 def group(children: Iterable[Markup], **attributes: str | float | None) -> Markup:
     """Elements that belong together."""
     return tag("g", *children, **attributes)
@@ -117,27 +150,20 @@ def ribbon(edges: Sequence[float], tops: Sequence[float], bottoms: Sequence[floa
         if tops[at] == bottoms[at]:
             at += 1
             continue
-        end = at
-        while end < len(tops) and tops[end] != bottoms[end]:
-            end += 1
-        found.append(_area_path(edges[at : end + 1], tops[at:end], bottoms[at:end]))
-        at = end
+        begin = at
+        while at < len(tops) and tops[at] != bottoms[at]:
+            at += 1
+        found.append(f"M{number(edges[begin])} {number(tops[begin])}")
+        for i in range(begin, at):
+            if i + 1 == at or tops[i + 1] != tops[i]:
+                found.append(f"H{number(edges[i + 1])}")
+                found.append("" if i + 1 == at else f"V{number(tops[i + 1])}")
+        found.append(f"V{number(bottoms[at - 1])}")
+        for i in range(at - 1, begin - 1, -1):
+            if i == begin or bottoms[i - 1] != bottoms[i]:
+                found.append(f"H{number(edges[i])}")
+                found.append("Z" if i == begin else f"V{number(bottoms[i - 1])}")
     return "".join(found)
-
-
-def _area_path(edges: Sequence[float], tops: Sequence[float], bottoms: Sequence[float]) -> str:
-    there = [f"M{number(edges[0])} {number(tops[0])}"]
-    for i, edge in enumerate(edges[1:]):
-        last = i + 1 == len(tops)
-        if last or tops[i + 1] != tops[i]:
-            there.append(f"H{number(edge)}")
-            there.append("" if last else f"V{number(tops[i + 1])}")
-    back = [f"V{number(bottoms[-1])}"]
-    for i in range(len(bottoms) - 1, -1, -1):
-        if i == 0 or bottoms[i - 1] != bottoms[i]:
-            back.append(f"H{number(edges[i])}")
-            back.append("" if i == 0 else f"V{number(bottoms[i - 1])}")
-    return "".join([*there, *back, "Z"])
 
 
 def drawing(

@@ -12,14 +12,12 @@ import numpy as np
 from optsched.study.reports import svg
 from optsched.study.reports.number_text import moment, time_ticks, time_unit
 from optsched.study.reports.page import Key
-from optsched.study.reports.time_bins import at_instants, column
-from optsched.study.simulation.timeline import GOES_ON
+from optsched.study.simulation.timeline import GOES_ON, at_instants, column
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-    from optsched.study.reports.time_bins import Floats, Ints
-    from optsched.study.simulation.timeline import Job, Run, Stay, Timeline
+    from optsched.study.simulation.timeline import Floats, Ints, Run, Stay, Timeline
 
 COLOURS: Final = 8
 OTHERS: Final = COLOURS - 1
@@ -46,20 +44,16 @@ class View:
     @classmethod
     def from_timeline(cls, timeline: Timeline) -> View:
         """Return the view of a timeline."""
-        weight: Counter[int] = Counter({timeline.jobs[s.job].queue: 0 for s in timeline.stays})
-        for job in timeline.jobs:
-            weight[job.queue] += 0
+        weight = Counter({job.queue: 0 for job in timeline.jobs})
         for stay in timeline.stays:
             held = stay.milli * len(stay.lanes) * (stay.to_ms - stay.from_ms)
             weight[timeline.jobs[stay.job].queue] += held
         order = sorted(weight, key=lambda q: (-weight[q], timeline.queues[q]))
-        if len(order) <= COLOURS:
-            of = {queue: i for i, queue in enumerate(order)}
-            names = [timeline.queues[q] for q in order]
-        else:
-            of = {queue: min(i, OTHERS) for i, queue in enumerate(order)}
-            names = [timeline.queues[q] for q in order[:OTHERS]]
+        own = len(order) if len(order) <= COLOURS else OTHERS
+        names = [timeline.queues[q] for q in order[:own]]
+        if own < len(order):
             names.append(f"{len(order) - OTHERS} other queues")
+        of = {queue: min(i, own) for i, queue in enumerate(order)}
         colour = tuple(of.get(q, OTHERS) for q in range(len(timeline.queues)))
         return cls(timeline, colour, tuple(names))
 
@@ -93,15 +87,11 @@ class View:
         """Return grid lines at round instants with their labels."""
         return time_axis(self.timeline.end_ms, top, bottom)
 
-    def slider_line(self, top: float, bottom: float, at_ms: int) -> Markup:
+    def slider_line(self, top: float, bottom: float) -> Markup:
         """Return the line that the slider moves."""
-        return svg.line(
-            (self.x(at_ms), top),
-            (self.x(at_ms), bottom),
-            class_="now",
-            data_left=LEFT,
-            data_width=RIGHT - LEFT,
-        )
+        x = self.x(int(self.instants[self.frame_shown]))
+        wide = RIGHT - LEFT
+        return svg.line((x, top), (x, bottom), class_="now", data_left=LEFT, data_width=wide)
 
     # --- arrays ----------------------------------------------------------------------------------
 
@@ -160,15 +150,12 @@ def time_x(at_ms: float, end_ms: int) -> float:
 
 def time_axis(end_ms: int, top: float, bottom: float) -> list[Markup]:
     """Return grid lines at round instants with their labels."""
-    parts = []
-    for at_ms, words in time_ticks(end_ms):
-        x = time_x(at_ms, end_ms)
-        parts.append(svg.line((x, top), (x, bottom), class_="grid"))
-        parts.append(svg.text((x, bottom + 16), words, text_anchor="middle"))
-    unit, _ = time_unit(end_ms)
-    title = f"time since the start of the trace ({unit})"
-    parts.append(svg.x_title((LEFT + RIGHT) / 2, bottom + 35, title))
-    return parts
+    marks = ((time_x(at_ms, end_ms), words) for at_ms, words in time_ticks(end_ms))
+    title = f"time since the start of the trace ({time_unit(end_ms)[0]})"
+    return [
+        *svg.x_grid(marks, top, bottom),
+        svg.x_title((LEFT + RIGHT) / 2, bottom + 35, title),
+    ]
 
 
 def names_title(words: str) -> Markup:
@@ -224,8 +211,3 @@ def run_text(run: Run) -> str:
     """Return when a gang ran and how that ended, in words."""
     by = f", for {run.by}" if run.by and run.why != "node" else f" ({run.by})" if run.by else ""
     return f"ran from {moment(run.from_ms)} to {moment(run.to_ms)}: {describe_end(run.why)}{by}"
-
-
-def waited_ms(job: Job, end_ms: int) -> int:
-    """Return how long a gang waited for its minimum in total."""
-    return sum(b - a for a, b in job.waits(end_ms))

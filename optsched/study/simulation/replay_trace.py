@@ -19,12 +19,11 @@ from optsched.policy.policy import describe
 from optsched.study.accounting.chargeback import Charging
 from optsched.study.comparison.model_definitions import definition
 from optsched.study.generators.synthetic_traces import synthetic
-from optsched.study.simulation.observed_trace import trace_of_record
+from optsched.study.simulation.observed_trace import trace_of, trace_of_record
 from optsched.study.simulation.record import lines
 from optsched.study.simulation.simulation_metrics import Measuring, as_json
 from optsched.study.simulation.simulator import Options, Simulation
 from optsched.study.simulation.timeline import TimelineBuilder
-from optsched.study.simulation.traces import trace_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,9 +5,9 @@ It is gathered from the record of a replay, event by event, for charts.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -37,8 +37,109 @@ if TYPE_CHECKING:
     from optsched.cluster.trace import Trace
     from optsched.study.simulation.record import Event
 
+    Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+
+_N = TypeVar("_N", int, float)
+STRETCHES: Final = 120
+QUEUES: Final = 7
+OTHERS: Final = "other queues"
+
+
+def series_of(timeline: Timeline) -> dict[str, Any]:
+    """Return gang times as percentiles 0 to 100, and queue shares over time."""
+    done = [job.done_ms - job.submit_ms for job in timeline.jobs if job.done_ms is not None]
+    waited = [job.runs[0].from_ms - job.submit_ms for job in timeline.jobs if job.runs]
+    # Percentiles of waiting times by queue.
+    times: dict[str, list[int]] = {}
+    for job in timeline.jobs:
+        times.setdefault(timeline.queues[job.queue], []).append(job.waited_ms(timeline.end_ms))
+    return {
+        "jct_s": percentiles(done),
+        "queueing_s": percentiles(waited),
+        "waited_s": {queue: percentiles(times[queue]) for queue in sorted(times)},
+        "end_ms": timeline.end_ms,
+        "unit": timeline.lanes.unit,
+        "held": _gpu_shares_by_queue(timeline),
+    }
+
+
+def nearest_rank(ordered: Sequence[_N], percent: int) -> _N:
+    """Return the nearest-rank percentile of at least one increasing value."""
+    return ordered[max(-(-len(ordered) * percent // 100), 1) - 1]
+
+
+def percentiles(times_ms: Iterable[int]) -> list[float]:
+    """Return nearest-rank percentiles 0 to 100 in seconds, ascending; empty without values."""
+    ordered = sorted(times_ms)
+    return [nearest_rank(ordered, p) / 1000 for p in range(101)] if ordered else []
+
+
+def _gpu_shares_by_queue(timeline: Timeline) -> dict[str, list[float]]:
+    """Return mean GPU shares by queue and time bin; the smallest queues are summed."""
+    weight: Counter[int] = Counter()
+    for stay in timeline.stays:
+        held_ms = stay.milli * len(stay.lanes) * (stay.to_ms - stay.from_ms)
+        weight[timeline.jobs[stay.job].queue] += held_ms
+    order = sorted(weight, key=lambda q: (-weight[q], timeline.queues[q]))
+    own = len(order) if len(order) <= QUEUES + 1 else QUEUES
+    row = {queue: min(i, own) for i, queue in enumerate(order)}
+    names = [*(timeline.queues[q] for q in order[:own]), *([OTHERS] if own < len(order) else [])]
+    spans = column([s.from_ms for s in timeline.stays]), column([s.to_ms for s in timeline.stays])
+    amounts = np.array([s.milli * len(s.lanes) for s in timeline.stays], dtype=np.float64)
+    rows = column([row[timeline.jobs[s.job].queue] for s in timeline.stays])
+    edges = np.linspace(0, timeline.end_ms, STRETCHES + 1)
+    found = bin_means(spans, amounts, rows, len(names), edges) / (timeline.lanes.total_milli or 1)
+    return dict(zip(names, found.round(4).tolist(), strict=True))
+
+
+def bin_means(
+    spans: tuple[Ints, Ints], amounts: Floats, rows: Ints, num_rows: int, edges: Floats
+) -> Floats:
+    """Return the mean over stretches of what intervals inside them hold, (num_rows, stretches).
+
+    Each of `spans` (begins, ends) holds its amount all the time and counts for its row; `edges` of
+    the stretches rise.
+    """
+    begins, ends = spans
+    widths = np.diff(edges)
+    last = len(widths) - 1
+    first = np.clip(np.searchsorted(edges, begins, "right") - 1, 0, last)
+    final = np.clip(np.searchsorted(edges, ends, "left") - 1, 0, last)
+    found = np.zeros((num_rows, len(widths)))
+    inside = first >= final
+    np.add.at(
+        found, (rows[inside], first[inside]), (amounts * (ends - begins))[inside].astype(float)
+    )
+    over = ~inside
+    np.add.at(found, (rows[over], first[over]), (amounts * (edges[first + 1] - begins))[over])
+    np.add.at(found, (rows[over], final[over]), (amounts * (ends - edges[final]))[over])
+    change = np.zeros((num_rows, len(widths) + 1))
+    np.add.at(change, (rows[over], first[over] + 1), amounts[over])
+    np.add.at(change, (rows[over], final[over]), -amounts[over])
+    found += change.cumsum(axis=1)[:, :-1] * widths
+    result: Floats = found / widths
+    return result
+
+
+def at_instants(
+    spans: tuple[Ints, Ints], amounts: Floats, rows: Ints, num_rows: int, instants: Ints
+) -> Floats:
+    """The sum of intervals at each of some instants, by row; an interval ends before its end."""
+    change = np.zeros((num_rows, len(instants) + 1))
+    np.add.at(change, (rows, np.searchsorted(instants, spans[0], "left")), amounts)
+    np.add.at(change, (rows, np.searchsorted(instants, spans[1], "left")), -amounts)
+    result: Floats = change.cumsum(axis=1)[:, :-1]
+    return result
+
+
+def column(values: Sequence[Any]) -> Ints:
+    """Whole numbers as an array, also of none."""
+    return np.array(values, dtype=np.int64)
+
+
 GOES_ON: Final = ""
-"""How a stay or a run ends that lasts to the end of the story."""
+"""How a stay or a run ends that lasts to the end of the timeline."""
 DONE: Final = "finish"
 MOVED: Final = "move"
 
@@ -49,12 +150,12 @@ CPU_UNIT: Final = "CPU"
 class Stay(NamedTuple):
     """A task's stay on a node."""
 
-    job: int  # number of its job in `Story.jobs`
+    job: int  # number of its job in `Timeline.jobs`
     task: str
     node: int
     lanes: tuple[int, ...]  # which lanes of the node it has; see `Lanes`
     milli: int  # thousandths that it has of each of them
-    shape: int  # number of its shape in `Story.shapes`
+    shape: int  # number of its shape in `Timeline.shapes`
     from_ms: int
     to_ms: int
     why: str  # how it ends: `finish`, `move`, `node`, the action that evicts, or `GOES_ON`
@@ -86,11 +187,20 @@ class Job:
         """When it first had its minimum, or None."""
         return self.runs[0].from_ms if self.runs else None
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it has its minimum at the end."""
+        return bool(self.runs) and self.runs[-1].why == GOES_ON
+
+    def waited_ms(self, end_ms: int) -> int:
+        """Return how long it waited for its minimum in total."""
+        return sum(b - a for a, b in self.waits(end_ms))
+
     def waits(self, end_ms: int) -> list[tuple[int, int]]:
         """Yield the intervals in which it waited for its minimum."""
         stops = [self.submit_ms, *(run.to_ms for run in self.runs)]
         starts = [*(run.from_ms for run in self.runs), end_ms]
-        if self.done_ms is not None or (self.runs and self.runs[-1].why == GOES_ON):
+        if self.done_ms is not None or self.is_running:
             stops, starts = stops[:-1], starts[:-1]
         return [(a, b) for a, b in zip(stops, starts, strict=True) if b > a]
 
@@ -128,7 +238,7 @@ class Timeline:
     shapes: NDArray[np.float64]
     down: Sequence[tuple[int, int, int]]  # (node, from_ms, to_ms)
     sessions: Sequence[tuple[int, int]]  # (at_ms, gangs that wait after it)
-    end_ms: int  # when the story ends; at least 1
+    end_ms: int  # when the timeline ends; at least 1
     # (at_ms, greatest, mean): gaps of the levels of sessions that know bounds, as parts of one
     gaps: Sequence[tuple[int, float, float]] = ()
     # Why gangs still wait at the end: (code, message) by key, as the last session said it

@@ -8,9 +8,8 @@ from statistics import mean, stdev
 import numpy as np
 import pytest
 
-from optsched.study.fgd.allocation_curves import LAST, allocation_curves, read_curves
 from optsched.study.fgd.scoring_policies import POLICIES
-from optsched.study.fgd.trace_replay import History, replay
+from optsched.study.fgd.trace_replay import LAST, History, allocation_curves, read_curves, replay
 from optsched.study.fgd.workload import Arrivals, Workload, arrivals, read_workload
 from tests.support.effort import IS_THOROUGH
 from tests.support.research import RESEARCH

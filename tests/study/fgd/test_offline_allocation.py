@@ -16,7 +16,7 @@ from optsched.study.fgd.reachable_allocation import offline, scene, with_moves
 from optsched.study.fgd.scoring_policies import POLICIES
 from optsched.study.fgd.trace_replay import replay
 from optsched.study.fgd.workload import Workload, arrivals, read_workload
-from optsched.study.gpu_packing.allocation_bound import allocation_bound
+from optsched.study.gpu_packing.program import allocation_bound
 from tests.support.research import RESEARCH
 from tests.support.shared import shared
 

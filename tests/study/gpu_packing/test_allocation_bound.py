@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from optsched.study.gpu_packing.allocation_bound import allocation_bound
 from optsched.study.gpu_packing.node_pool import Layout, Pool, empty_layout
-from optsched.study.gpu_packing.program import MOST_PATTERNS, TooManyPatterns, share_patterns
+from optsched.study.gpu_packing.program import (
+    MOST_PATTERNS,
+    TooManyPatterns,
+    allocation_bound,
+    share_patterns,
+)
 from optsched.study.gpu_packing.repack_model import repack
 from tests.study.gpu_packing.pools import most_by_trying, pool, pools, wrong_with
 

@@ -10,8 +10,13 @@ import numpy as np
 import pytest
 
 from optsched.study.packing.greedy_filling import packings, usual_scores
-from optsched.study.packing.items import Items, as_bin
-from optsched.study.packing.packing_problem import ItemKind, VectorPacking, wrong_with_bins
+from optsched.study.packing.packing_problem import (
+    ItemKind,
+    Items,
+    VectorPacking,
+    as_bin,
+    wrong_with_bins,
+)
 from optsched.study.packing.pattern_pool import every_bin, full_bins
 from optsched.study.packing.pattern_pricing import best_bins
 from optsched.study.packing.solve_packing import (

@@ -19,7 +19,7 @@ from optsched.study.prediction.hypothetical_jobs import (
     Victim,
     predict,
 )
-from optsched.study.prediction.object_keys import Means
+from optsched.study.prediction.queue_position import Means
 from tests.formats.objects import group, node, pod, queue
 
 HOUR = "2026-11-20T09:00:00Z"

@@ -10,8 +10,7 @@ from optsched.formats.codec.pods.reader import DecodeOptions
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
 from optsched.session.session import SessionContext
-from optsched.study.prediction.object_keys import Means
-from optsched.study.prediction.queue_position import Standing, standings, waiting
+from optsched.study.prediction.queue_position import Means, Standing, standings, waiting
 from tests.formats.objects import group, node, pod, queue
 
 MODEL = load_policy("volcano-default", lambda path: path.read_text())

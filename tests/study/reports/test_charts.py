@@ -10,14 +10,13 @@ import pytest
 from optsched.kube.runtime.timing import SystemClock
 from optsched.study.comparison.model_definitions import definition
 from optsched.study.reports.curves_view import shares_of, thinned
-from optsched.study.reports.jobs_view import queue_charts
-from optsched.study.reports.models_view import difference_table
+from optsched.study.reports.jobs_view import queue_charts, reason_section
 from optsched.study.reports.nodes_view import node_chart
 from optsched.study.reports.number_text import moment, part_ticks, plain, short, time_ticks
 from optsched.study.reports.occupancy_view import film
 from optsched.study.reports.page import Table
+from optsched.study.reports.result_tables import difference_table
 from optsched.study.reports.timeline_arrays import View
-from optsched.study.reports.waiting_view import reason_section
 from optsched.study.simulation.replay_trace import play, read_given
 from optsched.study.simulation.simulator import Options
 from tests.support.stories import FAILURES, base, failures, large, model

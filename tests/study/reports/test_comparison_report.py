@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from optsched.study.comparison.compared_metrics import FIGURES
+from optsched.study.comparison.compared_metrics import FIGURES, value_text
 from optsched.study.comparison.comparison_table import Comparison, Row
-from optsched.study.comparison.comparison_text import value_text
 from optsched.study.reports.comparison_report import comparison_page
 from optsched.study.reports.page import Table, render
 from tests.support.stories import HARM, compared

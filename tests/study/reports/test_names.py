@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optsched.study.reports.gang_cells import GANG_COLOURS, gang_colours
 from optsched.study.reports.number_text import fitted, text_width, time_ticks, time_unit, wrapped
-from optsched.study.reports.waiting_view import quantile
+from optsched.study.reports.occupancy_view import GANG_COLOURS, gang_colours
+from optsched.study.simulation.timeline import nearest_rank
 
 NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc", "Zl", "Zp")), max_size=90)
 
@@ -56,4 +56,4 @@ def test_an_axis_of_time_has_one_unit(end_ms: int, unit: str) -> None:
 
 
 def test_quantiles_are_nearest_ranks() -> None:
-    assert [quantile([1, 2, 3, 4], p) for p in (5, 25, 50, 75, 95, 100)] == [1, 1, 2, 3, 4, 4]
+    assert [nearest_rank([1, 2, 3, 4], p) for p in (5, 25, 50, 75, 95, 100)] == [1, 1, 2, 3, 4, 4]

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optsched.study.reports.time_bins import at_instants, bin_means, column
+from optsched.study.simulation.timeline import at_instants, bin_means, column
 
 END = 24
 SPANS = st.lists(

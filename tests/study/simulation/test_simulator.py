@@ -20,6 +20,7 @@ from optsched.session.session import UNEXPLAINED, SessionContext, run_session
 from optsched.solver.cpsat.process import InProcess
 from optsched.study.accounting.chargeback import chargeback
 from optsched.study.generators.synthetic_traces import GavelTrace
+from optsched.study.simulation.observed_trace import trace_of
 from optsched.study.simulation.record import (
     Event,
     Finish,
@@ -34,7 +35,6 @@ from optsched.study.simulation.record import (
 )
 from optsched.study.simulation.simulation_metrics import measure
 from optsched.study.simulation.simulator import Options, Simulation
-from optsched.study.simulation.traces import trace_of
 from tests.support.effort import nightly_except
 from tests.support.replays import record_in_parts, times
 from tests.support.small import gang, node, random_cluster, shape

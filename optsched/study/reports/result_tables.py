@@ -1,0 +1,155 @@
+"""Tables of reports: GPU hours, figures of a replay, and models with their differences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.policy.policy import Admission, SolverKind
+from optsched.study.accounting.chargeback import HOUR_US
+from optsched.study.comparison.model_definitions import flat
+from optsched.study.reports.number_text import UNKNOWN, percent, plain, seconds
+from optsched.study.reports.page import MOST_ROWS, Cell, Section, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from optsched.study.accounting.chargeback import Amounts, Chargeback
+
+
+def usage_section(found: Chargeback) -> Section:
+    """Return GPU hours by queue, by user, and by both if there are several of each."""
+    queues = [([name], amounts) for name, amounts in found.by_queue.items()]
+    users = [([name], amounts) for name, amounts in found.by_user.items()]
+    tables = [_amounts_table("By queue", ("queue",), queues, found.total)]
+    if len(users) > 1:
+        tables.append(_amounts_table("By user", ("user",), users, found.total))
+    if len(queues) > 1 and len(users) > 1:
+        both = [([c.queue, c.user], c.amounts) for c in found.charges]
+        tables.append(_amounts_table("By queue and user", ("queue", "user"), both, found.total))
+    said = (
+        "What pods held from when they had a node until they left it. Idle: before their gang had "
+        "its minimum. Lost: to be done again."
+    )
+    return Section("usage", "GPU hours", tables, [said])
+
+
+def _amounts_table(
+    caption: str, heads: tuple[str, ...], rows: Sequence[tuple[list[str], Amounts]], whole: Amounts
+) -> Table:
+    told = sorted(rows, key=lambda row: (-row[1].held, row[0]))
+    note = ""
+    if len(told) > MOST_ROWS:
+        note = f"The {plain(MOST_ROWS)} of {plain(len(told))} with the most."
+    cells = []
+    for names, found in told[:MOST_ROWS]:
+        part = found.held / whole.held if whole.held else 0.0
+        amounts = (found.held, found.idle, found.evicted, found.failed, found.cpu_held)
+        held, *others = (Cell(plain(us / HOUR_US), us) for us in amounts)
+        share = Cell(percent(part), round(part, 6))
+        words = (Cell(name or UNKNOWN) for name in names)
+        cells.append((*words, Cell(plain(found.jobs), found.jobs), held, share, *others))
+    columns = ("gangs", "GPU hours", "of all", "idle", "lost to others", "lost to nodes",
+               "CPU hours")  # fmt: skip
+    return Table(caption, (*heads, *columns), cells, columns, note)
+
+
+_PERCENTILES: Final = ("mean", "p50", "p95", "p99")
+_SPREADS: Final = (
+    ("completion time", "jct_s", "end − arrival of gangs that finished"),
+    ("queueing delay", "queueing_s", "from arrival until a gang first has its minimum"),
+    ("session", "session_s", "wall time of a session"),
+)
+_PARTS: Final = (
+    ("allocation", "allocation", "GPU time held, as a part of what nodes that were up had"),
+    ("utilisation", "utilisation", "the same of gangs that ran, without work that was lost"),
+    ("fragmentation", "fragmentation", "of the free GPUs, what a typical task could not take"),
+    ("DRF distance", "drf_distance", "greatest minus least weighted dominant share of who waits"),
+    ("treated unfairly", "ftf_unfair", "gangs with ρ above 1.1"),
+    ("gap", "gap", "distance of values of sessions from their bounds"),
+)  # fmt: skip
+_NUMBERS: Final = (
+    ("Jain index", "jain", "of weighted dominant shares over time; 1 is equal"),
+    ("ρ, mean", "ftf_mean", "finish-time fairness: completion time by that of a fair cluster"),
+    ("ρ, worst", "ftf_worst", "the greatest of all gangs"),
+    ("preemptions", "preemptions", "how often a running gang was stopped for others"),
+    ("stopped by nodes", "node_failures", "how often a node that failed stopped a gang"),
+    ("GPU hours lost", "wasted_gpu_hours", "work that had to be done again"),
+    ("tier of a gang", "topology_tier", "lowest tier of the network that holds it, mean of starts"),
+    ("pairs across leaves", "cross_leaf_pairs", "pairs of tasks far apart, mean over starts"),
+    ("SLA misses", "sla_misses", "gangs that waited longer than they may"),
+    ("sessions", "sessions", "that were held"),
+)  # fmt: skip
+
+
+def figure_tables(metrics: Mapping[str, Any]) -> list[Table]:
+    """Times with their percentiles, and the other figures; empty where nothing was measured."""
+    spreads = []
+    for name, key, meaning in _SPREADS:
+        if (found := metrics.get(key)) is not None:
+            cells = (Cell(seconds(found[p]), found[p]) for p in _PERCENTILES)
+            spreads.append((Cell(name), *cells, Cell(meaning)))
+    done = f"{plain(metrics['finished'])} of {plain(metrics['jobs'])}"
+    makespan = seconds(metrics["makespan_s"])
+    rows = [
+        ("finished", done, "gangs that have done their work"),
+        ("makespan", makespan, "from the first arrival to the last end"),
+        *((name, percent(metrics.get(key), 2), said) for name, key, said in _PARTS),
+        *((name, plain(metrics.get(key), 3), said) for name, key, said in _NUMBERS),
+    ]
+    kept = [list(map(Cell, row)) for row in rows if row[1] != UNKNOWN]
+    headings = ("of", *_PERCENTILES, "meaning")
+    figures = Table("Figures", ("figure", "value", "meaning"), kept, ("value",), is_sortable=False)
+    return [Table("Times", headings, spreads, _PERCENTILES, is_sortable=False), figures]
+
+
+def definition_table(model: Mapping[str, Any]) -> Table:
+    """All that a model says, in words."""
+    rows = [(Cell("actions"), Cell(", ".join(model["actions"])), Cell(""))]
+    for number, tier in enumerate(model["tiers"], 1):
+        for i, plugin in enumerate(tier):
+            head = f"tier {number}" if not i else ""
+            words = [plugin["meaning"]]
+            words += [f"{name} = {value}" for name, value in plugin["arguments"].items()]
+            words += [f"{name} switched" for name in plugin["switched"]]
+            rows.append((Cell(head), Cell(plugin["name"]), Cell("; ".join(words))))
+    for i, level in enumerate(model["levels"]):
+        head = "levels" if not i else ""
+        rows.append((Cell(head), Cell(f"{i + 1}. {level['name']}"), Cell(level["meaning"])))
+    budgets = model["budgets"]
+    by_weight = model["admission"] == Admission.BY_WEIGHT.value
+    solved = f"CP-SAT, up to {budgets['solve']} a session"
+    settings = (
+        ("admission", "gangs weighted by priority" if by_weight else "priority by priority"),
+        ("solver", "none" if model["solver"] == SolverKind.NONE.value else solved),
+        ("period", budgets["period"]),
+        ("starvation", f"after {budgets['starvationAfter']}"),
+        ("reservations", str(model["reservations"])),
+    )
+    rows += [(Cell(name), Cell(value), Cell("")) for name, value in settings]
+    caption = f"{model['name']}: {model['meaning']}" if model["meaning"] else model["name"]
+    return Table(caption, ("part", "is", "meaning"), rows, is_sortable=False)
+
+
+def difference_table(models: Sequence[Mapping[str, Any]]) -> Table:
+    """Keys in which models differ; the others are compared with the first."""
+    told = [flat(model) for model in models]
+    keys = list(dict.fromkeys(key for each in told for key in each))
+    rows = []
+    for key in keys:
+        values = [each.get(key, UNKNOWN) for each in told]
+        if len(set(values)) == 1:
+            continue
+        cells = [Cell(v, css="" if v == values[0] else "changed") for v in values]
+        rows.append((Cell(key), *cells))
+    names = [model["name"] for model in models]
+    caption = "What differs" if rows else "Nothing differs"
+    return Table(caption, ("key", *names), rows, is_sortable=False)
+
+
+def model_section(models: Sequence[Mapping[str, Any]], base: Mapping[str, Any]) -> Section:
+    """Definitions of models, and their differences; a single one is compared with a base."""
+    alone = len(models) == 1 and models[0] != base
+    held = [base, *models] if alone else models
+    parts = [difference_table(held)] if len(held) > 1 else []
+    heading = "Models" if len(models) > 1 else "Model"
+    return Section("model", heading, [*parts, *map(definition_table, models)])
