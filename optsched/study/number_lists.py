@@ -35,18 +35,9 @@ class Numbers:
     def read_number(self, what: str, below: int | None = None) -> int:
         """The next number, zero or more.
 
-        Parameters
-        ----------
-        what
-            The meaning, for messages.
-        below
-            The bound that it has to be below; None for that of 64 bits.
-
-        Raises
-        ------
-        InstanceError
-            There is none, it is no whole number, it is negative or too large.
-
+        `what`: the meaning, for messages. `below`: the bound that it has to be below; None for that
+        of 64 bits. Raises InstanceError: There is none, it is no whole number, it is negative or
+        too large.
         """
         word = self._word(what)
         if not word.isdecimal() or not word.isascii():
@@ -106,11 +97,7 @@ def _words(text: str) -> Iterator[tuple[int, str]]:
 def text_of(file: Path) -> str:
     """The text of a file.
 
-    Raises
-    ------
-    InstanceError
-        It is not there, or no text.
-
+    Raises InstanceError: it is not there, or no text.
     """
     try:
         return file.read_text("utf-8-sig")

@@ -10,149 +10,18 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from optsched.study.accounting.chargeback import HEADER, of_json, together
 from optsched.study.comparison.compared_metrics import FIGURES, verdict
+from optsched.study.comparison.job_outcomes import measure_jobs, merge_reasons, read_job_times
 from optsched.study.comparison.statistics import CONFIDENCE, least_pairs, paired_differences
-from optsched.study.simulation.simulation_metrics import UNFAIR, JobTimes, spread
-from optsched.study.simulation.timeline import GOES_ON
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from optsched.study.accounting.chargeback import Chargeback
     from optsched.study.comparison.compared_metrics import Figure
     from optsched.study.comparison.grid import Cell
+    from optsched.study.comparison.job_outcomes import UnfinishedReason
     from optsched.study.comparison.statistics import Difference
-    from optsched.study.simulation.timeline import Job, Timeline
-
-_COLUMNS = tuple(JobTimes.__dataclass_fields__)
-
-
-def columns_of(jobs: Iterable[JobTimes]) -> dict[str, list[object]]:
-    """Return times of jobs as JSON, one list per field."""
-    rows = [tuple(getattr(job, name) for name in _COLUMNS) for job in jobs]
-    return {name: [row[i] for row in rows] for i, name in enumerate(_COLUMNS)}
-
-
-@dataclass(frozen=True, eq=False)
-class JobColumns:
-    """Times of the jobs of one replay, by name."""
-
-    times: Mapping[str, JobTimes]
-
-    @classmethod
-    def of_json(cls, found: Mapping[str, Sequence[Any]]) -> Self:
-        """Read what `columns_of` wrote."""
-        rows = zip(*(found[name] for name in _COLUMNS), strict=True)
-        return cls({job.name: job for job in (JobTimes(*row) for row in rows)})
-
-    @cached_property
-    def finished(self) -> frozenset[str]:
-        """Names of the jobs that finished."""
-        return frozenset(name for name, job in self.times.items() if job.ended_ms is not None)
-
-
-@dataclass(frozen=True, eq=False)
-class CommonJobs:
-    """The jobs of one trace and seed that finished under every model."""
-
-    names: frozenset[str]
-
-    @classmethod
-    def from_columns(cls, columns: Iterable[JobColumns]) -> Self:
-        """Return the jobs that finished in all replays of one trace and seed."""
-        return cls(frozenset.intersection(*(each.finished for each in columns)))
-
-    def measure(self, jobs: JobColumns) -> dict[str, Any]:
-        """Return metrics of times over these jobs, named as in `Metrics`."""
-        found = [job for name, job in jobs.times.items() if name in self.names]
-        jct = [(j.ended_ms - j.arrived_ms) / 1000 for j in found if j.ended_ms is not None]
-        queueing = [(j.started_ms - j.arrived_ms) / 1000 for j in found if j.started_ms is not None]
-        rho = [j.finish_time_fairness for j in found if j.finish_time_fairness is not None]
-        spreads = {"jct_s": spread(jct), "queueing_s": spread(queueing)}
-        return {
-            **{name: None if each is None else asdict(each) for name, each in spreads.items()},
-            "ftf_mean": sum(rho) / len(rho) if rho else None,
-            "ftf_worst": max(rho, default=None),
-            "ftf_unfair": sum(r > UNFAIR for r in rho) / len(rho) if rho else None,
-        }
-
-
-RUNNING: Final = ("Running", "runs at the end of the replay")
-UNDECIDED: Final = ("Undecided", "arrived after the last session")
-
-
-@dataclass(frozen=True, slots=True)
-class UnfinishedReason:
-    """Gangs that did not finish for the same reason."""
-
-    code: str  # a reason code of `plan.pending`, or `Running`
-    num_gangs: int  # over all replays
-    # example, message: the gang that waited longest, and why it waited, in words
-    example: str
-    waited_ms: int  # how long the example waited
-    message: str
-
-
-def reasons_of(timeline: Timeline, counted: Iterable[str]) -> list[dict[str, Any]]:
-    """Return the reasons of gangs that did not finish as JSON; only gangs that are counted."""
-    names, found = frozenset(counted), dict[str, UnfinishedReason]()
-    for job in timeline.jobs:
-        if job.key in names and job.done_ms is None:
-            code, message = _reason(timeline, job)
-            waited_ms = sum(b - a for a, b in job.waits(timeline.end_ms))
-            _add(found, UnfinishedReason(code, 1, job.key, waited_ms, message))
-    return [
-        {
-            "reason": each.code,
-            "gangs": each.num_gangs,
-            "example": each.example,
-            "waited_ms": each.waited_ms,
-            "message": each.message,
-        }
-        for each in _ordered(found)
-    ]
-
-
-def merge_reasons(results: Iterable[Mapping[str, Any]]) -> list[UnfinishedReason]:
-    """Return the reasons over several results, the most frequent first."""
-    found = dict[str, UnfinishedReason]()
-    for each in _entries(results):
-        _add(found, each)
-    return _ordered(found)
-
-
-def _entries(results: Iterable[Mapping[str, Any]]) -> Iterator[UnfinishedReason]:
-    for result in results:
-        for each in result.get("unfinished_reasons", ()):
-            yield UnfinishedReason(
-                each["reason"], each["gangs"], each["example"], each["waited_ms"], each["message"]
-            )
-
-
-def _reason(timeline: Timeline, job: Job) -> tuple[str, str]:
-    if job.runs and job.runs[-1].why == GOES_ON:
-        return RUNNING
-    return timeline.reasons.get(job.key, UNDECIDED)
-
-
-def _add(found: dict[str, UnfinishedReason], one: UnfinishedReason) -> None:
-    """Count a reason; the example that waited longest stays."""
-    known = found.get(one.code)
-    if known is None:
-        found[one.code] = one
-        return
-    longest = min(known, one, key=lambda each: (-each.waited_ms, each.example))
-    found[one.code] = UnfinishedReason(
-        one.code,
-        known.num_gangs + one.num_gangs,
-        longest.example,
-        longest.waited_ms,
-        longest.message,
-    )
-
-
-def _ordered(found: Mapping[str, UnfinishedReason]) -> list[UnfinishedReason]:
-    return sorted(found.values(), key=lambda each: (-each.num_gangs, each.code))
-
+    from optsched.study.simulation.simulation_metrics import JobTimes
 
 _TIMES: Final = {"jct_s", "queueing_s", "ftf_mean", "ftf_worst", "ftf_unfair"}
 _FINISHED: Final = ("finished",)
@@ -173,10 +42,21 @@ class Row:
         return self.trace, self.seed
 
     @cached_property
-    def jobs(self) -> JobColumns | None:
-        """Times of the jobs; None if the result has none."""
+    def jobs(self) -> dict[str, JobTimes] | None:
+        """Times of the jobs by name; None if the result has none."""
         found = self.result.get("jobs")
-        return None if found is None else JobColumns.of_json(found)
+        return None if found is None else read_job_times(found)
+
+    @cached_property
+    def finished(self) -> frozenset[str]:
+        """Names of the jobs that finished; none if the result lists no jobs."""
+        jobs = (self.jobs or {}).items()
+        return frozenset(name for name, job in jobs if job.ended_ms is not None)
+
+    @property
+    def identity_of_finished(self) -> object:
+        """The jobs that finished; only their number if the result lists no jobs."""
+        return self.result["metrics"]["finished"] if self.jobs is None else self.finished
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,13 +108,18 @@ class Comparison:
         return least_pairs(max(len(self.models) - 1, 1))
 
     @cached_property
-    def common(self) -> Mapping[tuple[str, int], CommonJobs]:
-        """The jobs that finished under every model, by trace and seed."""
-        found: dict[tuple[str, int], list[JobColumns]] = {}
+    def _finished(self) -> Mapping[tuple[str, int], list[frozenset[str]]]:
+        """The jobs that finished under each model, by trace and seed."""
+        found: dict[tuple[str, int], list[frozenset[str]]] = {}
         for row in self.rows:
             if row.jobs is not None:
-                found.setdefault(row.replay, []).append(row.jobs)
-        return {replay: CommonJobs.from_columns(columns) for replay, columns in found.items()}
+                found.setdefault(row.replay, []).append(row.finished)
+        return found
+
+    @cached_property
+    def common(self) -> Mapping[tuple[str, int], frozenset[str]]:
+        """The jobs that finished under every model, by trace and seed."""
+        return {replay: frozenset.intersection(*each) for replay, each in self._finished.items()}
 
     def value(self, row: Row, figure: Figure) -> float | None:
         """Return a metric of a replay; times count jobs that finished under every model."""
@@ -245,23 +130,19 @@ class Comparison:
     @cached_property
     def _over_common(self) -> dict[tuple[str, str, int], dict[str, Any]]:
         return {
-            (row.model, row.trace, row.seed): self.common[row.replay].measure(row.jobs)
+            (row.model, *row.replay): measure_jobs(row.jobs.values(), self.common[row.replay])
             for row in self.rows
             if row.jobs is not None
         }
 
     def unfinished(self, model: str) -> dict[tuple[str, int], tuple[str, ...]]:
         """Return jobs that finished under another model only, by trace and seed."""
-        finished_elsewhere: dict[tuple[str, int], set[str]] = {}
-        for row in self.rows:
-            if row.jobs is not None:
-                finished_elsewhere.setdefault(row.replay, set()).update(row.jobs.finished)
         return {
             row.replay: tuple(sorted(missing))
             for row in self.rows
             if row.model == model
             and row.jobs is not None
-            and (missing := finished_elsewhere[row.replay] - row.jobs.finished)
+            and (missing := frozenset().union(*self._finished[row.replay]) - row.finished)
         }
 
     def reasons(self, model: str) -> list[UnfinishedReason]:
@@ -272,7 +153,7 @@ class Comparison:
         """Return whether a model and the first one finished equal jobs in every replay."""
         base = {r.replay: r for r in self.rows if r.model == self.models[0]}
         pairs = [(base[r.replay], r) for r in self.rows if r.model == model and r.replay in base]
-        return all(_finished(one) == _finished(other) for one, other in pairs)
+        return all(a.identity_of_finished == b.identity_of_finished for a, b in pairs)
 
     def mean_of_model(self, model: str, figure: Figure) -> float | None:
         """Return the mean over a model's replays that have a value."""
@@ -320,23 +201,16 @@ class Comparison:
 
     @cached_property
     def _differences(self) -> dict[str, dict[str, Difference | None]]:
-        found = {}
+        found: dict[str, dict[str, Difference | None]] = {}
         for model in self.models:
-            pairs = self._pairs(model)
-            judged = [f for f in FIGURES if f.is_judged]
-            others = [f for f in FIGURES if not f.is_judged]
-            found[model] = {
-                figure.name: difference
-                for figures in (judged, others)
-                for figure, difference in zip(figures, self._paired(figures, pairs), strict=True)
-            }
+            pairs, found[model] = self._pairs(model), {}
+            for is_judged in (True, False):
+                figures = [f for f in FIGURES if f.is_judged is is_judged]
+                table = [[self._paired_difference(f, rows) for rows in pairs] for f in figures]
+                differences = paired_differences(table, max(len(self.models) - 1, 1))
+                names = (figure.name for figure in figures)
+                found[model].update(zip(names, differences, strict=True))
         return found
-
-    def _paired(
-        self, figures: Sequence[Figure], pairs: Sequence[Sequence[tuple[Row, Row]]]
-    ) -> list[Difference | None]:
-        table = [[self._paired_difference(figure, rows) for rows in pairs] for figure in figures]
-        return paired_differences(table, max(len(self.models) - 1, 1))
 
     def _pairs(self, model: str) -> list[list[tuple[Row, Row]]]:
         """Return pairs of replays of the first and another model, grouped by trace."""
@@ -401,27 +275,22 @@ class Comparison:
 
     def gpu_hours_as_csv(self) -> str:
         """Return CSV with one line per cell, queue and user."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["model", "trace", "seed", *HEADER])
-        for row in self.rows:
-            for line in of_json(row.result["gpu_hours"]).lines:
-                writer.writerow([row.model, row.trace, row.seed, *line])
-        return text.getvalue()
+        lines = (
+            (row, line) for row in self.rows for line in of_json(row.result["gpu_hours"]).lines
+        )
+        return _as_csv(HEADER, lines)
 
     def as_csv(self) -> str:
         """Return CSV with one line per cell and one column per metric; empty if not measured."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
         columns = [f"{f.name} ({f.unit})" if f.unit else f.name for f in FIGURES]
-        writer.writerow(["model", "trace", "seed", *columns])
-        for row in self.rows:
-            values = [self.value(row, figure) for figure in FIGURES]
-            told = ["" if v is None else f"{v:.9g}" for v in values]
-            writer.writerow([row.model, row.trace, row.seed, *told])
-        return text.getvalue()
+        values = ((row, (self.value(row, figure) for figure in FIGURES)) for row in self.rows)
+        lines = ((row, ["" if v is None else f"{v:.9g}" for v in each]) for row, each in values)
+        return _as_csv(columns, lines)
 
 
-def _finished(row: Row) -> object:
-    """Return the jobs that finished; only their number if the result lists no jobs."""
-    return row.result["metrics"]["finished"] if row.jobs is None else row.jobs.finished
+def _as_csv(columns: Iterable[str], lines: Iterable[tuple[Row, Iterable[object]]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["model", "trace", "seed", *columns])
+    writer.writerows([row.model, row.trace, row.seed, *cells] for row, cells in lines)
+    return text.getvalue()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched import __version__
 from optsched.formats.files.atomic_write import write_atomically
 from optsched.session.solve_settings import solver_of
-from optsched.study.comparison.comparison_table import columns_of, reasons_of
+from optsched.study.comparison.job_outcomes import columns_of, reasons_of
 from optsched.study.simulation.replay_trace import (
     SYNTHETIC,
     as_result,

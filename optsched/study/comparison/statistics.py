@@ -53,11 +53,7 @@ class Difference:
 def least_pairs(num_models: int = 1) -> int:
     """Return the fewest pairs with which the test can reject: 6 for one model, 7 for two or three.
 
-    Parameters
-    ----------
-    num_models
-        How many models are held against the first.
-
+    `num_models`: how many models are held against the first.
     """
     pairs = 1
     while 2.0 ** (1 - pairs) * num_models > 1 - CONFIDENCE:
@@ -70,22 +66,11 @@ def paired_differences(
 ) -> list[Difference | None]:
     """Return mean, interval and corrected p-value of each figure.
 
-    Parameters
-    ----------
-    differences
-        One row a figure, one column a pair of replays: the value of a model less that of the first
-        one; None where a figure was not measured.
-    num_models
-        How many models are held against the first: all claims together are wrong with a
-        probability of at most 5 %.
-    seed
-        Of random sign flips; the same seed gives the same p-values.
-
-    Returns
-    -------
-    list
-        One entry a figure; None where no pair has a value.
-
+    `differences`: one row a figure, one column a pair of replays: the value of a model less that of
+    the first one; None where a figure was not measured. `num_models`: how many models are held
+    against the first: all claims together are wrong with a probability of at most 5 %. `seed`: of
+    random sign flips; the same seed gives the same p-values. One entry a figure; None where no pair
+    has a value.
     """
     if not differences:
         return []

@@ -30,13 +30,7 @@ FAIL_ANNOTATION = "optsched.io/fail"
 class EmulatedCluster:
     """Objects by kind and key, scheduled by sessions.
 
-    Attributes
-    ----------
-    now_ms
-        The time there.
-    last_plan
-        The last plan; None before the first.
-
+    `now_ms`: the time there. `last_plan`: the last plan; None before the first.
     """
 
     def __init__(

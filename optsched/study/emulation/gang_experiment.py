@@ -104,21 +104,11 @@ def play(
 ) -> Iterator[Progress]:
     """Run one round; yield the progress after every step.
 
-    Parameters
-    ----------
-    stage
-        Where to play; cleared before.
-    num_jobs
-        How many jobs are created at once.
-    min_member
-        Tasks of a job that start together: 6 makes it a gang, 1 leaves each task to itself.
-    num_cpus
-        The CPUs of all nodes together.
-    run_seconds
-        How long a job must run with all its tasks.
-    quiet_seconds
-        How long nothing has to change until jobs that hold all CPUs count as stuck.
-
+    `stage`: where to play; cleared before. `num_jobs`: how many jobs are created at once.
+    `min_member`: tasks of a job that start together: 6 makes it a gang, 1 leaves each task to
+    itself. `num_cpus`: the CPUs of all nodes together. `run_seconds`: how long a job must run with
+    all its tasks. `quiet_seconds`: how long nothing has to change until jobs that hold all CPUs
+    count as stuck.
     """
     jobs = [f"tf{i}" for i in range(num_jobs)]
     stage.clear()

@@ -38,11 +38,7 @@ class Arguments:
 def lines(given_arguments: Arguments) -> Iterator[str]:
     """A table, row by row as they come.
 
-    Raises
-    ------
-    InstanceError
-        As `read_workload`.
-
+    Raises InstanceError: as `read_workload`.
     """
     width = max(len(path.stem) for path in given_arguments.lists)
     yield _row(_HEAD, width)

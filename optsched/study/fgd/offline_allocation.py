@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from optsched.problem.arrays import I64
     from optsched.study.fgd.workload import Arrivals, Workload
-    from optsched.study.gpu_packing.bounded_moves import At
+    from optsched.study.gpu_packing.search import At
 
 
 def arrived_pods(workload: Workload, run: Arrivals, percent: int = 100) -> I64:

@@ -20,8 +20,7 @@ from optsched.study.fgd.plan_check import find_unplaced_that_fit, milli_of_plan,
 from optsched.study.fgd.scoring_policies import POLICIES
 from optsched.study.fgd.trace_replay import replay
 from optsched.study.fgd.workload import arrivals
-from optsched.study.gpu_packing.bounded_moves import Running, improved
-from optsched.study.gpu_packing.search import allocate
+from optsched.study.gpu_packing.search import Running, allocate, improved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,11 +56,7 @@ class Scene:
     def checked(self, plan: Sequence[Placed]) -> float:
         """Percent of all GPUs that a plan gives out to pods that are chosen.
 
-        Raises
-        ------
-        WrongPlan
-            It breaks a rule, or leaves out more pods without GPUs than FGD does.
-
+        Raises WrongPlan: it breaks a rule, or leaves out more pods without GPUs than FGD does.
         """
         runs, due = (sum(not at.devices for at in some) for some in (plan, self.placed))
         fewer = f"{runs} pods without GPUs run, and {due} under FGD"
@@ -70,11 +65,7 @@ class Scene:
     def checked_as_they_come(self, plan: Sequence[Placed]) -> float:
         """Percent of all GPUs that a plan gives out to pods of which none is chosen.
 
-        Raises
-        ------
-        WrongPlan
-            It breaks a rule, or rejects a pod that fits.
-
+        Raises WrongPlan: it breaks a rule, or rejects a pod that fits.
         """
         return self._percent_of(
             plan, find_unplaced_that_fit(self.workload, self.classes.tolist(), plan)
@@ -111,11 +102,7 @@ class Offline:
 def offline(here: Scene, clock: Callable[[], float], seconds: float, seed: int) -> Offline:
     """Place all pods again in a time; checked.
 
-    Raises
-    ------
-    WrongPlan
-        See `Scene.checked`.
-
+    Raises WrongPlan: See `Scene.checked`.
     """
     found = allocate(here.pool, clock, seconds, seed, here.fgd)
     return Offline(
@@ -129,11 +116,7 @@ def offline(here: Scene, clock: Callable[[], float], seconds: float, seed: int) 
 def online(here: Scene, sizes: Sequence[int] = BATCHES) -> dict[int, float]:
     """Percent of all GPUs allocated, by size of the batches; no pod moves. Checked.
 
-    Raises
-    ------
-    WrongPlan
-        See `Scene.checked_as_they_come`.
-
+    Raises WrongPlan: See `Scene.checked_as_they_come`.
     """
     workload, kinds = here.workload, here.classes.tolist()
     slots = helpful(workload, planned_slots(workload), here.rank)
@@ -148,20 +131,9 @@ def with_moves(
 ) -> tuple[float, int]:
     """Percent given out when few pods of FGD's may move, and how many pods do. Checked.
 
-    Parameters
-    ----------
-    here
-        The rest after FGD.
-    percent
-        How many of the pods that run may change their node or GPUs, or leave.
-    clock, seconds, seed
-        As `offline`.
-
-    Raises
-    ------
-    WrongPlan
-        See `Scene.checked`; also where more pods move than may.
-
+    `here`: the rest after FGD. `percent`: how many of the pods that run may change their node or
+    GPUs, or leave. `clock`, `seconds`, `seed`: as `offline`. Raises WrongPlan: See `Scene.checked`;
+    also where more pods move than may.
     """
     most = int(len(here.placed) * percent / 100)
     pods = [(at.node, int(here.classes[at.pod]), at.devices) for at in here.placed]

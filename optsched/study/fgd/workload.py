@@ -70,11 +70,7 @@ def read_workload(
 ) -> tuple[Workload, tuple[ObjectProblem, ...]]:
     """Read a pod list and the node list beside it.
 
-    Raises
-    ------
-    InstanceError
-        As `read_openb`; also where no pod asks for GPUs, or no node has any.
-
+    Raises InstanceError: as `read_openb`; also where no pod asks for GPUs, or no node has any.
     """
     machines, rows, problems = read_openb_rows(pods, nodes)
     if not any(row.num_gpu * row.gpu_milli for row in rows):

@@ -6,7 +6,8 @@ node are first, so that equal plans are one, unless devices matter.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from ortools.sat.python import cp_model
@@ -20,25 +21,91 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64
     from optsched.study.gpu_packing.node_pool import Pool
 
-_Var: TypeAlias = cp_model.IntVar
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """Pods of one class that run on the same devices of a node."""
+
+    node: int
+    kind: int
+    devices: tuple[int, ...]
+    number: int
+    staying: int  # how many of them stay, of the number there is
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """The pods before any move, how many of them may leave, and the cost of each."""
+
+    present: Sequence[Present]
+    most: int
+    price: int
+
+
+def repack_moving(
+    pool: Pool, start: Layout, worth: I64, moves: Moves, effort: float, seed: int
+) -> tuple[Layout, list[int]]:
+    """Place pods so that they are worth the most less the price of moves.
+
+    `pool`, `start`, `worth`, `effort`, `seed`: as `repack`;
+    devices are not interchangeable. `moves`: Pods that should stay. The placement, and how many of
+    the earlier pods stay.
+    """
+    present = moves.present
+    refill = Refill(pool, ordered=False)
+    stay = _Stay(refill, present, moves.most)
+    refill.maximize(worth, [(moves.price, v) for v in stay.variables])
+    refill.hint(start)
+    stay.hint()
+    solver = solved(refill.model, effort, seed)
+    if solver is None:
+        return start, [p.staying for p in present]
+    found, staying = refill.read(solver, start), [solver.value(v) for v in stay.variables]
+    before = int((start.pods @ worth).sum()) + moves.price * sum(p.staying for p in present)
+    if int((found.pods @ worth).sum()) + moves.price * sum(staying) < before:
+        return start, [p.staying for p in present]
+    return found, staying
+
+
+class _Stay:
+    """Pods that stay: no more than there are of their class, their size and on their devices."""
+
+    def __init__(self, refill: Refill, present: Sequence[Present], most: int) -> None:
+        self._model, self._present, self._refill = refill.model, present, refill
+        self.variables = [self._model.new_int_var(0, p.number, "") for p in present]
+        by_kind: dict[tuple[int, int], list[cp_model.IntVar]] = {}
+        by_part: dict[tuple[int, int, int], list[cp_model.IntVar]] = {}
+        for p, var in zip(present, self.variables, strict=True):
+            by_kind.setdefault((p.node, p.kind), []).append(var)
+            part = refill.size_of(p.kind)
+            if part >= 0:
+                by_part.setdefault((p.node, p.devices[0], part), []).append(var)
+            else:
+                # Devices of one's own are not shared by others.
+                for device in p.devices:
+                    shared = self._refill.shared.get((p.node, device))
+                    if shared is not None:
+                        self._model.add(var + shared <= 1)
+        # Those that left for nodes elsewhere may be all of their class.
+        for key, those in by_kind.items():
+            self._model.add(sum(those) <= refill.pods.get(key, 0))
+        for part_key, those in by_part.items():
+            self._model.add(sum(those) <= refill.parts.get(part_key, 0))
+        number = sum(p.number for p in present)
+        self._model.add(cp_model.LinearExpr.sum(self.variables) >= number - most)
+
+    def hint(self) -> None:
+        """Pods stay that stayed before."""
+        for p, var in zip(self._present, self.variables, strict=True):
+            self._model.add_hint(var, p.staying)
 
 
 def repack(pool: Pool, start: Layout, worth: I64, effort: float, seed: int) -> Layout:
     """Place pods of a small pool so that they are worth the most; never less than at the start.
 
-    Parameters
-    ----------
-    pool
-        The nodes, and the pods that may be placed on them.
-    start
-        A placement, taken where none better is found.
-    worth
-        (K,) of one pod of each class.
-    effort
-        Deterministic seconds of CP-SAT, one worker.
-    seed
-        Of CP-SAT.
-
+    `pool`: the nodes, and the pods that may be placed on them. `start`: a placement, taken where
+    none better is found. `worth`: (K,) of one pod of each class. `effort`: Deterministic seconds of
+    CP-SAT, one worker. `seed`: of CP-SAT.
     """
     refill = Refill(pool, ordered=True)
     refill.maximize(worth)
@@ -64,22 +131,15 @@ def solved(model: cp_model.CpModel, effort: float, seed: int) -> cp_model.CpSolv
 class Refill:
     """The model of a few nodes.
 
-    Attributes
-    ----------
-    pods
-        Pods by node and class.
-    parts
-        Pods by node, device and size of their part.
-    shared
-        Whether a device of a node is shared.
-
+    `pods`: Pods by node and class. `parts`: Pods by node, device and size of their part. `shared`:
+    whether a device of a node is shared.
     """
 
     def __init__(self, pool: Pool, *, ordered: bool) -> None:
         self.model = cp_model.CpModel()
-        self.pods: dict[tuple[int, int], _Var] = {}
-        self.parts: dict[tuple[int, int, int], _Var] = {}
-        self.shared: dict[tuple[int, int], _Var] = {}
+        self.pods: dict[tuple[int, int], cp_model.IntVar] = {}
+        self.parts: dict[tuple[int, int, int], cp_model.IntVar] = {}
+        self.shared: dict[tuple[int, int], cp_model.IntVar] = {}
         self._pool, self._ordered = pool, ordered
         self._most, self._sizes = pool.max_pods_per_node, pool.sizes.tolist()
         self._size_of, self._whole = pool.size_of.tolist(), pool.whole_gpus.tolist()
@@ -98,7 +158,7 @@ class Refill:
         here = [(k, v) for (m, k), v in self.pods.items() if m == n]
         for size, room in ((pool.cpu_m, nodes.cpu_m), (pool.memory_mib, nodes.memory_mib)):
             self._add_upper_limit([(int(size[k]), v) for k, v in here], int(room[n]))
-        asked: dict[int, list[_Var]] = {}
+        asked: dict[int, list[cp_model.IntVar]] = {}
         for k, var in here:
             asked.setdefault(self._size_of[k], []).append(var)
         asked.pop(-1, None)
@@ -123,20 +183,20 @@ class Refill:
             self.model.add_implication(shared, self.shared[n, d - 1])
         self.shared[n, d] = shared
 
-    def _add_upper_limit(self, terms: list[tuple[int, _Var]], limit: int) -> None:
+    def _add_upper_limit(self, terms: list[tuple[int, cp_model.IntVar]], limit: int) -> None:
         terms = [(size, v) for size, v in terms if size]
         if terms:
             total = cp_model.LinearExpr.weighted_sum([v for _, v in terms], [s for s, _ in terms])
             self.model.add(total <= limit)
 
     def _supply(self) -> None:
-        of_kind: dict[int, list[_Var]] = {}
+        of_kind: dict[int, list[cp_model.IntVar]] = {}
         for (_, k), var in self.pods.items():
             of_kind.setdefault(k, []).append(var)
         for k, those in of_kind.items():
             self.model.add(cp_model.LinearExpr.sum(those) <= int(self._pool.supply[k]))
 
-    def maximize(self, worth: I64, others: Sequence[tuple[int, _Var]] = ()) -> None:
+    def maximize(self, worth: I64, others: Sequence[tuple[int, cp_model.IntVar]] = ()) -> None:
         """The worth of pods, and other terms."""
         terms = [(int(worth[k]), var) for (_, k), var in self.pods.items()] + list(others)
         variables, weights = [v for _, v in terms], [w for w, _ in terms]

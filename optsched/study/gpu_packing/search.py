@@ -7,7 +7,8 @@ with more free GPUs are drawn more often, and the result is never worse.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -17,12 +18,11 @@ from optsched.study.gpu_packing.program import Bound, allocation_bound
 from optsched.study.gpu_packing.rounding import rounded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from optsched.problem.arrays import I64
     from optsched.study.gpu_packing.node_pool import Pool
-
-_FOR_ROUNDING: Final = 0.5
+    from optsched.study.gpu_packing.repack_model import Present
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,97 @@ class Effort:
     seconds: float = 0.5  # deterministic seconds of CP-SAT for one
     # Thousandths of GPUs that count as free on each node when nodes are drawn by free GPUs
     floor: int = 50
+
+
+_MOVING: Final = Effort(nodes=4)
+
+At = tuple[int, int, tuple[int, ...]]
+"""Node, class, devices."""
+
+_PRICE: Final = 100
+"""Thousandths of GPUs that a move has to gain at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Where pods run, and how many may change their node or devices, or leave."""
+
+    pods: Sequence[At]
+    most: int
+
+
+def improved(
+    pool: Pool,
+    start: Layout,
+    running: Running,
+    clock: Callable[[], float],
+    seconds: float,
+    seed: int = 0,
+) -> tuple[Layout, Counter[At]]:
+    """Move few pods so that more GPUs are allocated; waiting pods may start.
+
+    `pool`: Pods and nodes. `start`: where pods run. `running`: the same pod by pod, and how many
+    may move. `clock`, `seconds`, `seed`: as `allocate`. The
+    placement, and how many pods stay where they were.
+    """
+    end = clock() + seconds
+    search = _MoveSearch(pool, start, running, np.random.default_rng(seed))
+    while clock() < end:
+        search.step()
+    return search.layout, search.staying
+
+
+class _MoveSearch:
+    def __init__(
+        self, pool: Pool, start: Layout, running: Running, random: np.random.Generator
+    ) -> None:
+        # OR-Tools is loaded when it is first needed.
+        from optsched.study.gpu_packing.repack_model import Present
+
+        self.layout = Layout(start.pods.copy(), start.shares.copy())
+        self._pool, self._random, self._left = pool, random, running.most
+        self._on: dict[int, list[Present]] = {}
+        for (node, kind, devices), number in sorted(Counter(running.pods).items()):
+            self._on.setdefault(node, []).append(Present(node, kind, devices, number, number))
+
+    @property
+    def staying(self) -> Counter[At]:
+        """Pods that are where they were."""
+        every = [p for those in self._on.values() for p in those]
+        return Counter({(p.node, p.kind, p.devices): p.staying for p in every})
+
+    def step(self) -> None:
+        """Fill some nodes again."""
+        from optsched.study.gpu_packing.repack_model import Moves, repack_moving
+
+        pool, layout = self._pool, self.layout
+        weight = layout.free(pool) + _MOVING.floor
+        number = min(_MOVING.nodes, len(weight))
+        chosen = self._random.choice(len(weight), number, replace=False, p=weight / weight.sum())
+        here = Layout(layout.pods[chosen], layout.shares[chosen])
+        part = pool.restrict(chosen, layout.waiting(pool) + here.pods.sum(axis=0))
+        present = [
+            replace(p, node=place)
+            for place, node in enumerate(chosen.tolist())
+            for p in self._on.get(node, [])
+        ]
+        moved = sum(p.number - p.staying for p in present)
+        found, staying = repack_moving(
+            part,
+            here,
+            worth_of(pool),
+            Moves(present, self._left + moved, _PRICE),
+            _MOVING.seconds,
+            int(self._random.integers(2**31)),
+        )
+        layout.pods[chosen], layout.shares[chosen] = found.pods, found.shares
+        self._left += moved - sum(p.number for p in present) + sum(staying)
+        now = iter(staying)
+        for node in chosen.tolist():
+            self._on[node] = [replace(p, staying=next(now)) for p in self._on.get(node, [])]
+
+
+_FOR_ROUNDING: Final = 0.5
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -57,26 +148,11 @@ def allocate(
 
     Pods that must be placed count more than all others together.
 
-    Parameters
-    ----------
-    pool
-        Pods and nodes.
-    clock
-        Seconds, such as `time.monotonic`, or `time.process_time` on a shared machine.
-    seconds
-        When to end at the latest, but for the step that is under way.
-    seed
-        Of the neighbourhoods.
-    start
-        A placement to begin with, if it is better than what whole numbers give.
-    effort
-        See `Effort`.
-
-    Raises
-    ------
-    TooManyPatterns
-        See `optsched.study.gpu_packing.program.share_patterns`.
-
+    `pool`: Pods and nodes. `clock`: seconds, such as `time.monotonic`, or `time.process_time` on a
+    shared machine. `seconds`: when to end at the latest, but for the step that is under way.
+    `seed`: of the neighbourhoods. `start`: a placement to begin with, if it is better than what
+    whole numbers give. `effort`: See `Effort`. Raises TooManyPatterns: See
+    `optsched.study.gpu_packing.program.share_patterns`.
     """
     end = clock() + seconds
     bound = allocation_bound(pool)

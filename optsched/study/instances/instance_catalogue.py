@@ -213,11 +213,8 @@ def _flow(value: object) -> str:
 def read_catalogue(path: Path) -> tuple[Entry, ...]:
     """The entries of a catalogue.
 
-    Raises
-    ------
-    InstanceError
-        The file can not be read or is not right; names file, line and field of everything wrong.
-
+    Raises InstanceError: the file can not be read or is not right; names file, line and field of
+    everything wrong.
     """
     source, document = read_document(path, KIND)
     errors: list[FieldError] = []

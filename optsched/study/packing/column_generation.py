@@ -36,17 +36,8 @@ _FEW_AGAIN: Final = 150
 class Columns:
     """The linear program of an instance, and its bins by price.
 
-    Parameters
-    ----------
-    items
-        The items to pack.
-    pool
-        Every bin; None where they are too many.
-    random
-        Of greedy scores.
-    seconds
-        How many are left.
-
+    `items`: the items to pack. `pool`: Every bin; None where they are too many. `random`: of greedy
+    scores. `seconds`: how many are left.
     """
 
     def __init__(
@@ -139,17 +130,8 @@ class Columns:
     def most_used_columns(self, uses: F64, left: I64, noise: float, part: float) -> list[I64]:
         """Columns that are used whole, or else a part of the most used ones, cut to the demand.
 
-        Parameters
-        ----------
-        uses
-            Of all columns.
-        left
-            (K,) items.
-        noise
-            How much chance there is in it, 0 to 1.
-        part
-            How many of the bins that are still needed.
-
+        `uses`: of all columns. `left`: (K,) items. `noise`: how much chance there is in it, 0 to 1.
+        `part`: how many of the bins that are still needed.
         """
         at = np.flatnonzero(uses > CLEAR)
         table = np.minimum(np.array([self.master.columns[c] for c in at]), left)

@@ -40,11 +40,7 @@ class PackingWork:
 def packings(worker: WorkerProcess, work: PackingWork) -> Iterator[PackingResult]:
     """Better and better packings, each checked here; the last one says why no better one came.
 
-    Raises
-    ------
-    ValueError
-        An item does not fit into an empty bin.
-
+    Raises ValueError: an item does not fit into an empty bin.
     """
     best = quick_packing(work.problem)
     if best.is_proved or work.seconds <= 0:

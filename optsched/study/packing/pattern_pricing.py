@@ -43,19 +43,9 @@ def best_bins(
 ) -> Priced:
     """Bins worth more than `above`, and a bound on all.
 
-    Parameters
-    ----------
-    items
-        What may be taken.
-    prices
-        (K,) whole numbers of zero or more.
-    above
-        Only larger worths are of interest.
-    most_bins
-        How many bins to answer at most.
-    is_late
-        Asked now and then; true ends the search without a proof.
-
+    `items`: what may be taken. `prices`: (K,) whole numbers of zero or more. `above`: only larger
+    worths are of interest. `most_bins`: how many bins to answer at most. `is_late`: Asked now and
+    then; true ends the search without a proof.
     """
     is_useful = (prices > 0) | (items.sizes < 0).any(axis=1)
     kind = np.repeat(np.arange(len(prices)), np.where(is_useful, items.most_in_a_bin, 0))

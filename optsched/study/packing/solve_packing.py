@@ -68,24 +68,10 @@ def solve_packing(
 ) -> PackingResult:
     """Pack into as few bins as can be found in a time.
 
-    Parameters
-    ----------
-    problem
-        The items; every item fits into a bin.
-    clock
-        Seconds, such as `time.monotonic`.
-    seconds
-        When to end at the latest, but for the step that is under way.
-    seed
-        Of the disturbed scores.
-    report
-        Called with each better number of bins or bound.
-
-    Raises
-    ------
-    ValueError
-        An item does not fit into an empty bin.
-
+    `problem`: the items; every item fits into a bin. `clock`: seconds, such as `time.monotonic`.
+    `seconds`: when to end at the latest, but for the step that is under way. `seed`: of the
+    disturbed scores. `report`: called with each better number of bins or bound. Raises ValueError:
+    an item does not fit into an empty bin.
     """
     for kind in problem.kinds:
         if any(s > c for s, c in zip(kind.sizes, problem.capacity, strict=True)):
@@ -98,11 +84,7 @@ def solve_packing(
 def quick_packing(problem: VectorPacking) -> PackingResult:
     """The packing before any search.
 
-    Raises
-    ------
-    ValueError
-        As `solve_packing`.
-
+    Raises ValueError: as `solve_packing`.
     """
     return solve_packing(problem, lambda: 0.0, seconds=0.0)
 

@@ -34,17 +34,8 @@ def packing_document(
 ) -> dict[str, Any]:
     """One packing.
 
-    Parameters
-    ----------
-    instance
-        What was packed.
-    bins
-        Of its kinds.
-    result
-        The number of bins, its quality, and its source.
-    made
-        Everything to reproduce it.
-
+    `instance`: what was packed. `bins`: of its kinds. `result`: the number of bins, its quality,
+    and its source. `made`: everything to reproduce it.
     """
     problem = instance.problem
     return {
@@ -94,12 +85,8 @@ class VbpInstance:
 def read_vbp(file: Path) -> VectorPacking:
     """An instance of a file; items with the same sizes become one kind.
 
-    Raises
-    ------
-    InstanceError
-        The file can not be read, or an item fits into no bin; the message has file, line, the text
-        there and what would be accepted.
-
+    Raises InstanceError: the file can not be read, or an item fits into no bin; the message has
+    file, line, the text there and what would be accepted.
     """
     return parse_vbp(text_of(file), file.stem, str(file))
 
@@ -107,20 +94,8 @@ def read_vbp(file: Path) -> VectorPacking:
 def parse_vbp(text: str, name: str, where: str = "") -> VectorPacking:
     """The same of a text.
 
-    Parameters
-    ----------
-    text
-        What is in the file.
-    name
-        Of the instance.
-    where
-        The file, for messages; the name where it is not said.
-
-    Raises
-    ------
-    InstanceError
-        As `read_vbp`.
-
+    `text`: what is in the file. `name`: of the instance. `where`: the file, for messages; the name
+    where it is not said. Raises InstanceError: as `read_vbp`.
     """
     return parse_instance(text, name, where).problem
 
@@ -128,11 +103,7 @@ def parse_vbp(text: str, name: str, where: str = "") -> VectorPacking:
 def parse_instance(text: str, name: str, where: str = "") -> VbpInstance:
     """The same with the rows as they are in the file.
 
-    Raises
-    ------
-    InstanceError
-        As `read_vbp`.
-
+    Raises InstanceError: as `read_vbp`.
     """
     numbers = Numbers(where or name, text)
     dimensions = numbers.read_number("number of dimensions")
@@ -200,11 +171,7 @@ def is_vbp(path: str) -> bool:
 def read_vbps(path: Path) -> tuple[VbpInstance, ...]:
     """The instance of a file, or those of an archive in the order of their names.
 
-    Raises
-    ------
-    InstanceError
-        As `read_vbp`; there is no file of that name in the archive.
-
+    Raises InstanceError: as `read_vbp`; there is no file of that name in the archive.
     """
     archive = None if _is_file(path) and path.suffix == SUFFIX else _archive_of(path)
     if archive is None:

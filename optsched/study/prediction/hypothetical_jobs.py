@@ -99,20 +99,9 @@ class Clash(Exception):
 def predict(objects: Sequence[Manifest], added: Added, means: Means) -> Answers:
     """A cluster with further objects, or with others of the same names.
 
-    Parameters
-    ----------
-    objects
-        The cluster, as `kube.capture` or a file has it.
-    added
-        The objects to add.
-    means
-        The policy, and the dependencies of a session.
-
-    Raises
-    ------
-    Clash
-        Pods or PodGroups of these names exist.
-
+    `objects`: the cluster, as `kube.capture` or a file has it. `added`: the objects to add.
+    `means`: the policy, and the dependencies of a session. Raises Clash: Pods or PodGroups of these
+    names exist.
     """
     before = assemble(objects, means.options).snapshot
     return _Study(objects, added, means, before.taken_ms).answers(before)

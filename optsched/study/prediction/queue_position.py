@@ -85,17 +85,8 @@ def waiting(
 ) -> Waiting | None:
     """Where a gang stands, and when it could start; None for one that is not there.
 
-    Parameters
-    ----------
-    objects
-        The cluster.
-    key
-        Of the gang.
-    pods
-        Pods that are created once it is let in: they say what room it needs.
-    means
-        The policy, and whose pods are decided.
-
+    `objects`: the cluster. `key`: of the gang. `pods`: Pods that are created once it is let in:
+    they say what room it needs. `means`: the policy, and whose pods are decided.
     """
     snapshot = assemble(objects, means.options).snapshot
     gang = next((gang for gang in snapshot.gangs if gang.key == key), None)

@@ -17,18 +17,9 @@ if TYPE_CHECKING:
 class AssignmentState:
     """An allowed assignment of an instance, its cost, and the cost of each move.
 
-    Attributes
-    ----------
-    machine_of
-        (P,).
-    cost
-        Of all terms.
-    excess, slack
-        (C, M) by how much demand exceeds the spare amount, negative where it does not; (R, M) idle
-        amounts.
-    term_cost
-        (M,) cost of the terms on each machine.
-
+    `machine_of`: (P,). `cost`: of all terms. `excess`, `slack`: (C, M) by how much demand exceeds
+    the spare amount, negative where it does not; (R, M) idle amounts. `term_cost`: (M,) cost of the
+    terms on each machine.
     """
 
     def __init__(self, instance: Instance, machine_of: I64) -> None:

@@ -39,18 +39,8 @@ def reassigned(
 ) -> Reassigned | None:
     """The best assignment in which only some processes move, and only among some machines.
 
-    Parameters
-    ----------
-    machine_of
-        (P,) an allowed assignment.
-    free, machines
-        The processes that may move, all of them on these machines.
-
-    Returns
-    -------
-    Reassigned | None
-        None where nothing was found in time.
-
+    `machine_of`: (P,) an allowed assignment. `free`, `machines`: the processes that may move, all
+    of them on these machines. None where nothing was found in time.
     """
     model = _Model(instance, machine_of, free, machines)
     solver = cp_model.CpSolver()

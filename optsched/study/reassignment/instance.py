@@ -63,11 +63,8 @@ class Instance:
     def from_problem(cls, problem: Reassignment) -> Instance:
         """Arrays of an instance.
 
-        Raises
-        ------
-        ValueError
-            Its numbers are so large that sums of them may not be exact, or it is empty.
-
+        Raises ValueError: its numbers are so large that sums of them may not be exact, or it is
+        empty.
         """
         if not (problem.processes and problem.machines and problem.resources):
             raise ValueError("there is no process, no machine or no resource")

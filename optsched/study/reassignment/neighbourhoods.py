@@ -41,11 +41,7 @@ _MODEL: Final = 0.05
 class _Kind:
     """A way to choose a neighbourhood, of as many machines as can be decided in its time.
 
-    Attributes
-    ----------
-    saved, effort
-        Cost that came off so far, and the deterministic time that it took.
-
+    `saved`, `effort`: Cost that came off so far, and the deterministic time that it took.
     """
 
     def __init__(
@@ -73,13 +69,8 @@ class Neighbourhoods:
     that moved there, which may return: transient resources keep large processes in place as long as
     small ones occupy the little room elsewhere.
 
-    Attributes
-    ----------
-    machine_of
-        (P,) the best assignment, an allowed one at first.
-    is_best
-        Whether everything was decided at once: none is better.
-
+    `machine_of`: (P,) the best assignment, an allowed one at first. `is_best`: whether everything
+    was decided at once: none is better.
     """
 
     def __init__(self, instance: Instance, machine_of: I64, random: np.random.Generator) -> None:
@@ -97,11 +88,7 @@ class Neighbourhoods:
     def step(self, seconds: float | None) -> bool:
         """Solve a neighbourhood; whether something better was found.
 
-        Parameters
-        ----------
-        seconds
-            At most, None where no clock may decide.
-
+        `seconds`: at most, None where no clock may decide.
         """
         # Of the kinds: some for each, the rest by what they save in the same time.
         worth = np.array([kind.saved / kind.effort for kind in self._kinds])

@@ -55,19 +55,9 @@ def reassignments(
 ) -> Iterator[ReassignmentResult]:
     """Better and better assignments, each checked here; the last one says why no better one came.
 
-    Parameters
-    ----------
-    workers
-        Each draws other random numbers; each stage continues from the best result of all. With a
-        number of steps the result depends on their number.
-    effort
-        Of each; its clock is a function of the standard library.
-
-    Raises
-    ------
-    ValueError
-        As `quick_reassignment`.
-
+    `workers`: each draws other random numbers; each stage continues from the best result of all.
+    With a number of steps the result depends on their number. `effort`: of each; its clock is a
+    function of the standard library. Raises ValueError: as `quick_reassignment`.
     """
     race = _Race(problem, effort, quick_reassignment(problem))
     yield race.best

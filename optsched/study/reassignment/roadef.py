@@ -41,17 +41,8 @@ def reassignment_document(
 ) -> dict[str, Any]:
     """One assignment.
 
-    Parameters
-    ----------
-    model
-        The file it is for.
-    machine_of
-        Of each process.
-    result
-        The costs, their quality, and their source.
-    made
-        Everything to reproduce it.
-
+    `model`: the file it is for. `machine_of`: of each process. `result`: the costs, their quality,
+    and their source. `made`: everything to reproduce it.
     """
     return {
         "apiVersion": API_VERSION,
@@ -75,19 +66,9 @@ def write_assignment(machine_of: Sequence[int]) -> str:
 def read_reassignment(model: Path, assignment: Path | None = None) -> Reassignment:
     """An instance and where its processes run.
 
-    Parameters
-    ----------
-    model
-        A file `model_*.txt`.
-    assignment
-        None for `assignment_*.txt` beside it.
-
-    Raises
-    ------
-    InstanceError
-        A file can not be read; the message has file, line, the text there and what would be
-        accepted. Or the processes can not run where they do.
-
+    `model`: a file `model_*.txt`. `assignment`: None for `assignment_*.txt` beside it. Raises
+    InstanceError: a file can not be read; the message has file, line, the text there and what would
+    be accepted. Or the processes can not run where they do.
     """
     initial = assignment or initial_file(model)
     found = parse_reassignment(text_of(model), text_of(initial), model.name, initial.name)
@@ -107,11 +88,7 @@ def parse_reassignment(
 ) -> Reassignment:
     """The same of texts, whatever the costs of the assignment.
 
-    Raises
-    ------
-    InstanceError
-        As `read_reassignment`.
-
+    Raises InstanceError: as `read_reassignment`.
     """
     numbers = Numbers(name, model)
     resources = _resources(numbers)

@@ -108,11 +108,7 @@ class ReassignmentResult:
 def quick_reassignment(problem: Reassignment) -> ReassignmentResult:
     """The assignment from which it starts, with the bound of sums.
 
-    Raises
-    ------
-    ValueError
-        It is not allowed, or sums may not be exact.
-
+    Raises ValueError: it is not allowed, or sums may not be exact.
     """
     instance = Instance.from_problem(problem)
     found = _checked(problem, problem.initial, bound_of(instance, usual_prices(instance)))
@@ -124,18 +120,8 @@ def solve_reassignment(
 ) -> ReassignmentResult:
     """The cheapest allowed assignment that is found with an effort, never worse than the first.
 
-    Parameters
-    ----------
-    problem
-        Its first assignment is allowed.
-    report
-        Called with each better assignment or bound.
-
-    Raises
-    ------
-    ValueError
-        As `quick_reassignment`.
-
+    `problem`: its first assignment is allowed. `report`: called with each better assignment or
+    bound. Raises ValueError: as `quick_reassignment`.
     """
     search = _Search(problem, effort, report, problem.initial)
     until = 0.0

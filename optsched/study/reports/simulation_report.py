@@ -44,14 +44,9 @@ MOST_GAPS: Final = 240
 def simulation_page(result: Mapping[str, Any], timeline: Timeline, base: Mapping[str, Any]) -> Page:
     """The results of a replay.
 
-    Parameters
-    ----------
-    result
-        As of `optsched.study.simulation.replay_trace.as_result`, with the definition of its model.
-    timeline
-        What happened in it.
-    base
-        The definition of the model that its own is held against.
+    `result`: as of `optsched.study.simulation.replay_trace.as_result`, with the definition of its
+    model. `timeline`: what happened in it. `base`: the definition of the model that its own is held
+    against.
     """
     view = View.from_timeline(timeline)
     model = result["model"]

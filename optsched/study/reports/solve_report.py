@@ -47,15 +47,8 @@ class Answer:
 def solve_page(snapshot: Snapshot, answers: Sequence[Answer], base: Mapping[str, Any]) -> Page:
     """Decisions of models for a cluster, and their proofs.
 
-    Parameters
-    ----------
-    snapshot
-        The cluster, as it was solved.
-    answers
-        Of each model, in order; at least one.
-    base
-        The definition of the model that a single one is held against.
-
+    `snapshot`: the cluster, as it was solved. `answers`: of each model, in order; at least one.
+    `base`: the definition of the model that a single one is held against.
     """
     plans = {a.name: a.result.plan for a in answers if a.result.plan is not None}
     data = PlansData(snapshot, plans)

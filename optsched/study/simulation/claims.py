@@ -25,16 +25,9 @@ _LEFT: Final = "~"
 class ClaimBook:
     """The claims of a cluster and their users.
 
-    Parameters
-    ----------
-    devices
-        As they are in the beginning.
-    standing
-        Tasks that have a node then. Devices of claims that none of them uses are released, unless a
-        claim is reserved for a pod that is none of `known`.
-    known
-        Uids of the pods that are simulated.
-
+    `devices`: as they are in the beginning. `standing`: tasks that have a node then. Devices of
+    claims that none of them uses are released, unless a claim is reserved for a pod that is none of
+    `known`. `known`: uids of the pods that are simulated.
     """
 
     def __init__(self, devices: Devices, standing: Iterable[Task], known: set[str]) -> None:

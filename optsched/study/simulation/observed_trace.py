@@ -24,11 +24,7 @@ def trace_of(snapshot: Snapshot, name: str, duration_ms: int | None = None) -> T
 
     Tasks that run go on where they are. Those that have ended or are about to leave are left out.
 
-    Parameters
-    ----------
-    duration_ms
-        How long each gang runs from then on; None: forever.
-
+    `duration_ms`: how long each gang runs from then on; None: forever.
     """
     gangs = [
         replace(gang, tasks=tuple(t for t in gang.tasks if t.status in _KEPT))

@@ -62,20 +62,10 @@ class Given:
 def read_given(source: str, trace_format: str | None = None, nodes: Path | None = None) -> Given:
     """Return the trace that a user names.
 
-    Parameters
-    ----------
-    source
-        A file of kind Trace, manifests, a published trace, or `gavel:…` for a synthetic one.
-    trace_format
-        One of `TRACE_FORMATS` where it is a published one.
-    nodes
-        A trace or manifests with the nodes to replay a published trace on.
-
-    Raises
-    ------
-    InstanceError, SyntheticError
-        There is no such trace, or none of its jobs can be replayed.
-
+    `source`: a file of kind Trace, manifests, a published trace, or `gavel:…` for a synthetic one.
+    `trace_format`: one of `TRACE_FORMATS` where it is a published one. `nodes`: a trace or
+    manifests with the nodes to replay a published trace on. Raises InstanceError, SyntheticError:
+    There is no such trace, or none of its jobs can be replayed.
     """
     given = _read_given(source, trace_format, nodes)
     if not given.trace.arrivals:

@@ -100,13 +100,8 @@ class Job:
 class SimulatedCluster:
     """The state at an instant; callers pass the time of each change.
 
-    Attributes
-    ----------
-    jobs
-        By key of the gang, of those that have arrived and have not finished.
-    waiting
-        Keys of those with tasks that have no node.
-
+    `jobs`: by key of the gang, of those that have arrived and have not finished. `waiting`: Keys of
+    those with tasks that have no node.
     """
 
     def __init__(self, trace: Trace) -> None:

@@ -164,15 +164,9 @@ def measure(
 ) -> Metrics:
     """Return the metrics of a replay.
 
-    Parameters
-    ----------
-    trace, events
-        The trace, and the record of its replay.
-    warm_up_ms
-        Events before this instant of the trace set the stage and do not count.
-    session_seconds
-        Wall time of the sessions, where it was measured.
-
+    `trace`, `events`: the trace, and the record of its replay. `warm_up_ms`: events before this
+    instant of the trace set the stage and do not count. `session_seconds`: wall time of the
+    sessions, where it was measured.
     """
     sweep = Measuring(trace, warm_up_ms)
     for event in events:

@@ -70,16 +70,9 @@ _FINISH, _SAVE = 0, 1
 class Simulation:
     """One replay; call `step` until it returns None.
 
-    Attributes
-    ----------
-    now_ms
-        Of the trace.
-    num_sessions
-        Sessions that were held.
-    session_seconds
-        Wall time of each, where there is a clock to measure it with.
-    faults
-        Errors in rules of plugins, and plans that broke a rule and were not used; how often.
+    `now_ms`: of the trace. `num_sessions`: Sessions that were held. `session_seconds`: wall time of
+    each, where there is a clock to measure it with. `faults`: Errors in rules of plugins, and plans
+    that broke a rule and were not used; how often.
     """
 
     def __init__(

@@ -8,9 +8,9 @@ from itertools import count
 import numpy as np
 import pytest
 
-from optsched.study.gpu_packing.bounded_moves import Running, improved
-from optsched.study.gpu_packing.move_model import Moves, Present, repack_moving
 from optsched.study.gpu_packing.node_pool import Layout
+from optsched.study.gpu_packing.repack_model import Moves, Present, repack_moving
+from optsched.study.gpu_packing.search import Running, improved
 from tests.study.gpu_packing.pools import pool, wrong_with
 
 PARTS = [(1, 0, 1, 400, 1), (1, 0, 1, 600, 1), (1, 0, 1, 1000, 1)]
