@@ -29,7 +29,7 @@ from optsched.controllers.job.reconcile import Options as JobOptions
 from optsched.controllers.registry import Options, all_controllers
 from optsched.formats.codec.pods.reader import BarePodRules, DecodeOptions
 from optsched.kube.client.errors import AlreadyExists, Conflict, NotFound
-from optsched.kube.client.interfaces import EVERYTHING, Page
+from optsched.kube.client.listing import EVERYTHING, Page
 from optsched.kube.controllers import process as controllers_process
 from optsched.kube.runtime.timing import SystemClock
 from optsched.kube.scheduler import process as scheduler_process
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
 
     from optsched.api.kinds import Kind
-    from optsched.kube.client.interfaces import Selection
+    from optsched.kube.client.listing import Selection
 
 Raw = dict[str, Any]
 

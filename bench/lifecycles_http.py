@@ -23,7 +23,7 @@ from bench.lifecycles import MOST_GROWTH, POLICY, Cluster, Drive
 from bench.soak import resident_mib
 from optsched.api.kinds import KINDS
 from optsched.kube.client.errors import ApiError
-from optsched.kube.client.interfaces import Ref, Selection
+from optsched.kube.client.listing import Ref, Selection
 from tests.support.live import Controllers, Scheduler
 
 if TYPE_CHECKING:

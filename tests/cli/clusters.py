@@ -16,7 +16,7 @@ from optsched.cli.main import main
 from optsched.formats.files.yaml_text import Document, read_yaml
 from optsched.kube.client import client
 from optsched.kube.client.errors import AlreadyExists, Conflict, NotFound
-from optsched.kube.client.interfaces import EVERYTHING, Page, Selection
+from optsched.kube.client.listing import EVERYTHING, Page, Selection
 from tests.kube.fakes import FakeApi
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from optsched.api.kinds import Kind
     from optsched.kube.client.errors import KubeError
-    from optsched.kube.client.interfaces import Raw
+    from optsched.kube.client.listing import Raw
 
 CONTEXT = "team-a"
 """The namespace of the current context."""

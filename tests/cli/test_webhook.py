@@ -10,7 +10,7 @@ import pytest
 from optsched.admission.services import DEFAULT_PATHS
 from optsched.api.kinds import SECRET
 from optsched.kube.client.client import ConfigError
-from optsched.kube.client.interfaces import Ref
+from optsched.kube.client.listing import Ref
 from optsched.kube.serving.certificate_sources import CertificateFiles
 from optsched.kube.serving.metrics_server import SecureMetrics
 from optsched.kube.serving.tls_listener import Address

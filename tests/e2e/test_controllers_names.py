@@ -58,9 +58,7 @@ async def controllers(site: Site) -> AsyncIterator[tuple[Manager, Recorder]]:
     told = Recorder()
     async with connect(str(site.proxy().kubeconfig)) as client:
         own: Any = (told, ControllerMetrics(), AlwaysLeading(), SystemClock(), Timing())
-        shell = Manager(
-            [job_controller(Options(lambda: KEYS))], ManagerDependencies(client, client, *own)
-        )
+        shell = Manager([job_controller(Options(lambda: KEYS))], ManagerDependencies(client, *own))
         task = asyncio.create_task(shell.run())
         try:
             yield shell, told

@@ -12,7 +12,7 @@ from optsched.api.kinds import POD
 from optsched.formats.snapshots.cluster_objects import READ_KINDS
 from optsched.kube.cache.reflector import Listed
 from optsched.kube.client.errors import AlreadyExists, Conflict, KubeError, NotFound
-from optsched.kube.client.interfaces import EVERYTHING, Page, Ref, Selection
+from optsched.kube.client.listing import EVERYTHING, Page, Ref, Selection
 from optsched.kube.runtime.timing import Timing
 from tests.kube.cluster import kind_of
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from optsched.api.kinds import Kind
     from optsched.kube.cache.cluster_cache import ClusterCache
-    from optsched.kube.client.interfaces import Raw
+    from optsched.kube.client.listing import Raw
 
 
 class FakeClock:

@@ -13,7 +13,7 @@ from optsched.controllers.job.reconcile import Options as JobOptions
 from optsched.controllers.job.reconcile import job_controller
 from optsched.controllers.json_fields import name_of
 from optsched.kube.cache.reflector import Deleted
-from optsched.kube.client.interfaces import Ref
+from optsched.kube.client.listing import Ref
 from optsched.kube.controllers import manager as controllers_module
 from optsched.kube.runtime import events as events_module
 from optsched.kube.runtime.events import EventHistory, Note

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from optsched.controllers.effects import Create, Delete, Patch, PatchStatus, Propagation
 from optsched.kube.client.errors import AlreadyExists, ApiError, Conflict, KubeError, NotFound
-from optsched.kube.client.interfaces import EVERYTHING, Page
+from optsched.kube.client.listing import EVERYTHING, Page
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
 
     from optsched.api.kinds import Kind, Ref
-    from optsched.kube.client.interfaces import Raw, Selection
+    from optsched.kube.client.listing import Raw, Selection
     from tests.support.memory import MemoryWorld
 
 _ERRORS: dict[str, type[ApiError]] = {

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from optsched.api.kinds import Kind
     from optsched.kube.client.client import Client
     from optsched.kube.client.errors import KubeError
-    from optsched.kube.client.interfaces import Raw
+    from optsched.kube.client.listing import Raw
 
 _BY_WEBHOOK: Final = "denied the request"
 """In messages of webhooks that refuse a request, which have the same code as missing rights."""
@@ -147,7 +147,8 @@ def unknown_kind(kind: Kind) -> str:
 async def listed(client: Client, kind: Kind, namespace: str = "", **query: str) -> list[Raw]:
     """Return the objects of a kind in one namespace or in all; query: labels and fields."""
     from optsched.kube.client.errors import NotFound
-    from optsched.kube.client.interfaces import Selection, list_objects
+    from optsched.kube.client.listing import Selection
+    from optsched.kube.client.queries import list_objects
 
     try:
         return await list_objects(client, kind, Selection(namespace, **query))

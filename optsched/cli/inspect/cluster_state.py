@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from optsched.cli.base.connection import Place
     from optsched.kube.client.client import Client
-    from optsched.kube.client.interfaces import Raw
+    from optsched.kube.client.listing import Raw
     from optsched.policy.policy import Policy
 
 CONFIGURATION: Final = Ref(CONFIG_MAP, "volcano-system", "volcano-scheduler-configmap")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from optsched.cluster.snapshot import Quota
     from optsched.kube.client.client import Client
-    from optsched.kube.client.interfaces import Raw
+    from optsched.kube.client.listing import Raw
 
 _ADMITTED: Final = (
     *("overhead", "nodeSelector", "tolerations", "affinity", "schedulingGates"),

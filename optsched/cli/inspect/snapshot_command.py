@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from optsched.cli.base.connection import Place
-    from optsched.kube.client.interfaces import Raw
+    from optsched.kube.client.listing import Raw
 
 
 @click.command()

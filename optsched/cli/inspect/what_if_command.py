@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from optsched.cli.objects.manifest_files import Part
     from optsched.cluster.snapshot import CapacityReservation
     from optsched.kube.client.client import Client
-    from optsched.kube.client.interfaces import Raw
+    from optsched.kube.client.listing import Raw
     from optsched.policy.policy import Policy
     from optsched.study.prediction.hypothetical_jobs import Answers
 

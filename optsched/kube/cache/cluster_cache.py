@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from optsched.formats.codec.gpu_shares import DeviceTable
     from optsched.formats.codec.pods.reader import DecodeOptions
     from optsched.kube.cache.reflector import WatchEvent
-    from optsched.kube.client.interfaces import Raw, Ref
+    from optsched.kube.client.listing import Raw, Ref
 
 
 _REMEMBERED: Final = 512

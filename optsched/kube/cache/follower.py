@@ -11,7 +11,7 @@ from optsched.formats.codec.gpu_shares import NO_TABLE, parse_device_table
 from optsched.formats.snapshots.cluster_objects import OPTIONAL_KINDS, READ_KINDS
 from optsched.kube.cache.reflector import Listed, ReflectorState, reflect
 from optsched.kube.client.errors import Forbidden, KubeError, NotFound
-from optsched.kube.client.interfaces import Ref
+from optsched.kube.client.listing import Ref
 from optsched.kube.runtime.outage import Outage, WatchLog
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from optsched.api.kinds import Kind
     from optsched.formats.codec.gpu_shares import DeviceTable
     from optsched.kube.cache.cluster_cache import ClusterCache
-    from optsched.kube.client.interfaces import Api, Source
+    from optsched.kube.client.client import Client
     from optsched.kube.runtime.timing import Timing
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class Follower:
 
     def __init__(
         self,
-        source: Source,
+        source: Client,
         cache: ClusterCache,
         timing: Timing,
         on_change: Callable[[], None],
@@ -137,7 +137,7 @@ class GeometryReader:
 
     def __init__(
         self,
-        api: Api,
+        api: Client,
         cache: ClusterCache,
         timing: Timing,
         where: Callable[[], Where],

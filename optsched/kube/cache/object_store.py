@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from optsched.controllers.controller import Index, Scope
     from optsched.controllers.effects import Fabric, FabricAnswer, Question
     from optsched.kube.cache.reflector import WatchEvent
-    from optsched.kube.client.interfaces import Raw
+    from optsched.kube.client.listing import Raw
     from optsched.session.ports import Clock
 
     OnChange = Callable[[Kind, Raw | None, Raw | None], None]

@@ -27,14 +27,15 @@ from optsched.kube.client.errors import (
     Unreachable,
     error_from_status,
 )
-from optsched.kube.client.interfaces import Selection
+from optsched.kube.client.listing import EVERYTHING, Selection
 from optsched.kube.runtime.timing import Backoff, BackoffSteps
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from optsched.api.kinds import Kind, Ref
-    from optsched.kube.client.interfaces import Page, Raw, SelectiveSource, Source
+    from optsched.kube.client.client import Client
+    from optsched.kube.client.listing import Page, Raw
 
 
 PAGE_SIZE: Final = 500
@@ -196,11 +197,12 @@ def _event(line: bytes) -> tuple[str, Raw]:
 
 
 async def reflect(
-    source: Source,
+    source: Client,
     kind: Kind,
     reflection: ReflectorState,
     sleep: Callable[[float], Awaitable[None]],
     on_failure: Callable[[Kind, KubeError], None],
+    selection: Selection = EVERYTHING,
 ) -> AsyncIterator[WatchEvent]:
     """Yield the events of a kind, forever.
 
@@ -215,9 +217,13 @@ async def reflect(
             await sleep(step.pause_s)
         try:
             if isinstance(step, FetchPage):
-                yield reflection.page(await source.list_page(kind, PAGE_SIZE, step.token))
+                yield reflection.page(
+                    await source.list_page(kind, PAGE_SIZE, step.token, selection)
+                )
                 continue
-            async with aclosing(source.watch_lines(kind, step.resource_version)) as lines:
+            async with aclosing(
+                source.watch_lines(kind, step.resource_version, selection)
+            ) as lines:
                 async for line in lines:
                     event = reflection.line(line)
                     if event is not None:
@@ -231,24 +237,8 @@ async def reflect(
 _FINAL: Final = (Unauthorized, Forbidden, NotFound, Rejected)
 
 
-@dataclass(frozen=True, slots=True)
-class SelectedSource:
-    """A `Source` of the selected objects."""
-
-    source: SelectiveSource
-    selection: Selection
-
-    async def list_page(self, kind: Kind, limit: int, token: str = "") -> Page:
-        """See `Source`."""
-        return await self.source.list_page(kind, limit, token, self.selection)
-
-    def watch_lines(self, kind: Kind, resource_version: str) -> AsyncGenerator[bytes, None]:
-        """See `Source`."""
-        return self.source.watch_lines(kind, resource_version, self.selection)
-
-
 async def watch_object(
-    source: SelectiveSource, ref: Ref, on_failure: Callable[[KubeError], None]
+    source: Client, ref: Ref, on_failure: Callable[[KubeError], None]
 ) -> AsyncIterator[Raw | None]:
     """Yield the states of one object as they change, forever; None while it does not exist.
 
@@ -261,11 +251,11 @@ async def watch_object(
             raise error
         on_failure(error)
 
-    narrow = SelectedSource(source, Selection(ref.namespace, fields=f"metadata.name={ref.name}"))
-    reflection = ReflectorState(lambda: 0.5)
-    async for event in reflect(narrow, ref.kind, reflection, asyncio.sleep, report_failure):
+    only = Selection(ref.namespace, fields=f"metadata.name={ref.name}")
+    state = ReflectorState(lambda: 0.5)
+    async for event in reflect(source, ref.kind, state, asyncio.sleep, report_failure, only):
         if isinstance(event, Listed):
-            for state in event.items or (None,):
-                yield state
+            for obj in event.items or (None,):
+                yield obj
         else:
             yield None if isinstance(event, Deleted) else event.obj

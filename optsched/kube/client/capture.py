@@ -14,13 +14,14 @@ from optsched.formats.codec.snapshot_annotations import without_snapshot_annotat
 from optsched.formats.snapshots.cluster_objects import OPTIONAL_KINDS, READ_KINDS
 from optsched.formats.snapshots.writer import time_manifest
 from optsched.kube.client.errors import NotFound
-from optsched.kube.client.interfaces import list_objects
+from optsched.kube.client.queries import list_objects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from optsched.api.kinds import Kind
-    from optsched.kube.client.interfaces import Raw, SelectiveSource
+    from optsched.kube.client.client import Client
+    from optsched.kube.client.listing import Raw
 
 _METADATA: Final = frozenset({"managedFields", "resourceVersion", "generation", "selfLink"})
 _APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
@@ -29,7 +30,7 @@ _CONTAINER: Final = frozenset({"name", "image", "resources", "ports", "restartPo
 """What stays of a container; its command, arguments and environment do not."""
 
 
-async def capture(source: SelectiveSource, now_ms: int) -> list[Raw]:
+async def capture(source: Client, now_ms: int) -> list[Raw]:
     """Return the objects of a cluster for `optsched solve`; raises `KubeError`.
 
     now_ms: the time in the first object of the bundle.

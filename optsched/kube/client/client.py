@@ -27,14 +27,14 @@ from kubernetes.aio.client.rest import RESTClientObject
 from optsched import __version__
 from optsched.api.kinds import POD, collection_path, object_path
 from optsched.kube.client.errors import Garbled, KubeError, Unreachable, parse_error
-from optsched.kube.client.interfaces import EVERYTHING, Page, Ref, Selection
 from optsched.kube.client.kubeconfig import copy_pipes, explain_unreadable, find_mistake
+from optsched.kube.client.listing import EVERYTHING, Page, Ref, Selection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 
     from optsched.api.kinds import Kind
-    from optsched.kube.client.interfaces import Raw
+    from optsched.kube.client.listing import Raw
 
 CONNECTIONS: Final = 128
 """Concurrent connections: 64 binds, a watch for each kind, and other writes."""
@@ -111,7 +111,7 @@ class Access:
 
 
 class Client:
-    """A client of one API server, as one user; made by `connect`."""
+    """A client of one API server, as one user; made by `connect`. Requests raise `KubeError`."""
 
     def __init__(self, configuration: Any, access: Access) -> None:  # noqa: ANN401  no types
         self._configuration = configuration
@@ -131,7 +131,7 @@ class Client:
     async def list_page(
         self, kind: Kind, limit: int, token: str = "", selection: Selection = EVERYTHING
     ) -> Page:
-        """See `Source`; selection: which of them."""
+        """Return a page of a list over all namespaces, unless the selection names one."""
         asked = {"limit": limit, **({"continue": token} if token else {}), **selection.query}
         path = collection_path(kind, selection.namespace or None)
         content = await self._json(_Request("GET", f"{path}?{urlencode(asked)}"))
@@ -145,7 +145,7 @@ class Client:
     async def watch_lines(
         self, kind: Kind, resource_version: str, selection: Selection = EVERYTHING
     ) -> AsyncGenerator[bytes, None]:
-        """See `Source`; selection: which of them."""
+        """Yield the events after a resource version, a line of JSON each, until the server ends."""
         asked = {
             "watch": 1,
             "allowWatchBookmarks": "true",
@@ -163,15 +163,15 @@ class Client:
                     yield line
 
     async def read(self, ref: Ref) -> Raw:
-        """See `Api`."""
+        """Return an object."""
         return await self._json(_Request("GET", _path(ref)))
 
     async def read_metadata(self, ref: Ref) -> Raw:
-        """See `DeletingApi`."""
+        """Return an object's metadata alone; nothing else of it leaves the server."""
         return await self._json(_Request("GET", _path(ref), accept=_METADATA))
 
     async def create(self, ref: Ref, body: Raw) -> Raw:
-        """See `Api`."""
+        """Create an object; returns it as stored."""
         path = collection_path(ref.kind, ref.namespace or None)
         return await self._json(_Request("POST", path, body))
 
@@ -181,14 +181,17 @@ class Client:
         return await self._json(_Request("POST", f"{path}?dryRun=All", body))
 
     async def validate(self, ref: Ref, body: Raw) -> tuple[str, ...]:
-        """See `ValidatingApi`."""
+        """Return the server's warnings on an object that it would create; nothing is stored.
+
+        Raises `Rejected`, with its causes, for an object that is not valid.
+        """
         path = f"{collection_path(ref.kind, ref.namespace or None)}?dryRun=All&fieldValidation=Warn"
         async with self._answer(_Request("POST", path, body, accept=_METADATA)) as answer:
             await answer.read()
             return tuple(parse_warnings(answer.headers.getall("Warning", ())))
 
     async def patch(self, ref: Ref, body: Raw, subresource: str = "") -> Raw:
-        """See `Api`."""
+        """Merge into an object or a subresource of it (RFC 7386); returns it as stored."""
         return await self._json(_Request("PATCH", _path(ref, subresource), body, _MERGE_PATCH))
 
     async def delete(
@@ -198,7 +201,10 @@ class Client:
         propagation: str = "Background",
         grace_s: int | None = None,
     ) -> Raw:
-        """See `DeletingApi`."""
+        """Delete an object, if it is that very one.
+
+        Returns the object while it terminates, or a Status if it is deleted immediately.
+        """
         body: Raw = {"propagationPolicy": propagation}
         if uid:
             body["preconditions"] = {"uid": uid}
@@ -214,7 +220,10 @@ class Client:
         node: str,
         annotations: Mapping[str, str] | None = None,
     ) -> None:
-        """See `Api`."""
+        """Bind a pod to a node, if it is that very pod and bound to none.
+
+        It gets the annotations with its node, in one step (`BindingREST.assignPod`).
+        """
         path = object_path(POD, namespace, name, "binding")
         body = {
             "apiVersion": "v1",
@@ -229,7 +238,10 @@ class Client:
         await self._send(_Request("POST", path, body, limits=_BINDING))
 
     async def evict(self, namespace: str, name: str, uid: str, version: str = "") -> None:
-        """See `Api`."""
+        """Evict a pod, if it is that very pod and no disruption budget is against it.
+
+        version: its resource version; Conflict if it has changed since. Empty for any.
+        """
         path = object_path(POD, namespace, name, "eviction")
         wanted = {"uid": uid, "resourceVersion": version}
         held = {name: value for name, value in wanted.items() if value}

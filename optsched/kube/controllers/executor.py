@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from optsched.controllers.effects import Effects, Fabric, FabricAnswer, Question
     from optsched.kube.cache.object_store import Store
-    from optsched.kube.client.interfaces import DeletingApi
+    from optsched.kube.client.client import Client
 
 AT_ONCE: Final = 64
 """Concurrent requests; more would make none of them faster."""
@@ -80,7 +80,7 @@ class ExecutorContext:
 class Executor:
     """Carries out effects, and stores the objects that the server returns."""
 
-    def __init__(self, api: DeletingApi, store: Store, context: ExecutorContext) -> None:
+    def __init__(self, api: Client, store: Store, context: ExecutorContext) -> None:
         self._api = api
         self._store = store
         self._context = context

@@ -15,11 +15,11 @@ from optsched.api.kinds import SECRET
 from optsched.controllers.effects import FabricAnswer
 from optsched.controllers.ufm import PATH, UfmError, read_links
 from optsched.kube.client.errors import KubeError
-from optsched.kube.client.interfaces import Ref
+from optsched.kube.client.listing import Ref
 
 if TYPE_CHECKING:
     from optsched.controllers.effects import Fabric, Question
-    from optsched.kube.client.interfaces import Api
+    from optsched.kube.client.client import Client
     from optsched.session.ports import Clock
 
 
@@ -88,7 +88,7 @@ class _NoAnswer(Exception):
 class UfmClient:
     """Reads fabrics; an error becomes part of the answer."""
 
-    api: Api
+    api: Client
     clock: Clock
 
     async def read_fabric(self, fabric: Fabric) -> FabricAnswer:

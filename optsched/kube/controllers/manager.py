@@ -19,9 +19,9 @@ from optsched.controllers.effects import Again, PatchStatus
 from optsched.controllers.json_fields import ref_of, uid_of
 from optsched.controllers.queue import groups_by_phase
 from optsched.kube.cache.object_store import Store
-from optsched.kube.cache.reflector import Listed, ReflectorState, SelectedSource, reflect
+from optsched.kube.cache.reflector import Listed, ReflectorState, reflect
 from optsched.kube.client.errors import KubeError, NotFound
-from optsched.kube.client.interfaces import Selection
+from optsched.kube.client.listing import Selection
 from optsched.kube.controllers.executor import Executor, ExecutorContext, Stale
 from optsched.kube.controllers.external_probes import UfmClient, is_answered
 from optsched.kube.runtime.outage import Outage, WatchLog
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from optsched.api.podgroup import PodGroupPhase
     from optsched.controllers.controller import Controller, Scope
     from optsched.controllers.effects import Effect, Question
-    from optsched.kube.client.interfaces import DeletingApi, Raw, SelectiveSource
+    from optsched.kube.client.client import Client
+    from optsched.kube.client.listing import Raw
     from optsched.kube.controllers.metrics import ControllerMetrics
     from optsched.kube.runtime.events import EventRecorder, Note
     from optsched.kube.runtime.leader_election import Leadership
@@ -75,8 +76,7 @@ class ManagerDependencies:
     reads_again: whether every kind is listed again when this process becomes the leader.
     """
 
-    source: SelectiveSource
-    api: DeletingApi
+    api: Client
     events: EventRecorder
     metrics: ControllerMetrics
     leadership: Leadership
@@ -217,10 +217,11 @@ class Manager:
 
     async def _follow(self, kind: Kind, scope: Scope, *, was_there: bool = False) -> None:
         timing = self._deps.timing
-        source = SelectedSource(self._deps.source, _selection(scope))
         failed = partial(self._failed, scope)
         reflection = ReflectorState(timing.chance, absent=() if was_there else (NotFound,))
-        async for event in reflect(source, kind, reflection, timing.sleep, failed):
+        async for event in reflect(
+            self._deps.api, kind, reflection, timing.sleep, failed, _selection(scope)
+        ):
             self.store.apply(kind, event, scope)
             self._watch_log.record_success((kind, scope), kind)
             self._absent.discard((kind, scope))

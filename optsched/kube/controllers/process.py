@@ -93,7 +93,6 @@ class ControllerProcess:
         )
         dependencies = ManagerDependencies(
             client,
-            client,
             self._events,
             self.metrics,
             self._election.leadership,

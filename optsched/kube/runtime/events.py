@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from optsched.api.kinds import EVENT
 from optsched.kube.client.errors import AlreadyExists, NotFound
-from optsched.kube.client.interfaces import Ref
+from optsched.kube.client.listing import Ref
 from optsched.kube.runtime.write_queue import WriteQueue
 from optsched.units import format_time
 from optsched.units.plaintext import printable
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from optsched.api.meta import EventType
-    from optsched.kube.client.interfaces import Api, Raw
+    from optsched.kube.client.client import Client
+    from optsched.kube.client.listing import Raw
     from optsched.kube.runtime.timing import Timing
     from optsched.session.ports import Clock
 
@@ -141,7 +142,7 @@ class EventRecorder:
 
     def __init__(
         self,
-        api: Api,
+        api: Client,
         clock: Clock,
         timing: Timing,
         may_write: Callable[[Note], bool] = lambda _: True,

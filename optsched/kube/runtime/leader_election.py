@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from optsched.api.kinds import LEASE
 from optsched.kube.client.errors import KubeError, NotFound, Unreachable
-from optsched.kube.client.interfaces import Ref
+from optsched.kube.client.listing import Ref
 from optsched.kube.runtime.lifecycle import identity, wait_at_most
 from optsched.units import format_micro_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from optsched.kube.client.interfaces import Api, Raw
+    from optsched.kube.client.client import Client
+    from optsched.kube.client.listing import Raw
     from optsched.kube.runtime.outage import Outage
     from optsched.kube.runtime.timing import Timing
     from optsched.session.ports import Clock
@@ -87,7 +88,7 @@ class Elector:
 
     def __init__(
         self,
-        api: Api,
+        api: Client,
         lock: tuple[str, str],
         identity: str,
         times: LeaseTimes,
@@ -240,7 +241,7 @@ class ProcessElection:
 
     def __init__(
         self,
-        api: Api,
+        api: Client,
         election: Election | None,
         clock: Clock,
         timing: Timing,

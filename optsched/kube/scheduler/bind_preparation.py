@@ -22,7 +22,7 @@ from optsched.cluster.dra_devices import DeviceAllocation
 from optsched.formats.codec.pods.device_condition import BOUND_DEVICES, device_condition
 from optsched.formats.codec.resource_claims import FINALIZER, granted_fields
 from optsched.kube.client.errors import Conflict, KubeError, NotFound, Rejected
-from optsched.kube.client.interfaces import Ref
+from optsched.kube.client.listing import Ref
 from optsched.kube.scheduler.status import UNSCHEDULABLE
 from optsched.units import TimestampError, format_time, parse_time_ms
 
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
     from optsched.api.kinds import Kind
     from optsched.cluster.dra_devices import DeviceClass, DeviceGrant
-    from optsched.kube.client.interfaces import Api, Raw
+    from optsched.kube.client.client import Client
+    from optsched.kube.client.listing import Raw
     from optsched.kube.runtime.timing import Timing
     from optsched.session.ports import Clock
 
@@ -48,7 +49,7 @@ class ClaimReserver:
 
     def __init__(
         self,
-        api: Api,
+        api: Client,
         kind_of: Callable[[str], Kind | None],
         class_of: Callable[[str], DeviceClass | None],
     ) -> None:
@@ -175,7 +176,7 @@ class _Turn:
 class NodeLocks:
     """Locks nodes; binds to one node take turns."""
 
-    def __init__(self, api: Api, clock: Clock, timing: Timing) -> None:
+    def __init__(self, api: Client, clock: Clock, timing: Timing) -> None:
         self._api = api
         self._clock = clock
         self._timing = timing
@@ -245,7 +246,7 @@ _RECORD_TRIES: Final = 3
 """Attempts before a pod that keeps changing is left to the next session."""
 
 
-async def record_devices(api: Api, ref: Ref, uid: str, message: str, now_ms: int) -> None:
+async def record_devices(api: Client, ref: Ref, uid: str, message: str, now_ms: int) -> None:
     """Write the condition `optsched.io/BoundDevices` of the pod with this UID.
 
     A pod that is bound, or that another pod has replaced, is left as it is: the bind finds out. The
@@ -287,7 +288,7 @@ class GateOpening:
     message: str
 
 
-async def open_gate(api: Api, ref: Ref, uid: str) -> Raw:
+async def open_gate(api: Client, ref: Ref, uid: str) -> Raw:
     """Remove the gates of the pod with this UID; returns the pod as stored.
 
     No gate can come back: an API server only allows their removal.
@@ -295,7 +296,7 @@ async def open_gate(api: Api, ref: Ref, uid: str) -> Raw:
     return await api.patch(ref, {"metadata": {"uid": uid}, "spec": {"schedulingGates": None}})
 
 
-async def open_gate_unplaced(api: Api, opening: GateOpening) -> None:
+async def open_gate_unplaced(api: Client, opening: GateOpening) -> None:
     """Remove the gates of a pod, and report in PodScheduled that it fits on no node.
 
     Cluster autoscalers read that condition.

@@ -33,7 +33,7 @@ from optsched.kube.client.errors import (
     TooMany,
     Unreachable,
 )
-from optsched.kube.client.interfaces import pod_ref
+from optsched.kube.client.listing import pod_ref
 from optsched.kube.runtime.timing import Backoff, BackoffSteps
 from optsched.kube.scheduler.bind_preparation import (
     ClaimReserver,
@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     from optsched.cluster.decisions import Plan
     from optsched.cluster.dra_devices import DeviceGrant
     from optsched.kube.cache.cluster_cache import ClusterCache
-    from optsched.kube.client.interfaces import Api, Ref
+    from optsched.kube.client.client import Client
+    from optsched.kube.client.listing import Ref
     from optsched.kube.runtime.timing import Timing
     from optsched.kube.scheduler.volume_binder import PendingVolumes
     from optsched.session.ports import Clock
@@ -142,7 +143,7 @@ class _Job:
 class LiveBinder:
     """Binds tasks on a cluster while `run` runs."""
 
-    def __init__(self, api: Api, cache: ClusterCache, context: BinderContext) -> None:
+    def __init__(self, api: Client, cache: ClusterCache, context: BinderContext) -> None:
         self._api = api
         self._cache = cache
         self._context = context

@@ -27,7 +27,7 @@ from optsched.formats.codec.pod_groups import shuffle_annotation
 from optsched.formats.codec.pods.reader import is_standing
 from optsched.formats.codec.scheduling_groups import is_upstream
 from optsched.kube.client.errors import Conflict, KubeError, NotFound, Rejected, TooMany
-from optsched.kube.client.interfaces import Ref, pod_ref
+from optsched.kube.client.listing import Ref, pod_ref
 from optsched.kube.runtime.write_queue import WriteQueue
 from optsched.kube.scheduler.status import StatusPatch
 from optsched.kube.scheduler.status_writer import write_key
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from optsched.cluster.decisions import Plan
     from optsched.cluster.snapshot import Gang, Snapshot
     from optsched.kube.cache.cluster_cache import ClusterCache
-    from optsched.kube.client.interfaces import Api
+    from optsched.kube.client.client import Client
     from optsched.kube.runtime.timing import Timing
     from optsched.kube.scheduler.binder import GangBackoff
     from optsched.kube.scheduler.status_writer import Write
@@ -150,7 +150,7 @@ class Evictor:
 
     def __init__(
         self,
-        api: Api,
+        api: Client,
         cache: ClusterCache,
         writes: WriteQueue[Ref, Write],
         context: EvictorContext,

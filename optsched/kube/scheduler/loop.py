@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from optsched.cluster.decisions import Allocate, Enqueue
 from optsched.cluster.snapshot import DEFAULT_QUEUE, ROOT_QUEUE
-from optsched.kube.client.interfaces import pod_ref
+from optsched.kube.client.listing import pod_ref
 from optsched.kube.runtime.outage import Outage
 from optsched.kube.scheduler.bind_preparation import GateOpening
 from optsched.kube.scheduler.extender_client import ExtenderClient
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from optsched.cluster.reasons import Flaw
     from optsched.cluster.snapshot import Gang, Snapshot
     from optsched.kube.cache.cluster_cache import ClusterCache
-    from optsched.kube.client.interfaces import Ref
+    from optsched.kube.client.listing import Ref
     from optsched.kube.runtime.events import EventRecorder
     from optsched.kube.runtime.leader_election import Leadership
     from optsched.kube.runtime.write_queue import WriteQueue

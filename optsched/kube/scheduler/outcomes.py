@@ -13,7 +13,7 @@ from optsched.api.wellknown import MADE_GROUP_PREFIX, OVERUSE_TOLERANCE
 from optsched.cluster.reasons import LACK_OF_ROOM, ReasonCode
 from optsched.cluster.task import TaskStatus
 from optsched.formats.codec.scheduling_groups import group_name, is_upstream
-from optsched.kube.client.interfaces import Ref, pod_ref
+from optsched.kube.client.listing import Ref, pod_ref
 from optsched.kube.runtime.events import COMPONENT, REPEATS_S, Note
 from optsched.plugins.eviction.entitled import GANG_RECLAIM, RECLAIM
 

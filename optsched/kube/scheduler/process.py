@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from optsched.kube.client.client import Client
     from optsched.kube.client.errors import KubeError
-    from optsched.kube.client.interfaces import Ref
+    from optsched.kube.client.listing import Ref
     from optsched.kube.runtime.leader_election import Election
     from optsched.kube.serving.metrics_server import SecureMetrics
     from optsched.kube.serving.tls_listener import Address

@@ -19,7 +19,7 @@ from optsched.cluster.reasons import LACK_OF_ROOM
 from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.task import TaskStatus
 from optsched.formats.codec.queues import USAGE, usage_text
-from optsched.kube.client.interfaces import Ref
+from optsched.kube.client.listing import Ref
 from optsched.session.status import gang_status
 from optsched.units import CPU, MEMORY, PODS
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from optsched.cluster.amounts import Usage
     from optsched.cluster.reasons import Reason, ReasonCode
     from optsched.cluster.snapshot import Gang, Snapshot
-    from optsched.kube.client.interfaces import Raw
+    from optsched.kube.client.listing import Raw
     from optsched.session.status import GangStatus
 
 UNSCHEDULABLE: Final = "Unschedulable"

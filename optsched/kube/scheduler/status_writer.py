@@ -10,7 +10,7 @@ from optsched.api.kinds import NODE_SHARD, POD, QUEUE
 from optsched.api.serialize import nodeshard_status_patch
 from optsched.cluster.snapshot import DEFAULT_QUEUE, ROOT_QUEUE
 from optsched.kube.client.errors import AlreadyExists, NotFound
-from optsched.kube.client.interfaces import Ref
+from optsched.kube.client.listing import Ref
 from optsched.kube.scheduler.bind_preparation import GateOpening, open_gate_unplaced
 from optsched.kube.scheduler.status import StatusPatch
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from optsched.api.hypernode import NodeShard
     from optsched.cluster.node_parts import Sharding
     from optsched.kube.cache.cluster_cache import ClusterCache
-    from optsched.kube.client.interfaces import Api, Raw
+    from optsched.kube.client.client import Client
+    from optsched.kube.client.listing import Raw
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ Write: TypeAlias = StatusPatch | Creation | GateOpening
 
 
 def make_writer(
-    api: Api, may_write: Callable[[], bool], cache: ClusterCache | None = None
+    api: Client, may_write: Callable[[], bool], cache: ClusterCache | None = None
 ) -> Callable[[Ref, Write], Awaitable[None]]:
     """Return a function that carries out writes; AlreadyExists and NotFound count as done.
 

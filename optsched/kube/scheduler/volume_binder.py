@@ -25,7 +25,7 @@ from optsched.kube.client.errors import (
     TooMany,
     Unreachable,
 )
-from optsched.kube.client.interfaces import Ref
+from optsched.kube.client.listing import Ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from optsched.cluster.decisions import Allocate
     from optsched.cluster.snapshot import Claim
     from optsched.kube.cache.cluster_cache import ClusterCache
-    from optsched.kube.client.interfaces import Api, Raw
+    from optsched.kube.client.client import Client
+    from optsched.kube.client.listing import Raw
     from optsched.kube.runtime.timing import Timing
     from optsched.session.ports import Clock
 
@@ -87,7 +88,7 @@ class Stopped(Exception):
 class VolumeBinder:
     """Binds claims to volumes, for one gang after another."""
 
-    def __init__(self, api: Api, cache: ClusterCache, context: VolumeBinderContext) -> None:
+    def __init__(self, api: Client, cache: ClusterCache, context: VolumeBinderContext) -> None:
         self._api = api
         self._cache = cache
         self._context = context

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from optsched.kube.client.errors import AlreadyExists, Conflict, NotFound
-from optsched.kube.client.interfaces import Ref
+from optsched.kube.client.listing import Ref
 from optsched.kube.serving.certificates import (
     Credentials,
     from_epoch_ms,
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from optsched.kube.client.interfaces import Api, Raw
+    from optsched.kube.client.client import Client
+    from optsched.kube.client.listing import Raw
     from optsched.session.ports import Clock
 
 
@@ -89,7 +90,7 @@ class SecretCredentials:
     names: of the server; DNS names and IP addresses.
     """
 
-    api: Api
+    api: Client
     ref: Ref
     names: Sequence[str]
     clock: Clock
@@ -166,7 +167,9 @@ def _decoded(text: object) -> bytes:
         return b""
 
 
-async def trust_authority(api: Api, refs: Sequence[Ref], authority: bytes, url: str = "") -> None:
+async def trust_authority(
+    api: Client, refs: Sequence[Ref], authority: bytes, url: str = ""
+) -> None:
     """Write a trusted authority into webhook configurations.
 
     url: where the server is reached, instead of the Service in the configurations. Raises
@@ -179,7 +182,7 @@ async def trust_authority(api: Api, refs: Sequence[Ref], authority: bytes, url: 
             log.debug("%s: is not there", ref)
 
 
-async def _trust_in(api: Api, ref: Ref, bundle: str, url: str) -> None:
+async def _trust_in(api: Client, ref: Ref, bundle: str, url: str) -> None:
     while True:
         found = await api.read(ref)
         hooks = found.get("webhooks") or []

@@ -14,11 +14,11 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from optsched.api.kinds import SUBJECT_ACCESS_REVIEW, TOKEN_REVIEW
-from optsched.kube.client.access_review import review
 from optsched.kube.client.errors import KubeError
+from optsched.kube.client.queries import review
 
 if TYPE_CHECKING:
-    from optsched.kube.client.access_review import CreatingApi
+    from optsched.kube.client.client import Client
     from optsched.session.ports import Clock
 
 PATH: Final = "/metrics"
@@ -85,7 +85,7 @@ class MetricsAccess:
     tokens are kept.
     """
 
-    def __init__(self, api: CreatingApi, clock: Clock) -> None:
+    def __init__(self, api: Client, clock: Clock) -> None:
         self._api = api
         self._clock = clock
         self._allowed = _Memo(ALLOWED_S)

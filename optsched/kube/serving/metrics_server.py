@@ -22,7 +22,7 @@ from optsched.kube.serving.tls_listener import Address, ConnectionLimits, listen
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
-    from optsched.kube.client.access_review import CreatingApi
+    from optsched.kube.client.client import Client
     from optsched.kube.serving.certificate_sources import CertificateFiles
 
 
@@ -139,7 +139,7 @@ async def serve_process(
     listening: ServingAddresses,
     probes: Probes,
     exposition: Callable[[], bytes],
-    api: CreatingApi,
+    api: Client,
     timing: Timing | None = None,
 ) -> AsyncIterator[BoundAddresses]:
     """Serve health and metrics while the context is open.

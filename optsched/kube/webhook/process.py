@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from optsched.admission.services import Service
     from optsched.admission.world import Settings as Rules
     from optsched.kube.client.client import Client
-    from optsched.kube.client.interfaces import Ref
+    from optsched.kube.client.listing import Ref
     from optsched.kube.serving.certificate_sources import CertificateFiles, CredentialSource
     from optsched.kube.serving.certificates import Credentials
     from optsched.kube.serving.metrics_server import SecureMetrics

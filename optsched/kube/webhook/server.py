@@ -13,7 +13,7 @@ from collections import ChainMap, deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeVar, cast
 
 from aiohttp import web
 
@@ -30,9 +30,8 @@ from optsched.admission.review import (
     read_body,
 )
 from optsched.admission.services import review
-from optsched.kube.client.access_review import can_access, list_podgroup_members
 from optsched.kube.client.errors import KubeError, NotFound
-from optsched.kube.client.interfaces import Api, SelectiveSource, ValidatingApi
+from optsched.kube.client.queries import can_access, list_podgroup_members
 from optsched.kube.serving.tls_listener import ConnectionLimits, listen
 
 if TYPE_CHECKING:
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from optsched.admission.review import Question, Request
     from optsched.admission.services import Service
     from optsched.admission.world import Settings
+    from optsched.kube.client.client import Client
     from optsched.kube.serving.tls_listener import Address
     from optsched.kube.webhook.metrics import WebhookMetrics
     from optsched.kube.webhook.template_validator import TemplateValidator
@@ -153,10 +153,6 @@ class ReviewThreads:
         return await asyncio.wrap_future(future)
 
 
-class ReviewingApi(Api, SelectiveSource, ValidatingApi, Protocol):
-    """The API of reviews: single objects, lists and dry runs."""
-
-
 @dataclass(frozen=True, slots=True)
 class Reviewer:
     """Reviews requests on the watched state, and denials again on the current one.
@@ -164,7 +160,7 @@ class Reviewer:
     settings: returns those in force; their file may change.
     """
 
-    api: ReviewingApi
+    api: Client
     world: LiveWorld
     settings: Callable[[], Settings]
     metrics: WebhookMetrics

@@ -14,7 +14,7 @@ from optsched.kube.client.errors import KubeError, Rejected
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from optsched.kube.client.interfaces import ValidatingApi
+    from optsched.kube.client.client import Client
     from optsched.session.ports import Clock
 
 MAX_CACHED: Final = 4096
@@ -69,7 +69,7 @@ class TemplateValidator:
     namespace: in which PodTemplates may be created. Validation does not depend on it.
     """
 
-    def __init__(self, api: ValidatingApi, namespace: str, clock: Clock) -> None:
+    def __init__(self, api: Client, namespace: str, clock: Clock) -> None:
         self._api = api
         self._ref = Ref(POD_TEMPLATE, namespace, "")
         self.accepted = AcceptedTemplates(clock)

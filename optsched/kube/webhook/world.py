@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from optsched.api.kinds import Kind
     from optsched.api.queue import Queue
-    from optsched.kube.client.interfaces import Api, Raw, Source
+    from optsched.kube.client.client import Client
+    from optsched.kube.client.listing import Raw
     from optsched.kube.runtime.timing import Timing
     from optsched.session.ports import Clock
 
@@ -77,16 +78,16 @@ class LiveWorld:
         """Return the kinds that have not been listed yet."""
         return self._store.unsynced()
 
-    def watches(self, source: Source, timing: Timing) -> Iterator[Coroutine[None, None, None]]:
+    def watches(self, source: Client, timing: Timing) -> Iterator[Coroutine[None, None, None]]:
         """Return the coroutines that keep it up to date."""
         return (self._follow(kind, source, timing) for kind in KINDS)
 
-    async def refresh_objects(self, api: Api, refs: Iterable[Ref]) -> bool:
+    async def refresh_objects(self, api: Client, refs: Iterable[Ref]) -> bool:
         """Read some objects again; returns whether any has changed."""
         found = [await self._read(api, ref) for ref in refs]
         return any(found)
 
-    async def _read(self, api: Api, ref: Ref) -> bool:
+    async def _read(self, api: Client, ref: Ref) -> bool:
         before = self._store.get(ref.kind, ref.namespace, ref.name)
         try:
             self._store.record_written(ref.kind, await api.read(ref))
@@ -97,7 +98,7 @@ class LiveWorld:
             log.warning("%s: can not be read: %s", ref, error)
         return self._store.get(ref.kind, ref.namespace, ref.name) is not before
 
-    async def _follow(self, kind: Kind, source: Source, timing: Timing) -> None:
+    async def _follow(self, kind: Kind, source: Client, timing: Timing) -> None:
         reflection = ReflectorState(timing.chance, absent=(NotFound,))
         events = reflect(source, kind, reflection, timing.sleep, self._failed)
         async for event in events:

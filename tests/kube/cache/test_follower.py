@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from optsched.api.kinds import Kind
-    from optsched.kube.client.interfaces import Page
+    from optsched.kube.client.listing import Page
 
 NO = Forbidden(403, "Forbidden", "you may not")
 
@@ -32,13 +32,15 @@ class Telling(FakeApi):
         self.news: asyncio.Queue[bytes] = asyncio.Queue()
         self.absent: set[Kind] = set()
 
-    async def list_page(self, kind: Kind, limit: int, token: str = "") -> Page:
+    async def list_page(self, kind: Kind, limit: int, token: str = "", _: object = None) -> Page:
         if kind in self.absent:
             await asyncio.sleep(0)
             raise NotFound(404, "NotFound", "the server could not find the requested resource")
         return await super().list_page(kind, limit, token)
 
-    async def watch_lines(self, kind: Kind, resource_version: str) -> AsyncGenerator[bytes, None]:
+    async def watch_lines(
+        self, kind: Kind, resource_version: str, _: object = None
+    ) -> AsyncGenerator[bytes, None]:
         while kind == NODE:
             yield await self.news.get()
         await asyncio.Event().wait()

@@ -20,7 +20,7 @@ from optsched.kube.cache.reflector import (
     reflect,
 )
 from optsched.kube.client.errors import Expired, Forbidden, Gone, KubeError, TooMany, Unreachable
-from optsched.kube.client.interfaces import Page
+from optsched.kube.client.listing import Page
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -52,13 +52,15 @@ class Scripted:
         self._script = list(script)
         self.asked: list[str] = []
 
-    async def list_page(self, kind: Kind, limit: int, token: str = "") -> Page:
+    async def list_page(self, kind: Kind, limit: int, token: str = "", _: object = None) -> Page:
         self.asked.append(f"list {token}".strip())
         answer = self._next()
         assert isinstance(answer, Page)
         return answer
 
-    async def watch_lines(self, kind: Kind, resource_version: str) -> AsyncGenerator[bytes, None]:
+    async def watch_lines(
+        self, kind: Kind, resource_version: str, _: object = None
+    ) -> AsyncGenerator[bytes, None]:
         self.asked.append(f"watch {resource_version}")
         answer = self._next()
         assert not isinstance(answer, Page)

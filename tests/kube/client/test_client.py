@@ -14,7 +14,7 @@ from aiohttp import web
 from optsched.api.kinds import NODE, POD, POD_GROUP, QUEUE
 from optsched.kube.client.client import TLS_BUFFER, ConfigError, connect, parse_warnings
 from optsched.kube.client.errors import Conflict, Forbidden, Garbled, NotFound, TooMany, Unreachable
-from optsched.kube.client.interfaces import Ref, Selection
+from optsched.kube.client.listing import Ref, Selection
 from tests.formats.objects import group, node, pod
 
 if TYPE_CHECKING:

@@ -77,7 +77,6 @@ class Process:
         self.clock = FakeClock()
         parts = ManagerDependencies(
             server,
-            server,
             self.events,
             self.metrics,
             self.leader,

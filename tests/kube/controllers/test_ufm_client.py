@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from optsched.api.kinds import SECRET
 from optsched.controllers.effects import Fabric
-from optsched.kube.client.interfaces import Ref
+from optsched.kube.client.listing import Ref
 from optsched.kube.controllers import external_probes as asked
 from optsched.kube.controllers.external_probes import UfmClient
 from tests.kube.fakes import FakeApi, FakeClock

@@ -7,7 +7,7 @@ import pytest
 from optsched.api.kinds import EVENT, POD, QUEUE
 from optsched.api.meta import EventType
 from optsched.kube.client.errors import Forbidden, NotFound, Unreachable
-from optsched.kube.client.interfaces import Ref
+from optsched.kube.client.listing import Ref
 from optsched.kube.runtime.events import MOST_WAITING, EventRecorder, Note
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting
 

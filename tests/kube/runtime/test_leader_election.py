@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from optsched.api.kinds import LEASE
 from optsched.kube.client.errors import Conflict, Forbidden, KubeError, Unreachable
-from optsched.kube.client.interfaces import Ref
+from optsched.kube.client.listing import Ref
 from optsched.kube.runtime.leader_election import Elector, LeaseTimes
 from optsched.kube.runtime.lifecycle import identity
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting

@@ -25,7 +25,7 @@ from optsched.kube.client.errors import (
     TooMany,
     Unreachable,
 )
-from optsched.kube.client.interfaces import Ref
+from optsched.kube.client.listing import Ref
 from optsched.kube.scheduler.binder import FAULTS, HOLDS, Bind, BinderContext, Failure, LiveBinder
 from tests.formats.objects import (
     DRIVER,

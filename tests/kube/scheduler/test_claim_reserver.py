@@ -12,13 +12,13 @@ from optsched.api.kinds import POD, RESOURCE_CLAIMS
 from optsched.cluster.dra_devices import DeviceClass, DeviceGrant, DeviceId
 from optsched.formats.codec.resource_claims import FINALIZER
 from optsched.kube.client.errors import Conflict, Rejected, Unreachable
-from optsched.kube.client.interfaces import Ref
+from optsched.kube.client.listing import Ref
 from optsched.kube.scheduler.bind_preparation import ClaimReserver
 from tests.formats.objects import DRIVER, allocated, device_claim
 from tests.kube.fakes import FakeApi
 
 if TYPE_CHECKING:
-    from optsched.kube.client.interfaces import Raw
+    from optsched.kube.client.listing import Raw
 
 KIND = RESOURCE_CLAIMS[0]
 CLAIM = Ref(KIND, "ns", "c")

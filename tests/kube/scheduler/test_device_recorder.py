@@ -18,7 +18,7 @@ from tests.formats.objects import node, pod
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting
 
 if TYPE_CHECKING:
-    from optsched.kube.client.interfaces import Raw
+    from optsched.kube.client.listing import Raw
 
 REF = Ref(POD, "ns", "p")
 RECORD = "optsched.io/BoundDevices"

@@ -19,7 +19,7 @@ from optsched.kube.client.errors import (
     TooMany,
     Unreachable,
 )
-from optsched.kube.client.interfaces import Ref
+from optsched.kube.client.listing import Ref
 from optsched.kube.runtime.write_queue import WriteQueue
 from optsched.kube.scheduler.binder import GangBackoff
 from optsched.kube.scheduler.evictor import LOOK_S, PATIENCE_S, Evictor, EvictorContext

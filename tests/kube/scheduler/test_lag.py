@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from optsched.api.kinds import Kind
     from optsched.kube.cache.reflector import WatchEvent
-    from optsched.kube.client.interfaces import Raw
+    from optsched.kube.client.listing import Raw
     from optsched.kube.scheduler.binder import Bind, Failure
     from optsched.kube.scheduler.evictor import Victim
 

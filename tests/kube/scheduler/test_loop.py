@@ -18,7 +18,7 @@ from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.formats.codec.queues import read_usage
 from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.client.errors import Forbidden
-from optsched.kube.client.interfaces import Ref
+from optsched.kube.client.listing import Ref
 from optsched.kube.runtime.events import EventRecorder
 from optsched.kube.runtime.write_queue import WriteQueue
 from optsched.kube.scheduler import loop as module

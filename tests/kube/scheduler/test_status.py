@@ -11,7 +11,7 @@ from optsched.api.kinds import POD_GROUP, QUEUE
 from optsched.api.podgroup import parse_podgroup
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.kube.cache.cluster_cache import ClusterCache
-from optsched.kube.client.interfaces import Ref
+from optsched.kube.client.listing import Ref
 from optsched.kube.scheduler.status import (
     AGAIN_MS,
     CONFLICT_MS,

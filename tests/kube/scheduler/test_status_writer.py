@@ -7,7 +7,7 @@ import pytest
 from optsched.api.kinds import POD, QUEUE
 from optsched.api.queue import parse_queue
 from optsched.kube.client.errors import Forbidden
-from optsched.kube.client.interfaces import Ref
+from optsched.kube.client.listing import Ref
 from optsched.kube.scheduler.bind_preparation import GateOpening
 from optsched.kube.scheduler.status import StatusPatch
 from optsched.kube.scheduler.status_writer import BUILTIN_QUEUES, make_writer
@@ -15,7 +15,7 @@ from tests.formats.objects import pod, queue
 from tests.kube.fakes import FakeApi
 
 if TYPE_CHECKING:
-    from optsched.kube.client.interfaces import Raw
+    from optsched.kube.client.listing import Raw
 
 DEFAULT, ROOT = BUILTIN_QUEUES
 PATCH = StatusPatch(DEFAULT.ref, {"status": {"running": 1}}, "status")

@@ -11,7 +11,7 @@ from optsched.admission.registration import configuration, configuration_ref
 from optsched.admission.services import SERVICE_OF
 from optsched.api.kinds import SECRET
 from optsched.kube.client.errors import AlreadyExists, Conflict, Unreachable
-from optsched.kube.client.interfaces import Ref
+from optsched.kube.client.listing import Ref
 from optsched.kube.serving.certificate_sources import (
     CertificateError,
     CertificateFiles,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from optsched.kube.client.interfaces import Raw, Ref
+    from optsched.kube.client.listing import Raw, Ref
 
 pytestmark = pytest.mark.asyncio
 

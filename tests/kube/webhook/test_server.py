@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from optsched.api.kinds import Kind
     from optsched.kube.client.errors import KubeError
-    from optsched.kube.client.interfaces import Page
+    from optsched.kube.client.listing import Page
 
 pytestmark = pytest.mark.asyncio
 
@@ -294,7 +294,9 @@ async def test_kinds_that_are_not_installed_hold_nobody_up(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Bare(FakeApi):
-        async def list_page(self, kind: Kind, limit: int, token: str = "") -> Page:
+        async def list_page(
+            self, kind: Kind, limit: int, token: str = "", _: object = None
+        ) -> Page:
             if kind.group == "flow.volcano.sh":
                 await asyncio.sleep(0)
                 raise NotFound(404, "NotFound", "no such kind")

@@ -16,7 +16,7 @@ from optsched.kube.webhook.template_validator import (
 from tests.kube.fakes import FakeApi, FakeClock
 
 if TYPE_CHECKING:
-    from optsched.kube.client.interfaces import Raw, Ref
+    from optsched.kube.client.listing import Raw, Ref
 
 pytestmark = pytest.mark.asyncio
 

@@ -1,27 +1,50 @@
-"""Reviews by the API server (SubjectAccessReview, TokenReview), and pods of PodGroups."""
+"""Questions to an API server: whole lists, access and tokens, and the pods of PodGroups."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.kinds import POD, SUBJECT_ACCESS_REVIEW, Ref
 from optsched.api.wellknown import GROUP_NAME_ANNOTATIONS, SUBMITTER
-from optsched.kube.client.interfaces import PAGE_SIZE, Selection
+from optsched.kube.client.errors import Gone
+from optsched.kube.client.listing import EVERYTHING, PAGE_SIZE, Selection
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from optsched.admission.review import AccessQuestion
     from optsched.api.kinds import Kind
-    from optsched.kube.client.interfaces import Raw, SelectiveSource
+    from optsched.kube.client.client import Client
+    from optsched.kube.client.listing import Page, Raw
 
 
-class CreatingApi(Protocol):
-    """The request that creates a review."""
-
-    async def create(self, ref: Ref, body: Raw) -> Raw:
-        """See `Api`."""
+TRIES: Final = 3
+"""Attempts of a list whose pages expire while it is read."""
 
 
-async def can_access(api: CreatingApi, question: AccessQuestion) -> bool:
+async def list_objects(source: Client, kind: Kind, selection: Selection = EVERYTHING) -> list[Raw]:
+    """Return all selected objects of a kind, in the server's order; raises `KubeError`."""
+    left = TRIES
+    while True:
+        left -= 1
+        try:
+            return [obj async for page in _pages(source, kind, selection) for obj in page.items]
+        except Gone:
+            if not left:
+                raise
+
+
+async def _pages(source: Client, kind: Kind, selection: Selection) -> AsyncIterator[Page]:
+    token = ""
+    while True:
+        page = await source.list_page(kind, PAGE_SIZE, token, selection)
+        yield page
+        token = page.token
+        if not token:
+            return
+
+
+async def can_access(api: Client, question: AccessQuestion) -> bool:
     """Return whether a user may do something; raises KubeError if the server gives no answer."""
     kind, subject = question.kind, question.subject
     attributes = {
@@ -41,26 +64,24 @@ async def can_access(api: CreatingApi, question: AccessQuestion) -> bool:
     return (await review(api, SUBJECT_ACCESS_REVIEW, spec)).get("allowed") is True
 
 
-async def review(api: CreatingApi, kind: Kind, spec: Raw) -> dict[str, Any]:
+async def review(api: Client, kind: Kind, spec: Raw) -> dict[str, Any]:
     """Return the status of a review such as a TokenReview; raises KubeError."""
     body = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {}, "spec": spec}
     status = (await api.create(Ref(kind, "", ""), body)).get("status")
     return status if isinstance(status, dict) else {}
 
 
-async def list_podgroup_members(source: SelectiveSource, namespace: str) -> tuple[Raw, ...]:
+async def list_podgroup_members(source: Client, namespace: str) -> tuple[Raw, ...]:
     """Return the pods of a namespace that name a PodGroup, reduced to the fields that count.
 
     Pods are read page by page, so that a large namespace takes little memory.
     """
-    found: list[Raw] = []
-    token = ""
-    while True:
-        page = await source.list_page(POD, PAGE_SIZE, token, Selection(namespace))
-        found += [member for member in map(_member, page.items) if member is not None]
-        token = page.token
-        if not token:
-            return tuple(found)
+    members = [
+        _member(pod)
+        async for page in _pages(source, POD, Selection(namespace))
+        for pod in page.items
+    ]
+    return tuple(member for member in members if member is not None)
 
 
 def _member(pod: Raw) -> Raw | None:
