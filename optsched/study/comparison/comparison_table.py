@@ -61,22 +61,11 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """The results of a grid, possibly incomplete.
+    """The results of a grid, possibly incomplete."""
 
-    Attributes
-    ----------
-    models
-        In the order of the grid; the others are compared with the first.
-    rows
-        By model, trace and seed, in the order of the grid.
-    failures
-        Cells that could not be played, and why.
-
-    """
-
-    models: Sequence[str]
-    rows: Sequence[Row]
-    failures: Mapping[str, str]
+    models: Sequence[str]  # in the order of the grid; the others are compared with the first
+    rows: Sequence[Row]  # by model, trace and seed, in the order of the grid
+    failures: Mapping[str, str]  # cells that could not be played, and why
     is_complete: bool
 
     @classmethod

@@ -165,31 +165,17 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """The state of a replay.
-
-    Attributes
-    ----------
-    charges
-        The use of queues and users.
-    ended_at_ms
-        On the clock of the trace.
-    faults
-        Errors of rules, and how often.
-    timeline
-        The events, for charts; None where none were requested.
-    jobs
-        When each gang arrived, started and ended, by arrival; those of the warm-up left out.
-
-    """
+    """The state of a replay."""
 
     metrics: Metrics
-    charges: Chargeback
+    charges: Chargeback  # the use of queues and users
     tally: Tally
     is_complete: bool
-    ended_at_ms: int
-    faults: Mapping[str, int]
+    ended_at_ms: int  # on the clock of the trace
+    faults: Mapping[str, int]  # errors of rules, and how often
     wall_seconds: float
-    timeline: Timeline | None = None
+    timeline: Timeline | None = None  # the events, for charts; None where none were requested
+    # When each gang arrived, started and ended, by arrival; those of the warm-up left out
     jobs: tuple[JobTimes, ...] = ()
 
 

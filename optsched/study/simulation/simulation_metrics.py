@@ -59,99 +59,60 @@ class Metrics:
     Jobs count that arrive when the warm-up is over. Figures over time are averaged from then to the
     last arrival, or to the end of the record where nothing arrives later: the end of the queue says
     nothing about a policy.
-
-    Attributes
-    ----------
-    jobs, finished, started
-        Gangs that arrived, those that have finished, and those that ever ran.
-    makespan_s
-        From the first arrival to the last end (Gavel, OSDI 2020).
-    jct_s
-        Job completion time, end − arrival, of jobs that have finished.
-    queueing_s
-        From arrival to the first start, when a gang has its minimum.
-    allocation
-        GPU time that tasks held, as a part of what nodes that are up had (FGD, ATC 2023, over
-        time). CPU instead in clusters without GPUs.
-    utilisation
-        The same for gangs that ran, without the work that was lost.
-    fragmentation
-        FGD's F over time as a part of the GPUs that were free: what a typical task, drawn from all
-        of the trace, could not take (ATC 2023, §3). None without GPUs.
-    drf_distance
-        Greatest minus least weighted dominant share of queues that had a gang waiting, over time;
-        0 while fewer than two of them had (shares: Ghodsi et al., NSDI 2011).
-    jain
-        (Σx)²/(n·Σx²) of the weighted dominant shares over time of the queues that asked for
-        anything (Jain et al. 1984).
-    ftf_mean, ftf_worst, ftf_unfair
-        Finish-time fairness ρ = completion time / (duration × max(1, N)), N the mean number of
-        jobs in the system for each GPU while the job was there (Themis, NSDI 2020; Shockwave, NSDI
-        2023): mean, greatest, and the part of jobs above 1.1.
-    preemptions, node_failures
-        How often a running gang was stopped for others, or by a node.
-    wasted_gpu_hours
-        GPU time whose work had to be repeated (CPU hours without GPUs).
-    topology_tier
-        Mean over starts of the lowest tier of HyperNodes that holds the gang. None without them.
-    cross_leaf_pairs
-        Mean over starts of the pairs of tasks that are not in the same lowest HyperNode.
-    sla_misses
-        Gangs with a waiting time that did not start within it.
-    sessions
-        That were held.
-    session_s
-        Wall time of a session. None where no clock was read.
-    gap
-        Mean over sessions and levels with a bound of |bound − value| as a part of the larger of
-        the two. None where no level has a bound.
-
     """
 
+    # jobs, finished, started: gangs that arrived, those that have finished, and those that ever ran
     jobs: int
     started: int
     finished: int
-    makespan_s: float | None
-    jct_s: Spread | None
-    queueing_s: Spread | None
+    makespan_s: float | None  # from the first arrival to the last end (Gavel, OSDI 2020)
+    jct_s: Spread | None  # job completion time, end − arrival, of jobs that have finished
+    queueing_s: Spread | None  # from arrival to the first start, when a gang has its minimum
+    # GPU time that tasks held, as a part of what nodes that are up had (FGD, ATC 2023, over time).
+    # CPU instead in clusters without GPUs.
     allocation: float | None
-    utilisation: float | None
+    utilisation: float | None  # the same for gangs that ran, without the work that was lost
+    # FGD's F over time as a part of the GPUs that were free: what a typical task, drawn from all of
+    # the trace, could not take (ATC 2023, §3). None without GPUs.
     fragmentation: float | None
+    # Greatest minus least weighted dominant share of queues that had a gang waiting, over time; 0
+    # while fewer than two of them had (shares: Ghodsi et al., NSDI 2011)
     drf_distance: float | None
+    # (Σx)²/(n·Σx²) of the weighted dominant shares over time of the queues that asked for anything
+    # (Jain et al. 1984).
     jain: float | None
+    # ftf_mean, ftf_worst, ftf_unfair: finish-time fairness ρ = completion time / (duration × max(1,
+    # N)), N the mean number of jobs in the system for each GPU while the job was there (Themis,
+    # NSDI 2020; Shockwave, NSDI 2023): mean, greatest, and the part of jobs above 1.1
     ftf_mean: float | None
     ftf_worst: float | None
     ftf_unfair: float | None
+    # preemptions, node_failures: how often a running gang was stopped for others, or by a node
     preemptions: int
     node_failures: int
-    wasted_gpu_hours: float
+    wasted_gpu_hours: float  # GPU time whose work had to be repeated (CPU hours without GPUs)
+    # Mean over starts of the lowest tier of HyperNodes that holds the gang. None without them.
     topology_tier: float | None
+    # Mean over starts of the pairs of tasks that are not in the same lowest HyperNode
     cross_leaf_pairs: float | None
-    sla_misses: int
-    sessions: int
-    session_s: Spread | None
+    sla_misses: int  # gangs with a waiting time that did not start within it
+    sessions: int  # that were held
+    session_s: Spread | None  # wall time of a session. None where no clock was read.
+    # Mean over sessions and levels with a bound of |bound − value| as a part of the larger of the
+    # two. None where no level has a bound.
     gap: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class JobTimes:
-    """When one gang arrived, first started and ended, in milliseconds of the trace.
+    """When one gang arrived, first started and ended, in milliseconds of the trace."""
 
-    Attributes
-    ----------
-    name
-        `namespace/name`.
-    started_ms, ended_ms
-        None for a gang that never had its minimum, or has not done its work.
-    finish_time_fairness
-        ρ of a gang that has ended; see `Metrics.ftf_mean`. None without a duration.
-
-    """
-
-    name: str
+    name: str  # `namespace/name`
     arrived_ms: int
+    # started_ms, ended_ms: None for a gang that never had its minimum, or has not done its work
     started_ms: int | None
     ended_ms: int | None
+    # ρ of a gang that has ended; see `Metrics.ftf_mean`. None without a duration.
     finish_time_fairness: float | None = None
 
 
