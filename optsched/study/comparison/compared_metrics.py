@@ -104,15 +104,7 @@ FIGURES: Final = (
 )
 
 SHOWN: Final = (
-    *(
-        "finished",
-        "JCT mean",
-        "JCT p95",
-        "queueing mean",
-        "makespan",
-        "allocation",
-        "fragmentation",
-    ),
-    *("DRF distance", "ρ worst", "preemptions", "lost"),
+    *("finished", "JCT mean", "JCT p95", "queueing mean", "makespan", "allocation"),
+    *("fragmentation", "DRF distance", "ρ worst", "preemptions", "lost"),
 )
 """Those that are worth a column on a screen."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from distributed import Client, Future, Security
+    from distributed import Client, Security
 
     from optsched.session.ports import Clock
     from optsched.study.comparison.grid import Cell
@@ -85,16 +85,14 @@ class OnDask:
         for future in as_completed(list(cell_of)):
             if future.status == "finished":
                 yield Done(cell_of[future], future.result())
+            elif future.status in ("cancelled", "lost"):
+                gone = "the scheduler of Dask has gone, or has lost it"
+                fault = f"{gone}: the same command plays what is left"
+                yield Done(cell_of[future], None, fault)
             else:
-                yield Done(cell_of[future], None, _fault_of(future))
+                error = future.exception()
+                yield Done(cell_of[future], None, f"{type(error).__name__}: {error}")
             future.release()
-
-
-def _fault_of(future: Future[Any]) -> str:
-    if future.status in ("cancelled", "lost"):
-        return "the scheduler of Dask has gone, or has lost it: the same command plays what is left"
-    error = future.exception()
-    return f"{type(error).__name__}: {error}"
 
 
 class VersionError(Exception):
@@ -166,7 +164,14 @@ def remote_cluster(address: str, tls: Tls, clock: Clock) -> Iterator[OnDask]:
             tls_client_key=str(tls.key),
             require_encryption=True,
         )
-        _check_files(address, security)
+        # Invalid certificates and mismatched keys are refused before connecting.
+        try:
+            security.get_connection_args("client")
+        except (OSError, ValueError) as e:
+            told = (
+                "--dask-ca, --dask-cert and --dask-key are not a certificate, its key and who signs"
+            )
+            raise PlaceError(f"{address}: {told}: {e}") from e
     try:
         _shake_hands(address, security)
         client = Client(address, security=security, timeout=CONNECT_S)
@@ -213,15 +218,6 @@ def _shake_hands(address: str, security: Security | None) -> None:
         raise found[0]
     if found:
         raise ValueError("what answers there does not speak as Dask does") from found[0]
-
-
-def _check_files(address: str, security: Security) -> None:
-    """Refuse invalid certificates and mismatched keys before connecting."""
-    try:
-        security.get_connection_args("client")
-    except (OSError, ValueError) as e:
-        told = "--dask-ca, --dask-cert and --dask-key are not a certificate, its key and who signs"
-        raise PlaceError(f"{address}: {told}: {e}") from e
 
 
 def check_address(address: str, tls: Tls) -> None:

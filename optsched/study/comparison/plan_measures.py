@@ -135,9 +135,11 @@ class _After:
         books = self._gpu_books()
         gpus = sum(gpus_of(self._nodes[name]) for name in books)
         if gpus:
-            return sum(self._used_gpu_milli(name, book) for name, book in books.items()) / (
-                WHOLE * gpus
-            )
+            used = 0
+            for name, book in books.items():
+                vgpus = (vgpu_milli(task.shape, self._nodes[name]) for task in self.tasks[name])
+                used += WHOLE * len(book.free) - sum(book.free) + sum(vgpus)
+            return used / (WHOLE * gpus)
         total = sum(amount_of(n.allocatable, CPU) for n in self._nodes.values())
         used = sum(amount_of(task.shape.request, CPU) for task in self._placed_tasks())
         return used / total if total else None
@@ -156,11 +158,6 @@ class _After:
             cpu_m = amount_of(self._nodes[name].allocatable, CPU) - used
             lost += wasted.fragment_milli(self._nodes[name], cpu_m, book.free)
         return lost / idle
-
-    def _used_gpu_milli(self, name: str, book: GpuBook) -> int:
-        """Return the used thousandths of a node's GPUs."""
-        plain = WHOLE * len(book.free) - sum(book.free)
-        return plain + sum(vgpu_milli(task.shape, self._nodes[name]) for task in self.tasks[name])
 
     def _gpu_books(self) -> dict[str, GpuBook]:
         """Return the free GPUs of ready nodes."""

@@ -81,7 +81,13 @@ def paired_differences(
     known = np.nan_to_num(table, nan=0.0)
     is_tested = (number >= least_pairs(num_models)) & known.any(axis=1)
     p_values = np.ones(len(table))
-    p_values[is_tested] = _flip_test(known[is_tested], number[is_tested], seed)
+    if is_tested.any():
+        # How often flipped signs give as great a sum in any figure.
+        tested, counts = known[is_tested], number[is_tested]
+        scaled = tested / np.sqrt(counts * (tested**2).sum(axis=1))[:, None]
+        greatest = np.abs(_flips(known.shape[1], seed) @ scaled.T).max(axis=1)
+        seen = np.abs(scaled.sum(axis=1))
+        p_values[is_tested] = (greatest[:, None] >= seen[None, :] - _ROUNDING).mean(axis=0)
     p_values = np.minimum(p_values * num_models, 1.0)
     num_claims = max(int(is_tested.sum()), 1) * num_models
     return [
@@ -103,20 +109,6 @@ def _difference(
     spread = 0.0 if np.ptp(apart) <= _ROUNDING * np.abs(apart).max() else float(apart.std(ddof=1))
     half = quantile * spread / pairs**0.5
     return Difference(mean, mean - half, mean + half, pairs, p_value)
-
-
-def _flip_test(
-    known: NDArray[np.float64], number: NDArray[np.int64], seed: int
-) -> NDArray[np.float64]:
-    """P-values of figures: how often flipped signs give as great a sum in any of them."""
-    if not len(known):
-        return np.ones(0)
-    signs = _flips(known.shape[1], seed)
-    scaled = known / np.sqrt(number * (known**2).sum(axis=1))[:, None]
-    greatest = np.abs(signs @ scaled.T).max(axis=1)
-    seen = np.abs(scaled.sum(axis=1))
-    found: NDArray[np.float64] = (greatest[:, None] >= seen[None, :] - _ROUNDING).mean(axis=0)
-    return found
 
 
 @lru_cache(maxsize=4)

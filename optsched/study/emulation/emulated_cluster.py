@@ -53,15 +53,8 @@ class EmulatedCluster:
         for manifest in manifests:
             obj = {**manifest, "metadata": {**manifest["metadata"]}}
             obj["metadata"].setdefault("creationTimestamp", time_text(self.now_ms))
-            meta = obj["metadata"]
-            self._objects[
-                obj["kind"],
-                (
-                    f"{meta['namespace']}/{meta['name']}"
-                    if "namespace" in meta
-                    else str(meta["name"])
-                ),
-            ] = obj
+            name, space = obj["metadata"]["name"], obj["metadata"].get("namespace")
+            self._objects[obj["kind"], name if space is None else f"{space}/{name}"] = obj
 
     def delete(self, kind: str, key: str) -> None:
         """Delete an object if it exists."""

@@ -12,6 +12,7 @@ from optsched.study.instances.short_manifests import (
     Role,
     amounts,
     gang,
+    gangs_for,
     hypernode,
     node,
     priority_class,
@@ -132,27 +133,15 @@ class SharedGpus:
         yield from priority_classes()
         for i in range(self.nodes):
             yield self._node(node_name(i))
-        left = self.nodes * self.cards * MIB * self.percent // 100
-        number = 0
-        while left > 0:
+
+        def draw() -> tuple[int, Role, Order]:
             mib, size = chance.pick((4, 6, 8, 10, 12)) * 1024, chance.pick((1, 2, 3), (4, 3, 1))
+            vgpu = {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": str(mib)}
             order = Order(priority_class=any_priority(chance))
-            yield from gang(
-                f"g{number:03d}",
-                [
-                    Role(
-                        size,
-                        {
-                            **amounts(2, 8),
-                            "volcano.sh/vgpu-number": "1",
-                            "volcano.sh/vgpu-memory": str(mib),
-                        },
-                    )
-                ],
-                order,
-            )
-            left -= mib * size
-            number += 1
+            return mib * size, Role(size, {**amounts(2, 8), **vgpu}), order
+
+        asked = self.nodes * self.cards * MIB * self.percent // 100
+        yield from gangs_for(asked, draw)
 
     def _node(self, name: str) -> Manifest:
         cards = "".join(
@@ -242,15 +231,14 @@ class FragmentedGangs:
 
 def _gangs(chance: Chance, gpus: int, ratios: tuple[int, ...]) -> Iterator[Manifest]:
     """Gangs until so many GPUs are requested."""
-    number = 0
-    while gpus > 0:
+
+    def draw() -> tuple[int, Role, Order]:
         each = chance.pick((1, 2, 4, 8), (7, 4, 4, 5))
         size = chance.pick((1, 2, 4, 8), (8, 5, 4, 2))
-        request = share(each, chance.pick(ratios))
-        order = Order(priority_class=any_priority(chance))
-        yield from gang(f"g{number:03d}", [Role(size, request)], order)
-        gpus -= each * size
-        number += 1
+        role = Role(size, share(each, chance.pick(ratios)))
+        return each * size, role, Order(priority_class=any_priority(chance))
+
+    return gangs_for(gpus, draw)
 
 
 @dataclass(frozen=True)

@@ -41,27 +41,18 @@ def with_table(page: str, entries: Iterable[Entry]) -> str:
     _, end, tail = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"the page has no place for the table: {BEGIN} and {END}")
-    lines = "\n".join(_lines(entries))
-    return f"{head}{BEGIN}\n{lines}\n{END}{tail}"
-
-
-def _lines(entries: Iterable[Entry]) -> Iterator[str]:
-    yield "| instance | model | level | value | bound | gap |"
-    yield "|---|---|---|---:|---:|---:|"
+    lines = ["| instance | model | level | value | bound | gap |", "|---|---|---|---:|---:|---:|"]
     for entry in entries:
         named = f"{entry.title}{'' if entry.is_stored else ' *'}"
         for best in entry.best:
             for i, level in enumerate(best.levels):
+                name, gap = f"{level.name} ({level.sense.value}, {level.unit})", gap_of(level)
+                bound = "unknown" if level.bound is None else str(level.bound)
+                far = "unknown" if gap is None else f"{gap:.2%}" if gap else "0"
                 shown = (named, best.model) if i == 0 else ("", "")
-                yield f"| {' | '.join([*shown, *_cells(level)])} |"
-
-
-def _cells(level: LevelResult) -> Iterator[str]:
-    gap = gap_of(level)
-    yield f"{level.name} ({level.sense.value}, {level.unit})"
-    yield str(level.value)
-    yield "unknown" if level.bound is None else str(level.bound)
-    yield "unknown" if gap is None else f"{gap:.2%}" if gap else "0"
+                lines.append(f"| {' | '.join([*shown, name, str(level.value), bound, far])} |")
+    table = "\n".join(lines)
+    return f"{head}{BEGIN}\n{table}\n{END}{tail}"
 
 
 KIND: Final = "InstanceCatalogue"
@@ -183,28 +174,24 @@ def catalogue_text(entries: Iterable[Entry]) -> str:
 def _entry_lines(entry: Entry) -> Iterator[str]:
     recipe = entry.recipe
     yield f"- family: {recipe.family}"
-    yield f"  name: {_flow(recipe.name)}"
+    yield f"  name: {write_json(recipe.name)}"
     yield f"  seed: {recipe.seed}"
-    yield f"  parameters: {_flow(dict(recipe.parameters))}"
+    yield f"  parameters: {write_json(dict(recipe.parameters))}"
     yield f"  licence: {LICENCE}"
-    yield f"  sha256: {_flow(entry.sha256)}"
+    yield f"  sha256: {write_json(entry.sha256)}"
     yield f"  bytes: {entry.size}"
-    yield f"  stored: {_flow(entry.is_stored)}"
+    yield f"  stored: {write_json(entry.is_stored)}"
     if entry.pending:
-        yield f"  pending: {_flow(dict(entry.pending))}"
+        yield f"  pending: {write_json(dict(entry.pending))}"
     if entry.best:
         yield "  best:"
     for best in entry.best:
         yield f"  - model: {best.model}"
         yield f"    plan: {best.plan}"
-        yield f"    engine: {_flow(best.engine)}"
-        yield f"    found: {_flow(dict(best.found))}"
+        yield f"    engine: {write_json(best.engine)}"
+        yield f"    found: {write_json(dict(best.found))}"
         yield "    levels:"
-        yield from (f"    - {_flow(encode_level(level))}" for level in best.levels)
-
-
-def _flow(value: object) -> str:
-    return write_json(value)
+        yield from (f"    - {write_json(encode_level(level))}" for level in best.levels)
 
 
 # --- reading -------------------------------------------------------------------------------------
@@ -251,15 +238,14 @@ def _entry(fields: Fields, errors: list[FieldError]) -> Entry:
         size=fields.integer("bytes"),
         is_stored=fields.boolean("stored"),
         pending=fields.texts_by_name("pending"),
-        best=tuple(_best(each) for each in fields.records("best")),
-    )
-
-
-def _best(fields: Fields) -> Best:
-    return Best(
-        model=fields.text("model"),
-        plan=fields.text("plan"),
-        engine=fields.text("engine"),
-        found=fields.texts_by_name("found"),
-        levels=tuple(parse_level(each) for each in fields.records("levels")),
+        best=tuple(
+            Best(
+                model=each.text("model"),
+                plan=each.text("plan"),
+                engine=each.text("engine"),
+                found=each.texts_by_name("found"),
+                levels=tuple(parse_level(level) for level in each.records("levels")),
+            )
+            for each in fields.records("best")
+        ),
     )

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from optsched.cluster.decisions import Action, Plan
     from optsched.cluster.gpu_shares import GpuShare, SharedGpu
     from optsched.cluster.snapshot import Snapshot
-    from optsched.cluster.task import Task
     from optsched.policy.policy import Policy
     from optsched.session.session import Judgement
     from optsched.study.instances.instance_catalogue import Best
@@ -55,19 +54,16 @@ def check_gpu_shares(snapshot: Snapshot, actions: Sequence[Action]) -> Iterator[
                 held[node.name, use.key].append(use)
     for action in actions:
         if isinstance(action, Allocate):
-            yield from _wrong_with_task(tasks[action.task], action.shared_gpus)
+            needs = tasks[action.task].shape.shared_gpus
+            asked = sorted(need.memory for need in needs for _ in range(need.number))
+            given = sorted(use.memory for use in action.shared_gpus)
+            if asked != given:
+                yield f"{action.task} asks for {asked} of memory of GPUs and gets {given}"
             for use in action.shared_gpus:
                 held[action.node, use.key].append(use)
     shared_gpus = {(node.name, gpu.key): gpu for node in snapshot.nodes for gpu in node.shared_gpus}
     for (name, key), uses in sorted(held.items()):
         yield from _check_gpu(f"GPU {key} of node {name}", shared_gpus.get((name, key)), uses)
-
-
-def _wrong_with_task(task: Task, uses: Sequence[GpuShare]) -> Iterator[str]:
-    asked = sorted(need.memory for need in task.shape.shared_gpus for _ in range(need.number))
-    given = sorted(use.memory for use in uses)
-    if asked != given:
-        yield f"{task.key} asks for {asked} of memory of GPUs and gets {given}"
 
 
 def _check_gpu(name: str, gpu: SharedGpu | None, uses: Sequence[GpuShare]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from optsched.study.instances.short_manifests import (
     Order,
     Role,
     amounts,
-    gang,
+    gangs_for,
     hypernode,
     node,
     stranger,
@@ -65,17 +65,14 @@ class RacksAndSpines:
                 gpus = chance.pick((2, 4, 8))
                 free -= gpus
                 yield stranger(f"other-{name}", share(gpus, 10), name)
-        yield from self._gangs(chance, free * self.percent // 100)
 
-    def _gangs(self, chance: Chance, gpus: int) -> Iterator[Manifest]:
-        number = 0
-        while gpus > 0:
+        def draw() -> tuple[int, Role, Order]:
             each, size = chance.pick((2, 4, 8)), chance.pick((1, 2, 4), (3, 4, 3))
             more = self._preferred_tier(chance) if size > 1 else {}
             order = Order(priority_class=any_priority(chance), more=more)
-            yield from gang(f"g{number:03d}", [Role(size, share(each, 10))], order)
-            gpus -= each * size
-            number += 1
+            return each * size, Role(size, share(each, 10)), order
+
+        yield from gangs_for(free * self.percent // 100, draw)
 
     def _preferred_tier(self, chance: Chance) -> dict[str, Any]:
         if chance.happens(self.soft):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from optsched.study.instances.random_choice import Chance
 
@@ -21,19 +21,16 @@ class VectorItems:
     dimensions: int = 2  # how many resources
     largest: int = 60  # of the sizes; the smallest is 5
 
-    def rows(self, chance: Chance) -> Iterator[tuple[int, ...]]:
-        """Sizes of a kind and how many items it has."""
+    def text(self, chance: Chance) -> str:
+        """The file: sizes of each kind and how many items it has."""
         numbers = [1] * self.kinds
         for _ in range(self.items - self.kinds):
             numbers[chance.int_below(self.kinds)] += 1
-        for number in numbers:
-            yield (*(chance.int_between(5, self.largest) for _ in range(self.dimensions)), number)
-
-    def text(self, chance: Chance) -> str:
-        """The file."""
-        rows = [" ".join(map(str, row)) for row in self.rows(chance)]
-        head = [str(self.dimensions), " ".join(["100"] * self.dimensions), str(len(rows))]
-        return "\n".join([*head, *rows, ""])
+        rows = [
+            (*(chance.int_between(5, self.largest) for _ in range(self.dimensions)), number)
+            for number in numbers
+        ]
+        return _text(self.dimensions, 100, rows)
 
 
 @dataclass(frozen=True)
@@ -51,9 +48,7 @@ class CutBins:
     def text(self, chance: Chance) -> str:
         """The file."""
         items = [item for _ in range(self.bins) for item in zip(*self._cuts(chance), strict=True)]
-        rows = [" ".join(map(str, (*item, 1))) for item in sorted(items)]
-        head = [str(self.dimensions), " ".join(["1000"] * self.dimensions), str(len(rows))]
-        return "\n".join([*head, *rows, ""])
+        return _text(self.dimensions, 1000, [(*item, 1) for item in sorted(items)])
 
     def _cuts(self, chance: Chance) -> Iterator[list[int]]:
         for _ in range(self.dimensions):
@@ -62,3 +57,9 @@ class CutBins:
             at = sorted(chance.int_between(0, spare) for _ in range(self.pieces - 1))
             ends = [*at, spare]
             yield [b - a + least for a, b in zip([0, *at], ends, strict=True)]
+
+
+def _text(dimensions: int, capacity: int, rows: Sequence[tuple[int, ...]]) -> str:
+    """A `.vbp` file with bins of one capacity in each dimension."""
+    lines = ((dimensions,), (capacity,) * dimensions, (len(rows),), *rows)
+    return "".join(f"{' '.join(map(str, line))}\n" for line in lines)

@@ -13,7 +13,7 @@ from optsched.study.instances.gang_instances import (
     priority_classes,
     share,
 )
-from optsched.study.instances.short_manifests import Order, Role, gang, queue
+from optsched.study.instances.short_manifests import Order, Role, gang, gangs_for, queue
 from optsched.units import GPU
 
 if TYPE_CHECKING:
@@ -124,11 +124,11 @@ def _limits(gpus: int) -> dict[str, object]:
 
 
 def _gangs(chance: Chance, gpus: int, teams: list[tuple[str, int]]) -> Iterator[Manifest]:
-    names, parts = [name for name, _ in teams], [part for _, part in teams]
-    number = 0
-    while gpus > 0:
+    names, parts = zip(*teams, strict=True)
+
+    def draw() -> tuple[int, Role, Order]:
         each, size = chance.pick((1, 2, 4, 8), (6, 5, 4, 2)), chance.pick((1, 2, 4), (5, 4, 2))
         order = Order(queue=chance.pick(names, parts), priority_class=any_priority(chance))
-        yield from gang(f"g{number:03d}", [Role(size, share(each, 10))], order)
-        gpus -= each * size
-        number += 1
+        return each * size, Role(size, share(each, 10)), order
+
+    return gangs_for(gpus, draw)

@@ -36,14 +36,18 @@ def _instances_of_family(
 
 SHIPPED: Final[tuple[Shipped, ...]] = (
     *_instances_of_family(
-        "gangs-homogeneous", (_WEIGHTS, _VOLCANO), tiny={"nodes": 4}, small={"nodes": 16}
+        "gangs-homogeneous",
+        (_WEIGHTS, _VOLCANO),
+        tiny={"nodes": 4},
+        small={"nodes": 16},
+        medium={"nodes": 48},
+        large={"nodes": 125},
     ),
     *_instances_of_family(
-        "gangs-homogeneous", (_WEIGHTS, _VOLCANO), medium={"nodes": 48}, large={"nodes": 125}
-    ),
-    *_instances_of_family("gangs-fragmented", (_WEIGHTS, _VOLCANO, _FRAGMENTS), tiny={"nodes": 6}),
-    *_instances_of_family(
-        "gangs-fragmented", (_WEIGHTS, _VOLCANO, _FRAGMENTS), small={"nodes": 16}
+        "gangs-fragmented",
+        (_WEIGHTS, _VOLCANO, _FRAGMENTS),
+        tiny={"nodes": 6},
+        small={"nodes": 16},
     ),
     *_instances_of_family(
         "gangs-fragmented", (_WEIGHTS, _VOLCANO), medium={"nodes": 48}, large={"nodes": 125}

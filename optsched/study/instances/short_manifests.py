@@ -9,7 +9,7 @@ from optsched.api.wellknown import HOSTNAME, TASK_SPEC
 from optsched.units import GPU
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 Manifest = dict[str, Any]
 Amounts = dict[str, str]
@@ -102,6 +102,16 @@ def gang(name: str, roles: Iterable[Role], order: Order) -> Iterator[Manifest]:
             at = role.nodes[i] if role.nodes else ""
             yield _pod(f"{name}-{number}", name, role, at, order.priority_class)
             number += 1
+
+
+def gangs_for(amount: int, draw: Callable[[], tuple[int, Role, Order]]) -> Iterator[Manifest]:
+    """Gangs until so much is requested; `draw` makes one and returns what it requests."""
+    number = 0
+    while amount > 0:
+        requested, role, order = draw()
+        yield from gang(f"g{number:03d}", [role], order)
+        amount -= requested
+        number += 1
 
 
 def _pod(name: str, group: str, role: Role, at: str, priority_class: str) -> Manifest:

@@ -130,14 +130,12 @@ def merge_best(
 
 def _tighter(known: Sequence[LevelResult], new: Sequence[LevelResult]) -> tuple[LevelResult, ...]:
     """Levels of equal values with the better bound of each."""
-    return tuple(
-        fresh if _gap(fresh) < _gap(old) else old for old, fresh in zip(known, new, strict=True)
-    )
 
+    def gap(level: LevelResult) -> float:
+        found = gap_of(level)
+        return float("inf") if found is None else found
 
-def _gap(level: LevelResult) -> float:
-    gap = gap_of(level)
-    return float("inf") if gap is None else gap
+    return tuple(min(pair, key=gap) for pair in zip(known, new, strict=True))
 
 
 def is_proved(levels: Sequence[LevelResult]) -> bool:

@@ -179,14 +179,19 @@ class _Study:
     def _answer(
         self, gang: Gang, plan: Plan, snapshot: Snapshot, outside: Mapping[str, Reason | None]
     ) -> Answer:
-        bound = _places(plan, gang, Allocate)
-        kept = _places(plan, gang, Nominate)
+        bound, kept = _places(plan, gang, Allocate), _places(plan, gang, Nominate)
+        minimum, num_placed = max(gang.min_member, 1), len(bound) + len(kept)
+        start = Start.SOON if num_placed >= minimum else Start.LATER
+        gang_of = {task.key: other.key for other in snapshot.gangs for task in other.tasks}
+        victims = (a for a in plan.actions if isinstance(a, Evict) and a.preemptor == gang.key)
         return Answer(
             gang=gang.key,
-            start=_start(gang, bound, kept),
+            start=Start.NOW if len(bound) >= minimum else start,
             num_pods=max(len(gang.tasks), len(self._pods_of.get(gang.key, ()))),
             places={**bound, **kept},
-            victims=tuple(_victims(plan, gang, snapshot)),
+            victims=tuple(
+                Victim(a.task, a.node, gang_of.get(a.task, ""), a.action) for a in victims
+            ),
             reason=outside.get(gang.key) or plan.pending.get(gang.key),
         )
 
@@ -282,23 +287,6 @@ def _merged(objects: Sequence[Manifest], added: Sequence[Manifest]) -> list[Mani
 def _places(plan: Plan, gang: Gang, kind: type[Allocate | Nominate]) -> dict[str, str]:
     found = (a for a in plan.actions if isinstance(a, kind))
     return {a.task: a.node for a in found if a.gang == gang.key}
-
-
-def _start(gang: Gang, bound: Mapping[str, str], kept: Mapping[str, str]) -> Start:
-    minimum = max(gang.min_member, 1)
-    if len(bound) >= minimum:
-        return Start.NOW
-    if len(bound) + len(kept) >= minimum:
-        return Start.SOON
-    return Start.LATER
-
-
-def _victims(plan: Plan, gang: Gang, snapshot: Snapshot) -> Iterator[Victim]:
-    gang_of = {task.key: other.key for other in snapshot.gangs for task in other.tasks}
-    for action in plan.actions:
-        if isinstance(action, Evict) and action.preemptor == gang.key:
-            whose = gang_of.get(action.task, "")
-            yield Victim(action.task, action.node, whose, action.action)
 
 
 def _started(snapshot: Snapshot, plan: Plan) -> set[str]:

@@ -12,16 +12,14 @@ from optsched.formats.snapshots.assembly import assemble
 from optsched.session.session import expected_starts, waiting_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
+    from optsched.cluster.snapshot import CapacityReservation, Snapshot
     from optsched.formats.codec.pods.reader import DecodeOptions
     from optsched.policy.policy import Policy
     from optsched.session.session import SessionContext
 
     Manifest = Mapping[str, Any]
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from optsched.cluster.snapshot import CapacityReservation
 
 
 @dataclass(frozen=True)
@@ -76,8 +74,7 @@ class Waiting:
 
 def standings(objects: Sequence[Manifest], means: Means) -> dict[str, Standing]:
     """Where all gangs stand that wait, by key."""
-    snapshot = assemble(objects, means.options).snapshot
-    return dict(_queue_positions(waiting_lines(snapshot, means.policy)))
+    return _queue_positions(assemble(objects, means.options).snapshot, means.policy)
 
 
 def waiting(
@@ -92,7 +89,7 @@ def waiting(
     gang = next((gang for gang in snapshot.gangs if gang.key == key), None)
     if gang is None:
         return None
-    standing = dict(_queue_positions(waiting_lines(snapshot, means.policy))).get(key)
+    standing = _queue_positions(snapshot, means.policy).get(key)
     booking = None
     if standing is not None:
         whole = assemble(_with_pods(objects, key, pods), means.options, snapshot.taken_ms)
@@ -102,10 +99,12 @@ def waiting(
     return Waiting(gang.waiting_since_ms, snapshot.taken_ms, standing, booking)
 
 
-def _queue_positions(lines: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Standing]]:
-    for queue, line in lines.items():
-        for i, key in enumerate(line):
-            yield key, Standing(key, queue, i + 1, len(line), tuple(line[:i]))
+def _queue_positions(snapshot: Snapshot, policy: Policy) -> dict[str, Standing]:
+    return {
+        key: Standing(key, queue, i + 1, len(line), tuple(line[:i]))
+        for queue, line in waiting_lines(snapshot, policy).items()
+        for i, key in enumerate(line)
+    }
 
 
 def _with_pods(
