@@ -266,7 +266,11 @@ class Charging:
             case Bind():
                 self._sit(self._jobs[event.job], event.places)
             case Move():
-                self._move(self._jobs[event.job], event)
+                # The moved tasks begin again elsewhere; the gang resumes from its checkpoint.
+                job = self._jobs[event.job]
+                self._lose(job, event.lost_ms, "")
+                self._rise(job, [place.task for place in event.places])
+                self._sit(job, event.places)
             case Release():
                 job = self._jobs[event.job]
                 self._start_grace_period(job, event.tasks, event.cause)
@@ -314,12 +318,6 @@ class Charging:
         for task in tasks:
             seat = replace(job.seats[task], since_ms=now_ms)
             self._staying.append((job.payer, seat, self._now_ms + job.grace_ms))
-
-    def _move(self, job: _Job, event: Move) -> None:
-        """Restart the moved tasks on other nodes; the gang resumes from its last checkpoint."""
-        self._lose(job, event.lost_ms, "")
-        self._rise(job, [place.task for place in event.places])
-        self._sit(job, event.places)
 
     def _lose(self, job: _Job, lost_ms: int, cause: str) -> None:
         """Charge the lost work of a run: for each task the part during which it ran."""
@@ -369,60 +367,44 @@ class _Watched:
         now_ms = snapshot.taken_ms
         tasks = gang.tasks if gang is not None else ()
         held = {t.key: t for t in tasks if t.status.holds_resources}
-        left = [key for key, (task, _) in self.seats.items() if _has_left_node(task, held.get(key))]
-        if gang is not None and self._has_fallen(gang):
+        # A pod that is made again has the same name and is another one.
+        present = {(key, task.uid, task.node) for key, task in held.items()}
+        left = [k for k, (task, _) in self.seats.items() if (k, task.uid, task.node) not in present]
+        is_over = bool(tasks) and all(t.status in _OVER for t in tasks)
+        was_running = gang is not None and self.ran_ms is not None and not is_over
+        if was_running and not _has_minimum(gang):
             lost = sum(self._lost(key, now_ms) for key in left)
-            is_node = any(_is_node_down(self.seats[key][0].node, snapshot) for key in left)
+            nodes = (snapshot.node_by_name.get(self.seats[key][0].node) for key in left)
+            is_node = any(node is None or not node.ready for node in nodes)
             self.found += Amounts(failed=lost) if is_node else Amounts(evicted=lost)
         for key in left:
             self.found += self.seats.pop(key)[1].amounts_until(now_ms, self.ran_ms)
         for key in held.keys() - self.seats.keys():
-            self.seats[key] = held[key], self._task_usage(held[key], snapshot)
-        self._run(gang)
+            task = held[key]
+            since_ms = min(max(task.started_ms or now_ms, self.first_ms), now_ms)
+            milli = milli_on(task.shape, snapshot.node_by_name.get(task.node))
+            cpu_m = amount_of(task.shape.request, CPU)
+            self.seats[key] = task, Usage(since_ms, milli, cpu_m)
+        if gang is None or not _has_minimum(gang):
+            self.ran_ms = None
+        elif self.ran_ms is None:
+            came = sorted(seat.since_ms for _, seat in self.seats.values())
+            self.ran_ms = came[min(max(gang.min_member, 1), len(came)) - 1] if came else None
 
     def standing(self, until_ms: int) -> Amounts:
         """Return the charges of tasks that still run."""
         held = (seat.amounts_until(until_ms, self.ran_ms) for _, seat in self.seats.values())
         return sum(held, Amounts())
 
-    def _has_fallen(self, gang: Gang) -> bool:
-        is_over = bool(gang.tasks) and all(t.status in _OVER for t in gang.tasks)
-        return self.ran_ms is not None and not is_over and _num_ready(gang) < _minimum_members(gang)
-
     def _lost(self, key: str, now_ms: int) -> int:
         task, seat = self.seats[key]
         return seat.lost(max(task.saved_ms, self.ran_ms or 0), now_ms)
-
-    def _task_usage(self, task: Task, snapshot: Snapshot) -> Usage:
-        since_ms = max(task.started_ms or snapshot.taken_ms, self.first_ms)
-        node = snapshot.node_by_name.get(task.node)
-        cpu_m = amount_of(task.shape.request, CPU)
-        return Usage(min(since_ms, snapshot.taken_ms), milli_on(task.shape, node), cpu_m)
-
-    def _run(self, gang: Gang | None) -> None:
-        if gang is None or _num_ready(gang) < _minimum_members(gang):
-            self.ran_ms = None
-        elif self.ran_ms is None:
-            came = sorted(seat.since_ms for _, seat in self.seats.values())
-            self.ran_ms = came[min(_minimum_members(gang), len(came)) - 1] if came else None
 
 
 _OVER: Final = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED})
 
 
-def _has_left_node(before: Task, now: Task | None) -> bool:
-    """Return whether a pod has left its node; a recreated pod of the same name is another pod."""
-    return now is None or (before.uid, before.node) != (now.uid, now.node)
-
-
-def _is_node_down(name: str, snapshot: Snapshot) -> bool:
-    node = snapshot.node_by_name.get(name)
-    return node is None or not node.ready
-
-
-def _num_ready(gang: Gang) -> int:
-    return sum(task.status.counts_as_ready for task in gang.tasks)
-
-
-def _minimum_members(gang: Gang) -> int:
-    return max(gang.min_member, 1)
+def _has_minimum(gang: Gang | None) -> bool:
+    tasks = () if gang is None else gang.tasks
+    ready = sum(task.status.counts_as_ready for task in tasks)
+    return gang is not None and ready >= max(gang.min_member, 1)

@@ -104,8 +104,7 @@ class Columns:
         found = np.unique(found[found @ prices > 1 + CLEAR], axis=0)
         return sum([self.master.add(counts) for counts in found])
 
-    # --- rest
-    # -----------------------------------------------------------------------------------------
+    # --- the rest --------------------------------------------------------------------------------
 
     def solved_for(self, left: I64) -> tuple[F64, F64, float] | None:
         """Uses, prices and value for items that are left (K,); None where time is out."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from optsched.cluster.dra_devices import DeviceClaim, Devices
-    from optsched.cluster.snapshot import Gang, Node, Queue, Snapshot
+    from optsched.cluster.snapshot import Node, Snapshot
     from optsched.cluster.task import Task
 
 _KEPT = frozenset({TaskStatus.PENDING, TaskStatus.GATED, TaskStatus.BOUND, TaskStatus.RUNNING})
@@ -62,11 +62,12 @@ def trace_of_record(snapshots: Sequence[Snapshot], name: str) -> Trace:
         raise ValueError("there is no picture to begin with")
     first = snapshots[0]
     found = [_arrival(key, snapshots) for key in sorted(_keys(snapshots))]
+    queues = {q.name: q for snapshot in snapshots for q in snapshot.queues}
     arrivals = sorted((a for a in found if a is not None), key=lambda a: (a.at_ms, a.gang.key))
     return Trace(
         name=name,
         nodes=tuple(_nodes(snapshots)),
-        queues=tuple(_queues(snapshots)),
+        queues=tuple(queues[name] for name in sorted(queues)),
         arrivals=tuple(arrivals),
         node_events=tuple(sorted(_node_events(snapshots), key=lambda e: (e.at_ms, e.node))),
         topology=first.topology,
@@ -79,19 +80,13 @@ def _keys(snapshots: Sequence[Snapshot]) -> set[str]:
     return {gang.key for snapshot in snapshots for gang in snapshot.gangs}
 
 
-def _queues(snapshots: Sequence[Snapshot]) -> Iterator[Queue]:
-    """Return every queue in its last state."""
-    found = {q.name: q for snapshot in snapshots for q in snapshot.queues}
-    for name in sorted(found):
-        yield found[name]
-
-
 def _arrival(key: str, snapshots: Sequence[Snapshot]) -> Arrival | None:
     """Return a gang's arrival from all snapshots; None if it never ran."""
     seen = [(i, g) for i, s in enumerate(snapshots) if (g := s.gang_by_key.get(key)) is not None]
     start_ms = snapshots[0].taken_ms
     came, gang = seen[0]
-    ran = [(i, g) for i, g in seen if _is_admitted(g)]
+    ready = ((i, g, sum(t.status.counts_as_ready for t in g.tasks)) for i, g in seen)
+    ran = [(i, g) for i, g, number in ready if number >= max(g.min_member, 1)]
     # When it ended or disappeared; None if the last snapshot has it.
     over = (i for i, g in seen if g.tasks and all(t.status in _OVER for t in g.tasks))
     gone = seen[-1][0] + 1
@@ -107,21 +102,13 @@ def _arrival(key: str, snapshots: Sequence[Snapshot]) -> Arrival | None:
     stays = {t.key: t for t in gang.tasks if t.status.is_standing} if not came else {}
     duration_ms = None
     if ran and ended is not None:
-        began_ms = start_ms if stays else _began_ms(ran[0][1], snapshots[ran[0][0]].taken_ms)
+        # From when its first task was bound, or was first seen to be.
+        bound = (t.started_ms for t in ran[0][1].tasks if t.started_ms)
+        began_ms = start_ms if stays else min(bound, default=snapshots[ran[0][0]].taken_ms)
         duration_ms = max(ended - began_ms, 0)
     tasks = tuple(stays.get(t.key) or _fresh(t) for t in full.tasks)
     phase = gang.phase if stays else GangPhase.PENDING
     return Arrival(at_ms, replace(full, tasks=tasks, phase=phase), duration_ms)
-
-
-def _is_admitted(gang: Gang) -> bool:
-    standing = sum(t.status.counts_as_ready for t in gang.tasks)
-    return standing >= max(gang.min_member, 1)
-
-
-def _began_ms(gang: Gang, seen_ms: int) -> int:
-    """Return when its first task was bound, or first observed as bound."""
-    return min((t.started_ms for t in gang.tasks if t.started_ms), default=seen_ms)
 
 
 def _fresh(task: Task) -> Task:

@@ -93,7 +93,10 @@ def _read_given(source: str, trace_format: str | None, nodes: Path | None) -> Gi
         trace, problems = read_trace_file(path)
         return Given(trace, source, _sha256(path), problems)
     if path.is_dir() and any(path.glob(PICTURES)):
-        return _recorded(path, source)
+        read = read_pictures(path)
+        trace, found = sound_trace(trace_of_record([each.snapshot for each in read], path.name))
+        unread = (problem for each in read for problem in each.problems)
+        return Given(trace, source, _sha256(path), (*unread, *found))
     instance = read_instance(path)
     trace = trace_of(instance.snapshot, path.stem)
     return Given(trace, source, _sha256(path), instance.problems)
@@ -111,15 +114,6 @@ def read_pictures(folder: Path) -> list[Instance]:
     if back is not None:
         raise InstanceError(f"{back.path}: was taken before the one before it: name them in order")
     return read
-
-
-def _recorded(path: Path, source: str) -> Given:
-    """Return the trace of recorded snapshots."""
-    read = read_pictures(path)
-    sound, found = sound_trace(trace_of_record([each.snapshot for each in read], path.name))
-    unread: list[TraceProblem | ObjectProblem] = [p for each in read for p in each.problems]
-    problems = (*unread, *found)
-    return Given(sound, source, _sha256(path), problems)
 
 
 def _nodes_of(path: Path) -> tuple[Node, ...]:
@@ -221,7 +215,11 @@ def as_result(
         "apiVersion": "optsched.io/v1alpha1",
         "kind": "SimulationResult",
         "complete": played.is_complete,
-        "versions": _versions(),
+        "versions": {
+            "optsched": __version__,
+            "python": python_version(),
+            **{name: version(name) for name in ("numpy", "ortools", "scipy")},
+        },
         "trace": {
             "name": given.trace.name,
             "source": given.source,
@@ -253,8 +251,3 @@ def as_result(
 def fingerprint(policy: Policy) -> str:
     """Return the SHA-256 of a policy."""
     return hashlib.sha256(describe(policy).encode()).hexdigest()
-
-
-def _versions() -> dict[str, str]:
-    others = {name: version(name) for name in ("numpy", "ortools", "scipy")}
-    return {"optsched": __version__, "python": python_version(), **others}

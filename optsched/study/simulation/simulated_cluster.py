@@ -115,9 +115,14 @@ class SimulatedCluster:
             for task in node.residents:
                 self._builder.add_resident(task, node.name)
         self._gpus = {node.name: _gpu_book(node) for node in trace.nodes}
-        self._claims = _claims_of(trace, trace.rest or Snapshot(0))
+        rest = trace.rest or Snapshot(0)
+        arriving = [task for arrival in trace.arrivals for task in arrival.gang.tasks]
+        residents = [task for node in trace.nodes for task in node.residents]
+        known = {task.uid for task in (*arriving, *residents)}
+        standing = (*residents, *(t for t in arriving if t.node))
+        self._claims = ClaimBook(rest.devices, standing, known)
         self._others = replace(
-            trace.rest or Snapshot(0),
+            rest,
             queues=trace.queues,
             topology=trace.topology,
             nodes=(),
@@ -165,7 +170,10 @@ class SimulatedCluster:
     def add(self, number: int, at_ms: int) -> Job:
         """Add the gang of an arrival; all its tasks are pending."""
         arrival = self._trace.arrivals[number]
-        gang = self._as_waiting(_as_submitted(arrival, self._trace.start_ms + at_ms))
+        gang = _as_submitted(arrival, self._trace.start_ms + at_ms)
+        tasks = tuple(map(self._claims.waiting, gang.tasks))
+        if not all(map(operator.is_, tasks, gang.tasks)):
+            gang = replace(gang, tasks=tasks)
         job = Job(number, arrival, gang, {t.key: t for t in gang.tasks})
         self.jobs[gang.key] = job
         self.waiting.add(gang.key)
@@ -233,11 +241,14 @@ class SimulatedCluster:
         leaves_ms: until when the old pods hold what they had; None where they leave at once.
         """
         tasks = {t.key: t for t in job.gang.tasks}
-        ghosts = (
-            [self._terminate_task(job, tasks[key], leaves_ms) for key in keys]
-            if leaves_ms is not None
-            else []
-        )
+        ghosts = []
+        for key in keys:
+            if leaves_ms is None:
+                break
+            task, place = tasks[key], job.places[key]
+            seat = self._placement_of(task, place)
+            held = Held(key, seat, task.started_ms, place.gpus)
+            ghosts.append(self.terminating_pod(job.number, held, leaves_ms))
         self._vacate(job, keys)
         for terminating in ghosts:
             self.add_terminating_pod(terminating)
@@ -372,29 +383,10 @@ class SimulatedCluster:
         self._builder.gangs.store(job.gang.key, job.gang)
         (self.waiting.add if job.waits else self.waiting.discard)(job.gang.key)
 
-    def _as_waiting(self, gang: Gang) -> Gang:
-        tasks = tuple(map(self._claims.waiting, gang.tasks))
-        same = all(map(operator.is_, tasks, gang.tasks))
-        return gang if same else replace(gang, tasks=tasks)
-
     def _placement_of(self, task: Task, place: Place) -> Placement:
         return Placement(
             place.node, task.shared_gpus, task.numa, devices=self._claims.device_grants(task)
         )
-
-    def _terminate_task(self, job: Job, task: Task, leaves_ms: int) -> TerminatingPod:
-        place = job.places[task.key]
-        held = Held(task.key, self._placement_of(task, place), task.started_ms, place.gpus)
-        return self.terminating_pod(job.number, held, leaves_ms)
-
-
-def _claims_of(trace: Trace, rest: Snapshot) -> ClaimBook:
-    arriving = [task for arrival in trace.arrivals for task in arrival.gang.tasks]
-    residents = [task for node in trace.nodes for task in node.residents]
-    if not rest.devices.claims:
-        return ClaimBook(rest.devices, (), set())
-    known = {task.uid for task in (*arriving, *residents)}
-    return ClaimBook(rest.devices, (*residents, *(t for t in arriving if t.node)), known)
 
 
 def _gpu_book(node: Node) -> GpuBook:

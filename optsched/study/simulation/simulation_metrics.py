@@ -27,6 +27,7 @@ from optsched.study.simulation.record import (
     Stop,
     Submit,
 )
+from optsched.study.simulation.timeline import nearest_rank
 from optsched.units import CPU
 
 if TYPE_CHECKING:
@@ -141,10 +142,8 @@ def spread(values: Iterable[float]) -> Spread | None:
     if not ordered:
         return None
 
-    def rank(percent: int) -> float:
-        return ordered[max(-(-len(ordered) * percent // 100), 1) - 1]
-
-    return Spread(sum(ordered) / len(ordered), rank(50), rank(95), rank(99))
+    p50, p95, p99 = (nearest_rank(ordered, p) for p in (50, 95, 99))
+    return Spread(sum(ordered) / len(ordered), p50, p95, p99)
 
 
 def jain_index(values: Sequence[float]) -> float | None:
@@ -173,10 +172,10 @@ class Fragmentation:
             self._reach[node.name] = tuple(_reaches(kind, node) for kind, _ in self._kinds)
         key = (self._reach[node.name], cpu_m, tuple(sorted(free)))
         if key not in self._known:
-            self._known[key] = self._work_out(*key)
+            self._known[key] = self._wasted_milli(*key)
         return self._known[key]
 
-    def _work_out(self, reach: tuple[bool, ...], cpu_m: int, free: tuple[int, ...]) -> float:
+    def _wasted_milli(self, reach: tuple[bool, ...], cpu_m: int, free: tuple[int, ...]) -> float:
         wasted = 0.0
         for (kind, share), may in zip(self._kinds, reach, strict=True):
             fitting = sum(room >= kind.milli for room in free)
@@ -272,18 +271,28 @@ class Measuring:
                     self._first_ms = event.at_ms if self._first_ms is None else self._first_ms
             case Start() | Bind() | Move():
                 self._sit(event)
-            case Release(job=key, tasks=tasks):
-                self._end_tasks(
-                    self._jobs[key], tasks, self._grace_ms(self._jobs[key], event.cause)
-                )
+            case Release(job=key, tasks=tasks, cause=cause):
+                job = self._jobs[key]
+                self._end_tasks(job, tasks, 0 if cause == "node" else job.arrival.grace_ms)
             case Stop():
-                self._stop(event)
+                job = self._jobs[event.job]
+                self._lose(job, event.lost_ms, event.at_ms)
+                grace_ms = 0 if event.cause == "node" else job.arrival.grace_ms
+                self._end_tasks(job, list(job.places), grace_ms)
+                job.runs = False
+                self._queues.waits(job.arrival.gang, 1)
+                if self._counts(event.at_ms):
+                    self._count["node" if event.cause == "node" else "preempted"] += 1
             case Finish():
                 self._finish(event)
             case NodeTurn(node=node, change=change):
                 self._nodes.mark_node(node, is_up=change == "up")
             case Held():
-                self._session(event)
+                self._count["sessions"] += self._counts(event.at_ms)
+                for _, value, bound in event.levels if self._counts(event.at_ms) else ():
+                    if bound is not None:
+                        whole = max(abs(bound), abs(value))
+                        self._gaps.append(abs(bound - value) / whole if whole else 0.0)
 
     def _counts(self, at_ms: int) -> bool:
         return at_ms >= self._warm_up_ms
@@ -314,14 +323,8 @@ class Measuring:
         job.start_ms = event.at_ms
         if job.counts:
             self._count["started"] += 1
-            waited_ms = event.at_ms - job.submit_ms
-            self._queueing.append(waited_ms / 1000)
-            limit_ms = own_waiting_ms(job.arrival.gang)
-            self._count["sla"] += limit_ms is not None and waited_ms > limit_ms
-
-    @staticmethod
-    def _grace_ms(job: _Job, cause: str) -> int:
-        return 0 if cause == "node" else job.arrival.grace_ms
+            self._queueing.append((event.at_ms - job.submit_ms) / 1000)
+            self._count["sla"] += self._is_late(job)
 
     def _end_tasks(self, job: _Job, tasks: Iterable[str], grace_ms: int = 0) -> None:
         for key in tasks:
@@ -333,15 +336,6 @@ class Measuring:
             self._queues.add_task(job.arrival.gang, task, -1)
             if job.runs:
                 self._nodes.ran -= self._nodes.size(task, place)
-
-    def _stop(self, event: Stop) -> None:
-        job = self._jobs[event.job]
-        self._lose(job, event.lost_ms, event.at_ms)
-        self._end_tasks(job, list(job.places), self._grace_ms(job, event.cause))
-        job.runs = False
-        self._queues.waits(job.arrival.gang, 1)
-        if self._counts(event.at_ms):
-            self._count["node" if event.cause == "node" else "preempted"] += 1
 
     def _lose(self, job: _Job, lost_ms: int, at_ms: int) -> None:
         if self._counts(at_ms):
@@ -367,14 +361,6 @@ class Measuring:
             rho = jct_ms / (alone_ms * max(1.0, mean))
             self._rho.append(rho)
         self._times.append(JobTimes(event.job, job.submit_ms, job.start_ms, event.at_ms, rho))
-
-    def _session(self, event: Held) -> None:
-        if self._counts(event.at_ms):
-            self._count["sessions"] += 1
-            for _, value, bound in event.levels:
-                if bound is not None:
-                    whole = max(abs(bound), abs(value))
-                    self._gaps.append(abs(bound - value) / whole if whole else 0.0)
 
     def _size(self, job: _Job) -> float:
         return sum(self._nodes.size(self._tasks[key], place) for key, place in job.places.items())
@@ -585,15 +571,12 @@ class Nearness:
         if not self._topology.hypernodes:
             return
         leaves = [self._leaf.get(p.node, p.node) for p in places]
-        self._tiers.append(self._tier(set(leaves)))
-        number = Counter(leaves)
+        number, by_name = Counter(leaves), self._topology.by_name
+        chains = [set(self._chain(leaf)) for leaf in number]
+        common = set.intersection(*chains) if chains else set()
+        tiers = (by_name[name].tier for name in common)
+        self._tiers.append(min(tiers, default=self._topology.top_tier))
         self._pairs.append(sum(a * b for a, b in combinations(number.values(), 2)))
-
-    def _tier(self, leaves: set[str]) -> int:
-        chains = [self._chain(leaf) for leaf in sorted(leaves)]
-        common = set.intersection(*map(set, chains)) if chains else set()
-        by_name = self._topology.by_name
-        return min((by_name[name].tier for name in common), default=self._topology.top_tier)
 
     def _chain(self, leaf: str) -> list[str]:
         found: list[str] = []
