@@ -6,7 +6,7 @@ from collections import Counter
 from random import Random
 from typing import TYPE_CHECKING
 
-from optsched.cluster.decisions import Allocate, Evict, Nominate
+from optsched.cluster.decisions import Allocate, Enqueue, Evict, Nominate
 from optsched.session.lending import LENT
 from optsched.session.session import judge_actions
 from tests.oracle.checks import OPEN, Finding, refused
@@ -25,12 +25,21 @@ _PERIOD_S = 1.0
 
 
 def carry_out(cluster: Cluster, plan: Plan) -> Cluster:
-    """The cluster a second later: victims wait again, what was bound runs, nominations are kept."""
+    """The cluster a second later: victims wait again, what was bound runs, nominations are kept.
+
+    So do pods that were terminating.
+    """
     after = cluster.copy()
     after.now_s += _PERIOD_S
     pods = {key_of(p): p for p in after.of_kind("Pod")}
+    gangs = {key_of(g): g for g in after.of_kind("PodGroup")}
+    for pod in pods.values():
+        if pod["metadata"].pop("deletionTimestamp", None):
+            _restart(pod, after.now_s)
     for action in plan.actions:
-        if isinstance(action, Evict):
+        if isinstance(action, Enqueue):
+            gangs[action.gang]["status"]["phase"] = "Inqueue"
+        elif isinstance(action, Evict):
             _restart(pods[action.task], after.now_s)
         elif isinstance(action, Allocate):
             _bind(pods[action.task], action.node, after.now_s)

@@ -142,9 +142,9 @@ class Cluster:
         return self.add("v1", "Pod", name, metadata=metadata, spec=spec, status=status)
 
 
-def key_of(pod: Manifest) -> str:
-    """`namespace/name`, as plans name tasks."""
-    return f"{pod['metadata'].get('namespace', 'default')}/{pod['metadata']['name']}"
+def key_of(made: Manifest) -> str:
+    """`namespace/name`, as plans name tasks and gangs."""
+    return f"{made['metadata'].get('namespace', 'default')}/{made['metadata']['name']}"
 
 
 def gang_of(pod: Manifest) -> str:

@@ -97,8 +97,11 @@ def check_proof(decided: Decided) -> Iterator[Finding]:
     snapshot, policy, model = decided.snapshot, decided.policy, decided.model
     plan, mine = decided.plan, decided.worth
     request = {"document": decided.cluster.document(), "policy": model_of(model), "barred": []}
+    # Closed queues are no part of the joint model.
+    known = {task.gang for task in decided.report.problem.tasks}
+    closed = [[g.key.partition("/")[2]] for g in snapshot.gangs if g.key not in known]
     for evict in (True, False):
-        barred: list[list[str]] = []
+        barred = list(closed)
         for _ in range(_TRIES):
             found = worker().ask({**request, "evict": evict, "barred": barred})
             if found is None:
