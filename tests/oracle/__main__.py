@@ -9,6 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from random import Random
 
+from tests.oracle.clusters import MIXED
 from tests.oracle.runner import Case, Tally, keep_finding, run_case, run_cases
 
 _CHUNK, _TOLD = 6, 25
@@ -20,6 +21,7 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=600, help="how many clusters")
     parser.add_argument("--first", type=int, default=0, help="the number of the first one")
     parser.add_argument("--only", type=int, help="the number of a single one, told in full")
+    parser.add_argument("--family", choices=[MIXED], help="unless given, all others take turns")
     parser.add_argument("--model", action="append", help="for --only; unless given, its own")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--seconds", type=float, help="start no clusters after this time")
@@ -31,15 +33,13 @@ def main() -> int:
     """Run; 1 where something was found."""
     options = _parsed()
     if options.only is not None:
-        return _one(Case(options.seed, options.only), options)
+        return _one(Case(options.seed, options.only, options.family == MIXED), options)
     begun = time.monotonic()
     tally = Tally()
     stop = options.first + options.count
     chunks = [range(n, min(n + _CHUNK, stop)) for n in range(options.first, stop, _CHUNK)]
     with ProcessPoolExecutor(options.jobs) as pool:
-        waiting = [
-            pool.submit(_chunk, options.seed, chunk, _left(options, begun)) for chunk in chunks
-        ]
+        waiting = [pool.submit(_chunk, options, chunk, _left(options, begun)) for chunk in chunks]
         for future in waiting:
             part = future.result()
             tally.runs += part.runs
@@ -53,7 +53,7 @@ def main() -> int:
                 path = keep_finding(options.out, case, finding)
                 first = finding.text.partition("\n")[0]
                 print(f"{finding.kind} ({case.family}, {finding.model}): {first}")
-                print(f"  {path}; make oracle SEED={case.seed} ONLY={case.number}", flush=True)
+                print(f"  {path}; {case.command}", flush=True)
     _summarise(tally, options.seed, time.monotonic() - begun)
     return 1 if tally.found else 0
 
@@ -63,10 +63,10 @@ def _left(options: argparse.Namespace, begun: float) -> float | None:
     return None if options.seconds is None else begun + options.seconds
 
 
-def _chunk(seed: int, numbers: range, until: float | None) -> Tally:
+def _chunk(options: argparse.Namespace, numbers: range, until: float | None) -> Tally:
     if until is not None and time.monotonic() > until:
         return Tally()
-    return run_cases(seed, numbers)
+    return run_cases(options.seed, numbers, is_mixed=options.family == MIXED)
 
 
 def _one(case: Case, options: argparse.Namespace) -> int:

@@ -104,7 +104,7 @@ def check_calm(decided: Decided) -> Iterator[Finding]:
             yield Finding(f"chain {finding.kind}", model, text)
             return
         if not plan.actions:
-            yield from check_starvation(decided.cluster, model)
+            yield from check_starvation(decided)
             return
         victims = [action for action in plan.actions if isinstance(action, Evict)]
         evicted.update(victim.task for victim in victims)

@@ -475,6 +475,8 @@ def _unsettle(draw: _Draw) -> None:
 
 
 MIXED = "mixed"
+"""The family that is drawn by itself: numbers of clusters of the others stay as they are."""
+
 FAMILIES: dict[str, Callable[[_Draw], None]] = {
     "packing": _packing,
     "queues": _queues,

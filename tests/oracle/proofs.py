@@ -25,8 +25,6 @@ from tests.oracle.sessions import (
     Worth,
     described,
     first_loss,
-    policy_of,
-    snapshot_of,
 )
 
 if TYPE_CHECKING:
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
 
     from optsched.cluster.decisions import Action, Certificate
     from optsched.cluster.snapshot import Snapshot
-    from tests.oracle.manifests import Cluster
     from tests.oracle.sessions import Decided, Difference
 
 _TRIES = 3
@@ -97,9 +94,7 @@ def check_proof(decided: Decided) -> Iterator[Finding]:
     snapshot, policy, model = decided.snapshot, decided.policy, decided.model
     plan, mine = decided.plan, decided.worth
     request = {"document": decided.cluster.document(), "policy": model_of(model), "barred": []}
-    # Closed queues are no part of the joint model.
-    known = {task.gang for task in decided.report.problem.tasks}
-    closed = [[g.key.partition("/")[2]] for g in snapshot.gangs if g.key not in known]
+    closed = _closed_gangs(decided)
     for evict in (True, False):
         barred = list(closed)
         for _ in range(_TRIES):
@@ -146,13 +141,19 @@ def check_value(decided: Decided) -> Iterator[Finding]:
         yield Finding("false value admission", model, text)
 
 
-def check_starvation(cluster: Cluster, model: str) -> Iterator[Finding]:
+def _closed_gangs(decided: Decided) -> list[list[str]]:
+    """Gangs that sessions leave alone, of closed queues: the joint model knows no such queue."""
+    known = {task.gang for task in decided.report.problem.tasks}
+    return [[g.key.partition("/")[2]] for g in decided.snapshot.gangs if g.key not in known]
+
+
+def check_starvation(decided: Decided) -> Iterator[Finding]:
     """No gang could start without evictions where a session does nothing.
 
     Gangs that run may wait for more: a level may prefer them compact. The pipeline seats one pod
     after another, so that other seats may be open to its gangs: what it misses is counted as open.
     """
-    snapshot, policy = snapshot_of(cluster), policy_of(model)
+    cluster, snapshot, model = decided.cluster, decided.snapshot, decided.model
     running = Counter(gang_of(p) for p in cluster.of_kind("Pod") if "nodeName" in p["spec"])
     lacking = {
         f"{g['metadata']['namespace']}/{g['metadata']['name']}"
@@ -160,17 +161,19 @@ def check_starvation(cluster: Cluster, model: str) -> Iterator[Finding]:
         if running[g["metadata"]["name"]] < g["spec"]["minMember"]
     }
     request = {"document": cluster.document(), "policy": model_of(model), "evict": False}
-    barred: list[list[str]] = []
+    barred = _closed_gangs(decided)
     for _ in range(_TRIES):
         found = worker().ask({**request, "barred": barred})
         bind = [] if found is None else [each for each in found["bind"] if each[2] in lacking]
         if not bind:
             return
         actions = actions_of(snapshot, {"bind": bind, "nominate": [], "evict": []})
-        if not Worth.of(snapshot, policy, actions).violations:
+        if not Worth.of(snapshot, decided.policy, actions).violations:
             gangs = ", ".join(sorted({gang for _, _, gang in bind}))
             kind = (
-                "chain starves" if policy.solver is SolverKind.CPSAT else f"{OPEN}, chain starves"
+                "chain starves"
+                if decided.policy.solver is SolverKind.CPSAT
+                else f"{OPEN}, chain starves"
             )
             yield Finding(kind, model, f"could start at rest: {gangs}")
             return

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tests.oracle.chains import check_calm, check_history
 from tests.oracle.checks import check_session, guarded
-from tests.oracle.clusters import FAMILIES, MEDIUM, SMALL, draw_cluster
+from tests.oracle.clusters import FAMILIES, MEDIUM, MIXED, SMALL, draw_cluster
 from tests.oracle.metamorphic import check_metamorphic, check_roomier, check_split
 from tests.oracle.proofs import check_proof, check_value, worker
 from tests.oracle.sessions import Decided
@@ -43,11 +43,12 @@ class Case:
 
     seed: int
     number: int
+    is_mixed: bool = False
 
     @property
     def family(self) -> str:
-        """Families take turns."""
-        return list(FAMILIES)[self.number % len(FAMILIES)]
+        """Families take turns, unless one cluster has parts of all."""
+        return MIXED if self.is_mixed else list(FAMILIES)[self.number % len(FAMILIES)]
 
     @property
     def is_small(self) -> bool:
@@ -63,6 +64,12 @@ class Case:
         both = (MODELS[turn % len(MODELS)], MODELS[(turn + 3) % len(MODELS)])
         own = _OWN.get(self.family)
         return both if own is None else (own, both[0])
+
+    @property
+    def command(self) -> str:
+        """What replays the case."""
+        family = f" FAMILY={MIXED}" if self.is_mixed else ""
+        return f"make oracle SEED={self.seed} ONLY={self.number}{family}"
 
     def draw(self) -> Cluster:
         """The cluster."""
@@ -110,12 +117,12 @@ def run_case(
         yield model, [f for check in checks for f in guarded(model, partial(check, decided))]
 
 
-def run_cases(seed: int, numbers: range, tally: Tally | None = None) -> Tally:
+def run_cases(seed: int, numbers: range, *, is_mixed: bool = False) -> Tally:
     """Run all cases of some numbers."""
-    tally = tally or Tally()
+    tally = Tally()
     begun_s = time.process_time() + worker().cpu_s
     for number in numbers:
-        case = Case(seed, number)
+        case = Case(seed, number, is_mixed)
         tally.clusters += 1
         for model, findings in run_case(case):
             tally.runs[case.family, model] += 1
@@ -133,7 +140,7 @@ def keep_finding(folder: Path, case: Case, finding: Finding) -> Path:
     case.draw().write(path)
     text = (
         f"{finding.kind}, {case.family}, {finding.model}\n\n{finding.text}\n\n"
-        f"make oracle SEED={case.seed} ONLY={case.number}\n"
+        f"{case.command}\n"
         f"optsched solve {path} --model {finding.model} --deterministic\n"
     )
     path.with_suffix(".md").write_text(text, encoding="utf-8")

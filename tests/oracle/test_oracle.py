@@ -108,10 +108,10 @@ class TestTheJointModel:
         cluster.queue("default")
         cluster.node("n0", {"cpu": 2})
         cluster.pod(cluster.gang("a", "default", 1, ("", 0)), "a-0", {"cpu": 2})
-        (finding,) = check_starvation(cluster, "volcano-default")
+        (finding,) = check_starvation(Decided(cluster, "volcano-default"))
         assert finding.text == "could start at rest: ml/a"
         cluster.of_kind("Node")[0]["spec"]["unschedulable"] = True
-        assert list(check_starvation(cluster, "volcano-default")) == []
+        assert list(check_starvation(Decided(cluster, "volcano-default"))) == []
 
 
 def test_a_queue_is_split_in_two_equal_ones():

@@ -23,7 +23,8 @@ from optsched.plugins.eviction.victims import covers
 from optsched.plugins.faces import Face
 from optsched.plugins.nodes.shards import preferred_nodes
 from optsched.problem.future_problem import without_gangs, without_terminating
-from optsched.problem.running import running_tasks
+from optsched.problem.relations import TermKind
+from optsched.problem.running import running_tasks, selected_tasks
 from optsched.solver.greedy.gang_classes import ALONE
 from optsched.solver.greedy.gang_minimums import GangMinimums
 from optsched.solver.greedy.nodes import NOWHERE
@@ -676,7 +677,29 @@ class GreedyPreemption:
         """Whether a running task may be evicted for a gang, on top of the victims so far."""
         if any(self._budgets[b] <= 0 for b in self._covering(v)):
             return False
+        if self._selecting_terms[v] and self._selecting_terms[v] & self._placed_terms(gang):
+            return False
         return int(self.running.gang_of[v]) == gang or self.gang_minimums.can_spare(v)
+
+    @cached_property
+    def _selecting_terms(self) -> list[set[int]]:
+        """By running task, the terms of affinity and spread that select it."""
+        found: list[set[int]] = [set() for _ in self.running.tasks]
+        for m, tasks in enumerate(selected_tasks(self._problem)):
+            if self._problem.relations.terms[m].kind is not TermKind.ANTI_AFFINITY:
+                for v in tasks.tolist():
+                    found[v].add(m)
+        return found
+
+    def _placed_terms(self, preemptor: int) -> set[int]:
+        """Return the terms of tasks of other gangs that were placed in this session.
+
+        Pods that these select have to stay, or the placed tasks would break their terms.
+        """
+        problem, ledger = self._problem, self.placing.ledger
+        placed = (g for g in ledger.touched if g != preemptor and ledger.gang_placed[g] > 0)
+        shapes = {t.shape for g in placed for t in problem.rows[g].pending}
+        return {m for shape in shapes for m in problem.relations.carried_by(shape)}
 
     def _covering(self, v: int) -> list[Budget]:
         task = self.running.tasks[v]

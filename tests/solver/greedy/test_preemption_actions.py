@@ -11,8 +11,15 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from optsched.cluster.decisions import Allocate, Evict, Nominate
+from optsched.cluster.selectors import (
+    LabelSelector,
+    NodeSelector,
+    NodeTerm,
+    Operator,
+    Requirement,
+)
 from optsched.cluster.snapshot import Gang, Queue, Snapshot
-from optsched.cluster.task import Task, TaskStatus
+from optsched.cluster.task import SpreadTerm, Task, TaskStatus
 from optsched.plugins.verification.verify import verify_actions
 from optsched.policy.load import load_policy, parse_policy
 from optsched.problem.compile import compile_problem
@@ -23,7 +30,7 @@ from optsched.solver.greedy.placement import PlacementState
 from optsched.solver.greedy.preemption import GreedyPreemption
 from tests.support.contests import Most, crowds
 from tests.support.effort import num_examples
-from tests.support.small import CPU, cluster, gang, node, running, shape
+from tests.support.small import CPU, HOST, cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -207,6 +214,23 @@ def test_nobody_goes_where_nobody_has_to() -> None:
 @given(snapshot=crowds(RELATED, TIGHT))
 def test_no_plan_is_refused_wherever_it_costs_least(snapshot: Snapshot) -> None:
     plan_of(snapshot, action_arguments=BY_COST)
+
+
+def test_a_pod_stays_against_which_a_placed_task_is_spread() -> None:
+    """Kept off n0, the task of `web` was placed on n1: without `low` on n0 it would be uneven."""
+    app = {"app": "web"}
+    spread = SpreadTerm(1, HOST, LabelSelector((Requirement("app", Operator.IN, ("web",)),)), "ns")
+    old = gang("old", ("w", 1, shape(1)), priority=30, labels=app)
+    old = replace(old, tasks=(running(old.tasks[0], "n1"),))
+    low = running_gang("low", 1, 1, least=1, labels=app)
+    other = running_gang("other", 1, 1, least=1, priority=5)
+    web = gang("web", ("w", 1, shape(1, spread=(spread,))), priority=10, labels=app)
+    on_n0 = NodeSelector((NodeTerm((Requirement(HOST, Operator.IN, ("n0",)),)),))
+    high = gang("high", ("w", 1, shape(1, node_affinity=on_n0)), priority=20)
+    snapshot = cluster([node("n0", 2), node("n1", 2)], [old, low, other, web, high])
+    actions = plan_of(snapshot)
+    assert seated(actions) == {"ns/web-w-0", "ns/high-w-0"}
+    assert evicted(actions) == {"ns/other-w-0"}
 
 
 # --- minResources --------------------------------------------------------------------------------
