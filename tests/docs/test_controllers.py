@@ -43,11 +43,11 @@ def test_every_controller_has_a_row() -> None:
 
 def test_every_metric_has_a_row() -> None:
     metrics = ControllerMetrics()
-    metrics.watch_depth(lambda: 0)
+    metrics.depth.set_function(lambda: 0)
     metrics.watch_groups(lambda: {phase: {"q": 1} for phase in PodGroupPhase})
     metrics.reconciled("job", "done", 0.1)
-    metrics.wrote("create", "pods")
-    metrics.watch_failed("pods")
+    metrics.writes.labels("create", "pods").inc()
+    metrics.watch_failures.labels("pods").inc()
     families = text_string_to_metric_families(metrics.exposition().decode())
     found = {
         f"{family.name}_total" if family.type == "counter" else family.name

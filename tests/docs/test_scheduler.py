@@ -88,11 +88,11 @@ def metrics() -> Metrics:
     found.add_wasted_time(1.0)
     found.pods.bound(0.1)
     found.pods.not_bound("Conflict")
-    found.watch_failed("pods")
-    found.pods.evicted("reclaim")
-    found.pods.spared("ended")
-    found.pods.watch_evictions(lambda: {"bind": 1})
-    found.sessions.plugin_failed("mine")
+    found.watch_failures.labels("pods").inc()
+    found.pods.evictions.labels("reclaim", "").inc()
+    found.pods.spared.labels("ended").inc()
+    found.pods.count_waiting = lambda: {"bind": 1}
+    found.sessions.plugin_failures.labels("mine").inc()
     return found
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from optsched.api.kinds import Ref, find_kind
 from optsched.api.meta import EventType
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from optsched.controllers.effects import Effects, Fabric, FabricAnswer, Question
     from optsched.kube.cache.object_store import Store
     from optsched.kube.client.client import Client
+    from optsched.kube.controllers.metrics import ControllerMetrics
+    from optsched.kube.runtime.events import EventRecorder
 
 AT_ONCE: Final = 64
 """Concurrent requests; more would make none of them faster."""
@@ -54,16 +56,6 @@ class Stale(Exception):
     """The decision is based on an old state, or another process leads: reconcile again."""
 
 
-class Listener(Protocol):
-    """Receives the results of an executor."""
-
-    def wrote(self, verb: str, plural: str) -> None:
-        """Handle an accepted write."""
-
-    def note(self, note: Note) -> None:
-        """Write an event."""
-
-
 @dataclass(frozen=True, slots=True)
 class ExecutorContext:
     """Dependencies of an executor.
@@ -71,7 +63,8 @@ class ExecutorContext:
     may_write: whether this process leads. is_answered, ask_fabric: probes outside the API server.
     """
 
-    listener: Listener
+    events: EventRecorder
+    metrics: ControllerMetrics
     may_write: Callable[[], bool]
     is_answered: Callable[[Question], Awaitable[bool]]
     ask_fabric: Callable[[Fabric], Awaitable[FabricAnswer]]
@@ -117,7 +110,7 @@ class Executor:
             event = Note(
                 effect.ref, effect.uid, effect.type, effect.reason, effect.message, effect.code
             )
-            self._context.listener.note(event)
+            self._context.events.note(event)
         else:
             async with self._slots:
                 if not self._context.may_write():
@@ -130,7 +123,7 @@ class Executor:
                     self._handle_refusal(effect, e)
                 else:
                     log.debug("%s %s", verb, effect.ref)
-                    self._context.listener.wrote(verb, effect.kind.plural)
+                    self._context.metrics.writes.labels(verb, effect.kind.plural).inc()
 
     async def _request(self, effect: _Write) -> str:
         match effect:
@@ -182,7 +175,7 @@ class Executor:
             self._report_failed_create(effect, error)
         if isinstance(effect, Patch) and isinstance(error, Forbidden) and effect.uid:
             message = f"{effect.ref} was not changed: {error.message or error.title}"
-            self._context.listener.note(
+            self._context.events.note(
                 Note(
                     effect.ref,
                     effect.uid,
@@ -205,7 +198,7 @@ class Executor:
         note = Note(
             about, str(owner.get("uid")), EventType.WARNING, "FailedCreate", message, error.title
         )
-        self._context.listener.note(note)
+        self._context.events.note(note)
 
 
 def _is_other_uid(effect: _Write, error: KubeError) -> bool:

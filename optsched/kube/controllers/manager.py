@@ -105,7 +105,8 @@ class Manager:
             for kind in kinds
         }
         context = ExecutorContext(
-            listener=self,
+            events=dependencies.events,
+            metrics=dependencies.metrics,
             may_write=lambda: self._leads and dependencies.leadership.is_leading,
             is_answered=dependencies.is_answered,
             ask_fabric=UfmClient(dependencies.api, dependencies.clock).read_fabric,
@@ -122,7 +123,7 @@ class Manager:
         self._stale: set[tuple[Kind, Scope]] = set()
         """Watches that have to list again before a new leader works."""
         self._follows: dict[tuple[Kind, Scope], asyncio.Task[None]] = {}
-        dependencies.metrics.watch_depth(lambda: len(self._queue))
+        dependencies.metrics.depth.set_function(lambda: len(self._queue))
         dependencies.metrics.watch_groups(self._groups)
 
     # --- public ----------------------------------------------------------------------------------
@@ -232,7 +233,7 @@ class Manager:
                 await asyncio.sleep(0)
 
     def _failed(self, scope: Scope, kind: Kind, error: KubeError) -> None:
-        self._deps.metrics.watch_failed(kind.plural)
+        self._deps.metrics.watch_failures.labels(kind.plural).inc()
         is_reported = self._watch_log.record_failure((kind, scope), kind, error)
         if is_reported and isinstance(error, NotFound) and kind.plural in self.store.unsynced():
             # A kind that is not installed counts as empty; its list is retried. A kind that was
@@ -336,16 +337,6 @@ class Manager:
     def _requeue(self, key: Key, result: str) -> int:
         self._deps.metrics.reconciled(self._controllers[key[0]].name, result)
         return self._queue.retry_later(key)
-
-    # --- Listener --------------------------------------------------------------------------------
-
-    def wrote(self, verb: str, plural: str) -> None:
-        """See `effects.Listener`."""
-        self._deps.metrics.wrote(verb, plural)
-
-    def note(self, note: Note) -> None:
-        """See `effects.Listener`."""
-        self._deps.events.note(note)
 
 
 def _selection(scope: Scope) -> Selection:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.exposition import generate_latest
+
+from optsched.kube.serving.exposition import ProcessMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -32,52 +32,40 @@ class _Groups:
             yield family
 
 
-class ControllerMetrics:
-    """Counters and gauges of one process."""
+class ControllerMetrics(ProcessMetrics):
+    """Counters and gauges of one process.
+
+    leading: 1 while this process works.
+    writes: by verb and resource.
+    watch_failures: by resource.
+    depth: how many objects wait.
+    """
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
+        super().__init__()
         self._groups = _Groups()
-        self._registry.register(self._groups)
-        self.leading = Gauge(
-            "optsched_controllers_leading",
-            "Whether this process works.",
-            registry=self._registry,
+        self.registry.register(self._groups)
+        self.leading = self.gauge("optsched_controllers_leading", "Whether this process works")
+        name = "optsched_controller"
+        self._looks = self.counter(
+            f"{name}_looks",
+            "Objects that were looked at, by what came of it",
+            "controller",
+            "result",
         )
-        self._looks = Counter(
-            "optsched_controller_looks",
-            "Objects that were looked at, by what came of it.",
-            ("controller", "result"),
-            registry=self._registry,
+        self._seconds = self.histogram(
+            f"{name}_look_seconds",
+            "From deciding on an object until all of it was written",
+            _SECONDS,
+            "controller",
         )
-        self._seconds = Histogram(
-            "optsched_controller_look_seconds",
-            "From deciding on an object until all of it was written.",
-            ("controller",),
-            registry=self._registry,
-            buckets=_SECONDS,
+        self.writes = self.counter(
+            f"{name}_writes", "Writes that the API server has taken", "verb", "resource"
         )
-        self._writes = Counter(
-            "optsched_controller_writes",
-            "Writes that the API server has taken.",
-            ("verb", "resource"),
-            registry=self._registry,
+        self.watch_failures = self.counter(
+            f"{name}_watch_failures", "Lists and watches that failed", "resource"
         )
-        self._watch_failures = Counter(
-            "optsched_controller_watch_failures",
-            "Lists and watches that failed.",
-            ("resource",),
-            registry=self._registry,
-        )
-        self._depth = Gauge(
-            "optsched_controller_waiting",
-            "Objects that wait to be looked at.",
-            registry=self._registry,
-        )
-
-    def watch_depth(self, depth: Callable[[], int]) -> None:
-        """Count waiting objects whenever metrics are read."""
-        self._depth.set_function(depth)
+        self.depth = self.gauge(f"{name}_waiting", "Objects that wait to be looked at")
 
     def watch_groups(self, count: Callable[[], Mapping[PodGroupPhase, Mapping[str, int]]]) -> None:
         """Count PodGroups by phase and queue whenever metrics are read."""
@@ -88,15 +76,3 @@ class ControllerMetrics:
         self._looks.labels(controller, result).inc()
         if seconds is not None:
             self._seconds.labels(controller).observe(seconds)
-
-    def wrote(self, verb: str, resource: str) -> None:
-        """Record an accepted write."""
-        self._writes.labels(verb, resource).inc()
-
-    def watch_failed(self, resource: str) -> None:
-        """Record a failed list or watch."""
-        self._watch_failures.labels(resource).inc()
-
-    def exposition(self) -> bytes:
-        """Return all metrics in Prometheus' text format."""
-        return generate_latest(self._registry)

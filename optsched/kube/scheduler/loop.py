@@ -11,7 +11,7 @@ import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from optsched.cluster.decisions import Allocate, Enqueue
 from optsched.cluster.snapshot import DEFAULT_QUEUE, ROOT_QUEUE
@@ -31,12 +31,13 @@ from optsched.session.usage import UsageKeeper
 from optsched.session.warm_start import WarmStart, limits_between_sessions, without_evictions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from optsched.cluster.decisions import Plan
     from optsched.cluster.reasons import Flaw
-    from optsched.cluster.snapshot import Gang, Snapshot
+    from optsched.cluster.snapshot import Snapshot
     from optsched.kube.cache.cluster_cache import ClusterCache
+    from optsched.kube.cache.follower import Follower
     from optsched.kube.client.listing import Ref
     from optsched.kube.runtime.events import EventRecorder
     from optsched.kube.runtime.leader_election import Leadership
@@ -72,17 +73,6 @@ _RECLAIMS: Final = frozenset({"reclaim", "gangreclaim"})
 log = logging.getLogger(__name__)
 
 
-class Freshness(Protocol):
-    """Whether the cache is known to be up to date."""
-
-    @property
-    def is_fresh(self) -> bool:
-        """Whether every kind has been listed since `refresh`."""
-
-    def refresh(self) -> None:
-        """List every kind again."""
-
-
 @dataclass(frozen=True, slots=True)
 class SchedulerDependencies:
     """Dependencies of a scheduler; the caller runs them.
@@ -103,7 +93,7 @@ class SchedulerDependencies:
     dumps: SnapshotDumps
     clock: Clock
     solver: SolverSupervisor
-    follower: Freshness | None = None
+    follower: Follower | None = None
     on_fault: Callable[[str], None] = lambda _: None
     on_advice: Callable[[str], None] = lambda _: None
     outage: Outage = field(default_factory=Outage)
@@ -127,6 +117,22 @@ class _Answer:
 
 
 @dataclass(slots=True)
+class _Term:
+    """What is known while this process leads; another term begins with nothing.
+
+    number: as the leadership counts; 0 while another process may lead.
+    may_search_on: whether a session has been held since the last search between sessions.
+    """
+
+    number: int = 0
+    answer: _Answer | None = None
+    statuses: StatusTracker = field(default_factory=StatusTracker)
+    usage: UsageKeeper = field(default_factory=UsageKeeper)
+    warm_start: WarmStart | None = None
+    may_search_on: bool = False
+
+
+@dataclass(slots=True)
 class _Logged:
     """What the log has reported; faults of plugins and advice count for one policy."""
 
@@ -140,7 +146,6 @@ class Scheduler:
 
     def __init__(self, dependencies: SchedulerDependencies) -> None:
         self._deps = deps = dependencies
-        self._book = StatusTracker()
         self._notices = GangReporter(deps.events.note)
         self._executor = ThreadPoolExecutor(1, "session")
         self._changed = asyncio.Event()
@@ -148,14 +153,10 @@ class Scheduler:
         self._last_report: Report | None = None
         self._logged = _Logged()
         self._extenders = ExtenderClient(deps.clock)
-        self._answer: _Answer | None = None
-        self._warm_start: WarmStart | None = None
-        self._may_search_on = False
         self._version = -1
         self._number = 0
         self._beat_s = deps.clock.monotonic()
-        self._term = 0
-        self._usage = UsageKeeper()
+        self._term = _Term()
 
     # --- public ----------------------------------------------------------------------------------
 
@@ -179,7 +180,7 @@ class Scheduler:
 
     def retry_status(self, ref: Ref, *, is_conflict: bool = False) -> None:
         """Write a status again later that the server has refused; after a conflict soon."""
-        self._book.record_refusal(ref, self._deps.clock.now_ms(), is_conflict=is_conflict)
+        self._term.statuses.record_refusal(ref, self._deps.clock.now_ms(), is_conflict=is_conflict)
         if is_conflict:
             self._changed.set()
 
@@ -198,7 +199,10 @@ class Scheduler:
         while not self._stopping.is_set():
             began = self._beat_s = clock.monotonic()
             policy = self._deps.policies.current()
-            has_turn = self._leads() and self._is_cluster_known()
+            has_turn = self._leads() and self._deps.cache.is_synced
+            if self._deps.follower is not None:
+                # Every kind has to be listed again since this process leads.
+                has_turn = has_turn and self._deps.follower.is_fresh
             if has_turn:
                 await self._run_cycle(policy)
             period_s = self._deps.policies.period_s
@@ -217,9 +221,9 @@ class Scheduler:
         """Whether this process leads; a change of leadership clears all pending work."""
         deps, term = self._deps, self._deps.leadership.term
         deps.metrics.leading.set(term != 0)
-        if term == self._term:
+        if term == self._term.number:
             return term != 0
-        if self._term:
+        if self._term.number:
             # Even if it leads again by now: writes in between were dropped. An outage of the server
             # has been reported already.
             level = logging.INFO if deps.outage.is_active else logging.WARNING
@@ -229,20 +233,13 @@ class Scheduler:
             deps.writes.clear()
             deps.events.clear()
             deps.metrics.clear_figures()
-        self._term = term
-        self._answer, self._book, self._usage = None, StatusTracker(), UsageKeeper()
-        self._warm_start, self._may_search_on = None, False
+        self._term = _Term(term)
         if term:
             log.info("this process schedules")
             if deps.follower is not None and deps.cache.is_synced:
                 # The last writes of the leader before may not have arrived by watch yet.
                 deps.follower.refresh()
         return term != 0
-
-    def _is_cluster_known(self) -> bool:
-        """Whether every kind has been listed, again since this process leads."""
-        follower = self._deps.follower
-        return self._deps.cache.is_synced and (follower is None or follower.is_fresh)
 
     async def _pause(self, seconds: float) -> None:
         """Wait for some seconds, or until stopped."""
@@ -279,7 +276,7 @@ class Scheduler:
         now_ms = deps.clock.now_ms()
         self._write_usage()
         if deps.cache.version == self._version and self._is_fresh(policy, now_ms):
-            if self._is_due(now_ms):
+            if self._due_ms is not None and self._due_ms <= now_ms:
                 self._report_status(now_ms)
             return
         self._version = deps.cache.version
@@ -289,8 +286,8 @@ class Scheduler:
         elif self._logged.lacks_shard and not snapshot.sharding.is_missing:
             log.info("NodeShard %s is there", snapshot.sharding.name)
         self._logged.lacks_shard = snapshot.sharding.is_missing
-        if self._is_answered(snapshot, policy):
-            deps.metrics.sessions.skipped()
+        if self._is_fresh(policy, snapshot.taken_ms) and self._would_repeat(snapshot, policy):
+            deps.metrics.sessions.skipped.inc()
         else:
             await self._session(snapshot, policy)
         self._report_status(now_ms)
@@ -298,20 +295,16 @@ class Scheduler:
     @property
     def _due_ms(self) -> int | None:
         """When deferred statuses or events are due; None for none."""
-        due = (self._book.due_ms, self._notices.due_ms)
+        due = (self._term.statuses.due_ms, self._notices.due_ms)
         return min((due_ms for due_ms in due if due_ms is not None), default=None)
-
-    def _is_due(self, now_ms: int) -> bool:
-        """Whether deferred statuses or events are due."""
-        return self._due_ms is not None and self._due_ms <= now_ms
 
     def _snapshot(self, policy: Policy, now_ms: int) -> Snapshot:
         """Return the cluster, with the usage history of queues if the policy reads it."""
-        return self._usage.noted(self._deps.cache.snapshot(now_ms), half_life_of(policy.rules))
+        return self._term.usage.noted(self._deps.cache.snapshot(now_ms), half_life_of(policy.rules))
 
     def _write_usage(self, *, once_settled: bool = False) -> None:
         """Write the usage history of queues, for the next leader."""
-        for name, usage in self._usage.to_write(
+        for name, usage in self._term.usage.to_write(
             self._deps.clock.now_ms(), once_settled=once_settled
         ):
             if name in self._deps.cache.queues:
@@ -320,37 +313,39 @@ class Scheduler:
 
     def _is_fresh(self, policy: Policy, now_ms: int) -> bool:
         """Whether the last plan still holds if nothing has changed."""
-        answer = self._answer
+        answer = self._term.answer
         return answer is not None and answer.policy is policy and now_ms < answer.until_ms
 
-    def _is_answered(self, snapshot: Snapshot, policy: Policy) -> bool:
-        """Whether a session would repeat the last plan; see `snapshot_equivalence`."""
-        answer = self._answer
+    def _would_repeat(self, snapshot: Snapshot, policy: Policy) -> bool:
+        """Whether a session would repeat the last one, which changed nothing."""
+        answer = self._term.answer
         return (
             answer is not None
-            and self._is_fresh(policy, snapshot.taken_ms)
+            and answer.policy is policy
             and snapshot_equivalence.changes_nothing(answer.plan)
             and snapshot_equivalence.leads_to_same_plan(answer.snapshot, snapshot)
         )
 
     async def _session(self, snapshot: Snapshot, policy: Policy) -> None:
         began_s = self._deps.clock.monotonic()
-        if self._answer is None or self._answer.policy is not policy:
+        if self._term.answer is None or self._term.answer.policy is not policy:
             self._logged.faults.clear()
             self._logged.is_advised = False
             for creation in BUILTIN_QUEUES:
                 if creation.ref.name not in self._deps.cache.queues:
                     self._deps.writes.enqueue(creation.ref, creation)
         self._advise(snapshot, policy)
-        repeats = self._repeats(snapshot, policy)
+        answer, repeats = self._term.answer, 0
+        if answer is not None and self._would_repeat(snapshot, policy):
+            repeats = answer.repeats + 1
         report = await self._decide(snapshot, policy, repeats)
         if report is None:
             return
         self._last_report = report
         # What is planned but not bound by then is where the next session begins.
-        self._warm_start = WarmStart.from_plan(report.plan)
-        self._may_search_on = True
-        self._answer = self._build_answer(snapshot, policy, report, repeats)
+        self._term.warm_start = WarmStart.from_plan(report.plan)
+        self._term.may_search_on = True
+        self._term.answer = self._build_answer(snapshot, policy, report, repeats)
         if self._leads():
             self._deps.evictor.carry_out(report.plan, snapshot)
             self._deps.binder.carry_out(report.plan)
@@ -365,7 +360,7 @@ class Scheduler:
         self._number += 1
         self._deps.metrics.session(report, policy, self._deps.clock.monotonic() - began_s)
         for fault in report.trace.faults:
-            self._deps.metrics.sessions.plugin_failed(fault.plugin)
+            self._deps.metrics.sessions.plugin_failures.labels(fault.plugin).inc()
             if fault not in self._logged.faults and len(self._logged.faults) < MOST_FAULTS:
                 self._logged.faults.add(fault)
                 log.error("%s", fault)
@@ -377,10 +372,15 @@ class Scheduler:
 
         It is not carried out: the next session compares it, if it still holds, with its own plan.
         """
-        answer, report = self._answer, self._last_report
-        if not self._may_search_on or answer is None or report is None or self._stopping.is_set():
+        answer, report = self._term.answer, self._last_report
+        if (
+            not self._term.may_search_on
+            or answer is None
+            or report is None
+            or self._stopping.is_set()
+        ):
             return
-        self._may_search_on = False
+        self._term.may_search_on = False
         if answer.policy is not policy or report.trace.answers:
             return
         clock, left_ms = self._deps.clock, int((end_s - self._deps.clock.monotonic()) * 1000)
@@ -393,7 +393,7 @@ class Scheduler:
             clock=clock,
             solver=solver,
             limits=limits,
-            warm_start=self._warm_start,
+            warm_start=self._term.warm_start,
             period_ms=left_ms,
         )
         snapshot = self._snapshot(policy, clock.now_ms())
@@ -411,8 +411,8 @@ class Scheduler:
             return
         if found.plan.binds:
             log.info("a search between sessions has placed %d tasks", len(found.plan.binds))
-            self._warm_start = WarmStart.from_plan(found.plan)
-            self._answer = replace(answer, until_ms=snapshot.taken_ms)
+            self._term.warm_start = WarmStart.from_plan(found.plan)
+            self._term.answer = replace(answer, until_ms=snapshot.taken_ms)
             self._changed.set()
 
     def _advise(self, snapshot: Snapshot, policy: Policy) -> None:
@@ -429,16 +429,6 @@ class Scheduler:
             log.warning(advice)
             self._deps.on_advice(advice)
 
-    def _repeats(self, snapshot: Snapshot, policy: Policy) -> int:
-        """Return how many sessions in a row had this input and changed nothing."""
-        answer = self._answer
-        if answer is None or answer.policy is not policy:
-            return 0
-        is_same = snapshot_equivalence.changes_nothing(
-            answer.plan
-        ) and snapshot_equivalence.leads_to_same_plan(answer.snapshot, snapshot)
-        return answer.repeats + 1 if is_same else 0
-
     async def _decide(self, snapshot: Snapshot, policy: Policy, repeats: int) -> Report | None:
         """Run a session, greedy only if it fails; returns None if that fails too."""
         optimises = policy.solver is not SolverKind.NONE
@@ -448,7 +438,7 @@ class Scheduler:
             except Exception:
                 # No error in a session may end the scheduler.
                 log.exception("session failed with policy %s", chosen.name)
-                self._deps.metrics.sessions.failed()
+                self._deps.metrics.sessions.errors.inc()
                 self._executor.submit(self._deps.dumps.dump, snapshot, "error")
         return None
 
@@ -460,7 +450,7 @@ class Scheduler:
             solver=self._deps.solver.available if optimises else None,
             incidents=self._deps.dumps,
             limits=limits,
-            warm_start=self._warm_start,
+            warm_start=self._term.warm_start,
             period_ms=snapshot_equivalence.period_for(self._deps.policies.period_s, limits),
         )
         loop = asyncio.get_running_loop()
@@ -485,7 +475,7 @@ class Scheduler:
     def _build_answer(
         self, snapshot: Snapshot, policy: Policy, report: Report, repeats: int
     ) -> _Answer:
-        before, times, plan = self._answer, 0, report.plan
+        before, times, plan = self._term.answer, 0, report.plan
         if before is not None and before.policy is policy and before.plan.pending == plan.pending:
             times = before.times + 1
         now_ms = snapshot.taken_ms
@@ -494,7 +484,9 @@ class Scheduler:
             # Time windows of shuffles open and close without any event.
             until_ms = min(until_ms, now_ms + snapshot_equivalence.SOON_MS)
         limit_ms = policy.budgets.starvation_after_ms
-        turn_ms = snapshot_equivalence.next_turn_ms(_waiting(snapshot, plan), now_ms, limit_ms)
+        turn_ms = snapshot_equivalence.next_turn_ms(
+            (snapshot.gang_by_key[key] for key in plan.pending), now_ms, limit_ms
+        )
         if turn_ms is not None:
             until_ms = min(until_ms, turn_ms)
         if report.trace.answers and plan.pending:
@@ -503,25 +495,20 @@ class Scheduler:
 
     def _report_status(self, now_ms: int) -> None:
         """Write statuses and events of what has changed since the last call."""
-        if self._answer is None:
+        if self._term.answer is None:
             return
-        deps, plan = self._deps, self._answer.plan
+        deps, plan = self._deps, self._term.answer.plan
         enqueued = {action.gang for action in plan.actions if isinstance(action, Enqueue)}
         outcome = Outcome(deps.cache.snapshot(now_ms), plan.pending, enqueued)
-        for patch in self._book.patches(outcome, deps.cache.group, deps.cache.queues):
+        for patch in self._term.statuses.patches(outcome, deps.cache.group, deps.cache.queues):
             deps.writes.enqueue(patch.ref, patch)
-        shard = shard_patch(self._answer.snapshot.sharding, deps.cache.shards, now_ms)
+        shard = shard_patch(self._term.answer.snapshot.sharding, deps.cache.shards, now_ms)
         if shard is not None:
             deps.writes.enqueue(shard.ref, shard)
         self._notices.report_pending(outcome)
-        flaws = (*self._answer.flaws, *deps.cache.flaws)
+        flaws = (*self._term.answer.flaws, *deps.cache.flaws)
         self._notices.report_flaws(flaws, deps.cache.uid)
         deps.metrics.dropped(deps.events.num_dropped)
-
-
-def _waiting(snapshot: Snapshot, plan: Plan) -> Iterator[Gang]:
-    by_key = snapshot.gang_by_key
-    return (by_key[key] for key in plan.pending)
 
 
 def _log_session(number: int, report: Report) -> None:

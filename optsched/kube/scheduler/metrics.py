@@ -6,23 +6,23 @@ levels and pending gangs are as of the last session, so deleted objects leave no
 
 from __future__ import annotations
 
-from collections import Counter
+import collections
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from prometheus_client import CollectorRegistry, Gauge, Histogram
-from prometheus_client import Counter as Total
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.exposition import generate_latest
 
 from optsched.cluster.amounts import amount_of
+from optsched.kube.serving.exposition import ProcessMetrics
 from optsched.plugins.shares.hdrf import HierarchicalDrf
 from optsched.plugins.shares.proportion import deserved_shares
 from optsched.units import CPU, GPU, MEMORY, PODS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+    from prometheus_client import Counter
 
     from optsched.policy.policy import Policy
     from optsched.problem.arrays import I64
@@ -75,7 +75,9 @@ def figures_of(report: Report, policy: Policy) -> Figures:
     """Return the gauges after a session."""
     plan, problem = report.plan, report.problem
     queue_of = {gang.key: gang.queue for gang in problem.snapshot.gangs}
-    waiting = Counter((queue_of[g], reason.code.value) for g, reason in plan.pending.items())
+    waiting = collections.Counter(
+        (queue_of[g], reason.code.value) for g, reason in plan.pending.items()
+    )
     gaps = {level.name: level.gap for level in plan.certificate.levels}
     return Figures(
         queues=dict(_queues(problem, _deserved(problem, policy))),
@@ -181,34 +183,32 @@ def _amount_families(
 
 
 class PodMetrics:
-    """Counters of binds and evictions."""
+    """Counters of binds and evictions.
 
-    def __init__(self, registry: CollectorRegistry, attempts: Total) -> None:
+    evictions: by action, and the plugin that moved the pod, if any.
+    spared: planned evictions that were not sent, by reason.
+    count_waiting: returns how many evictions wait, by what for; read with the metrics.
+    """
+
+    def __init__(self, metrics: ProcessMetrics, attempts: Counter) -> None:
         """attempts: counts tasks and gangs by result."""
         self._attempts = attempts
-        self._task = _milliseconds(
-            registry, "task_scheduling_latency", "Plan to bound task", "stage"
-        )
-        self._bind_failures = _total(
-            registry, "optsched_bind_failures", "Failed binds by why", "reason"
-        )
-        self._evictions = _total(registry, "optsched_evictions", "Evicted pods", "action", "plugin")
-        self._spared = _total(
-            registry, "optsched_evictions_spared", "Evictions not sent, by why", "reason"
-        )
-        self._count_waiting: Callable[[], Mapping[str, int]] = dict
-        registry.register(self)
+        name = "volcano_task_scheduling_latency_milliseconds"
+        self._task = metrics.histogram(name, "Plan to bound task", _MS, "stage")
+        name = "optsched_bind_failures"
+        self._bind_failures = metrics.counter(name, "Failed binds by why", "reason")
+        self.evictions = metrics.counter("optsched_evictions", "Evicted pods", "action", "plugin")
+        name = "optsched_evictions_spared"
+        self.spared = metrics.counter(name, "Evictions not sent, by why", "reason")
+        self.count_waiting: Callable[[], Mapping[str, int]] = dict
+        metrics.registry.register(self)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield how many evictions wait, by what for."""
         found = _family("optsched_evictions_waiting", "Evictions without an answer", "for")
-        for reason, number in self._count_waiting().items():
+        for reason, number in self.count_waiting().items():
             found.add_metric([reason], number)
         yield found
-
-    def watch_evictions(self, count: Callable[[], Mapping[str, int]]) -> None:
-        """Count the evictions that wait whenever metrics are read."""
-        self._count_waiting = count
 
     def bound(self, seconds: float) -> None:
         """Record a bind, so many seconds after it was planned."""
@@ -220,55 +220,39 @@ class PodMetrics:
         self._attempts.labels("error").inc()
         self._bind_failures.labels(word).inc()
 
-    def evicted(self, action: str, plugin: str = "") -> None:
-        """Record an eviction by an action; plugin: the one that moved the pod, if any."""
-        self._evictions.labels(action, plugin).inc()
-
-    def spared(self, reason: str) -> None:
-        """Record a planned eviction that was not sent."""
-        self._spared.labels(reason).inc()
-
 
 class SessionMetrics:
-    """Counters and times of sessions."""
+    """Counters and times of sessions.
 
-    def __init__(self, registry: CollectorRegistry, attempts: Total) -> None:
+    skipped: sessions whose answer was known.
+    errors: sessions that raised an error.
+    plugin_failures: errors in extension points, by plugin.
+    """
+
+    def __init__(self, metrics: ProcessMetrics, attempts: Counter) -> None:
         """attempts: counts tasks and gangs by result."""
+        counter = metrics.counter
         self._attempts = attempts
-        self._e2e = _milliseconds(registry, "e2e_scheduling_latency", "Snapshot to plan handed on")
-        self._open = _milliseconds(registry, "open_session_duration", "Snapshot to problem")
-        self._action = _milliseconds(
-            registry, "action_scheduling_latency", "Time of deciding", "action"
-        )
-        self._sessions = _total(registry, "optsched_sessions", "Sessions by engine", "engine")
-        self._skipped = _total(
-            registry, "optsched_sessions_skipped", "Sessions whose answer was known"
-        )
-        self._errors = _total(registry, "optsched_session_errors", "Sessions that raised an error")
-        self._violations = _total(
-            registry, "optsched_violations", "Rules broken by plans, none bound"
-        )
-        self._repairs = _total(
-            registry, "optsched_repairs", "Gangs dropped from plans that broke a rule"
-        )
-        self._cut_searches = _total(
-            registry,
+        name = "volcano_e2e_scheduling_latency_milliseconds"
+        self._e2e = metrics.histogram(name, "Snapshot to plan handed on", _MS)
+        name = "volcano_open_session_duration_milliseconds"
+        self._open = metrics.histogram(name, "Snapshot to problem", _MS)
+        name = "volcano_action_scheduling_latency_milliseconds"
+        self._action = metrics.histogram(name, "Time of deciding", _MS, "action")
+        self._sessions = counter("optsched_sessions", "Sessions by engine", "engine")
+        self.skipped = counter("optsched_sessions_skipped", "Sessions whose answer was known")
+        self.errors = counter("optsched_session_errors", "Sessions that raised an error")
+        self._violations = counter("optsched_violations", "Rules broken by plans, none bound")
+        self._repairs = counter("optsched_repairs", "Gangs dropped from plans that broke a rule")
+        self._cut_searches = counter(
             "optsched_device_searches_cut",
             "Searches for devices of claims that a limit ended",
             "limit",
         )
-        self._phases = Histogram(
-            "optsched_session_seconds",
-            "Time of a session by phase.",
-            ["phase"],
-            registry=registry,
-            buckets=_SECONDS,
-        )
-        self._plugin_failures = _total(
-            registry,
-            "optsched_plugin_failures",
-            "Errors in faces of plugins, once a session",
-            "plugin",
+        name = "optsched_session_seconds"
+        self._phases = metrics.histogram(name, "Time of a session by phase", _SECONDS, "phase")
+        self.plugin_failures = counter(
+            "optsched_plugin_failures", "Errors in faces of plugins, once a session", "plugin"
         )
 
     def decided(self, report: Report, policy: Policy, seconds: float) -> None:
@@ -289,20 +273,8 @@ class SessionMetrics:
             self._cut_searches.labels(limit).inc(number)
         self._attempts.labels("unschedulable").inc(len(report.plan.pending))
 
-    def skipped(self) -> None:
-        """Record a session that was skipped because its answer was known."""
-        self._skipped.inc()
 
-    def failed(self) -> None:
-        """Record a session that raised an error."""
-        self._errors.inc()
-
-    def plugin_failed(self, plugin: str) -> None:
-        """Record an error in an extension point of a plugin."""
-        self._plugin_failures.labels(plugin).inc()
-
-
-class Metrics:
+class Metrics(ProcessMetrics):
     """All metrics of one scheduler.
 
     sessions, pods: counters of sessions, and of binds and evictions.
@@ -310,26 +282,22 @@ class Metrics:
     """
 
     def __init__(self) -> None:
-        registry = self._registry = CollectorRegistry()
+        super().__init__()
         self._latest = _Latest()
-        registry.register(self._latest)
-        attempts = _total(
-            registry, "volcano_schedule_attempts", "Tasks and gangs by result", "result"
-        )
-        self.sessions = SessionMetrics(registry, attempts)
-        self.pods = PodMetrics(registry, attempts)
-        self._wasted = _total(
-            registry, "optsched_wasted_gpu_seconds", "The same over time", "queue"
-        )
+        self.registry.register(self._latest)
+        name = "volcano_schedule_attempts"
+        attempts = self.counter(name, "Tasks and gangs by result", "result")
+        self.sessions = SessionMetrics(self, attempts)
+        self.pods = PodMetrics(self, attempts)
+        self._wasted = self.counter("optsched_wasted_gpu_seconds", "The same over time", "queue")
         self._counted_s = 0.0
         self._counted: set[str] = set()
-        self._watch_failures = _total(registry, "optsched_watch_failures", "Failed watches", "kind")
-        self._dropped = _total(registry, "optsched_events_dropped", "Events given up")
+        self.watch_failures = self.counter("optsched_watch_failures", "Failed watches", "kind")
+        self._dropped = self.counter("optsched_events_dropped", "Events given up")
         self._num_dropped = 0
-        self.policy_rejected = _gauge(
-            registry, "optsched_policy_rejected", "1 while the file is unusable"
-        )
-        self.leading = _gauge(registry, "optsched_leading", "1 while this process schedules")
+        name = "optsched_policy_rejected"
+        self.policy_rejected = self.gauge(name, "1 while the file is unusable")
+        self.leading = self.gauge("optsched_leading", "1 while this process schedules")
 
     def session(self, report: Report, policy: Policy, seconds: float) -> None:
         """Record a session whose plan was handed on after so many seconds."""
@@ -355,24 +323,3 @@ class Metrics:
         """Record how many events have been given up in all."""
         self._dropped.inc(events - self._num_dropped)
         self._num_dropped = events
-
-    def watch_failed(self, kind: str) -> None:
-        """Record a failed list or watch."""
-        self._watch_failures.labels(kind).inc()
-
-    def exposition(self) -> bytes:
-        """Return all metrics in Prometheus' text format."""
-        return generate_latest(self._registry)
-
-
-def _milliseconds(registry: CollectorRegistry, name: str, meaning: str, *labels: str) -> Histogram:
-    name = f"volcano_{name}_milliseconds"
-    return Histogram(name, f"{meaning}.", labels, registry=registry, buckets=_MS)
-
-
-def _total(registry: CollectorRegistry, name: str, meaning: str, *labels: str) -> Total:
-    return Total(name, f"{meaning}.", labels, registry=registry)
-
-
-def _gauge(registry: CollectorRegistry, name: str, meaning: str) -> Gauge:
-    return Gauge(name, f"{meaning}.", registry=registry)

@@ -293,7 +293,8 @@ class OutcomeReporter:
 
     def evicted(self, victim: Victim) -> None:
         """See `EvictionListener`."""
-        self._metrics.pods.evicted(victim.eviction.action, victim.eviction.plugin)
+        eviction = victim.eviction
+        self._metrics.pods.evictions.labels(eviction.action, eviction.plugin).inc()
         self._events.note(evicted(victim))
         note = overuse_reclaimed(victim, self._cache)
         if note is not None:
@@ -308,7 +309,7 @@ class OutcomeReporter:
     def spared(self, victim: Victim, why: str) -> None:
         """See `EvictionListener`."""
         log.info("%s not evicted: why=%s", victim.eviction.task, why)
-        self._metrics.pods.spared(why)
+        self._metrics.pods.spared.labels(why).inc()
         self.on_change()
 
     def report_gang_binds(self, age_ms: int = 0) -> None:

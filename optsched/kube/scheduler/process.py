@@ -174,7 +174,7 @@ class SchedulerProcess:
                 may_evict=is_leading,
             ),
         )
-        self.metrics.pods.watch_evictions(self._evictor.count_waiting)
+        self.metrics.pods.count_waiting = self._evictor.count_waiting
         solver = SolverSupervisor(WorkerProcess(), timing)
         if policies.current().solver is SolverKind.CPSAT:
             solver.request_start()
@@ -183,7 +183,7 @@ class SchedulerProcess:
             cache,
             timing,
             on_change=lambda: self.scheduler.wake(),
-            on_failure=lambda kind: self.metrics.watch_failed(kind.plural),
+            on_failure=lambda kind: self.metrics.watch_failures.labels(kind.plural).inc(),
             outage=outage,
         )
         self.scheduler = Scheduler(

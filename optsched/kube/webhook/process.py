@@ -107,7 +107,9 @@ class WebhookProcess:
         self._timing = Timing()
         self.metrics = WebhookMetrics()
         clock = SystemClock()
-        self._world = LiveWorld(clock, lambda kind: self.metrics.watch_failed(kind.plural))
+        self._world = LiveWorld(
+            clock, lambda kind: self.metrics.watch_failures.labels(kind.plural).inc()
+        )
         self._config: ResourceGroupsFile | None = None
         if settings.config is not None:
             read = self.metrics.config_read
@@ -151,7 +153,7 @@ class WebhookProcess:
         if files is not None:
             ends = await self._certificate.load_files(files)
             if ends is not None:
-                self.metrics.expires(ends.timestamp())
+                self.metrics.expiry.set(ends.timestamp())
         with handle_signals({signal.SIGTERM: stop, signal.SIGINT: stop}):
             async with asyncio.TaskGroup() as group:
                 watches = self._world.watches(self._client, self._timing)
@@ -219,7 +221,7 @@ class WebhookProcess:
 
     def _present(self, credentials: Credentials) -> None:
         """Use credentials for new connections; ValueError or OSError for those that are none."""
-        self.metrics.expires(self._certificate.present(credentials).timestamp())
+        self.metrics.expiry.set(self._certificate.present(credentials).timestamp())
 
 
 class ResourceGroupsFile:

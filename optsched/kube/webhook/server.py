@@ -267,7 +267,7 @@ class Reviewer:
 
         A client may submit a job right after it created a queue, before the watch delivers that.
         """
-        self.metrics.reviewed_again(service.path)
+        self.metrics.second_looks.labels(service.path).inc()
         if not await self.world.refresh_objects(self.api, response.rests_on):
             return response
         response = await self.lanes.run(num_bytes, self._review, service, request)

@@ -1,0 +1,36 @@
+"""Metrics of one process in Prometheus' text format."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import generate_latest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class ProcessMetrics:
+    """Creates metrics in a registry of its own; a meaning ends without a full stop."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+
+    def counter(self, name: str, meaning: str, *labels: str) -> Counter:
+        """Return a new counter; Prometheus adds `_total` to its name."""
+        return Counter(name, f"{meaning}.", labels, registry=self.registry)
+
+    def gauge(self, name: str, meaning: str) -> Gauge:
+        """Return a new gauge."""
+        return Gauge(name, f"{meaning}.", registry=self.registry)
+
+    def histogram(
+        self, name: str, meaning: str, buckets: Sequence[float], *labels: str
+    ) -> Histogram:
+        """Return a new histogram."""
+        return Histogram(name, f"{meaning}.", labels, registry=self.registry, buckets=buckets)
+
+    def exposition(self) -> bytes:
+        """Return all metrics."""
+        return generate_latest(self.registry)
