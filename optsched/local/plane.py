@@ -31,12 +31,13 @@ from optsched.local.components import (
 )
 from optsched.local.files import locked, write_private
 from optsched.local.kubectl import Kubectl, install_crds
-from optsched.local.pki import Authority, Credential, ensure_pki, kubeconfig, write_kubeconfig
+from optsched.local.pki import ensure_pki, kubeconfig, read_authority, write_kubeconfig
 from optsched.local.processes import choose_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from optsched.formats.files.x509 import Authority
     from optsched.local.assets import Assets
     from optsched.local.files import Progress
 
@@ -146,7 +147,7 @@ class ControlPlane:
 
     def kubeconfig_for(self, user: str, groups: Sequence[str] = ()) -> Path:
         """Issue a certificate to a user and return their kubeconfig; RBAC decides the rest."""
-        authority = Authority.load(Credential.read(self.layout.pki / "ca"))
+        authority = read_authority(self.layout.pki)
         path = self.layout.user_kubeconfig(user)
         _write_kubeconfig(path, authority, self.server, (user, tuple(groups)))
         return path

@@ -15,12 +15,13 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
+from optsched.formats.files.x509 import generate_key, key_pem
 from optsched.local.pki import (
     SERVER_NAMES,
     Authority,
     Credential,
     ensure_pki,
-    service_account_key,
+    write_credential,
 )
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def test_keys_are_p256(authority: Authority) -> None:
     for pem in (
         authority.credential.key,
         authority.issue_client("jane", now=NOW).key,
-        service_account_key(),
+        key_pem(generate_key()),
     ):
         key = load_pem_private_key(pem, password=None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)
@@ -112,7 +113,7 @@ def test_keys_are_p256(authority: Authority) -> None:
 def test_both_sides_accept_each_other(tmp_path: Path) -> None:
     now = datetime.now(UTC)
     authority = ensure_pki(tmp_path / "pki", now=now)
-    authority.issue_client("jane", now=now).write(tmp_path / "jane")
+    write_credential(authority.issue_client("jane", now=now), tmp_path / "jane")
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(tmp_path / "pki/server.crt", tmp_path / "pki/server.key")
     server.load_verify_locations(tmp_path / "pki/ca.crt")

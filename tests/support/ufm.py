@@ -11,7 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Self
 
 from optsched.controllers.ufm import PATH
-from optsched.local.pki import Authority
+from optsched.formats.files.x509 import Authority
+from optsched.local.pki import write_credential
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +27,7 @@ class Ufm:
         now = datetime.now(UTC)
         authority = Authority.create("ufm", now=now)
         shown = authority.issue_server(("127.0.0.1",), now=now)
-        shown.write(folder / "ufm")
+        write_credential(shown, folder / "ufm")
         self.authority = authority.credential.certificate.decode()
         self.links: tuple[tuple[str, str], ...] = ()
         self.code = 200

@@ -15,20 +15,17 @@ from typing import TYPE_CHECKING, Final
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from optsched.formats.files.x509 import general_name, key_usage, pem
+from optsched.formats.files.x509 import Authority, Credential, general_name, pem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-AUTHORITY_LIFE: Final = timedelta(days=3650)
 SERVER_LIFE: Final = timedelta(days=90)
 AUTHORITY_RENEWAL: Final = timedelta(days=365)
 SERVER_RENEWAL: Final = timedelta(days=30)
-CLOCK_SKEW: Final = timedelta(minutes=5)
 AUTHORITY_NAME: Final = "optsched-admission"
 
 
@@ -57,9 +54,14 @@ def renew_credentials(
     authority = _authority(held, now) if held else None
     if held and authority and _is_good(held, authority, names, now):
         return held, False
-    signer, trusted = authority or _new_authority(held, now)
-    certificate, key = _issue(signer, names, now)
-    made = Credentials(certificate, key, trusted, _key_pem(signer.key))
+    if held and authority:
+        trusted = held.authority
+    else:
+        # An authority that is replaced is trusted until it expires.
+        authority = Authority.create(AUTHORITY_NAME, now=now)
+        trusted = b"".join(map(pem, (authority.certificate, *_still_trusted(held, now))))
+    issued = authority.issue_server(names, now=now, life=SERVER_LIFE)
+    made = Credentials(issued.certificate, issued.key, trusted, authority.credential.key)
     return made, True
 
 
@@ -101,43 +103,15 @@ def server_context() -> ssl.SSLContext:
     return tls
 
 
-@dataclass(frozen=True, slots=True)
-class _Authority:
-    certificate: x509.Certificate
-    key: ec.EllipticCurvePrivateKey
-
-
-def _authority(held: Credentials, now: datetime) -> tuple[_Authority, bytes] | None:
-    """Return the held authority and all trusted certificates; None if it is not usable."""
+def _authority(held: Credentials, now: datetime) -> Authority | None:
+    """Return the held authority, the first trusted one; None if it is not usable."""
     try:
-        certificates = x509.load_pem_x509_certificates(held.authority)
-        key = serialization.load_pem_private_key(held.authority_key, password=None)
+        authority = Authority.load(Credential(held.authority, held.authority_key))
     except (ValueError, TypeError):
         return None
-    first = certificates[0]
-    if not isinstance(key, ec.EllipticCurvePrivateKey) or not _belong(first, key):
-        return None
-    if not _is_valid(first, now, AUTHORITY_RENEWAL):
-        return None
-    return _Authority(first, key), held.authority
-
-
-def _new_authority(held: Credentials | None, now: datetime) -> tuple[_Authority, bytes]:
-    """Return a new authority, and the trusted certificates: its own and unexpired old ones."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, AUTHORITY_NAME)])
-    public = key.public_key()
-    identifier = x509.SubjectKeyIdentifier.from_public_key(public)
-    certificate = (
-        _dated(subject, public, now, AUTHORITY_LIFE)
-        .issuer_name(subject)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(key_usage("key_cert_sign", "crl_sign"), critical=True)
-        .add_extension(identifier, critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    trusted = [certificate, *_still_trusted(held, now)]
-    return _Authority(certificate, key), b"".join(pem(each) for each in trusted)
+    matches = authority.certificate.public_key() == authority.key.public_key()
+    is_usable = matches and _is_valid(authority.certificate, now, AUTHORITY_RENEWAL)
+    return authority if is_usable else None
 
 
 def _still_trusted(held: Credentials | None, now: datetime) -> list[x509.Certificate]:
@@ -150,73 +124,25 @@ def _still_trusted(held: Credentials | None, now: datetime) -> list[x509.Certifi
     return [each for each in certificates if _is_valid(each, now, timedelta())]
 
 
-def _issue(authority: _Authority, names: Sequence[str], now: datetime) -> tuple[bytes, bytes]:
-    """Return a certificate for a server, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
-    public = authority.key.public_key()
-    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(public)
-    certificate = (
-        _dated(subject, key.public_key(), now, SERVER_LIFE)
-        .issuer_name(authority.certificate.subject)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(key_usage("digital_signature"), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(
-            x509.SubjectAlternativeName([general_name(n) for n in names]), critical=False
-        )
-        .add_extension(issuer, critical=False)
-        .sign(authority.key, hashes.SHA256())
-    )
-    return pem(certificate), _key_pem(key)
-
-
-def _is_good(
-    held: Credentials, authority: tuple[_Authority, bytes], names: Sequence[str], now: datetime
-) -> bool:
+def _is_good(held: Credentials, authority: Authority, names: Sequence[str], now: datetime) -> bool:
     """Whether a server can keep its credentials."""
     try:
         certificate = x509.load_pem_x509_certificate(held.certificate)
         key = serialization.load_pem_private_key(held.key, password=None)
-        certificate.verify_directly_issued_by(authority[0].certificate)
+        certificate.verify_directly_issued_by(authority.certificate)
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
         return False
     return (
         isinstance(key, ec.EllipticCurvePrivateKey)
-        and _belong(certificate, key)
+        and certificate.public_key() == key.public_key()
         and {general_name(name) for name in names} <= set(found.value)
         and _is_valid(certificate, now, SERVER_RENEWAL)
     )
 
 
-def _belong(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> bool:
-    return certificate.public_key() == key.public_key()
-
-
 def _is_valid(certificate: x509.Certificate, now: datetime, ahead: timedelta) -> bool:
     return certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc - ahead
-
-
-def _dated(
-    subject: x509.Name, public: ec.EllipticCurvePublicKey, now: datetime, life: timedelta
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .public_key(public)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - CLOCK_SKEW)
-        .not_valid_after(now + life)
-    )
-
-
-def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
 
 
 def from_epoch_ms(epoch_ms: int) -> datetime:
