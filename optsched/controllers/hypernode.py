@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from optsched.controllers.controller import World
-    from optsched.controllers.effects import Effect, Effects, FabricAnswer, Manifest
+    from optsched.controllers.effects import Effect, Effects, Manifest
 
 CONFIG: Final = ("volcano-system", "volcano-controller-configmap")
 CONFIG_FILE: Final = "volcano-controller.conf"
@@ -304,12 +304,6 @@ class Discovery:
         if left_ms <= 0:
             yield AskFabric(fabric)
         yield Again(max(left_ms, 0) / 1000)
-        yield from self._by_links(config, fabric, fabric_answer, world)
-
-    def _by_links(
-        self, config: Manifest, fabric: Fabric, fabric_answer: FabricAnswer, world: World
-    ) -> Iterator[Effect]:
-        """Replies of fabrics become HyperNodes; where one makes no sense the existing ones stay."""
         known = _hypernodes_from(BY_UFM, world)
         wanted = fabric_hypernodes(fabric_answer.links, known)
         others = {name_of(h) for h in world.listed(HYPER_NODE)} - {name_of(h) for h in known}

@@ -110,21 +110,6 @@ def reconcile(manifest: Manifest, world: World) -> Effects:
         return ()
     if flow.status.phase in _OVER and not flow.status.is_new:
         return tuple(_delete_jobs(flow, world))
-    case = _observe_flow(flow, manifest, world)
-    phase = _phase(case)
-    steps = () if phase is FlowPhase.FAILED else tuple(_advance(case, world))
-    return (*_status(case, phase), *steps)
-
-
-def _delete_jobs(flow: JobFlow, world: World) -> Iterator[Delete]:
-    """The jobs of a flow that has succeeded and does not keep them."""
-    if flow.status.phase is FlowPhase.SUCCEED and flow.retain is RetainPolicy.DELETE:
-        for job in world.owned_by(JOB, flow.meta.uid):
-            if not is_terminating(job):
-                yield Delete(JOB, namespace_of(job), name_of(job), uid_of(job))
-
-
-def _observe_flow(flow: JobFlow, manifest: Manifest, world: World) -> _Case:
     jobs: dict[str, Manifest] = {}
     foreign: list[str] = []
     deleted_jobs: set[str] = set()
@@ -139,7 +124,18 @@ def _observe_flow(flow: JobFlow, manifest: Manifest, world: World) -> _Case:
             jobs[template] = job
         else:
             foreign.append(name)
-    return _Case(flow, manifest, jobs, tuple(foreign), frozenset(deleted_jobs))
+    case = _Case(flow, manifest, jobs, tuple(foreign), frozenset(deleted_jobs))
+    phase = _phase(case)
+    steps = () if phase is FlowPhase.FAILED else tuple(_advance(case, world))
+    return (*_status(case, phase), *steps)
+
+
+def _delete_jobs(flow: JobFlow, world: World) -> Iterator[Delete]:
+    """The jobs of a flow that has succeeded and does not keep them."""
+    if flow.status.phase is FlowPhase.SUCCEED and flow.retain is RetainPolicy.DELETE:
+        for job in world.owned_by(JOB, flow.meta.uid):
+            if not is_terminating(job):
+                yield Delete(JOB, namespace_of(job), name_of(job), uid_of(job))
 
 
 def _phase_of(job: Manifest) -> str:

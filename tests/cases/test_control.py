@@ -14,7 +14,6 @@ from optsched.controllers.job.podgroups import desired_group
 from optsched.policy.load import load_policy
 from optsched.session.session import SessionContext, run_session
 from tests.admission.kit import ask, world
-from tests.support.memory import MemoryWorld
 from tests.support.shared import found, shared
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def test_a_job_asks_its_quotas_for_all_that_they_count() -> None:
         job, errors = parse_job(manifest)
         assert job is not None
         assert not errors
-        needed = desired_group(job, manifest, MemoryWorld())["spec"]["minResources"]
+        needed = desired_group(job, manifest, lambda name: None)["spec"]["minResources"]
         assert {name: needed[name] for name in hard} == dict.fromkeys(hard, "3")
 
 

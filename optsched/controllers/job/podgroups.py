@@ -7,11 +7,11 @@ their pods are not there when it is asked for.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from optsched.api import wellknown
 from optsched.api.fields import Fields
-from optsched.api.kinds import JOB, POD_GROUP, PRIORITY_CLASS
+from optsched.api.kinds import JOB, POD_GROUP
 from optsched.controllers.job.object_names import group_name, template_spec
 from optsched.controllers.json_fields import (
     annotations_of,
@@ -27,12 +27,14 @@ from optsched.formats.codec.pods.resource_requests import pod_request, pod_usage
 from optsched.units import format_resource_list
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from optsched.api.job import Job, PartitionPolicy, TaskSpec
     from optsched.api.podgroup import NetworkTopology
-    from optsched.controllers.controller import World
     from optsched.controllers.effects import Manifest
+
+GetClass: TypeAlias = "Callable[[str], Manifest | None]"
+"""Returns the PriorityClass of a name: more important tasks come first in the minimum."""
 
 GENERATION: Final = "optsched.io/job-generation"
 """On a PodGroup: the version of the job's spec for which it was made."""
@@ -50,7 +52,7 @@ def is_current(group: Manifest, manifest: Manifest) -> bool:
     return seen is not None and seen == str(subobject(manifest, "metadata").get("generation"))
 
 
-def desired_group(job: Job, manifest: Manifest, world: World) -> dict[str, Any]:
+def desired_group(job: Job, manifest: Manifest, get_class: GetClass) -> dict[str, Any]:
     """The PodGroup that a job should have; manifest: the job as JSON has it."""
     meta = job.meta
     own = {key: text for key, text in meta.annotations.items() if not wellknown.is_mark(key)}
@@ -70,17 +72,17 @@ def desired_group(job: Job, manifest: Manifest, world: World) -> dict[str, Any]:
             "annotations": {**own, **mark},
             "ownerReferences": [owner_reference(JOB, manifest)],
         },
-        "spec": group_spec(job, world),
+        "spec": group_spec(job, get_class),
     }
 
 
-def group_spec(job: Job, world: World) -> dict[str, Any]:
+def group_spec(job: Job, get_class: GetClass) -> dict[str, Any]:
     """The spec of the PodGroup of a job."""
     spec = job.spec
     wanted: dict[str, Any] = {
         **minimums(job),
         "queue": spec.queue,
-        "minResources": min_resources(job, world),
+        "minResources": min_resources(job, get_class),
     }
     if spec.priority_class:
         wanted["priorityClassName"] = spec.priority_class
@@ -105,9 +107,9 @@ def minimums(job: Job) -> dict[str, Any]:
     }
 
 
-def min_resources(job: Job, world: World) -> dict[str, str]:
+def min_resources(job: Job, get_class: GetClass) -> dict[str, str]:
     """The requests of the pods that start together, and what ResourceQuotas count of them."""
-    ordered = sorted(_first_tasks(job), key=lambda task: -_priority(task, world))
+    ordered = sorted(_first_tasks(job), key=lambda task: -_priority(task, get_class))
     total: dict[str, int] = {}
     for task, num_pods in _pods_of_minimum(ordered, minimums(job)["minMember"]):
         usage = _usage(task) if num_pods else {}
@@ -116,7 +118,9 @@ def min_resources(job: Job, world: World) -> dict[str, str]:
     return format_resource_list(total)
 
 
-def group_changes(group: Manifest, job: Job, manifest: Manifest, world: World) -> dict[str, Any]:
+def group_changes(
+    group: Manifest, job: Job, manifest: Manifest, get_class: GetClass
+) -> dict[str, Any]:
     """The patch that corrects a PodGroup; empty where it is right.
 
     The queue stays: a user may have moved the gang, and a job's own queue does not change.
@@ -127,7 +131,7 @@ def group_changes(group: Manifest, job: Job, manifest: Manifest, world: World) -
     }
     if is_current(group, manifest):
         return _spec_changes(group, wanted)
-    wanted["minResources"] = min_resources(job, world)
+    wanted["minResources"] = min_resources(job, get_class)
     generation = subobject(manifest, "metadata").get("generation")
     mark = {GENERATION: str(generation)} if generation else {}
     return {**_spec_changes(group, wanted), **({"metadata": {"annotations": mark}} if mark else {})}
@@ -190,9 +194,9 @@ def _pods_of_minimum(tasks: list[TaskSpec], minimum: int) -> Iterator[tuple[Task
         yield task, num_pods
 
 
-def _priority(task: TaskSpec, world: World) -> int:
+def _priority(task: TaskSpec, get_class: GetClass) -> int:
     name = template_spec(task).get("priorityClassName")
-    found = world.get(PRIORITY_CLASS, "", name) if isinstance(name, str) and name else None
+    found = get_class(name) if isinstance(name, str) and name else None
     value = 0 if found is None else found.get("value")
     return value if isinstance(value, int) else 0
 

@@ -161,9 +161,7 @@ class JobReconciler:
         problems = [str(error) for error in errors if error.path.startswith("spec")]
         if problems:
             return (_emit(manifest, EventType.WARNING, "JobStatusError", "; ".join(problems)),)
-        return self._decide(_Case(job, manifest, observe_job(job, manifest, world), world))
-
-    def _decide(self, case: _Case) -> Effects:
+        case = _Case(job, manifest, observe_job(job, manifest, world), world)
         heard = _next_command(case)
         if heard.order is not None:
             return (*heard.effects, *_start_action(case, heard.order, heard.command))
@@ -193,6 +191,10 @@ class _Case:
     manifest: Manifest
     observed: ObservedJob
     world: World
+
+    def get_class(self, name: str) -> Manifest | None:
+        """Return the PriorityClass of a name."""
+        return self.world.get(PRIORITY_CLASS, "", name)
 
 
 # --- Commands ------------------------------------------------------------------------------------
@@ -375,8 +377,8 @@ def _sync_job(case: _Case, new_keys: Callable[[], KeyPair] | None) -> Effects:
     job, observed, manifest = case.job, case.observed, case.manifest
     effects: list[Effect] = [*extra_effects(job, manifest, case.world, new_keys)]
     if observed.group is None:
-        effects.append(Create(POD_GROUP, desired_group(job, manifest, case.world)))
-    elif changes := group_changes(observed.group, job, manifest, case.world):
+        effects.append(Create(POD_GROUP, desired_group(job, manifest, case.get_class)))
+    elif changes := group_changes(observed.group, job, manifest, case.get_class):
         name, uid = group_name(job), uid_of(observed.group)
         effects.append(Patch(POD_GROUP, job.meta.namespace, name, changes, uid))
     absent = missing_claims(job, case.world)

@@ -27,7 +27,8 @@ def group_of(manifest: dict[str, Any], world: MemoryWorld | None = None) -> dict
     found, errors = parse_job(manifest)
     assert found is not None
     assert not errors
-    return desired_group(found, manifest, world or MemoryWorld())
+    source = world or MemoryWorld()
+    return desired_group(found, manifest, lambda name: source.get(PRIORITY_CLASS, "", name))
 
 
 def test_a_pod_has_all_marks() -> None:
@@ -254,7 +255,7 @@ def test_what_is_requested_is_added_up_when_the_job_has_changed() -> None:
 def changes_of(group: dict[str, Any], manifest: dict[str, Any]) -> dict[str, Any]:
     found, _ = parse_job(manifest)
     assert found is not None
-    return group_changes(group, found, manifest, MemoryWorld())
+    return group_changes(group, found, manifest, lambda name: None)
 
 
 @pytest.mark.parametrize(
