@@ -9,6 +9,8 @@ import base64
 import json
 from typing import TYPE_CHECKING, Any
 
+from cryptography.hazmat.primitives.serialization import PrivateFormat
+
 from optsched.formats.files.x509 import Authority, Credential, generate_key, key_pem
 from optsched.local.files import write_private
 
@@ -53,7 +55,9 @@ def ensure_pki(folder: Path, *, now: datetime) -> Authority:
         write_credential(authority.credential, draft / "ca")
         server = authority.issue_server(SERVER_NAMES, now=now)
         write_credential(server, draft / "server")
-        write_private(draft / "service-account.key", key_pem(generate_key()))
+        # The API server reads the public key of service accounts from no PKCS #8 file.
+        key = key_pem(generate_key(), PrivateFormat.TraditionalOpenSSL)
+        write_private(draft / "service-account.key", key)
         draft.rename(folder)
     return read_authority(folder)
 

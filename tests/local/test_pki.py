@@ -110,6 +110,12 @@ def test_keys_are_p256(authority: Authority) -> None:
         assert isinstance(key.curve, ec.SECP256R1)
 
 
+def test_the_key_of_service_accounts_is_of_the_form_that_api_servers_read(tmp_path: Path) -> None:
+    ensure_pki(tmp_path / "pki", now=NOW)
+    key = (tmp_path / "pki/service-account.key").read_bytes()
+    assert key.startswith(b"-----BEGIN EC PRIVATE KEY-----")
+
+
 def test_both_sides_accept_each_other(tmp_path: Path) -> None:
     now = datetime.now(UTC)
     authority = ensure_pki(tmp_path / "pki", now=now)

@@ -119,13 +119,12 @@ def generate_key() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP256R1())
 
 
-def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+def key_pem(
+    key: ec.EllipticCurvePrivateKey,
+    form: serialization.PrivateFormat = serialization.PrivateFormat.PKCS8,
+) -> bytes:
     """Return a private key as PEM, without a password."""
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
+    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
 
 
 def _dated(
