@@ -8,7 +8,6 @@ from optsched.formats.files.diagnostics import InstanceError
 from optsched.units import MAX_BASE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -24,7 +23,11 @@ class Numbers:
 
     def __init__(self, name: str, text: str) -> None:
         self._name = name
-        self._words = _words(text)
+        self._words = (
+            (number, word)
+            for number, line in enumerate(text.splitlines(), 1)
+            for word in line.split()
+        )
         self._line = 1
 
     @property
@@ -32,7 +35,7 @@ class Numbers:
         """Where the last number is that was read."""
         return self._line
 
-    def read_number(self, what: str, below: int | None = None) -> int:
+    def read_number(self, what: str, below: int | None = None, least: int = 0) -> int:
         """The next number, zero or more.
 
         `what`: the meaning, for messages. `below`: the bound that it has to be below; None for that
@@ -46,6 +49,8 @@ class Numbers:
         # Digits are counted first: Python refuses to convert thousands of them.
         if len(word.lstrip("0")) > len(str(end)) or int(word) >= end:
             raise self.error(what, word, f"is too large: write 0 to {end - 1}")
+        if int(word) < least:
+            raise self.error(what, 0, f"is too small: write {least} or more")
         return int(word)
 
     def signed(self, what: str) -> int:
@@ -86,12 +91,6 @@ class Numbers:
         text = str(value)
         cut = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
         return InstanceError(f"{self._name}:{self._line}: {what}: {cut} {message}")
-
-
-def _words(text: str) -> Iterator[tuple[int, str]]:
-    for number, line in enumerate(text.splitlines(), 1):
-        for word in line.split():
-            yield number, word
 
 
 def text_of(file: Path) -> str:

@@ -165,7 +165,6 @@ def large(num_jobs: int, num_nodes: int, num_queues: int = 11) -> Timeline:
         jobs,
         np.array([[0.1 / num_nodes, 1 / num_nodes / 8]]),
         [(3, end_ms // 4, end_ms // 2)],
-        (),
         end_ms,
         [(end_ms * i // 500, (500 - i) / 500, (500 - i) / 1000) for i in range(500)],
     )

@@ -195,7 +195,7 @@ class Comparison:
             pairs, found[model] = self._pairs(model), {}
             for is_judged in (True, False):
                 figures = [f for f in FIGURES if f.is_judged is is_judged]
-                table = [[self._paired_difference(f, rows) for rows in pairs] for f in figures]
+                table = [[self._mean_difference(f, rows) for rows in pairs] for f in figures]
                 differences = paired_differences(table, max(len(self.models) - 1, 1))
                 names = (figure.name for figure in figures)
                 found[model].update(zip(names, differences, strict=True))
@@ -211,7 +211,7 @@ class Comparison:
                 found.setdefault(content, []).append((base[row.replay], row))
         return list(found.values())
 
-    def _paired_difference(self, figure: Figure, rows: Sequence[tuple[Row, Row]]) -> float | None:
+    def _mean_difference(self, figure: Figure, rows: Sequence[tuple[Row, Row]]) -> float | None:
         values = [(self.value(one, figure), self.value(other, figure)) for one, other in rows]
         apart = [b - a for a, b in values if a is not None and b is not None]
         return sum(apart) / len(apart) if apart else None

@@ -11,7 +11,7 @@ from optsched.units import format_duration_ms
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from optsched.policy.policy import Policy, TierPlugin
+    from optsched.policy.policy import Policy
 
 
 def definition(policy: Policy) -> dict[str, Any]:
@@ -21,7 +21,20 @@ def definition(policy: Policy) -> dict[str, Any]:
         "name": policy.name,
         "meaning": policy.meaning,
         "actions": list(policy.actions),
-        "tiers": [[_plugin(plugin) for plugin in tier] for tier in policy.tiers],
+        "tiers": [
+            [
+                {
+                    "name": plugin.name,
+                    "meaning": plugin.meant.meaning,
+                    "arguments": {name: str(value) for name, value in plugin.arguments},
+                    "switched": [
+                        f.value for f in Face if (f in plugin.faces) != (f in DEFAULT_FACES)
+                    ],
+                }
+                for plugin in tier
+            ]
+            for tier in policy.tiers
+        ],
         "levels": [{"name": name, "meaning": LEVELS[name].meaning} for name in policy.levels],
         "admission": policy.admission.value,
         "solver": policy.solver.value,
@@ -32,16 +45,6 @@ def definition(policy: Policy) -> dict[str, Any]:
             "starvationAfter": format_duration_ms(budgets.starvation_after_ms),
             "deterministic": f"{budgets.deterministic_s:g}",
         },
-    }
-
-
-def _plugin(plugin: TierPlugin) -> dict[str, Any]:
-    faces = [f.value for f in Face if (f in plugin.faces) != (f in DEFAULT_FACES)]
-    return {
-        "name": plugin.name,
-        "meaning": plugin.meant.meaning,
-        "arguments": {name: str(value) for name, value in plugin.arguments},
-        "switched": faces,
     }
 
 

@@ -75,7 +75,12 @@ class EmulatedCluster:
         """Advance the time: end pods as annotated, then run a session."""
         self.now_ms += milliseconds
         for pod in self.objects("Pod"):
-            _end_if_requested(pod)
+            annotations = pod["metadata"].get("annotations", {})
+            if pod.get("status", {}).get("phase") == "Running":
+                if COMPLETE_ANNOTATION in annotations:
+                    pod["status"] = {"phase": "Succeeded"}
+                elif FAIL_ANNOTATION in annotations:
+                    pod["status"] = {"phase": "Failed"}
         snapshot = assemble(self._objects.values(), self._options, self.now_ms).snapshot
         report = run_session(
             self._usage.noted(snapshot, half_life_of(self._policy.rules)),
@@ -94,13 +99,3 @@ class EmulatedCluster:
                 pod = self._objects["Pod", action.task]
                 pod["spec"] = {**pod["spec"], "nodeName": action.node}
                 pod["status"] = {"phase": "Running"}
-
-
-def _end_if_requested(pod: dict[str, Any]) -> None:
-    annotations = pod["metadata"].get("annotations", {})
-    if pod.get("status", {}).get("phase") != "Running":
-        return
-    if COMPLETE_ANNOTATION in annotations:
-        pod["status"] = {"phase": "Succeeded"}
-    elif FAIL_ANNOTATION in annotations:
-        pod["status"] = {"phase": "Failed"}

@@ -77,31 +77,24 @@ class IdleResources:
 
     def best(self, kind: int) -> tuple[int, tuple[int, ...]] | None:
         """Where the policy puts a pod of a class."""
-        self._rate()
+        if self._stale:
+            nodes = np.array(sorted(self._stale))
+            states = self._states(nodes)
+            fits = fits_one_more(states, self._requests)
+            self._points[nodes] = np.where(fits, self._policy.scores(states), _NO_ROOM)
+            self._stale.clear()
         node = int(self._order[self._points[self._order, kind].argmax()])
         if self._points[node, kind] == _NO_ROOM:
             return None
-        return node, self._devices(kind, node)
-
-    def _rate(self) -> None:
-        if not self._stale:
-            return
-        nodes = np.array(sorted(self._stale))
-        states = self._states(nodes)
-        fits = fits_one_more(states, self._requests)
-        self._points[nodes] = np.where(fits, self._policy.scores(states), _NO_ROOM)
-        self._stale.clear()
+        if self._requests.is_share[kind]:
+            states = self._states(np.array([node]))
+            return node, (int(self._policy.devices(states, np.array([kind]))[0]),)
+        number = int(self._requests.number[kind])
+        return node, tuple(np.flatnonzero(self._free[node] == WHOLE)[:number].tolist())
 
     def _states(self, nodes: I64) -> States:
         parts = (self._cpu_m, self._memory_mib, self._free, self._num_gpu, self._model, self._sorts)
         return States(*(part[nodes] for part in parts))
-
-    def _devices(self, kind: int, node: int) -> tuple[int, ...]:
-        number = int(self._requests.number[kind])
-        if self._requests.is_share[kind]:
-            states = self._states(np.array([node]))
-            return (int(self._policy.devices(states, np.array([kind]))[0]),)
-        return tuple(np.flatnonzero(self._free[node] == WHOLE)[:number].tolist())
 
 
 EXPECTED: Final = 102
@@ -194,16 +187,13 @@ class _Cluster:
         policy = POLICIES["06-FGD"](workload)
         self._left, self._spare = (IdleResources(workload, policy, rank) for _ in range(2))
         # For each class those that request as many GPUs and no less of anything, the next first.
-        less = (workload.requests.cpu_m[:, None] <= workload.requests.cpu_m) & (
-            workload.requests.milli[:, None] <= workload.requests.milli
-        )
-        less &= workload.requests.number[:, None] == workload.requests.number
-        less &= (workload.requests.milli[:, None] == WHOLE) == (workload.requests.milli == WHOLE)
+        requests = workload.requests
+        cpu_m, milli, number = requests.cpu_m, requests.milli, requests.number
+        less = (cpu_m[:, None] <= cpu_m) & (milli[:, None] <= milli)
+        less &= (number[:, None] == number) & ((milli[:, None] == WHOLE) == (milli == WHOLE))
+        worth = requests.worth
         self._made_for = [
-            sorted(
-                np.flatnonzero(row).tolist(),
-                key=lambda k: (workload.requests.worth[k], workload.requests.cpu_m[k], k),
-            )
+            sorted(np.flatnonzero(row).tolist(), key=lambda k: (worth[k], cpu_m[k], k))
             for row in less
         ]
         self._of_kind: defaultdict[int, list[Slot]] = defaultdict(list)
@@ -255,16 +245,13 @@ class _Cluster:
         for room in (self._left, self._spare):
             room.allocate(kind, node, devices)
         while any(self._spare.lacks(node)):
-            self._drop(self._smallest_slot(node))
+            # The slot to give up: the smallest on a device that lacks room, or the most CPU.
+            lacking, by_cpu = self._spare.lacks(node)
+            size = -self._requests.cpu_m if by_cpu else self._requests.worth
+            there = [s for s in self._on[node] if not lacking or lacking & set(s.devices)]
+            self._drop(min(there, key=lambda s: (size[s.kind], s.kind)))
 
     def _drop(self, slot: Slot) -> None:
         self._of_kind[slot.kind].remove(slot)
         self._on[slot.node].remove(slot)
         self._spare.allocate(slot.kind, slot.node, slot.devices, -1)
-
-    def _smallest_slot(self, node: int) -> Slot:
-        """The slot to give up: the smallest on a device that lacks room, or the most CPU."""
-        devices, by_cpu = self._spare.lacks(node)
-        size = -self._requests.cpu_m if by_cpu else self._requests.worth
-        there = [s for s in self._on[node] if not devices or devices & set(s.devices)]
-        return min(there, key=lambda s: (size[s.kind], s.kind))

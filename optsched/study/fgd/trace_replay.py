@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from optsched.problem.arrays import F64, I64
+    from optsched.problem.arrays import I64
     from optsched.study.fgd.scoring_policies import Policy
     from optsched.study.fgd.workload import Arrivals, Workload
 
@@ -30,24 +30,16 @@ def allocation_curves(history: History, total_milli: int) -> list[list[float]]:
 
     Both are percent of all GPUs. A bucket into which no arrival fell takes its two neighbours'.
     """
-    return [
-        _curve(history.arrived[run, :length], history.allocated[run, :length], total_milli)
-        for run, length in enumerate(history.length.tolist())
-    ]
-
-
-def _curve(arrived: I64, allocated: I64, total_milli: int) -> list[float]:
-    num_gpu = total_milli // 1000
-    bucket = np.rint(arrived / num_gpu / 10)
-    percent = np.array([round(a / num_gpu / 10, 2) for a in allocated.tolist()])
-    return [_mean_percent(percent, bucket, at) for at in range(LAST + 1)]
-
-
-def _mean_percent(percent: F64, bucket: F64, at: int) -> float:
-    inside = percent[bucket == at]
-    if not len(inside):
-        inside = percent[np.abs(bucket - at) <= 1]
-    return float(np.round(inside.mean(), 2))
+    num_gpu, curves = total_milli // 1000, []
+    for run, length in enumerate(history.length.tolist()):
+        bucket = np.rint(history.arrived[run, :length] / num_gpu / 10)
+        allocated = history.allocated[run, :length].tolist()
+        percent = np.array([round(a / num_gpu / 10, 2) for a in allocated])
+        inside = (percent[bucket == at] for at in range(LAST + 1))
+        near = (percent[np.abs(bucket - at) <= 1] for at in range(LAST + 1))
+        means = [(own if len(own) else both).mean() for own, both in zip(inside, near, strict=True)]
+        curves.append([float(np.round(mean, 2)) for mean in means])
+    return curves
 
 
 def read_curves(table: Iterable[str]) -> dict[tuple[str, str, int], list[float]]:

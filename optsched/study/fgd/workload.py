@@ -82,11 +82,16 @@ def read_workload(
     kinds = [(row.cpu_m, row.gpu_milli, row.num_gpu, row.gpu_spec, row.memory_mib) for row in rows]
     classes = sorted(set(kinds))
     index = {kind: i for i, kind in enumerate(classes)}
+    cpu_m, milli, number, memory = (
+        np.array([kind[i] for kind in classes], np.int64) for i in (0, 1, 2, 4)
+    )
+    allowed = [set(filter(None, kind[3].split("|"))) for kind in classes]
+    reach = [[not these or model in these for model in models] for these in allowed]
     frequent = _typical(kinds)
     numbers = np.array([number for _, number in frequent], np.float64)
     part = numbers / len(rows)  # the two divisions of the simulator, each with its rounding
     return Workload(
-        requests=_class_requests(classes, models),
+        requests=Requests(cpu_m, memory, number, milli, np.array(reach, np.bool_)),
         machines=_machines(machines, models),
         pod_class=np.array([index[kind] for kind in kinds], np.int64),
         typical=np.array(
@@ -114,15 +119,6 @@ def _typical(kinds: Iterable[_Kind]) -> list[tuple[tuple[int, int, int, str], in
         frequent.append((kind, number))
         found += number
     return frequent
-
-
-def _class_requests(classes: Sequence[_Kind], models: Sequence[str]) -> Requests:
-    cpu_m, milli, number, memory = (
-        np.array([kind[i] for kind in classes], np.int64) for i in (0, 1, 2, 4)
-    )
-    allowed = [set(filter(None, kind[3].split("|"))) for kind in classes]
-    reach = [[not these or model in these for model in models] for these in allowed]
-    return Requests(cpu_m, memory, number, milli, np.array(reach, np.bool_))
 
 
 def _machines(nodes: Sequence[Node], models: Sequence[str]) -> Machines:

@@ -12,7 +12,7 @@ from optsched.cluster.task import Task, TaskShape, TaskStatus
 from optsched.units import CPU, GPU, MEMORY, PODS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 GIB = 2**30
 _GPUS = (1, 2, 4, 8)
@@ -129,6 +129,7 @@ def _node(name: str, residents: tuple[Task, ...]) -> Node:
 
 def _gang(number: int, size: int, shape: TaskShape, queue: int, priority: int) -> Gang:
     key = f"jobs/gang-{number:06d}"
+    names = [f"{key}-{index:04d}" for index in range(size)]
     return Gang(
         key,
         queue=f"q{queue}",
@@ -137,14 +138,11 @@ def _gang(number: int, size: int, shape: TaskShape, queue: int, priority: int) -
         created_ms=number,
         waiting_since_ms=number,
         phase=GangPhase.INQUEUE,
-        tasks=tuple(_members(key, size, shape)),
+        tasks=tuple(
+            Task(name, shape, TaskStatus.PENDING, uid=name, gang=key, index=index)
+            for index, name in enumerate(names)
+        ),
     )
-
-
-def _members(key: str, size: int, shape: TaskShape) -> Iterator[Task]:
-    for index in range(size):
-        name = f"{key}-{index:04d}"
-        yield Task(name, shape, TaskStatus.PENDING, uid=name, gang=key, index=index)
 
 
 def _shape(gpus: int, cpu_m: int) -> TaskShape:

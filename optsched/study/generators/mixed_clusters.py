@@ -103,7 +103,8 @@ class MixedCluster:
                 if max(1 - free[r] / a for r, a in node.allocatable if a) >= target:
                     break
                 shape = shapes[int(rng.integers(len(shapes)))]
-                if not _has_place(node, shape, free):
+                fits = free[PODS] > 0 and all(free.get(r, 0) >= a for r, a in shape.request)
+                if not fits or (node.taints and not shape.tolerations):
                     continue
                 for resource, amount in (*shape.request, (PODS, 1)):
                     free[resource] -= amount
@@ -204,8 +205,3 @@ def _shape(rng: np.random.Generator) -> TaskShape:
         models = tuple(sorted(rng.choice([k[3] for k in _KINDS[1:]], 2, replace=False).tolist()))
         affinity = NodeSelector((NodeTerm((Requirement(MODEL, Operator.IN, models),)),))
     return TaskShape(tuple(sorted(asked.items())), node_affinity=affinity, tolerations=tolerations)
-
-
-def _has_place(node: Node, shape: TaskShape, free: dict[str, int]) -> bool:
-    fits = free[PODS] > 0 and all(free.get(r, 0) >= a for r, a in shape.request)
-    return fits and (not node.taints or bool(shape.tolerations))

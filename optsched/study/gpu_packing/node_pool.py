@@ -13,8 +13,6 @@ from optsched.problem.arrays import row_groups
 if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
 
-"""Thousandths of a GPU in one."""
-
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Nodes:

@@ -140,8 +140,12 @@ class Program:
 
     def _blocks(self) -> tuple[csr_array, F64]:
         """Left sides and limits of all rows but the supply."""
-        blocks = [self._devices(), self._share_rows()]
         pool, kinds = self._pool, self._kinds
+        # Devices taken as a whole or shared.
+        whole = (pool.whole_gpus[self._k], self._c, self._x)
+        shared = (np.ones(len(self._y), np.int64), self._at, self._y)
+        devices = self._block(len(self._times), whole, shared)
+        blocks = [(devices, kinds.num_gpu * self._times), self._share_rows()]
         for size, room in ((pool.cpu_m, kinds.cpu_m), (pool.memory_mib, kinds.memory_mib)):
             blocks.append((self._per_kind(size[self._k]), room * self._times))
             for z in _CUTS:
@@ -152,12 +156,6 @@ class Program:
 
     def _per_kind(self, value: I64) -> csr_array:
         return self._block(len(self._times), (value, self._c, self._x))
-
-    def _devices(self) -> tuple[csr_array, I64]:
-        """Devices taken as a whole or shared."""
-        whole = (self._pool.whole_gpus[self._k], self._c, self._x)
-        shared = (np.ones(len(self._y), np.int64), self._at, self._y)
-        return self._block(len(self._times), whole, shared), self._kinds.num_gpu * self._times
 
     def _share_rows(self) -> tuple[csr_array, I64]:
         """As many parts of each size as patterns have room for."""
@@ -223,11 +221,11 @@ class Program:
         none = csr_array((len(self.limits), over))
         exact = csr_array(hstack([self.left[:, kept], none]))
         priced = csr_array(hstack([full[:, kept], csr_array(-eye_array(over))]))
-        rows = LinearConstraint(
-            vstack([exact, priced]),
-            np.append(self._lower_sides(), np.full(over, -np.inf)),
-            np.append(self.limits, free),
-        )
+        # All pods of classes that must run are the lower limit of their rows.
+        lower = np.full(len(self.limits) + over, -np.inf)
+        must = len(self.limits) - len(self._pool.supply) + np.flatnonzero(self._pool.must)
+        lower[must] = self.limits[must]
+        rows = LinearConstraint(vstack([exact, priced]), lower, np.append(self.limits, free))
         found = milp(
             np.concatenate([-self.worth[kept], price]),
             integrality=np.repeat([1, 0], [len(kept), over]),
@@ -240,13 +238,6 @@ class Program:
         values = np.zeros(self._num_columns)
         values[kept] = np.rint(found.x[: len(kept)])
         return values
-
-    def _lower_sides(self) -> F64:
-        """Lower limits of left sides: all pods of classes that must run."""
-        found = np.full(len(self.limits), -np.inf)
-        must = len(found) - len(self._pool.supply) + np.flatnonzero(self._pool.must)
-        found[must] = self.limits[must]
-        return found
 
     def _fullness(self) -> tuple[csr_array, F64, F64]:
         """Use of CPU and memory by kind, what of it is free of charge, the price of one more.

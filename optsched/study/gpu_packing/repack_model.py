@@ -147,7 +147,11 @@ class Refill:
             self.pods[n, k] = self.model.new_int_var(0, int(self._most[k, n]), "")
         for n in range(len(pool.nodes.cpu_m)):
             self._node(n)
-        self._supply()
+        of_kind: dict[int, list[cp_model.IntVar]] = {}
+        for (_, k), var in self.pods.items():
+            of_kind.setdefault(k, []).append(var)
+        for k, those in of_kind.items():
+            self.model.add(cp_model.LinearExpr.sum(those) <= int(pool.supply[k]))
 
     def size_of(self, kind: int) -> int:
         """Index of the part of a GPU that a class asks for; -1 for others."""
@@ -188,13 +192,6 @@ class Refill:
         if terms:
             total = cp_model.LinearExpr.weighted_sum([v for _, v in terms], [s for s, _ in terms])
             self.model.add(total <= limit)
-
-    def _supply(self) -> None:
-        of_kind: dict[int, list[cp_model.IntVar]] = {}
-        for (_, k), var in self.pods.items():
-            of_kind.setdefault(k, []).append(var)
-        for k, those in of_kind.items():
-            self.model.add(cp_model.LinearExpr.sum(those) <= int(self._pool.supply[k]))
 
     def maximize(self, worth: I64, others: Sequence[tuple[int, cp_model.IntVar]] = ()) -> None:
         """The worth of pods, and other terms."""

@@ -32,16 +32,6 @@ class _Shares:
     kind_of: I64  # (N,) kind of each node
 
 
-def _solve_integer_program(pool: Pool, seconds: float) -> _Shares | None:
-    """The program in whole numbers; None where none are found in time."""
-    program, kind_of = program_of(pool)
-    solved = program.solve()
-    values = None if solved is None else program.solve_integer(solved, seconds)
-    if values is None:
-        return None
-    return _Shares(program.pods(values).astype(np.int64), program.devices(values), kind_of)
-
-
 @dataclass(frozen=True, eq=False, slots=True)
 class _Item:
     """Pods that stay together: one, or those that share a device."""
@@ -54,9 +44,12 @@ class _Item:
 
 def rounded(pool: Pool, seconds: float) -> Layout | None:
     """A placement near the bound; None where no whole numbers are found in time."""
-    shares = _solve_integer_program(pool, seconds)
-    if shares is None:
+    program, kind_of = program_of(pool)
+    solved = program.solve()
+    values = None if solved is None else program.solve_integer(solved, seconds)
+    if values is None:
         return None
+    shares = _Shares(program.pods(values).astype(np.int64), program.devices(values), kind_of)
     layout = empty_layout(pool)
     late: list[_Item] = []
     for kind in range(shares.pods.shape[1]):

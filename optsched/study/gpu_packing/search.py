@@ -73,6 +73,17 @@ def improved(
     return search.layout, search.staying
 
 
+def _draw_nodes(
+    pool: Pool, layout: Layout, effort: Effort, random: np.random.Generator
+) -> tuple[I64, Layout, Pool]:
+    """Some nodes, the likelier the more GPUs are free, who is there, and who may go there."""
+    weight = layout.free(pool) + effort.floor
+    number = min(effort.nodes, len(weight))
+    chosen = random.choice(len(weight), number, replace=False, p=weight / weight.sum())
+    here = Layout(layout.pods[chosen], layout.shares[chosen])
+    return chosen, here, pool.restrict(chosen, layout.waiting(pool) + here.pods.sum(axis=0))
+
+
 class _MoveSearch:
     def __init__(
         self, pool: Pool, start: Layout, running: Running, random: np.random.Generator
@@ -97,11 +108,7 @@ class _MoveSearch:
         from optsched.study.gpu_packing.repack_model import Moves, repack_moving
 
         pool, layout = self._pool, self.layout
-        weight = layout.free(pool) + _MOVING.floor
-        number = min(_MOVING.nodes, len(weight))
-        chosen = self._random.choice(len(weight), number, replace=False, p=weight / weight.sum())
-        here = Layout(layout.pods[chosen], layout.shares[chosen])
-        part = pool.restrict(chosen, layout.waiting(pool) + here.pods.sum(axis=0))
+        chosen, here, part = _draw_nodes(pool, layout, _MOVING, self._random)
         present = [
             replace(p, node=place)
             for place, node in enumerate(chosen.tolist())
@@ -196,12 +203,8 @@ class _Search:
         # OR-Tools is loaded when it is first needed, so that the bound alone does without.
         from optsched.study.gpu_packing.repack_model import repack
 
-        pool, layout, effort = self._pool, self.layout, self._effort
-        weight = layout.free(pool) + effort.floor
-        number = min(effort.nodes, len(weight))
-        chosen = self._random.choice(len(weight), number, replace=False, p=weight / weight.sum())
-        here = Layout(layout.pods[chosen], layout.shares[chosen])
-        part = pool.restrict(chosen, layout.waiting(pool) + here.pods.sum(axis=0))
+        layout, effort = self.layout, self._effort
+        chosen, here, part = _draw_nodes(self._pool, layout, effort, self._random)
         seed = int(self._random.integers(2**31))
         found = repack(part, here, self._worth, effort.seconds, seed)
         layout.pods[chosen], layout.shares[chosen] = found.pods, found.shares

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from optsched.api.wellknown import HOSTNAME
 from optsched.cluster.reasons import ReasonCode
@@ -79,11 +79,10 @@ class Impossible:
 _RACK: Final = {"networkTopology": {"mode": "hard", "highestTierAllowed": 1}}
 
 
-def _anti_affinity(_: int) -> dict[str, Any]:
-    selector = {"matchLabels": {"app": ASKED}}
-    term = {"labelSelector": selector, "topologyKey": HOSTNAME}
-    required = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
-    return {"affinity": {"podAntiAffinity": required}}
+_TERM: Final = {"labelSelector": {"matchLabels": {"app": ASKED}}, "topologyKey": HOSTNAME}
+_APART: Final = {
+    "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [_TERM]}}
+}
 
 
 CASES: Final = {
@@ -101,7 +100,7 @@ CASES: Final = {
     ),
     "apart": _Case(
         Order(),
-        lambda n: [Role(n + 1, share(1, 10), more=_anti_affinity(n), labels={"app": ASKED})],
+        lambda n: [Role(n + 1, share(1, 10), more=_APART, labels={"app": ASKED})],
         ReasonCode.IMPOSSIBLE,
     ),
     "pairs": _Case(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from optsched.study.instances.random_choice import Chance
 
@@ -47,16 +47,16 @@ class CutBins:
 
     def text(self, chance: Chance) -> str:
         """The file."""
-        items = [item for _ in range(self.bins) for item in zip(*self._cuts(chance), strict=True)]
+        least = 1000 // (3 * self.pieces)
+        spare, items = 1000 - least * self.pieces, list[tuple[int, ...]]()
+        for _ in range(self.bins):
+            cuts = []
+            for _ in range(self.dimensions):
+                at = sorted(chance.int_between(0, spare) for _ in range(self.pieces - 1))
+                pairs = zip([0, *at], [*at, spare], strict=True)
+                cuts.append([b - a + least for a, b in pairs])
+            items += zip(*cuts, strict=True)
         return _text(self.dimensions, 1000, [(*item, 1) for item in sorted(items)])
-
-    def _cuts(self, chance: Chance) -> Iterator[list[int]]:
-        for _ in range(self.dimensions):
-            least = 1000 // (3 * self.pieces)
-            spare = 1000 - least * self.pieces
-            at = sorted(chance.int_between(0, spare) for _ in range(self.pieces - 1))
-            ends = [*at, spare]
-            yield [b - a + least for a, b in zip([0, *at], ends, strict=True)]
 
 
 def _text(dimensions: int, capacity: int, rows: Sequence[tuple[int, ...]]) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from optsched.study.packing.greedy_filling import Scores, fillings
 from optsched.study.packing.packing_problem import Items
-from optsched.study.packing.pattern_pricing import Priced, best_bins
+from optsched.study.packing.pattern_pricing import best_bins
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,7 +65,10 @@ class Columns:
             prices = solved[1]
             if self._pool is None and self._add_greedy(self._items, prices):
                 continue
-            grown, bound = self._priced(self._drawn(prices))
+            drawn = prices
+            if self._pool is not None and self._value:
+                drawn = np.asarray(_DRAWN * self._prices + (1 - _DRAWN) * prices)
+            grown, bound = self._priced(drawn)
             yield bound
             if not grown:
                 grown, bound = self._priced(prices)
@@ -73,24 +76,17 @@ class Columns:
             if not grown or bound >= prices @ self._items.number - CLEAR:
                 return
 
-    def _drawn(self, prices: F64) -> F64:
-        if self._pool is None or not self._value:
-            return prices
-        return np.asarray(_DRAWN * self._prices + (1 - _DRAWN) * prices)
-
     def _priced(self, prices: F64) -> tuple[int, int]:
         """How many columns are new that are worth more than one, and a bound."""
         whole = np.floor(prices * _UNIT).astype(np.int64)
-        found = self._best(whole)
+        if self._pool is not None:
+            found = self._pool.best_bins(whole, _UNIT, _MANY)
+        else:
+            found = best_bins(self._items, whole, _UNIT, _FEW, lambda: self._seconds() <= 0)
         total = int(whole @ self._items.number)
         if total / found.most > self._value:
             self._prices, self._value = whole / found.most, total / found.most
         return sum([self.master.add(counts) for counts in found.bins]), -(-total // found.most)
-
-    def _best(self, whole: I64) -> Priced:
-        if self._pool is not None:
-            return self._pool.best_bins(whole, _UNIT, _MANY)
-        return best_bins(self._items, whole, _UNIT, _FEW, lambda: self._seconds() <= 0)
 
     def _add_greedy(self, items: Items, prices: F64) -> int:
         """Bins filled by price that are worth more than one."""
@@ -115,16 +111,15 @@ class Columns:
             if solved is None or self._seconds() <= 0:
                 return None
             uses, prices = solved
-            if not self._add_for(items, prices):
+            if self._pool is None:
+                added = self._add_greedy(items, prices)
+            else:
+                whole = np.floor(prices * _UNIT).astype(np.int64)
+                found = self._pool.best_bins(whole, int(_UNIT * (1 + CLEAR)), _FEW_AGAIN)
+                added = sum([self.master.add(counts) for counts in found.bins])
+            if not added:
                 break
         return uses, prices, float(prices @ left)
-
-    def _add_for(self, items: Items, prices: F64) -> int:
-        if self._pool is None:
-            return self._add_greedy(items, prices)
-        whole = np.floor(prices * _UNIT).astype(np.int64)
-        found = self._pool.best_bins(whole, int(_UNIT * (1 + CLEAR)), _FEW_AGAIN)
-        return sum([self.master.add(counts) for counts in found.bins])
 
     def most_used_columns(self, uses: F64, left: I64, noise: float, part: float) -> list[I64]:
         """Columns that are used whole, or else a part of the most used ones, cut to the demand.

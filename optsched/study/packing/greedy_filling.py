@@ -64,7 +64,8 @@ def packings(items: Items, scores: Scores) -> list[list[Copies]]:
         chosen = _best(items, relative, scores, open_ways, room[open_ways], fits)
         full = chosen < 0
         for way in open_ways[full].tolist():
-            more = _repeats(inside[way], left[way])
+            some = inside[way] > 0
+            more = int((left[way][some] // inside[way][some]).min()) if some.any() else 0
             found[way].append((inside[way].copy(), 1 + more))
             left[way] -= more * inside[way]
         inside[open_ways[full]] = 0
@@ -93,12 +94,6 @@ def fillings(items: Items, scores: Scores) -> I64:
         left[open_ways, kind] -= several
         room[open_ways] -= several[:, None] * items.sizes[kind]
     return items.number - left
-
-
-def _repeats(inside: I64, left: I64) -> int:
-    """How many more bins with these counts the items that are left fill."""
-    some = inside > 0
-    return int((left[some] // inside[some]).min()) if some.any() else 0
 
 
 def _several(items: Items, left: I64, room: I64, kind: I64) -> I64:

@@ -46,26 +46,22 @@ def packings(worker: WorkerProcess, work: PackingWork) -> Iterator[PackingResult
     if best.is_proved or work.seconds <= 0:
         yield best
         return
-    yield replace(best, stopped="")
+    best = replace(best, stopped="")
+    yield best
     if not worker.wait_until_ready():
         yield replace(best, stopped=NOT_READY)
         return
     answers = worker.work(work, work.seconds)
     while True:
         try:
-            best = _better(work.problem, best, next(answers))
+            new = next(answers)
         except StopIteration as end:
             stopped = BOUND_MET if best.is_proved else str(end.value)
             break
-        yield replace(best, stopped="")
+        if not wrong_with_bins(work.problem, new.bins):
+            if len(new.bins) < len(best.bins):
+                best = replace(best, bins=new.bins, found_by=new.found_by)
+            if new.bound > best.bound:
+                best = replace(best, bound=new.bound, bound_by=new.bound_by)
+        yield best
     yield replace(best, stopped=stopped)
-
-
-def _better(problem: VectorPacking, best: PackingResult, new: PackingResult) -> PackingResult:
-    if wrong_with_bins(problem, new.bins):
-        return best
-    if len(new.bins) < len(best.bins):
-        best = replace(best, bins=new.bins, found_by=new.found_by)
-    if new.bound > best.bound:
-        best = replace(best, bound=new.bound, bound_by=new.bound_by)
-    return best

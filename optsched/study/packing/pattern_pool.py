@@ -139,7 +139,15 @@ class _Growth:
             levels.append(inside[self._improves_pool(room)])
             if not len(last):
                 break
-        return self._table([level for level in levels if len(level)])
+        levels = [level for level in levels if len(level)]
+        if not levels:
+            return None
+        width = max(level.shape[1] for level in levels)
+        padded = [
+            np.pad(level, ((0, 0), (0, width - level.shape[1])), constant_values=self._kinds)
+            for level in levels
+        ]
+        return Pool(np.concatenate(padded), self._kinds)
 
     def _grown(self, last: I64, room: I64, *, is_last: bool) -> tuple[I64, I64, I64] | None:
         """(parent, item, room) of bins with one item more."""
@@ -163,16 +171,6 @@ class _Growth:
         if self._waste is not None:
             wanted &= (room <= self._waste).all(axis=1)
         return np.asarray(wanted, np.bool_)
-
-    def _table(self, levels: list[Kinds]) -> Pool | None:
-        if not levels:
-            return None
-        width = max(level.shape[1] for level in levels)
-        padded = [
-            np.pad(level, ((0, 0), (0, width - level.shape[1])), constant_values=self._kinds)
-            for level in levels
-        ]
-        return Pool(np.concatenate(padded), self._kinds)
 
     def _candidates(self, last: I64, room: I64, least: I64 | None) -> Iterator[tuple[I64, I64]]:
         """(bin, item) that may go together by one dimension, some at a time."""

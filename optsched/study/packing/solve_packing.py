@@ -161,11 +161,6 @@ class _Search:
             self.best, self._found_by = trimmed, how
             self._report(self.result(""))
 
-    def _raise(self, bound: int, how: str) -> None:
-        if bound > self.bound:
-            self.bound, self._bound_by = bound, how
-            self._report(self.result(""))
-
     # --- bins without waste ----------------------------------------------------------------------
 
     def _fill_up(self) -> None:
@@ -193,7 +188,9 @@ class _Search:
         for counts, _ in self.best:
             self._columns.master.add(counts)
         for bound in self._columns.bounds():
-            self._raise(bound, COLUMNS)
+            if bound > self.bound:
+                self.bound, self._bound_by = bound, COLUMNS
+                self._report(self.result(""))
             if self._is_optimal():
                 return
 

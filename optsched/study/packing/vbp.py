@@ -106,10 +106,8 @@ def parse_instance(text: str, name: str, where: str = "") -> VbpInstance:
     Raises InstanceError: as `read_vbp`.
     """
     numbers = Numbers(where or name, text)
-    dimensions = numbers.read_number("number of dimensions")
-    if not dimensions:
-        raise numbers.error("number of dimensions", 0, "is too small: write 1 or more")
-    capacity = tuple(_capacity(numbers, d) for d in range(dimensions))
+    dimensions = numbers.read_number("number of dimensions", least=1)
+    capacity = tuple(numbers.read_number(f"capacity {d}", least=1) for d in range(dimensions))
     rows, lines = list[ItemKind](), list[int]()
     for i in range(numbers.read_number("number of rows")):
         sizes = tuple(numbers.signed(f"size {d} of row {i}") for d in range(dimensions))
@@ -127,13 +125,6 @@ def parse_instance(text: str, name: str, where: str = "") -> VbpInstance:
         raise InstanceError("\n".join(wrong))
     digest = sha256(text.encode()).hexdigest()
     return VbpInstance(VectorPacking(name, capacity, kinds), tuple(rows), digest)
-
-
-def _capacity(numbers: Numbers, dimension: int) -> int:
-    found = numbers.read_number(f"capacity {dimension}")
-    if not found:
-        raise numbers.error(f"capacity {dimension}", 0, "is too small: write 1 or more")
-    return found
 
 
 def _too_large(
@@ -180,7 +171,15 @@ def read_vbps(path: Path) -> tuple[VbpInstance, ...]:
     found = sorted(_members(archive, wanted))
     if not found:
         raise InstanceError(f"{archive}: there is no {SUFFIX} file {wanted} in this archive")
-    return tuple(parse_instance(*each) for each in _texts(archive, found))
+    instances = []
+    with tarfile.open(archive) as opened:
+        for name in found:
+            member = opened.extractfile(name)
+            assert member is not None  # noqa: S101  only files are asked for
+            text = member.read().decode("utf-8", "replace")
+            stem = PurePosixPath(name).stem
+            instances.append(parse_instance(text, stem, f"{archive}/{name}"))
+    return tuple(instances)
 
 
 def _archive_of(path: Path) -> Path | None:
@@ -209,13 +208,3 @@ def _members(archive: Path, wanted: str) -> Iterator[str]:
         path = PurePosixPath(name)
         if any(fnmatch(each, wanted) for each in (name, path.name, path.stem)):
             yield name
-
-
-def _texts(archive: Path, names: list[str]) -> Iterator[tuple[str, str, str]]:
-    """(text, name, where) of files of an archive."""
-    with tarfile.open(archive) as opened:
-        for name in names:
-            member = opened.extractfile(name)
-            assert member is not None  # noqa: S101  only files are asked for
-            text = member.read().decode("utf-8", "replace")
-            yield text, PurePosixPath(name).stem, f"{archive}/{name}"

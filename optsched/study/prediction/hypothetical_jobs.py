@@ -124,7 +124,13 @@ class _Study:
 
     def answers(self, before: Snapshot) -> Answers:
         base = run_session(before, self._means.policy, self._means.context).plan
-        outside = self._gate_reasons()
+        # Why gangs whose pods are created only then are not let in, by key.
+        outside: dict[str, Reason | None] = {}
+        if self._pods_of:
+            unmade = {key_of(pod) for pod in self._all_pods}
+            _, plan = self._decided(obj for obj in self._merged if not is_pod_of(obj, unmade))
+            let_in = {action.gang for action in plan.actions if isinstance(action, Enqueue)}
+            outside = {key: plan.pending.get(key) for key in self._pods_of if key not in let_in}
         read, plan = self._decided(self._with_pods(outside.keys()))
         after = read.snapshot
         # The gangs of what was added.
@@ -154,15 +160,6 @@ class _Study:
         return read, run_session(read.snapshot, means.policy, means.context).plan
 
     # --- what controllers would do ---------------------------------------------------------------
-
-    def _gate_reasons(self) -> dict[str, Reason | None]:
-        """Why gangs whose pods are created only then are not let in, by key."""
-        if not self._pods_of:
-            return {}
-        unmade = {key_of(pod) for pod in self._all_pods}
-        _, plan = self._decided(obj for obj in self._merged if not is_pod_of(obj, unmade))
-        let_in = {action.gang for action in plan.actions if isinstance(action, Enqueue)}
-        return {key: plan.pending.get(key) for key in self._pods_of if key not in let_in}
 
     def _with_pods(self, outside: Collection[str] = ()) -> Iterator[Manifest]:
         """The cluster once gangs have pods, but for those that are not let in."""

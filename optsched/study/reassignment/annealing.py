@@ -104,15 +104,12 @@ class Annealing:
         """Some processes, a part of them the likelier the larger they are."""
         drawn = self._random.random(int(number * self._style.large))
         large = np.searchsorted(self._until[:-1], drawn)
-        return np.unique(np.concatenate([large, self._next_processes(number - len(drawn))]))
-
-    def _next_processes(self, number: int) -> I64:
-        if self._next + number > self._num:
+        more = number - len(drawn)
+        if self._next + more > self._num:
             self._random.shuffle(self._order)
             self._next = 0
-        found = self._order[self._next : self._next + number].copy()
-        self._next += number
-        return found
+        self._next += more
+        return np.unique(np.concatenate([large, self._order[self._next - more : self._next]]))
 
     def _noise_for(self, values: F64) -> F64:
         start = int(self._random.integers(_NOISE - values.size))

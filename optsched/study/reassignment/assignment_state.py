@@ -14,6 +14,30 @@ if TYPE_CHECKING:
     from optsched.study.reassignment.instance import Instance
 
 
+class _MovedProcesses:
+    """How many processes of each service are moved: `number` (S,), and the `most` of any."""
+
+    def __init__(self, number: I64, num_processes: int) -> None:
+        self.number, self.most = number, int(number.max(initial=0))
+        self._services_with = np.bincount(number, minlength=num_processes + 2)
+
+    def change(self, service: int, by: int) -> None:
+        """Count one process more (1) or less (−1)."""
+        now = int(self.number[service]) + by
+        self._services_with[now - by] -= 1
+        self._services_with[now] += 1
+        self.number[service] = now
+        if now > self.most or (now == self.most - 1 and self._services_with[self.most] == 0):
+            self.most = now
+
+    def most_of_others(self, moved: I64) -> I64:
+        """The most that another service moves, by how many the own one does."""
+        if self._services_with[self.most] > 1 or self.most == 0:
+            return np.full(len(moved), self.most)
+        second = int(np.flatnonzero(self._services_with[: self.most]).max(initial=0))
+        return np.where(moved == self.most, second, self.most)
+
+
 class AssignmentState:
     """An allowed assignment of an instance, its cost, and the cost of each move.
 
@@ -39,16 +63,12 @@ class AssignmentState:
         here = self._around > 0
         self._lacking = np.array([(~here[d]).sum(axis=0) for d in instance.depends_on])
         self._needed = np.array([here[d].sum(axis=0) for d in instance.needed_by])
-        self._is_bound = np.array(
-            [len(d) + len(n) for d, n in zip(instance.depends_on, instance.needed_by, strict=True)]
-        ) + (instance.min_locations > 1)
-        self._moved = np.bincount(service[machine_of != instance.initial], minlength=num_services)
-        self._with_moved = np.bincount(self._moved, minlength=instance.num_processes + 2)
-        self._most_moved = int(self._moved.max(initial=0))
+        moved = np.bincount(service[machine_of != instance.initial], minlength=num_services)
+        self._moved = _MovedProcesses(moved, instance.num_processes)
         each = self.instance.move_cost[np.arange(len(self.machine_of)), self.machine_of]
         self.cost = float(
             self.term_cost.sum()
-            + float(each.sum() + self.instance.service_weight * self._most_moved)
+            + float(each.sum() + self.instance.service_weight * self._moved.most)
         )
 
     # --- shifts ----------------------------------------------------------------------------------
@@ -69,28 +89,20 @@ class AssignmentState:
         away -= self.term_cost[here] + move_cost[rows, here]
         delta += away[:, None]
         delta += move_cost
-        self._add_service_cost(delta, processes, here)
-        delta[~self._allowed(processes, here)] = np.inf
-        delta[rows, here] = 0
-        return delta
-
-    def _add_service_cost(self, delta: F64, processes: I64, here: I64) -> None:
-        initial = self.instance.initial[processes]
-        moved = self._moved[self.instance.service[processes]]
+        # Costs of the service of which most processes are moved.
+        initial, moved = (
+            instance.initial[processes],
+            self._moved.number[instance.service[processes]],
+        )
         is_home = initial == here
-        after = np.maximum(self._max_other_moves(moved), moved + np.where(is_home, 1, -1))
-        change = (after - self._most_moved) * self.instance.service_weight
+        most_after = np.maximum(self._moved.most_of_others(moved), moved + np.where(is_home, 1, -1))
+        change = (most_after - self._moved.most) * instance.service_weight
         delta += (change * is_home)[:, None]
         back = np.flatnonzero(~is_home)
         delta[back, initial[back]] += change[back]
-
-    def _max_other_moves(self, moved: I64) -> I64:
-        """The most that another service moves, by how many the own one does."""
-        most = self._most_moved
-        if self._with_moved[most] > 1 or most == 0:
-            return np.full(len(moved), most)
-        second = int(np.flatnonzero(self._with_moved[:most]).max(initial=0))
-        return np.where(moved == most, second, most)
+        delta[~self._allowed(processes, here)] = np.inf
+        delta[rows, here] = 0
+        return delta
 
     def _allowed(self, processes: I64, here: I64) -> Bool:
         instance = self.instance
@@ -99,7 +111,7 @@ class AssignmentState:
         rows = np.arange(len(processes))
         fits[rows, initial] = (self.slack[:, initial] >= instance.lasting[:, processes]).all(axis=0)
         fits &= self._on[service] == 0
-        if not self._is_bound[service].any():
+        if not self.instance.is_bound[service].any():
             return fits
         fits &= (self._lacking[service] == 0)[:, instance.neighbourhood]
         around = instance.neighbourhood[here]
@@ -182,7 +194,7 @@ class AssignmentState:
         return False
 
     def _is_sound(self, service: int) -> bool:
-        if not self._is_bound[service]:
+        if not self.instance.is_bound[service]:
             return True
         if self._spread[service] < self.instance.min_locations[service]:
             return False
@@ -208,23 +220,16 @@ class AssignmentState:
         self.machine_of[p] = machine
         self._move_service(p, here, machine)
         if home in both:
-            service = int(instance.service[p])
-            change = 1 if here == home else -1
-            moved = int(self._moved[service]) + change
-            self._with_moved[moved - change] -= 1
-            self._with_moved[moved] += 1
-            self._moved[service] = moved
-            most = self._most_moved
-            if moved > most or (moved == most - 1 and self._with_moved[most] == 0):
-                self._most_moved = moved
-            self.cost += self.instance.service_weight * (self._most_moved - most)
+            most = self._moved.most
+            self._moved.change(int(instance.service[p]), 1 if here == home else -1)
+            self.cost += self.instance.service_weight * (self._moved.most - most)
 
     def _move_service(self, p: int, here: int, machine: int) -> None:
         instance = self.instance
         s = int(instance.service[p])
         self._on[s, machine] += 1
         self._on[s, here] -= 1
-        if not self._is_bound[s]:
+        if not self.instance.is_bound[s]:
             return
         places = instance.location
         self._at[s, places[here]] -= 1

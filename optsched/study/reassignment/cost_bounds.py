@@ -49,12 +49,8 @@ def bound_of(instance: Instance, prices: Prices) -> int:
     """The least whole cost that prices allow; of any prices, however they were found."""
     amounts = np.abs(instance.demand).sum() + np.abs(instance.request).sum()
     amounts += np.abs(instance.spare).sum() + np.abs(instance.room).sum()
-    unit = 2.0 ** max(
-        np.floor(
-            np.log2(EXACT / float(amounts * (_top(instance) + 1) + instance.move_cost.sum() + 1))
-        ),
-        0,
-    )
+    most = float(amounts * (_top(instance) + 1) + instance.move_cost.sum() + 1)
+    unit = 2.0 ** max(np.floor(np.log2(EXACT / most)), 0)
     demand = np.floor(np.clip(prices.demand, 0, instance.weight[:, None]) * unit) / unit
     room = np.floor(np.clip(prices.room, 0, _top(instance)) * unit) / unit
     value, _ = _dual(instance, Prices(demand, room), _possible(instance))
@@ -77,7 +73,9 @@ def better_prices(
         elif since > _PATIENCE:
             since, pace = 0, pace / 2
             demand, room = best.demand.copy(), best.room.copy()
-        short, full = _subgradient(instance, machine_of)
+        takes = np.where(machine_of == instance.initial, instance.lasting, instance.request)
+        short = _sums(machine_of, instance.demand, instance.num_machines) - instance.spare
+        full = _sums(machine_of, takes, instance.num_machines) - instance.room
         # Nothing is gained where a price is at its end already.
         short[
             ((demand <= 0) & (short < 0)) | ((demand >= instance.weight[:, None]) & (short > 0))
@@ -116,14 +114,6 @@ def _dual(instance: Instance, prices: Prices, possible: Bool) -> tuple[float, I6
     paid = pays[rows, machine_of].sum()
     value = paid - (prices.demand * instance.spare).sum() - (prices.room * instance.room).sum()
     return float(value), machine_of
-
-
-def _subgradient(instance: Instance, machine_of: I64) -> tuple[F64, F64]:
-    takes = np.where(machine_of == instance.initial, instance.lasting, instance.request)
-    return (
-        _sums(machine_of, instance.demand, instance.num_machines) - instance.spare,
-        _sums(machine_of, takes, instance.num_machines) - instance.room,
-    )
 
 
 def _sums(machine_of: I64, amounts: F64, number: int) -> F64:

@@ -171,14 +171,10 @@ class _Model:
                         for literal in literals:
                             self.model.add_bool_or([*brought.get(n, []), literal.negated()])
             for other in instance.depends_on[service].tolist():
-                if other not in services:
-                    self._add_dependencies(brought, self._groups(other, around)[0])
-
-    def _add_dependencies(self, brought: _Literals, there: set[int]) -> None:
-        for n, literals in brought.items():
-            if n not in there:
-                for literal in literals:
-                    self.model.add(literal == 0)
+                staying = self._groups(other, around)[0] if other not in services else brought
+                for n, literals in brought.items():
+                    for literal in literals if n not in staying else ():
+                        self.model.add(literal == 0)
 
     def _pay_terms(self) -> None:
         instance = self._instance

@@ -7,6 +7,7 @@ neighbourhoods. Whole numbers are kept as float64, which is exact below 2**53.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -16,7 +17,7 @@ from optsched.problem.arrays import frozen
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from optsched.problem.arrays import F64, I64
+    from optsched.problem.arrays import F64, I64, Bool
     from optsched.study.reassignment.reassignment_problem import Reassignment
 
 EXACT: Final = float(2**53)
@@ -93,15 +94,18 @@ class Instance:
             needed_by=_dependencies([(d, s) for s, d in _pairs(problem)], len(problem.services)),
             service_weight=float(problem.service_weight),
         )
-        found._check()
+        most = np.abs(demand).sum(axis=1) + np.abs(spare).sum(axis=1)
+        moves = np.abs(found.move_cost).max(axis=1, initial=0).sum()
+        moves += found.service_weight * len(found.service)
+        if most @ weight + moves + np.abs(room).sum() >= EXACT:
+            raise ValueError("amounts and weights are too large: costs may reach 2**53")
         return found
 
-    def _check(self) -> None:
-        most = np.abs(self.demand).sum(axis=1) + np.abs(self.spare).sum(axis=1)
-        moves = np.abs(self.move_cost).max(axis=1, initial=0).sum()
-        moves += self.service_weight * len(self.service)
-        if most @ self.weight + moves + np.abs(self.room).sum() >= EXACT:
-            raise ValueError("amounts and weights are too large: costs may reach 2**53")
+    @cached_property
+    def is_bound(self) -> Bool:
+        """(S,) services whose processes depend on others, are needed, or need locations."""
+        pairs = zip(self.depends_on, self.needed_by, strict=True)
+        return np.array([len(d) + len(n) > 0 for d, n in pairs]) | (self.min_locations > 1)
 
     @property
     def num_processes(self) -> int:

@@ -47,13 +47,14 @@ class _Kind:
     def __init__(
         self, choose: Callable[[int], Chosen], first: float, least: float, most: int
     ) -> None:
-        self._choose = choose
+        self.choose = choose
         self._width, self._least, self._most = min(first, most), min(least, most), most
         self.saved, self.effort = 0.0, _MODEL
 
-    def chosen(self) -> Chosen:
-        """The next one; None where there is none of this kind."""
-        return self._choose(int(self._width))
+    @property
+    def width(self) -> int:
+        """How many machines the next one has."""
+        return int(self._width)
 
     def adapt(self, *, was_easy: bool) -> None:
         """Wider after what was easy, narrower after the rest."""
@@ -95,7 +96,7 @@ class Neighbourhoods:
         parts = worth / worth.sum() if worth.any() else np.full(len(worth), 1 / len(worth))
         shares: F64 = _ANYWAY + (1 - len(parts) * _ANYWAY) * parts
         kind = self._kinds[int(self._random.choice(len(self._kinds), p=shares))]
-        chosen = kind.chosen()
+        chosen = kind.choose(kind.width)
         return chosen is not None and self._solve(kind, *chosen, seconds)
 
     def _solve(self, kind: _Kind, machines: I64, free: I64, seconds: float | None) -> bool:

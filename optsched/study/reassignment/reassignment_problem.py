@@ -106,13 +106,15 @@ def cost_of(problem: Reassignment, machine_of: Assignment) -> ReassignmentCost:
     moved = [p for p, m in enumerate(machine_of) if m != problem.initial[p]]
     of_service = Counter(problem.processes[p].service for p in moved)
     on_the_way = (problem.machines[problem.initial[p]].move_cost[machine_of[p]] for p in moved)
-    total = 0
+    load = total = 0
     for machine, row in zip(problem.machines, used, strict=True):
+        for r, resource in enumerate(problem.resources):
+            load += resource.load_weight * max(0, row[r] - machine.safety[r])
         for b in problem.balances:
             free, other = (machine.capacity[r] - row[r] for r in (b.of, b.against))
             total += b.weight * max(0, b.target * free - other)
     return ReassignmentCost(
-        load=_load(problem, used),
+        load=load,
         balance=total,
         process_moves=problem.process_weight * sum(problem.processes[p].move_cost for p in moved),
         service_moves=problem.service_weight * max(of_service.values(), default=0),
@@ -130,21 +132,12 @@ def _used_capacity(problem: Reassignment, machine_of: Assignment) -> list[list[i
     return used
 
 
-def _load(problem: Reassignment, used: Sequence[Sequence[int]]) -> int:
-    return sum(
-        resource.load_weight * max(0, row[r] - machine.safety[r])
-        for machine, row in zip(problem.machines, used, strict=True)
-        for r, resource in enumerate(problem.resources)
-    )
-
-
 def wrong_with(problem: Reassignment, machine_of: Assignment) -> list[str]:
     """Every rule that an assignment breaks, one sentence each; none where it is allowed."""
     strange = [p for p, m in enumerate(machine_of) if not 0 <= m < len(problem.machines)]
     if len(machine_of) != len(problem.processes) or strange:
         return [f"{len(machine_of)} processes have machines, {len(strange)} of them unknown ones"]
-    groups = (_overfull, _crowded, _too_close, _alone)
-    return [sentence for rule in groups for sentence in rule(problem, machine_of)]
+    return [*_overfull(problem, machine_of), *_misplaced(problem, machine_of)]
 
 
 def _overfull(problem: Reassignment, machine_of: Assignment) -> Iterator[str]:
@@ -160,28 +153,22 @@ def _overfull(problem: Reassignment, machine_of: Assignment) -> Iterator[str]:
                 yield f"machine {m} has {capacity} of resource {r}; {row[r]} are used"
 
 
-def _crowded(problem: Reassignment, machine_of: Assignment) -> Iterator[str]:
-    places = zip((p.service for p in problem.processes), machine_of, strict=True)
-    for (service, machine), number in Counter(places).items():
+def _misplaced(problem: Reassignment, machine_of: Assignment) -> Iterator[str]:
+    """Services that share a machine, run in too few locations, or lack what they depend on."""
+    services = [process.service for process in problem.processes]
+    for (service, machine), number in Counter(zip(services, machine_of, strict=True)).items():
         if number > 1:
             yield f"{number} processes of service {service} share machine {machine}"
-
-
-def _too_close(problem: Reassignment, machine_of: Assignment) -> Iterator[str]:
     locations: dict[int, set[int]] = defaultdict(set)
-    for process, machine in zip(problem.processes, machine_of, strict=True):
-        locations[process.service].add(problem.machines[machine].location)
-    for s, service in enumerate(problem.services):
-        if len(locations[s]) < service.min_locations:
-            found, least = len(locations[s]), service.min_locations
-            yield f"service {s} runs in {found} locations; it needs {least}"
-
-
-def _alone(problem: Reassignment, machine_of: Assignment) -> Iterator[str]:
     around: dict[int, set[int]] = defaultdict(set)
-    for process, machine in zip(problem.processes, machine_of, strict=True):
-        around[process.service].add(problem.machines[machine].neighbourhood)
-    for s, service in enumerate(problem.services):
-        for other in service.depends_on:
+    for s, machine in zip(services, machine_of, strict=True):
+        locations[s].add(problem.machines[machine].location)
+        around[s].add(problem.machines[machine].neighbourhood)
+    for s, each in enumerate(problem.services):
+        if len(locations[s]) < each.min_locations:
+            found, least = len(locations[s]), each.min_locations
+            yield f"service {s} runs in {found} locations; it needs {least}"
+    for s, each in enumerate(problem.services):
+        for other in each.depends_on:
             for neighbourhood in sorted(around[s] - around[other]):
                 yield f"service {s} lacks service {other} in neighbourhood {neighbourhood}"

@@ -106,10 +106,19 @@ class _Race:
         for thread in threads:
             thread.start()
         try:
-            yield from self._collect(queue, len(threads))
+            self._running = len(threads)
+            while self._running:
+                answer = queue.get()
+                if isinstance(answer, str):
+                    self._stopped = answer
+                    self._running -= 1
+                elif self._is_better(answer):
+                    yield replace(self.best, history=tuple(self._history))
         finally:
-            if self._running:
-                _end(workers)
+            # The listeners end with the processes that they listen to.
+            for worker in workers if self._running else ():
+                if worker.pid is not None:
+                    os.kill(worker.pid, signal.SIGKILL)
             for thread in threads:
                 thread.join()
 
@@ -119,16 +128,6 @@ class _Race:
             return replace(effort, steps=max(int(effort.steps * share), 1))
         left = effort.seconds - (effort.clock() - self._began)
         return replace(effort, seconds=max(min(left, effort.seconds * share), 0.0))
-
-    def _collect(self, queue: SimpleQueue[Any], running: int) -> Iterator[ReassignmentResult]:
-        self._running = running
-        while self._running:
-            answer = queue.get()
-            if isinstance(answer, str):
-                self._stopped = answer
-                self._running -= 1
-            elif self._is_better(answer):
-                yield replace(self.best, history=tuple(self._history))
 
     def _is_better(self, new: ReassignmentResult) -> bool:
         if wrong_with(self._problem, new.machine_of):
@@ -150,10 +149,3 @@ def _listen(worker: WorkerProcess, work: ReassignmentWork, queue: SimpleQueue[An
     is_timed = effort.steps is None and effort.clock is time.monotonic
     answers = worker.work(work, effort.seconds if is_timed else None)
     queue.put(forward_messages(answers, queue.put))
-
-
-def _end(workers: Sequence[WorkerProcess]) -> None:
-    """End processes, and their listeners with them."""
-    for worker in workers:
-        if worker.pid is not None:
-            os.kill(worker.pid, signal.SIGKILL)

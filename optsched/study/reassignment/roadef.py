@@ -91,7 +91,12 @@ def parse_reassignment(
     Raises InstanceError: as `read_reassignment`.
     """
     numbers = Numbers(name, model)
-    resources = _resources(numbers)
+    resources = tuple(
+        Resource(
+            numbers.flag(f"transient {r}"), numbers.read_number(f"load weight of resource {r}")
+        )
+        for r in range(numbers.read_number("number of resources"))
+    )
     machines = _machines(numbers, len(resources))
     services = _services(numbers)
     processes = _processes(numbers, len(services), len(resources))
@@ -111,15 +116,6 @@ def parse_reassignment(
     initial = places.several(len(processes), "machine of process", len(machines))
     places.end()
     return Reassignment(resources, machines, services, processes, balances, initial, *weights)
-
-
-def _resources(numbers: Numbers) -> tuple[Resource, ...]:
-    return tuple(
-        Resource(
-            numbers.flag(f"transient {r}"), numbers.read_number(f"load weight of resource {r}")
-        )
-        for r in range(numbers.read_number("number of resources"))
-    )
 
 
 def _machines(numbers: Numbers, num_resources: int) -> tuple[Machine, ...]:

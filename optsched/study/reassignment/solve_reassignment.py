@@ -219,7 +219,8 @@ class _Search:
             neighbourhoods = Neighbourhoods(self._instance, start, self._random)
             while self._has_time(until):
                 self._spent.steps += _NEIGHBOURHOOD_STEPS
-                if neighbourhoods.step(self._remaining_s()):
+                left_s = max(self._effort.seconds - self._spent.seconds, 0.01)
+                if neighbourhoods.step(left_s if self._effort.steps is None else None):
                     self._offer(neighbourhoods.machine_of, CP_SAT)
                 if neighbourhoods.is_best:
                     self.best = replace(self.best, bound=self.best.cost)
@@ -255,8 +256,3 @@ class _Search:
                 reported = share
                 self._offer(annealing.best, ANNEALING)
         self._offer(annealing.best, ANNEALING)
-
-    def _remaining_s(self) -> float | None:
-        if self._effort.steps is not None:
-            return None
-        return max(self._effort.seconds - self._spent.seconds, 0.01)

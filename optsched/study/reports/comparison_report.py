@@ -72,7 +72,13 @@ def _sections(found: Comparison) -> Iterable[Section]:
         yield Section("distributions", "Distributions", _distributions(found))
         if any(row.result.get("series", {}).get("waited_s") for row in found.rows):
             yield Section("waits", "Waiting time by queue", [_waits(found)])
-        yield Section("shares", "Shares over time", list(_shares(found)))
+        # For each trace, what queues held under each model, with the first seed.
+        strips, traces = [], dict.fromkeys(row.trace for row in found.rows)
+        for number, trace in enumerate(list(traces)[:MOST_TRACES]):
+            rows = [row for row in found.rows if row.trace == trace and "series" in row.result]
+            if rows:
+                strips.append(_strips(number, trace, [r for r in rows if r.seed == rows[0].seed]))
+        yield Section("shares", "Shares over time", strips)
     yield Section("usage", "GPU hours", [_usage(found)])
     definitions: dict[str, Mapping[str, Any]] = {}
     for row in found.rows:
@@ -243,15 +249,6 @@ def _waits(found: Comparison) -> Chart:
     )
     title = "Waiting time by queue and model"
     return quantile_chart("waits-by-queue", title, times, "queue, model", note, is_counted=False)
-
-
-def _shares(found: Comparison) -> Iterable[Chart]:
-    """For each trace, what queues held under each model, with the first seed."""
-    traces = list(dict.fromkeys(row.trace for row in found.rows))
-    for number, trace in enumerate(traces[:MOST_TRACES]):
-        rows = [row for row in found.rows if row.trace == trace and "series" in row.result]
-        if rows:
-            yield _strips(number, trace, [r for r in rows if r.seed == rows[0].seed])
 
 
 def _strips(number: int, trace: str, rows: Sequence[Row]) -> Chart:

@@ -86,7 +86,11 @@ def _read_given(source: str, trace_format: str | None, nodes: Path | None) -> Gi
     if not path.exists():
         raise InstanceError(f"{source}: there is no such file or folder")
     if trace_format is not None:
-        machines = None if nodes is None else _nodes_of(nodes)
+        machines: tuple[Node, ...] | None = None
+        if nodes is not None and nodes.is_file() and is_trace_file(nodes):
+            machines = read_trace_file(nodes)[0].nodes
+        elif nodes is not None:
+            machines = read_instance(nodes).snapshot.nodes
         trace, problems = read_published_trace(trace_format, path, machines)
         return Given(trace, source, _sha256(path), problems)
     if path.is_file() and is_trace_file(path):
@@ -114,12 +118,6 @@ def read_pictures(folder: Path) -> list[Instance]:
     if back is not None:
         raise InstanceError(f"{back.path}: was taken before the one before it: name them in order")
     return read
-
-
-def _nodes_of(path: Path) -> tuple[Node, ...]:
-    if path.is_file() and is_trace_file(path):
-        return read_trace_file(path)[0].nodes
-    return read_instance(path).snapshot.nodes
 
 
 def _sha256(path: Path) -> str:

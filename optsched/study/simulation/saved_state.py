@@ -95,10 +95,9 @@ def _read_place(given: list[Any]) -> Held:
         node,
         shared_gpus=tuple(GpuShare(*c) for c in shared_gpus),
         numa=tuple(NumaPart(*p) for p in parts),
-        devices=tuple(_read_grant(*g) for g in grants),
+        devices=tuple(
+            DeviceGrant(claim, tuple((request, DeviceId(*which)) for request, *which in devices))
+            for claim, devices in grants
+        ),
     )
     return Held(task, seat, since_ms, tuple(gpus), saved_ms)
-
-
-def _read_grant(claim: str, devices: list[list[str]]) -> DeviceGrant:
-    return DeviceGrant(claim, tuple((request, DeviceId(*which)) for request, *which in devices))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from optsched.cluster.dra_devices import DeviceGrant
     from optsched.cluster.gpu_shares import GpuShare
     from optsched.cluster.node_parts import NumaPart
-    from optsched.cluster.snapshot import Gang, Node
+    from optsched.cluster.snapshot import Gang
     from optsched.cluster.task import Task
     from optsched.cluster.trace import Arrival, Trace
 
@@ -110,11 +110,12 @@ class SimulatedCluster:
         self._trace = trace
         self._trace_nodes = {node.name: node for node in trace.nodes}
         self._builder = SnapshotBuilder()
+        self._gpus = {node.name: GpuBook(node) for node in trace.nodes}
         for node in trace.nodes:
             self._builder.store_node(node)
             for task in node.residents:
                 self._builder.add_resident(task, node.name)
-        self._gpus = {node.name: _gpu_book(node) for node in trace.nodes}
+                self._gpus[node.name].allocate(task.shape, task.shared_gpus)
         rest = trace.rest or Snapshot(0)
         arriving = [task for arrival in trace.arrivals for task in arrival.gang.tasks]
         residents = [task for node in trace.nodes for task in node.residents]
@@ -387,13 +388,6 @@ class SimulatedCluster:
         return Placement(
             place.node, task.shared_gpus, task.numa, devices=self._claims.device_grants(task)
         )
-
-
-def _gpu_book(node: Node) -> GpuBook:
-    book = GpuBook(node)
-    for task in node.residents:
-        book.allocate(task.shape, task.shared_gpus)
-    return book
 
 
 def _as_submitted(arrival: Arrival, now_ms: int) -> Gang:

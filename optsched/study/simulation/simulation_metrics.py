@@ -222,14 +222,8 @@ class Measuring:
         self._queues = _Shares(trace)
         self._jobs: dict[str, _Job] = {}
         self._crowd, self._crowded = 0, 0.0
-        self._ends: list[int] = []
-        self._first_ms: int | None = None
-        self._jct: list[float] = []
-        self._queueing: list[float] = []
-        self._rho: list[float] = []
         self._count: Counter[str] = Counter()
         self._ghosts: list[tuple[int, str, Task, Place]] = []
-        self._lost = self._lost_in_window = 0.0
         self._gaps: list[float] = []
         self._times: list[JobTimes] = []
 
@@ -268,7 +262,6 @@ class Measuring:
                 self._queues.waits(arrival.gang, 1)
                 if counts:
                     self._count["jobs"] += 1
-                    self._first_ms = event.at_ms if self._first_ms is None else self._first_ms
             case Start() | Bind() | Move():
                 self._sit(event)
             case Release(job=key, tasks=tasks, cause=cause):
@@ -323,7 +316,6 @@ class Measuring:
         job.start_ms = event.at_ms
         if job.counts:
             self._count["started"] += 1
-            self._queueing.append((event.at_ms - job.submit_ms) / 1000)
             self._count["sla"] += self._is_late(job)
 
     def _end_tasks(self, job: _Job, tasks: Iterable[str], grace_ms: int = 0) -> None:
@@ -340,8 +332,9 @@ class Measuring:
     def _lose(self, job: _Job, lost_ms: int, at_ms: int) -> None:
         if self._counts(at_ms):
             lost = lost_ms * self._size(job)
-            self._lost += lost
-            self._lost_in_window += lost if self._until_ms is None or at_ms <= self._until_ms else 0
+            self._nodes.over["lost"] += lost
+            if self._until_ms is None or at_ms <= self._until_ms:
+                self._nodes.over["lost in window"] += lost
 
     def _finish(self, event: Finish) -> None:
         job = self._jobs.pop(event.job)
@@ -352,14 +345,11 @@ class Measuring:
         if not job.counts:
             return
         self._count["finished"] += 1
-        self._ends.append(event.at_ms)
         jct_ms = event.at_ms - job.submit_ms
-        self._jct.append(jct_ms / 1000)
         alone_ms, rho = job.arrival.duration_ms or 0, None
         if alone_ms:
             mean = (self._crowded - job.crowd_before) / jct_ms if jct_ms else 0.0
             rho = jct_ms / (alone_ms * max(1.0, mean))
-            self._rho.append(rho)
         self._times.append(JobTimes(event.job, job.submit_ms, job.start_ms, event.at_ms, rho))
 
     def _size(self, job: _Job) -> float:
@@ -382,19 +372,22 @@ class Measuring:
 
     def metrics(self, session_seconds: Sequence[float]) -> Metrics:
         """Return all metrics."""
-        nodes, rho = self._nodes, self._rho
-        over = nodes.over
+        nodes, over, jobs = self._nodes, self._nodes.over, self.jobs
+        delays = [j.started_ms - j.arrived_ms for j in jobs if j.started_ms is not None]
+        ended = [(j, j.ended_ms) for j in self._times if j.ended_ms is not None]
+        rhos = (j.finish_time_fairness for j in self._times)
+        rho = [each for each in rhos if each is not None]
         waiting = [j for j in self._jobs.values() if j.counts and j.start_ms is None]
         late = sum(self._is_late(j) for j in waiting)
-        first = self._first_ms or 0
-        useful = over["ran"] - self._lost_in_window
+        useful = over["ran"] - over["lost in window"]
+        last_ms = max((end_ms for _, end_ms in ended), default=0)
         return Metrics(
             jobs=self._count["jobs"],
             started=self._count["started"],
             finished=self._count["finished"],
-            makespan_s=(max(self._ends) - first) / 1000 if self._ends else None,
-            jct_s=spread(self._jct),
-            queueing_s=spread(self._queueing),
+            makespan_s=(last_ms - jobs[0].arrived_ms) / 1000 if ended else None,
+            jct_s=spread((end_ms - job.arrived_ms) / 1000 for job, end_ms in ended),
+            queueing_s=spread(delay_ms / 1000 for delay_ms in delays),
             allocation=_fraction(over["held"], over["capacity"]),
             utilisation=_fraction(useful, over["capacity"]),
             fragmentation=_fraction(over["wasted"], over["idle"]) if nodes.has_plain else None,
@@ -405,7 +398,7 @@ class Measuring:
             ftf_unfair=sum(r > UNFAIR for r in rho) / len(rho) if rho else None,
             preemptions=self._count["preempted"],
             node_failures=self._count["node"],
-            wasted_gpu_hours=self._lost / WHOLE / 3_600_000,
+            wasted_gpu_hours=over["lost"] / WHOLE / 3_600_000,
             topology_tier=self._topology.mean_tier,
             cross_leaf_pairs=self._topology.mean_pairs,
             sla_misses=self._count["sla"] + late,
@@ -451,7 +444,8 @@ class _Nodes:
         self._all_wasted = 0.0
         for name in sorted(self._up):
             self._update_fragmentation(name)
-        self.over = dict.fromkeys(("held", "ran", "capacity", "idle", "wasted"), 0.0)
+        sums = ("held", "ran", "capacity", "idle", "wasted", "lost", "lost in window")
+        self.over = dict.fromkeys(sums, 0.0)
 
     def size(self, task: Task, place: Place) -> int:
         """Return the thousandths that a task requests."""

@@ -9,7 +9,7 @@ and no gang has waited past a limit; and where no task waits at all.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -55,6 +55,61 @@ class Options:
     seed: int = 0  # of the solver, where there is one
 
 
+@dataclass(slots=True)
+class _SessionTimer:
+    """When the next session is held."""
+
+    period_ms: int
+    asks_at_ms: int | None = None  # from when on one is wanted; None where none is
+    held_ms: int = -1  # when the last one was
+    times: int = 0  # sessions since anything changed
+    number: int = 0  # how many were held
+    is_changed: bool = False  # whether the last one changed something
+
+    def request(self, now_ms: int) -> None:
+        """Request a session because something changed."""
+        self.times = 0
+        if self.asks_at_ms is None or self.asks_at_ms > now_ms:
+            self.asks_at_ms = now_ms
+
+    def request_next(self, now_ms: int) -> None:
+        """Request a session in the next period because the last one changed something."""
+        self.is_changed, self.times, self.asks_at_ms = True, 0, now_ms + 1
+
+    def next_ms(self, now_ms: int) -> int | None:
+        """Return when the next session is due."""
+        if self.asks_at_ms is None:
+            return None
+        asked_ms = max(self.asks_at_ms, now_ms, self.held_ms + 1)
+        return -(-asked_ms // self.period_ms) * self.period_ms
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What sessions of one simulation know of earlier ones."""
+
+    half_life_ms: int  # of the past usage of queues; 0 where no plugin reads it
+    usage: UsageKeeper = field(default_factory=UsageKeeper)
+    shuffled_ms: dict[str, int] = field(default_factory=dict)  # last moves by plugin
+    nominated: set[str] = field(default_factory=set)  # gangs with nominated nodes
+
+    def noted(self, snapshot: Snapshot) -> Snapshot:
+        """Return a snapshot with what is known of the past."""
+        if self.shuffled_ms:
+            snapshot = replace(snapshot, last_shuffle_ms=dict(self.shuffled_ms))
+        return self.usage.noted(snapshot, self.half_life_ms)
+
+
+class _LastSession(NamedTuple):
+    """The last session: its snapshot, the problem before it, and its answer."""
+
+    snapshot: Snapshot
+    previous: Problem | None
+    problem: Problem | None
+    plan: Plan
+    is_explained: bool
+
+
 class _Due(NamedTuple):
     """A planned event of a job: it finishes, or saves its work."""
 
@@ -70,7 +125,7 @@ _FINISH, _SAVE = 0, 1
 class Simulation:
     """One replay; call `step` until it returns None.
 
-    `now_ms`: of the trace. `num_sessions`: Sessions that were held. `session_seconds`: wall time of
+    `now_ms`: of the trace. `session_seconds`: wall time of
     each, where there is a clock to measure it with. `faults`: Errors in rules of plugins, and plans
     that broke a rule and were not used; how often.
     """
@@ -87,11 +142,8 @@ class Simulation:
         self.trace, self.policy = trace, policy
         self.options = options or Options()
         self.now_ms = 0
-        self.num_sessions = 0
         self.session_seconds: list[float] = []
         self.faults: dict[str, int] = {}
-        self._last_plan: Plan | None = None
-        self._unexplained: tuple[Snapshot, Problem | None] | None = None
         self.cluster = SimulatedCluster(trace)
         self._clock = clock
         work = policy.budgets.deterministic_s
@@ -103,30 +155,28 @@ class Simulation:
             ),
             explains=not (solver is None and not has_custom_parts),
         )
-        self._period_ms = self.options.period_ms or policy.budgets.period_ms
-        self._half_life_ms = half_life_of(policy.rules)
-        self._usage = UsageKeeper()
-        self._shuffled_ms: dict[str, int] = {}
-        self._previous: Problem | None = None
+        self._timer = _SessionTimer(self.options.period_ms or policy.budgets.period_ms)
+        self._memory = _Memory(half_life_of(policy.rules))
+        self._last: _LastSession | None = None
         self._due: list[_Due] = []
-        self._next_arrival = 0
-        self._next_node_event = 0
-        self._asks_at_ms: int | None = None
-        self._held_ms = -1
-        self._times = 0
-        self._is_changed = False
-        self._nominated: set[str] = set()
+        self._next = {"arrivals": 0, "node_events": 0}  # how many of the trace have happened
         self._out: list[Event] = []
+
+    @property
+    def num_sessions(self) -> int:
+        """How many sessions were held."""
+        return self._timer.number
 
     @property
     def last_plan(self) -> Plan | None:
         """The last plan; None before the first. It is explained when it is read."""
-        if self._unexplained is not None:
-            snapshot, previous = self._unexplained
-            explaining = replace(self._around, explains=True)
-            self._last_plan = run_session(snapshot, self.policy, explaining, previous).plan
-            self._unexplained = None
-        return self._last_plan
+        last = self._last
+        if last is None or last.is_explained:
+            return None if last is None else last.plan
+        explaining = replace(self._around, explains=True)
+        plan = run_session(last.snapshot, self.policy, explaining, last.previous).plan
+        self._last = last._replace(plan=plan, is_explained=True)
+        return plan
 
     # --- standing still ---------------------------------------------------------------------------
 
@@ -135,14 +185,13 @@ class Simulation:
         return {
             "version": saved_state.VERSION,
             "now": self.now_ms,
-            "held": self._held_ms,
-            "asks": self._asks_at_ms,
-            "times": self._times,
-            "arrivals": self._next_arrival,
-            "node_events": self._next_node_event,
+            "held": self._timer.held_ms,
+            "asks": self._timer.asks_at_ms,
+            "times": self._timer.times,
+            **self._next,
             "sessions": self.num_sessions,
             "faults": self.faults,
-            "shuffled": self._shuffled_ms,
+            "shuffled": self._memory.shuffled_ms,
             "usage": saved_state.write_usage(self._snapshot().usage),
             "cluster": saved_state.write_cluster(self.cluster),
         }
@@ -150,20 +199,21 @@ class Simulation:
     def restore(self, given: Mapping[str, Any]) -> None:
         """Resume from a state of the same trace, policy and options, before the first step."""
         saved_state.read_cluster(self.cluster, given["cluster"])
-        self.now_ms, self._held_ms = given["now"], given["held"]
-        self._asks_at_ms, self._times = given["asks"], given["times"]
-        self._next_arrival, self._next_node_event = given["arrivals"], given["node_events"]
-        self.num_sessions, self.faults = given["sessions"], dict(given["faults"])
-        self._shuffled_ms = dict(given["shuffled"])
+        self.now_ms, self._timer.held_ms = given["now"], given["held"]
+        self._timer.asks_at_ms, self._timer.times = given["asks"], given["times"]
+        self._next = {name: given[name] for name in self._next}
+        self._timer.number, self.faults = given["sessions"], dict(given["faults"])
+        memory = self._memory
+        memory.shuffled_ms = dict(given["shuffled"])
         for key, job in self.cluster.jobs.items():
             if any(t.nominated_node for t in job.gang.tasks):
-                self._nominated.add(key)
+                memory.nominated.add(key)
             if job.since_ms is not None:
                 self._plan_turn(job, job.since_ms)
-        if self._half_life_ms:
+        if memory.half_life_ms:
             usage = saved_state.read_usage(given["usage"])
             snapshot = replace(self.cluster.snapshot(self.now_ms), usage=usage)
-            self._usage.noted(snapshot, self._half_life_ms)
+            memory.usage.noted(snapshot, memory.half_life_ms)
 
     # --- going on --------------------------------------------------------------------------------
 
@@ -178,10 +228,13 @@ class Simulation:
         """Return the events up to and in the next session; None at the end."""
         self._out = []
         while True:
-            session_ms = self._session_ms()
+            # A session without waiting tasks could only shuffle.
+            idle = not self.cluster.waiting and SHUFFLE not in self.policy.actions
+            session_ms = None if idle else self._timer.next_ms(self.now_ms)
             event_ms = self._event_ms()
             at_ms = min((t for t in (session_ms, event_ms) if t is not None), default=None)
-            if at_ms is None or self._has_ended(at_ms):
+            until_ms = self.options.until_ms
+            if at_ms is None or (until_ms is not None and at_ms >= until_ms):
                 return self._out or None
             self.now_ms = at_ms
             if at_ms == event_ms:
@@ -189,18 +242,6 @@ class Simulation:
                 continue
             self._hold_session(at_ms)
             return self._out
-
-    def _has_ended(self, at_ms: int) -> bool:
-        until_ms = self.options.until_ms
-        return until_ms is not None and at_ms >= until_ms
-
-    def _session_ms(self) -> int | None:
-        """Return when the next session is due."""
-        idle = not self.cluster.waiting and SHUFFLE not in self.policy.actions
-        if self._asks_at_ms is None or idle:
-            return None
-        asked_ms = max(self._asks_at_ms, self.now_ms, self._held_ms + 1)
-        return -(-asked_ms // self._period_ms) * self._period_ms
 
     def _event_ms(self) -> int | None:
         """Return the time of the next event other than a session."""
@@ -211,10 +252,10 @@ class Simulation:
             times.append(self._due[0].at_ms)
         if self.cluster.terminating_pods:
             times.append(self.cluster.terminating_pods[0].leaves_ms)
-        if self._next_arrival < len(trace.arrivals):
-            times.append(trace.arrivals[self._next_arrival].at_ms)
-        if self._next_node_event < len(trace.node_events):
-            times.append(trace.node_events[self._next_node_event].at_ms)
+        if self._next["arrivals"] < len(trace.arrivals):
+            times.append(trace.arrivals[self._next["arrivals"]].at_ms)
+        if self._next["node_events"] < len(trace.node_events):
+            times.append(trace.node_events[self._next["node_events"]].at_ms)
         return min(times, default=None)
 
     def _is_void(self, due: _Due) -> bool:
@@ -226,7 +267,7 @@ class Simulation:
     def _happen(self, at_ms: int) -> None:
         """Process all events of an instant, except a session."""
         if self.cluster.remove_expired_pods(at_ms):
-            self._request_session()
+            self._timer.request(self.now_ms)
         while self._due and self._due[0].at_ms == at_ms:
             due = heappop(self._due)
             if not self._is_void(due):
@@ -237,20 +278,21 @@ class Simulation:
             self._out.append(record.NodeTurn(self.now_ms, event.node, event.change.value))
             for key, tasks in hit.items():
                 self._lose(self.cluster.jobs[key], tasks, NODE, event.node)
-            self._request_session()
-        arrivals = self.trace.arrivals
-        while self._next_arrival < len(arrivals) and arrivals[self._next_arrival].at_ms == at_ms:
-            self._next_arrival += 1
-            self._arrive(self._next_arrival - 1)
+            self._timer.request(self.now_ms)
+        arrivals, first = self.trace.arrivals, self._next["arrivals"]
+        while first < len(arrivals) and arrivals[first].at_ms == at_ms:
+            self._arrive(first)
+            first += 1
+        self._next["arrivals"] = first
         self._note_usage()
 
     def _node_events(self, at_ms: int) -> Iterator[NodeEvent]:
         events = self.trace.node_events
-        while self._next_node_event < len(events):
-            event = events[self._next_node_event]
+        while self._next["node_events"] < len(events):
+            event = events[self._next["node_events"]]
             if event.at_ms != at_ms:
                 return
-            self._next_node_event += 1
+            self._next["node_events"] += 1
             yield event
 
     def _arrive(self, number: int) -> None:
@@ -270,18 +312,12 @@ class Simulation:
         ]
         if standing:
             self._continue_placed_job(job, self.cluster.restore_places(job, standing))
-        self._request_session()
+        self._timer.request(self.now_ms)
 
     def _finish(self, job: Job) -> None:
         self.cluster.remove(job)
         self._out.append(record.Finish(self.now_ms, job.gang.key))
-        self._request_session()
-
-    def _request_session(self) -> None:
-        """Request a session because something changed."""
-        self._times = 0
-        if self._asks_at_ms is None or self._asks_at_ms > self.now_ms:
-            self._asks_at_ms = self.now_ms
+        self._timer.request(self.now_ms)
 
     # --- work ------------------------------------------------------------------------------------
 
@@ -350,26 +386,23 @@ class Simulation:
     # --- sessions --------------------------------------------------------------------------------
 
     def _snapshot(self) -> Snapshot:
-        snapshot = self.cluster.snapshot(self.now_ms)
-        if self._shuffled_ms:
-            snapshot = replace(snapshot, last_shuffle_ms=dict(self._shuffled_ms))
-        return self._usage.noted(snapshot, self._half_life_ms)
+        return self._memory.noted(self.cluster.snapshot(self.now_ms))
 
     def _note_usage(self) -> None:
         """Update the usage of queues if a plugin reads it."""
-        if self._half_life_ms:
+        if self._memory.half_life_ms:
             self._snapshot()
 
     def _hold_session(self, at_ms: int) -> None:
         began_s = self._clock.monotonic() if self._clock is not None else 0.0
-        snapshot, previous = self._snapshot(), self._previous
+        snapshot, previous = self._snapshot(), None if self._last is None else self._last.problem
         report = run_session(snapshot, self.policy, self._around, previous)
         if self._clock is not None:
             self.session_seconds.append(self._clock.monotonic() - began_s)
-        self._previous, self._last_plan = report.problem, report.plan
-        self._unexplained = None if self._around.explains else (snapshot, previous)
-        self.num_sessions += 1
-        self._held_ms = at_ms
+        answer = report.problem, report.plan, self._around.explains
+        self._last = _LastSession(snapshot, previous, *answer)
+        self._timer.number += 1
+        self._timer.held_ms = at_ms
         for found in (*report.trace.violations, *report.trace.faults):
             self.faults[str(found)] = self.faults.get(str(found), 0) + 1
         kinds = [type(action) for action in report.plan.actions]
@@ -387,35 +420,29 @@ class Simulation:
         )
         self.carry_out(report.plan)
         self._note_usage()
-        if not self._is_changed:
+        if not self._timer.is_changed:
             # When to run a session without changes; None if time alone changes nothing.
             jobs, start_ms = self.cluster.jobs, self.trace.start_ms
             waiting = (jobs[key].gang for key in report.plan.pending if key in jobs)
             limit_ms = self.policy.budgets.starvation_after_ms
             turn_ms = next_turn_ms(waiting, start_ms + self.now_ms, limit_ms)
             times = [] if turn_ms is None else [turn_ms - start_ms]
-            wait_ms = AT_LATEST_MS << self._times
+            wait_ms = AT_LATEST_MS << self._timer.times
             if wait_ms <= _DAY_MS:
                 times.append(self.now_ms + wait_ms)
-            self._times += 1
-            self._asks_at_ms = min(times, default=None)
+            self._timer.times += 1
+            self._timer.asks_at_ms = min(times, default=None)
 
     def carry_out(self, plan: Plan) -> None:
         """See `Binder`: evicted pods leave immediately, bound pods run immediately."""
-        self._is_changed = False
+        self._timer.is_changed = False
         self._evict([a for a in plan.actions if isinstance(a, Evict)])
         for action in plan.actions:
             if isinstance(action, Enqueue) and action.gang in self.cluster.jobs:
                 self.cluster.set_phase(self.cluster.jobs[action.gang], GangPhase.INQUEUE)
-                self._request_next_session()
+                self._timer.request_next(self.now_ms)
         self._bind(a for a in plan.actions if isinstance(a, Allocate))
         self._nominate(plan)
-
-    def _request_next_session(self) -> None:
-        """Request a session in the next period because the last one changed something."""
-        self._is_changed = True
-        self._times = 0
-        self._asks_at_ms = self.now_ms + 1
 
     def _evict(self, evictions: Sequence[Evict]) -> None:
         """Evict tasks gang by gang; moved tasks get their new places."""
@@ -425,7 +452,7 @@ class Simulation:
             if job is not None:
                 by_job.setdefault(job.gang.key, []).append(each)
             if each.plugin:
-                self._shuffled_ms[each.plugin] = self.trace.start_ms + self.now_ms
+                self._memory.shuffled_ms[each.plugin] = self.trace.start_ms + self.now_ms
         moving: list[tuple[Job, list[Evict]]] = []
         for key, theirs in by_job.items():
             job = self.cluster.jobs[key]
@@ -435,7 +462,7 @@ class Simulation:
             if move := [e for e in theirs if e.to and e.task in job.places]:
                 self.cluster.vacate(job, [e.task for e in move])
                 moving.append((job, move))
-            self._request_next_session()
+            self._timer.request_next(self.now_ms)
         # A moving task may start where another has just left.
         for job, theirs in moving:
             self._move(job, theirs)
@@ -462,7 +489,7 @@ class Simulation:
         for key, theirs in seats.items():
             job = self.cluster.jobs[key]
             self._continue_placed_job(job, self.cluster.place_tasks(job, theirs, self.now_ms))
-            self._request_next_session()
+            self._timer.request_next(self.now_ms)
 
     def _nominate(self, plan: Plan) -> None:
         """Apply the nominations of a plan; other gangs lose theirs."""
@@ -471,11 +498,11 @@ class Simulation:
             if isinstance(action, Nominate):
                 rooms.setdefault(action.gang, {})[action.task] = action.node
         bound = {a.gang for a in plan.actions if isinstance(a, Allocate)}
-        for key in sorted((self._nominated | rooms.keys()) - (bound - rooms.keys())):
+        for key in sorted((self._memory.nominated | rooms.keys()) - (bound - rooms.keys())):
             job = self.cluster.jobs.get(key)
             if job is not None and self.cluster.nominate(job, rooms.get(key, {})):
-                self._request_next_session()
-        self._nominated = set(rooms) | (self._nominated & bound)
+                self._timer.request_next(self.now_ms)
+        self._memory.nominated = set(rooms) | (self._memory.nominated & bound)
 
 
 _DAY_MS: Final = 24 * 60 * 60 * 1000

@@ -6,7 +6,7 @@ It is gathered from the record of a replay, event by event, for charts.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -237,7 +237,6 @@ class Timeline:
     # of shapes, number of resources)
     shapes: NDArray[np.float64]
     down: Sequence[tuple[int, int, int]]  # (node, from_ms, to_ms)
-    sessions: Sequence[tuple[int, int]]  # (at_ms, gangs that wait after it)
     end_ms: int  # when the timeline ends; at least 1
     # (at_ms, greatest, mean): gaps of the levels of sessions that know bounds, as parts of one
     gaps: Sequence[tuple[int, float, float]] = ()
@@ -259,11 +258,9 @@ class TimelineBuilder:
         self._tasks: dict[str, Task] = {}
         self._shapes: dict[TaskShape, int] = {}
         self._open: defaultdict[int, dict[str, Stay]] = defaultdict(dict)
-        self._since: dict[int, int] = {}
         self._stays: list[Stay] = []
         self._down_since = {i: 0 for i, n in enumerate(trace.nodes) if not n.ready}
         self._down: list[tuple[int, int, int]] = []
-        self._sessions: list[tuple[int, int]] = []
         self._gaps: list[tuple[int, float, float]] = []
         self._now_ms = 0
 
@@ -273,14 +270,9 @@ class TimelineBuilder:
         match event:
             case Submit():
                 gang = self._arrivals[event.job].gang
-                size = sum(
-                    (
-                        amount_of(t.shape.request, CPU)
-                        if self._lanes.unit == CPU_UNIT
-                        else gpu_milli(t.shape)
-                    )
-                    for t in gang.tasks
-                )
+                is_cpu = self._lanes.unit == CPU_UNIT
+                shapes = [t.shape for t in gang.tasks]
+                size = sum(amount_of(s.request, CPU) if is_cpu else gpu_milli(s) for s in shapes)
                 self._number[event.job] = len(self._jobs)
                 queue = self._queue[event.queue]
                 self._jobs.append(Job(event.job, queue, len(gang.tasks), size, event.at_ms))
@@ -295,8 +287,7 @@ class TimelineBuilder:
                 self._finish(self._number[key])
             case NodeTurn(node=node, change=change):
                 self._change_node(self._node[node], is_up=change == "up")
-            case Held(waiting=waiting, levels=levels):
-                self._sessions.append((event.at_ms, waiting))
+            case Held(levels=levels):
                 gaps = [
                     (abs(bound - value) / max(abs(bound), abs(value), 1))
                     for _, value, bound in levels
@@ -313,7 +304,10 @@ class TimelineBuilder:
         end_ms = max(self._now_ms, end_ms or 0, 1)
         going = [s._replace(to_ms=end_ms) for each in self._open.values() for s in each.values()]
         stays = sorted([*self._stays, *going], key=lambda s: (s.from_ms, s.node, s.lanes, s.task))
-        jobs = [self._job_as_of(number, job, end_ms) for number, job in enumerate(self._jobs)]
+        jobs = [
+            replace(job, runs=[run if run.why else run._replace(to_ms=end_ms) for run in job.runs])
+            for job in self._jobs
+        ]
         down = [*self._down, *((node, at, end_ms) for node, at in self._down_since.items())]
         total: defaultdict[str, int] = defaultdict(int)
         for node in self._trace.nodes:
@@ -329,7 +323,6 @@ class TimelineBuilder:
             jobs,
             np.array(found, dtype=np.float64).reshape(len(found), len(names)),
             sorted(down),
-            tuple(self._sessions),
             end_ms,
             tuple(self._gaps),
             why,
@@ -353,7 +346,7 @@ class TimelineBuilder:
                 job, place.task, node, lanes, milli, number, event.at_ms, event.at_ms, GOES_ON
             )
         if isinstance(event, Start):
-            self._since[job] = event.at_ms
+            self._jobs[job].runs.append(Run(event.at_ms, event.at_ms, GOES_ON))
 
     def _end_stays(self, job: int, tasks: Iterable[str], why: str) -> None:
         for key in tasks:
@@ -363,9 +356,9 @@ class TimelineBuilder:
 
     def _end(self, job: int, why: str, by: str = "") -> None:
         self._end_stays(job, list(self._open[job]), why)
-        since_ms = self._since.pop(job, None)
-        if since_ms is not None:
-            self._jobs[job].runs.append(Run(since_ms, self._now_ms, why, by))
+        if self._jobs[job].is_running:
+            runs = self._jobs[job].runs
+            runs[-1] = runs[-1]._replace(to_ms=self._now_ms, why=why, by=by)
 
     def _finish(self, job: int) -> None:
         self._end(job, DONE)
@@ -379,12 +372,6 @@ class TimelineBuilder:
             self._down_since.setdefault(node, self._now_ms)
         elif node in self._down_since:
             self._down.append((node, self._down_since.pop(node), self._now_ms))
-
-    def _job_as_of(self, number: int, job: Job, end_ms: int) -> Job:
-        runs = list(job.runs)
-        if number in self._since:
-            runs.append(Run(self._since[number], end_ms, GOES_ON))
-        return Job(job.key, job.queue, job.tasks, job.size, job.submit_ms, runs, job.done_ms)
 
 
 def lanes_of(nodes: Sequence[Node]) -> Lanes:

@@ -346,9 +346,10 @@ def test_sessions_without_explanations_decide_alike(name: str) -> None:
             break
         if not any(isinstance(event, Held) for event in events):
             continue
-        unread, plan = simulation._last_plan, simulation.last_plan
-        assert unread is not None
+        last, plan = simulation._last, simulation.last_plan
+        assert last is not None
         assert plan is not None
+        unread = last.plan
         assert unread.actions == plan.actions
         assert list(unread.pending) == list(plan.pending)
         assert unread.certificate.levels == plan.certificate.levels
