@@ -105,6 +105,13 @@ def test_limits_are_requests_where_none_is_named(name: str) -> None:
     assert enqueued(waits("a", 2, min_usage=limits), quotas=(less,)) == ["a"]
 
 
+@pytest.mark.parametrize("name", ["cpu", "requests.cpu"])
+def test_limits_of_some_tasks_are_requests_beside_those_of_others(name: str) -> None:
+    mixed = waits("a", 1, min_usage=(("limits.cpu", 6000), ("requests.cpu", 7000)))
+    assert enqueued(mixed, quotas=(Quota("ns/q", hard=((name, 7000),)),)) == ["a"]
+    assert enqueued(mixed, quotas=(Quota("ns/q", hard=((name, 6999),)),)) == []
+
+
 def test_gangs_that_were_let_in_before_still_bring_their_pods() -> None:
     assert enqueued(waits("a", 3, phase=GangPhase.INQUEUE), waits("b", 2), waits("c", 1)) == ["c"]
 

@@ -202,14 +202,24 @@ def _priority(task: TaskSpec, get_class: GetClass) -> int:
 
 
 def _usage(task: TaskSpec) -> dict[str, int]:
-    """The requests of a pod by name; limits alone are no requests, as in Volcano."""
+    """The requests of a pod by name, and what ResourceQuotas count of it.
+
+    Limits alone are no requests, as in Volcano. A quota on `requests.…` counts them, since the API
+    server makes them the requests of the pod.
+    """
     template = template_spec(task)
-    spec = dict(template)
+    named = dict(template)
     for name in ("containers", "initContainers"):
-        spec[name] = [_without_limits(each) for each in records(spec, name)]
-    whole = Fields({"spec": spec}, POD_SCHEMA, "", [])
-    request = pod_request(whole.record("spec"), whole.record("status"))
-    return pod_usage(Fields({"spec": template}, POD_SCHEMA, "", []).record("spec"), request)
+        named[name] = [_without_limits(each) for each in records(named, name)]
+    spec, own = _pod_fields(template), _pod_fields(named)
+    counted = pod_request(spec.record("spec"), spec.record("status"))
+    usage = pod_usage(spec.record("spec"), counted)
+    requests = pod_request(own.record("spec"), own.record("status"))
+    return {n: amount for n, amount in usage.items() if n not in counted} | requests
+
+
+def _pod_fields(spec: Mapping[str, Any]) -> Fields:
+    return Fields({"spec": spec}, POD_SCHEMA, "", [])
 
 
 def _without_limits(container: Mapping[str, Any]) -> dict[str, Any]:

@@ -179,11 +179,14 @@ def _brings(gang: Gang, name: str) -> int:
 def _find_quota_amount(least: Mapping[str, int], name: str) -> int:
     """Return the amount of a quota resource; `cpu` and `requests.cpu` are the same.
 
-    Where no request is named the limits count: the API server requests them for the pod.
+    `requests.cpu` is the larger one where some pods have limits alone: the API server makes these
+    their requests. Where no request is named the limits count, for the same reason.
     """
+    if name.startswith(_LIMITS):
+        return least.get(name, 0)
     plain = name.removeprefix(_REQUESTS)
-    spellings = (name, plain, f"{_REQUESTS}{plain}", f"{_LIMITS}{plain}")
-    return next((least[each] for each in spellings if least.get(each)), 0)
+    requested = max(least.get(plain, 0), least.get(f"{_REQUESTS}{plain}", 0))
+    return requested or least.get(f"{_LIMITS}{plain}", 0)
 
 
 def _in_use(problem: Problem, quota: Quota, name: str) -> int:

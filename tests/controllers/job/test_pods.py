@@ -185,7 +185,19 @@ def test_limits_alone_are_not_asked_for() -> None:
     own = task("a", 2)
     resources = {"requests": {"cpu": "1"}, "limits": {"cpu": "2", "nvidia.com/gpu": 1}}
     own["template"]["spec"]["containers"] = [container(resources=resources)]
-    assert group_of(job(own))["spec"]["minResources"] == least(2, {"cpu": "2"}, {"cpu": "4"})
+    expected = least(2, {"cpu": "2"}, {"cpu": "4"}) | {"requests.nvidia.com/gpu": "2"}
+    assert group_of(job(own))["spec"]["minResources"] == expected
+
+
+def test_quotas_on_requests_count_tasks_that_have_limits_alone() -> None:
+    """The API server makes them their requests; half of the gang was refused."""
+    limited, asking = task("a", 2), task("b", 1)
+    limited["template"]["spec"]["containers"] = [container(resources={"limits": {"cpu": "3"}})]
+    asking["template"]["spec"]["containers"] = [container(resources={"requests": {"cpu": "1"}})]
+    found = group_of(job(limited, asking))["spec"]["minResources"]
+    assert found["cpu"] == "1"
+    assert found["requests.cpu"] == "7"
+    assert found["limits.cpu"] == "6"
 
 
 def test_what_matters_more_is_counted_first() -> None:
