@@ -391,9 +391,9 @@ class _Pipeline:
         """
         problem = self._problem
         but_pods = [i for i, name in enumerate(problem.resources) if name != PODS]
-        requests_some = problem.classes.request[:, but_pods].any(axis=1)
+        requested = problem.classes.request[:, but_pods].sum(axis=1)
         is_requesting = np.zeros(problem.num_gangs, np.bool_)
-        is_requesting[problem.gang_of[requests_some[problem.task_class]]] = True
+        is_requesting[problem.gang_of[requested[problem.task_class] > 0]] = True
         candidates = np.array(self._candidates(), np.int64)
         empty = candidates[~is_requesting[candidates]].tolist()
         self._serve(self._placing.with_untried_tasks(empty), lambda _: False)
