@@ -13,19 +13,19 @@ if TYPE_CHECKING:
         Comparison,
         DurationError,
         Gang,
-        Given,
         InstanceError,
         JobTimes,
+        LoadedTrace,
         Node,
         PlaceError,
         Plan,
-        Played,
         Policy,
         PolicyError,
         Problem,
         Progress,
         Queue,
         ResumeError,
+        SimulationResult,
         Snapshot,
         SolveResult,
         SyntheticError,
@@ -53,19 +53,19 @@ __all__ = [
     "Comparison",
     "DurationError",
     "Gang",
-    "Given",
     "InstanceError",
     "JobTimes",
+    "LoadedTrace",
     "Node",
     "PlaceError",
     "Plan",
-    "Played",
     "Policy",
     "PolicyError",
     "Problem",
     "Progress",
     "Queue",
     "ResumeError",
+    "SimulationResult",
     "Snapshot",
     "SolveResult",
     "SyntheticError",
@@ -92,7 +92,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:  # noqa: ANN401  whatever the library has
     # Commands that need no solver should not pay for loading it.
     library = import_module("optsched.library") if not name.startswith("_") else None
-    if library is None or name not in library.__all__:
+    if library is None or name not in (*library.__all__, *library.RENAMED):
         raise AttributeError(f"module 'optsched' has no attribute {name!r}")
     return getattr(library, name)
 

@@ -6,11 +6,13 @@ values; none of them touches a live cluster.
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import warnings
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from optsched import __version__
 from optsched.api.wellknown import HOSTNAME
@@ -52,7 +54,7 @@ from optsched.study.comparison.comparison_table import Comparison
 from optsched.study.comparison.executors import Here, PlaceError, local_cluster
 from optsched.study.comparison.grid import cells_of, read_traces
 from optsched.study.generators.synthetic_traces import SyntheticError
-from optsched.study.simulation.replay_trace import Given, Played, play, read_given
+from optsched.study.simulation.replay_trace import LoadedTrace, SimulationResult, play, read_given
 from optsched.study.simulation.simulation_metrics import JobTimes
 from optsched.study.simulation.simulator import Options
 from optsched.units import DurationError, parse_duration_ms, parse_resource_list
@@ -69,19 +71,19 @@ __all__ = [
     "Comparison",
     "DurationError",
     "Gang",
-    "Given",
     "InstanceError",
     "JobTimes",
+    "LoadedTrace",
     "Node",
     "PlaceError",
     "Plan",
-    "Played",
     "Policy",
     "PolicyError",
     "Problem",
     "Progress",
     "Queue",
     "ResumeError",
+    "SimulationResult",
     "Snapshot",
     "SolveResult",
     "SyntheticError",
@@ -102,6 +104,40 @@ __all__ = [
     "solve_result",
     "trace",
 ]
+
+_P = ParamSpec("_P")
+_Result = TypeVar("_Result")
+
+RENAMED: Final[Mapping[str, type]] = {"Given": LoadedTrace, "Played": SimulationResult}
+"""Earlier names of classes, which are deprecated."""
+
+
+def __getattr__(name: str) -> type:
+    if name not in RENAMED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    kind = RENAMED[name]
+    message = f"optsched.{name} is deprecated: name it {kind.__name__}"
+    warnings.warn(message, DeprecationWarning, stacklevel=2)
+    return kind
+
+
+def _renaming(**new_names: str) -> Callable[[Callable[_P, _Result]], Callable[_P, _Result]]:
+    """Return a decorator that takes arguments by earlier names too, which are deprecated."""
+
+    def decorate(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
+        @functools.wraps(function)
+        def call(*arguments: _P.args, **named: _P.kwargs) -> _Result:
+            for old, new in new_names.items():
+                if old in named:
+                    message = f"{function.__name__}({old}=…) is deprecated: name it {new}"
+                    warnings.warn(message, DeprecationWarning, stacklevel=2)
+                    named[new] = named.pop(old)
+            return function(*arguments, **named)
+
+        return call
+
+    return decorate
+
 
 # --- building ------------------------------------------------------------------------------------
 
@@ -254,7 +290,7 @@ def arrival(gang: Gang, at: str, duration: str | None = None) -> Arrival:
 
 def trace(
     name: str, nodes: Iterable[Node], arrivals: Iterable[Arrival], queues: Iterable[Queue] = ()
-) -> Given:
+) -> LoadedTrace:
     """A trace of arrivals, to be played.
 
     Jobs that can not be replayed are skipped and listed in `problems`, as in files of traces;
@@ -270,7 +306,7 @@ def trace(
     whole = Trace(name, tuple(nodes), with_builtin_queues(queues), ordered)
     found, problems = sound_trace(whole)
     digest = hashlib.sha256(repr(found).encode()).hexdigest()
-    return Given(found, name, digest, problems)
+    return LoadedTrace(found, name, digest, problems)
 
 
 def _amounts(quantities: Mapping[str, object]) -> Amounts:
@@ -300,7 +336,7 @@ def read(path: str | Path) -> Snapshot:
 
 def read_trace(
     source: str | Path, trace_format: str | None = None, nodes: str | Path | None = None
-) -> Given:
+) -> LoadedTrace:
     """The trace that `optsched simulate` would play; see `docs/simulate.md`.
 
     Parameters
@@ -482,20 +518,21 @@ def explain(plan: Plan, gang: str) -> str:
 # --- over time -----------------------------------------------------------------------------------
 
 
+@_renaming(given="trace")
 def simulate(
-    given: Given | str | Path,
+    trace: LoadedTrace | str | Path,
     model: str | Path | Policy = "volcano-compatible",
     *,
     seed: int = 0,
     warm_up: str = "0s",
     period: str | None = None,
     until: str | None = None,
-) -> Played:
+) -> SimulationResult:
     """Play a trace on virtual time, as `optsched simulate` does.
 
     Parameters
     ----------
-    given
+    trace
         A result of `trace` or `read_trace`, or a source that `read_trace` takes.
     model
         The name of a model, its file, or a policy.
@@ -510,7 +547,7 @@ def simulate(
 
     Returns
     -------
-    Played
+    SimulationResult
         `metrics` has the figures; times in seconds, parts of one. `jobs` has the arrival, start
         and end of each gang, in milliseconds of the trace.
 
@@ -524,7 +561,7 @@ def simulate(
     options = Options(_positive_ms("period", period), _positive_ms("until", until), seed)
     with solver_of(policy) as worker:
         return play(
-            given if isinstance(given, Given) else read_trace(given),
+            trace if isinstance(trace, LoadedTrace) else read_trace(trace),
             policy,
             options,
             warm_up_ms=parse_duration_ms(warm_up),
@@ -534,7 +571,7 @@ def simulate(
 
 
 def compare(
-    traces: Iterable[str | Path | Given],
+    traces: Iterable[str | Path | LoadedTrace],
     models: Iterable[str | Path | Policy],
     seeds: Iterable[int] = (0,),
     *,
@@ -567,13 +604,13 @@ def compare(
     """
     named, given_traces, numbers = list(models), list(traces), list(seeds)
     names = [m.name if isinstance(m, Policy) else str(m) for m in named]
-    sources = [t.trace.name if isinstance(t, Given) else str(t) for t in given_traces]
+    sources = [t.trace.name if isinstance(t, LoadedTrace) else str(t) for t in given_traces]
     for what, listed in (("model", names), ("trace", sources), ("seed", numbers)):
         _check_each_once(what, listed)
     policies = dict(zip(names, map(_policy, named), strict=True))
-    given: dict[tuple[str, int], Given] = {}
+    given: dict[tuple[str, int], LoadedTrace] = {}
     for source, each in zip(sources, given_traces, strict=True):
-        if isinstance(each, Given):
+        if isinstance(each, LoadedTrace):
             given |= {(source, seed): each for seed in numbers}
         else:
             given |= read_traces([source], numbers, None, None)

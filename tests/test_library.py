@@ -135,6 +135,20 @@ def test_names_of_the_module_are_those_of_the_library() -> None:
     assert all(getattr(optsched, name) is not None for name in optsched.__all__)
 
 
+@pytest.mark.parametrize(("old", "new"), [("Given", "LoadedTrace"), ("Played", "SimulationResult")])
+def test_earlier_names_of_classes_are_deprecated(old: str, new: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"optsched.{old} is deprecated: name it {new}"):
+        assert getattr(optsched, old) is getattr(optsched, new)
+    assert old not in dir(optsched)
+
+
+def test_the_earlier_name_of_an_argument_is_deprecated() -> None:
+    path = ROOT / "instances" / "traces" / "failures.yaml"
+    with pytest.warns(DeprecationWarning, match="given=…. is deprecated: name it trace"):
+        found = optsched.simulate(given=path, until="1h")
+    assert found.jobs == optsched.simulate(trace=path, until="1h").jobs
+
+
 def test_paths_and_names_are_taken_in_the_place_of_values() -> None:
     path = ROOT / "instances" / "examples" / "packing.yaml"
     policy = optsched.load_policy("volcano-compatible")

@@ -25,7 +25,7 @@ from optsched.study.comparison.model_definitions import definition
 from optsched.study.comparison.plan_measures import measure_plan
 from optsched.study.reports.solve_report import Answer
 from optsched.study.simulation.record import lines
-from optsched.study.simulation.replay_trace import Played, Tally, as_result, read_given
+from optsched.study.simulation.replay_trace import SimulationResult, Tally, as_result, read_given
 from optsched.study.simulation.simulation_metrics import Measuring
 from optsched.study.simulation.simulator import Options, Simulation
 from optsched.study.simulation.timeline import (
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from optsched.cluster.snapshot import Snapshot
     from optsched.policy.policy import Policy
-    from optsched.study.simulation.replay_trace import Given
+    from optsched.study.simulation.replay_trace import LoadedTrace
 
 FAILURES = ROOT / "instances" / "traces" / "failures.yaml"
 HARM = '</script><img src=x onerror="window.harmed=1">\'&amp;{{7*7}}'
@@ -61,7 +61,7 @@ def base() -> dict[str, Any]:
     return definition(model("volcano-default"))
 
 
-def told(given: Given, policy: Policy) -> tuple[dict[str, Any], Timeline]:
+def told(given: LoadedTrace, policy: Policy) -> tuple[dict[str, Any], Timeline]:
     """The result and the story of a trace under a model."""
     simulation = Simulation(given.trace, policy, Options())
     measuring, telling, tally = Measuring(given.trace), TimelineBuilder(given.trace), Tally()
@@ -72,7 +72,7 @@ def told(given: Given, policy: Policy) -> tuple[dict[str, Any], Timeline]:
             measuring.add_event(event)
             telling.add_event(event)
             charging.add_event(event)
-    played = Played(
+    played = SimulationResult(
         measuring.metrics([]),
         charging.total(simulation.now_ms),
         tally,

@@ -39,8 +39,8 @@ from optsched.study.generators.synthetic_traces import SyntheticError
 from optsched.study.reports.simulation_report import simulation_page
 from optsched.study.simulation.record import RecordError, event_of, lines
 from optsched.study.simulation.replay_trace import (
-    Given,
-    Played,
+    LoadedTrace,
+    SimulationResult,
     Tally,
     as_result,
     fingerprint,
@@ -177,7 +177,7 @@ def _simulate(trace: str, flags: SimulateOptions) -> None:
 # --- input ----------------------------------------------------------------------------------------
 
 
-def _read_input(console: Console, text: str, flags: SimulateOptions) -> Given:
+def _read_input(console: Console, text: str, flags: SimulateOptions) -> LoadedTrace:
     try:
         given = read_given(text, flags.trace_format, flags.nodes)
     except (InstanceError, SyntheticError) as e:
@@ -195,7 +195,7 @@ def _read_input(console: Console, text: str, flags: SimulateOptions) -> Given:
 class _Run:
     """A replay with its event file, checkpoints and metrics."""
 
-    given: Given
+    given: LoadedTrace
     policy: Policy
     flags: SimulateOptions
     tally: Tally = field(default_factory=Tally)
@@ -368,10 +368,10 @@ class _Run:
             write_atomically(flags.out / RESULT, text)
         return result
 
-    def _played(self, *, complete: bool) -> Played:
+    def _played(self, *, complete: bool) -> SimulationResult:
         simulation = self.simulation
         now_ms = 0 if simulation is None else simulation.now_ms
-        return Played(
+        return SimulationResult(
             self.measuring.metrics([] if simulation is None else simulation.session_seconds),
             self.charging.total(now_ms),
             self.tally,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from optsched.policy.policy import Policy
     from optsched.session.ports import Clock
-    from optsched.study.simulation.replay_trace import Given
+    from optsched.study.simulation.replay_trace import LoadedTrace
     from optsched.study.simulation.simulator import Options
 
 CELLS: Final = "cells"
@@ -71,7 +71,7 @@ class Cell:
     model: str
     trace: str  # the name of the trace in the grid; that of a synthetic one without its seed
     seed: int  # of a synthetic trace and of the solver
-    given: Given
+    given: LoadedTrace
     policy: Policy
     options: Options
     warm_up_ms: int
@@ -112,7 +112,7 @@ class Cell:
 
 def cells_of(
     policies: Mapping[str, Policy],
-    given: Mapping[tuple[str, int], Given],
+    given: Mapping[tuple[str, int], LoadedTrace],
     options: Options,
     warm_up_ms: int = 0,
 ) -> list[Cell]:
@@ -134,12 +134,12 @@ def seeded(source: str, seed: int) -> str:
 
 def read_traces(
     sources: Sequence[str], seeds: Sequence[int], trace_format: str | None, nodes: Path | None
-) -> dict[tuple[str, int], Given]:
+) -> dict[tuple[str, int], LoadedTrace]:
     """Return traces by source and seed; a trace without a seed is read once.
 
     Raises `InstanceError` or `SyntheticError` for one that can not be read.
     """
-    by_name: dict[str, Given] = {}
+    by_name: dict[str, LoadedTrace] = {}
     found = {}
     for source in sources:
         for seed in seeds:

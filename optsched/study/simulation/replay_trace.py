@@ -50,7 +50,7 @@ SYNTHETIC = "gavel:"
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class LoadedTrace:
     """A trace with its source and omitted parts."""
 
     trace: Trace
@@ -59,7 +59,9 @@ class Given:
     problems: tuple[TraceProblem | ObjectProblem, ...] = ()
 
 
-def read_given(source: str, trace_format: str | None = None, nodes: Path | None = None) -> Given:
+def read_given(
+    source: str, trace_format: str | None = None, nodes: Path | None = None
+) -> LoadedTrace:
     """Return the trace that a user names.
 
     `source`: a file of kind Trace, manifests, a published trace, or `gavel:…` for a synthetic one.
@@ -74,14 +76,14 @@ def read_given(source: str, trace_format: str | None = None, nodes: Path | None 
     return given
 
 
-def _read_given(source: str, trace_format: str | None, nodes: Path | None) -> Given:
+def _read_given(source: str, trace_format: str | None, nodes: Path | None) -> LoadedTrace:
     if nodes is not None and trace_format is None:
         raise InstanceError(
             f"{nodes}: only a published trace is played on other nodes: name its format, or give "
             "no nodes"
         )
     if source.startswith(SYNTHETIC):
-        return Given(synthetic(source), source, hashlib.sha256(source.encode()).hexdigest())
+        return LoadedTrace(synthetic(source), source, hashlib.sha256(source.encode()).hexdigest())
     path = Path(source)
     if not path.exists():
         raise InstanceError(f"{source}: there is no such file or folder")
@@ -92,18 +94,18 @@ def _read_given(source: str, trace_format: str | None, nodes: Path | None) -> Gi
         elif nodes is not None:
             machines = read_instance(nodes).snapshot.nodes
         trace, problems = read_published_trace(trace_format, path, machines)
-        return Given(trace, source, _sha256(path), problems)
+        return LoadedTrace(trace, source, _sha256(path), problems)
     if path.is_file() and is_trace_file(path):
         trace, problems = read_trace_file(path)
-        return Given(trace, source, _sha256(path), problems)
+        return LoadedTrace(trace, source, _sha256(path), problems)
     if path.is_dir() and any(path.glob(PICTURES)):
         read = read_pictures(path)
         trace, found = sound_trace(trace_of_record([each.snapshot for each in read], path.name))
         unread = (problem for each in read for problem in each.problems)
-        return Given(trace, source, _sha256(path), (*unread, *found))
+        return LoadedTrace(trace, source, _sha256(path), (*unread, *found))
     instance = read_instance(path)
     trace = trace_of(instance.snapshot, path.stem)
-    return Given(trace, source, _sha256(path), instance.problems)
+    return LoadedTrace(trace, source, _sha256(path), instance.problems)
 
 
 def read_pictures(folder: Path) -> list[Instance]:
@@ -156,7 +158,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class SimulationResult:
     """The state of a replay."""
 
     metrics: Metrics
@@ -172,14 +174,14 @@ class Played:
 
 
 def play(
-    given: Given,
+    given: LoadedTrace,
     policy: Policy,
     options: Options,
     *,
     warm_up_ms: int = 0,
     solver: Solver | None = None,
     clock: Clock,
-) -> Played:
+) -> SimulationResult:
     """Replay a trace to its end and compute its metrics."""
     began_s = clock.monotonic()
     simulation = Simulation(given.trace, policy, options, solver=solver, clock=clock)
@@ -192,7 +194,7 @@ def play(
             charging.add_event(event)
             telling.add_event(event)
     plan = simulation.last_plan
-    return Played(
+    return SimulationResult(
         measuring.metrics(simulation.session_seconds),
         charging.total(simulation.now_ms),
         tally,
@@ -206,7 +208,7 @@ def play(
 
 
 def as_result(
-    given: Given, policy: Policy, options: Options, warm_up_ms: int, played: Played
+    given: LoadedTrace, policy: Policy, options: Options, warm_up_ms: int, played: SimulationResult
 ) -> dict[str, Any]:
     """Return a replay as JSON: its metrics, and everything to reproduce it."""
     return {
