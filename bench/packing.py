@@ -2,8 +2,9 @@
 
 `python -m bench.packing [--every 10] [--seconds 120] [--out packing.csv]` packs the instances with
 a known optimum, one after the other, each with so many seconds of processor time. A file that is
-there is gone on with. Targets: of Panigrahy's found 80 % and proved 65 %, of the triplets of up to
-120 items found 80 %.
+there is gone on with. `--data FOLDER --family New --class class2` packs one class of another set,
+out of a checkout of Vectorpack/experiments_vector_paper. Targets: of Panigrahy's found 80 % and
+proved 65 %, of the triplets of up to 120 items found 80 %.
 """
 
 from __future__ import annotations
@@ -21,10 +22,19 @@ from tests.support.shared import shared
 FIELDS = ("family", "instance", "optimum", "bins", "bound", "seconds", "found_by", "bound_by")
 
 
-def known(family: str) -> list[Case]:
-    """Instances with a known optimum, smaller ones first."""
-    found = [c for c in published(shared("traces", "vbp"), family) if c.optimum is not None]
+def known(family: str, folder: Path, of_class: str = "") -> list[Case]:
+    """Instances with a known optimum, smaller ones first; of one class, or of all."""
+    found = [
+        case
+        for case in published(folder, family)
+        if case.optimum is not None and of_class in ("", class_of(case.problem.name))
+    ]
     return sorted(found, key=lambda c: (c.problem.num_items, c.problem.name))
+
+
+def class_of(instance: str) -> str:
+    """The class that the name of an instance begins with."""
+    return instance.partition("_")[0]
 
 
 def measured(family: str, case: Case, seconds: float) -> dict[str, object]:
@@ -44,13 +54,21 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="one of so many instances")
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--out", type=Path, default=Path("packing.csv"))
+    parser.add_argument("--data", type=Path, help="a folder with Vectorpack's archives and tables")
+    parser.add_argument("--family", action="append", help="Panigrahy and Triplet unless given")
+    parser.add_argument(
+        "--class", dest="of_class", default="", help="such as class2; all if absent"
+    )
     options = parser.parse_args()
     rows = _read(options.out)
     done = {row["instance"] for row in rows}
+    folder = options.data or shared("traces", "vbp")
     cases = [
         (family, case)
-        for family in ("Panigrahy", "Triplet")
-        for case in known(family)[options.every * 7 // 10 :: options.every]
+        for family in options.family or ("Panigrahy", "Triplet")
+        for case in known(family, folder, options.of_class)[
+            options.every * 7 // 10 :: options.every
+        ]
     ]
     for family, case in cases:
         if case.problem.name not in done:
@@ -80,7 +98,7 @@ def _write(file: Path, rows: list[dict[str, str]]) -> None:
 def _table(rows: list[dict[str, str]]) -> None:
     groups: dict[str, list[dict[str, str]]] = defaultdict(list)
     for row in rows:
-        groups[row["instance"].split("_")[0]].append(row)
+        groups[class_of(row["instance"])].append(row)
         groups[row["family"]].append(row)
     print(f"{'class':10} {'found':>6} {'proved':>6} {'of':>6} {'s each':>7} {'s most':>7}")
     for name in sorted(groups):

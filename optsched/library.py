@@ -126,7 +126,7 @@ def _renaming(**new_names: str) -> Callable[[Callable[_P, _Result]], Callable[_P
 
     def decorate(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
         @functools.wraps(function)
-        def call(*arguments: _P.args, **named: _P.kwargs) -> _Result:
+        def accept_earlier_names(*arguments: _P.args, **named: _P.kwargs) -> _Result:
             for old, new in new_names.items():
                 if old in named:
                     message = f"{function.__name__}({old}=…) is deprecated: name it {new}"
@@ -134,7 +134,7 @@ def _renaming(**new_names: str) -> Callable[[Callable[_P, _Result]], Callable[_P
                     named[new] = named.pop(old)
             return function(*arguments, **named)
 
-        return call
+        return accept_earlier_names
 
     return decorate
 

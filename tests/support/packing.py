@@ -26,14 +26,17 @@ class Case:
 
 @cache
 def published(folder: Path, family: str) -> list[Case]:
-    """All instances of `Panigrahy` or `Triplet`, by name."""
-    with tarfile.open(folder / f"{family}_instances.tar.gz") as archive:
+    """All instances of a family, such as `Panigrahy` or `New`, by name.
+
+    `folder` holds the archive and the table, as a checkout of Vectorpack does in its folders.
+    """
+    with tarfile.open(_only(folder, f"{family}_instances.tar.gz")) as archive:
         texts = {
             Path(member.name).stem: archive.extractfile(member).read().decode()  # type: ignore[union-attr]
             for member in archive
             if member.name.endswith(".vbp")
         }
-    table = (folder / f"{family}_summary_known.csv").read_text().splitlines()
+    table = _only(folder, f"{family}_summary_known.csv").read_text().splitlines()
     rows = {row["instance_name"]: row for row in csv.DictReader(table, delimiter="\t")}
     return [
         Case(
@@ -43,3 +46,9 @@ def published(folder: Path, family: str) -> list[Case]:
         )
         for name, text in sorted(texts.items())
     ]
+
+
+def _only(folder: Path, name: str) -> Path:
+    for path in sorted(folder.rglob(name)):
+        return path
+    raise FileNotFoundError(f"{folder} has no {name}: take it from Vectorpack's repository")
