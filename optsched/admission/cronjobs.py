@@ -15,7 +15,7 @@ from optsched.admission.job_rules import check_job_spec
 from optsched.admission.jobs import as_parsed
 from optsched.admission.queue_access import check_access
 from optsched.admission.review import Action
-from optsched.admission.submitters import check_template, record_submitter
+from optsched.admission.submitters import check_template
 from optsched.api.jobflow import parse_cronjob
 from optsched.units.cron import CronError, parse_timetable
 
@@ -27,11 +27,6 @@ _MAX_NAME: Final = 52
 """Job names are made of it, a dash and ten digits."""
 _SUFFIX: Final = "-0000000000"
 _TEMPLATE: Final = "spec.jobTemplate.spec"
-
-
-def mutate(review: Review) -> None:
-    """Record who submits a CronJob: its jobs are created on that user's behalf."""
-    record_submitter(review, is_changed=review.is_spec_changed)
 
 
 def validate(review: Review) -> None:

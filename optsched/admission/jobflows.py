@@ -15,7 +15,6 @@ from optsched.admission.jobs import as_parsed, name_of
 from optsched.admission.limits import MAX_FLOWS, check_count
 from optsched.admission.queue_access import check_access
 from optsched.admission.review import Action
-from optsched.admission.submitters import record_submitter
 from optsched.api.crds import job_spec_schema
 from optsched.api.fields import Fields
 from optsched.api.job import read_job_spec
@@ -27,11 +26,6 @@ if TYPE_CHECKING:
     from optsched.units import FieldError
 
 _NOT_DAG: Final = "jobflow flow is not dag"
-
-
-def mutate(review: Review) -> None:
-    """Record who submits a flow or a template: jobs are created on behalf of both."""
-    record_submitter(review, is_changed=review.is_spec_changed)
 
 
 def validate(review: Review) -> None:

@@ -18,6 +18,7 @@ from optsched.admission import (
 from optsched.admission.findings import Review, ReviewEnded
 from optsched.admission.limits import check_shape
 from optsched.admission.review import Action, Response
+from optsched.admission.submitters import record_author
 from optsched.admission.tenant_rules import GUARDED, RESERVED, RESERVED_PREFIX, SYSTEM_CLASSES
 from optsched.api import kinds
 from optsched.api.wellknown import EVICTED, MOVES, SHUFFLED_BY, SUBMITTER
@@ -132,95 +133,48 @@ class Service:
         return self.path.endswith("/mutate")
 
 
+def _changes(
+    path: str, name: str, kind: Kind, review: Callable[[Review], None], condition: str = ""
+) -> Service:
+    """Return a service that reviews creations and updates."""
+    return Service(path, f"{name}.volcano.sh", kind, _CHANGES, review, condition)
+
+
+_POD_GROUP: Final = kinds.POD_GROUP
+_UPSTREAM: Final = kinds.SCHEDULING_POD_GROUPS
 SERVICES: Final = (
-    Service("/jobs/mutate", "mutatejob.volcano.sh", kinds.JOB, _CHANGES, jobs.mutate),
-    Service("/jobs/validate", "validatejob.volcano.sh", kinds.JOB, _CHANGES, jobs.validate),
+    _changes("/jobs/mutate", "mutatejob", kinds.JOB, jobs.mutate),
+    _changes("/jobs/validate", "validatejob", kinds.JOB, jobs.validate),
     Service("/queues/mutate", "mutatequeue.volcano.sh", kinds.QUEUE, _CREATE, queues.mutate),
     Service("/queues/validate", "validatequeue.volcano.sh", kinds.QUEUE, _ALL, queues.validate),
-    Service(
-        "/podgroups/mutate",
-        "mutatepodgroup.volcano.sh",
-        kinds.POD_GROUP,
-        _CHANGES,
-        podgroups.mutate,
-        _CHANGED_WORK,
-    ),
-    Service(
-        "/podgroups/validate",
-        "validatepodgroup.volcano.sh",
-        kinds.POD_GROUP,
-        _CHANGES,
-        podgroups.validate,
-        _CHANGED_WORK,
+    _changes("/podgroups/mutate", "mutatepodgroup", _POD_GROUP, podgroups.mutate, _CHANGED_WORK),
+    _changes(
+        "/podgroups/validate", "validatepodgroup", _POD_GROUP, podgroups.validate, _CHANGED_WORK
     ),
     Service("/pods/mutate", "mutatepod.volcano.sh", kinds.POD, _CREATE, pods.mutate, RECORDED),
-    Service(
-        "/pods/validate", "validatepod.volcano.sh", kinds.POD, _CHANGES, pods.validate, _ANNOTATED
-    ),
-    Service(
-        "/hypernodes/validate",
-        "validatehypernodes.volcano.sh",
-        kinds.HYPER_NODE,
-        _CHANGES,
-        hypernodes.validate,
-    ),
-    Service(
-        "/jobflows/mutate",
-        "mutatejobflow.volcano.sh",
-        kinds.JOB_FLOW,
-        _CHANGES,
-        jobflows.mutate,
-    ),
-    Service(
-        "/jobflows/validate",
-        "validatejobflow.volcano.sh",
-        kinds.JOB_FLOW,
-        _CHANGES,
-        jobflows.validate,
-    ),
-    Service(
-        "/jobtemplates/mutate",
-        "mutatejobtemplate.volcano.sh",
-        kinds.JOB_TEMPLATE,
-        _CHANGES,
-        jobflows.mutate,
-    ),
-    Service(
+    _changes("/pods/validate", "validatepod", kinds.POD, pods.validate, _ANNOTATED),
+    _changes("/hypernodes/validate", "validatehypernodes", kinds.HYPER_NODE, hypernodes.validate),
+    _changes("/jobflows/mutate", "mutatejobflow", kinds.JOB_FLOW, record_author),
+    _changes("/jobflows/validate", "validatejobflow", kinds.JOB_FLOW, jobflows.validate),
+    _changes("/jobtemplates/mutate", "mutatejobtemplate", kinds.JOB_TEMPLATE, record_author),
+    _changes(
         "/jobtemplates/validate",
-        "validatejobtemplate.volcano.sh",
+        "validatejobtemplate",
         kinds.JOB_TEMPLATE,
-        _CHANGES,
         jobflows.validate_template,
     ),
-    Service(
-        "/cronjobs/mutate",
-        "mutatecronjob.volcano.sh",
-        kinds.CRON_JOB,
-        _CHANGES,
-        cronjobs.mutate,
+    _changes("/cronjobs/mutate", "mutatecronjob", kinds.CRON_JOB, record_author),
+    _changes("/cronjobs/validate", "validatecronjob", kinds.CRON_JOB, cronjobs.validate),
+    replace(
+        _changes(
+            "/schedulinggroups/validate",
+            "validateschedulinggroup",
+            _UPSTREAM[0],
+            podgroups.validate_upstream,
+        ),
+        versions=tuple(kind.version for kind in _UPSTREAM[1:]),
     ),
-    Service(
-        "/cronjobs/validate",
-        "validatecronjob.volcano.sh",
-        kinds.CRON_JOB,
-        _CHANGES,
-        cronjobs.validate,
-    ),
-    Service(
-        "/schedulinggroups/validate",
-        "validateschedulinggroup.volcano.sh",
-        kinds.SCHEDULING_POD_GROUPS[0],
-        _CHANGES,
-        podgroups.validate_upstream,
-        versions=tuple(kind.version for kind in kinds.SCHEDULING_POD_GROUPS[1:]),
-    ),
-    Service(
-        "/commands/validate",
-        "validatecommand.volcano.sh",
-        kinds.COMMAND,
-        _CHANGES,
-        commands.validate,
-    ),
+    _changes("/commands/validate", "validatecommand", kinds.COMMAND, commands.validate),
 )
 DEFAULT_PATHS: Final = tuple(service.path for service in SERVICES)
 SERVICE_OF: Final = {service.path: service for service in SERVICES}

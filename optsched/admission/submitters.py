@@ -46,6 +46,11 @@ def is_of_cluster(user: str) -> bool:
     return user.startswith(_CLUSTER_ACCOUNTS) or user == _CLUSTER_MANAGER
 
 
+def record_author(review: Review) -> None:
+    """Record who submits an object of which jobs are made: they are created on that behalf."""
+    record_submitter(review, is_changed=review.is_spec_changed)
+
+
 def record_submitter(review: Review, *, is_changed: bool) -> None:
     """Write into the object who submits it; is_changed: whether an update changes the work.
 

@@ -45,24 +45,30 @@ class Create:
 
 
 @dataclass(frozen=True, slots=True)
-class Patch:
+class _Named:
+    """An effect on the object of a name."""
+
+    kind: Kind
+    namespace: str
+    name: str
+
+    @property
+    def ref(self) -> Ref:
+        """The object."""
+        return Ref(self.kind, self.namespace, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Patch(_Named):
     """Merge into an object (RFC 7386), unless it is another one or has changed by now.
 
     uid, resource_version: a condition on the object; empty for any object of the name. With a
     resource version the patch is refused if anybody has written in between, and decided on again.
     """
 
-    kind: Kind
-    namespace: str
-    name: str
     body: Manifest
     uid: str = ""
     resource_version: str = ""
-
-    @property
-    def ref(self) -> Ref:
-        """The object."""
-        return Ref(self.kind, self.namespace, self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,28 +86,20 @@ class PatchStatus(Patch):
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(_Named):
     """Delete an object, if it is that very one.
 
     uid: empty for any object of the name.
     grace_s: seconds that a pod has to end; None for the pod's own setting.
     """
 
-    kind: Kind
-    namespace: str
-    name: str
     uid: str = ""
     propagation: Propagation = Propagation.BACKGROUND
     grace_s: int | None = None
 
-    @property
-    def ref(self) -> Ref:
-        """The object."""
-        return Ref(self.kind, self.namespace, self.name)
-
 
 @dataclass(frozen=True, slots=True)
-class Emit:
+class Emit(_Named):
     """An Event on an object; the same text on the same object is one event.
 
     reason: a word for `kubectl get events`.
@@ -109,19 +107,11 @@ class Emit:
     code: distinguishes events of the same reason.
     """
 
-    kind: Kind
-    namespace: str
-    name: str
     uid: str
     type: EventType
     reason: str
     message: str
     code: str = ""
-
-    @property
-    def ref(self) -> Ref:
-        """The object."""
-        return Ref(self.kind, self.namespace, self.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,51 +91,25 @@ class Options:
         return tuple(name for name in COMPONENTS if self.scheduler or name != SCHEDULER)
 
 
-@dataclass(frozen=True, slots=True)
 class Layout:
-    """Where everything of one plane lives."""
+    """Where everything of one plane lives.
 
-    directory: Path
+    etcd: every object of the cluster, and the sockets through which etcd is reached.
+    private_folders: only the owner of the plane may enter them.
+    state: the components as started, ports and command lines.
+    lock: held while starting, so that one directory never holds two planes.
+    """
 
-    @property
-    def pki(self) -> Path:
-        """Certificates and keys."""
-        return self.directory / "pki"
-
-    @property
-    def etcd(self) -> Path:
-        """Every object of the cluster, and the sockets through which etcd is reached."""
-        return self.directory / "etcd"
-
-    @property
-    def etcd_socket(self) -> Path:
-        """Where the API server finds etcd."""
-        return self.etcd / "client.sock"
-
-    @property
-    def logs(self) -> Path:
-        """One file a component."""
-        return self.directory / "logs"
-
-    @property
-    def kubeconfigs(self) -> Path:
-        """One file a user."""
-        return self.directory / "kubeconfig"
-
-    @property
-    def private_folders(self) -> tuple[Path, ...]:
-        """Files that only the owner of the plane may enter."""
-        return (self.etcd, self.pki, self.logs, self.kubeconfigs)
-
-    @property
-    def state(self) -> Path:
-        """The components as started: ports and command lines."""
-        return self.directory / "state.json"
-
-    @property
-    def lock(self) -> Path:
-        """Held while starting, so that one directory never holds two planes."""
-        return self.directory / "lock"
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.pki = directory / "pki"
+        self.etcd = directory / "etcd"
+        self.etcd_socket = self.etcd / "client.sock"
+        self.logs = directory / "logs"
+        self.kubeconfigs = directory / "kubeconfig"
+        self.private_folders = (self.etcd, self.pki, self.logs, self.kubeconfigs)
+        self.state = directory / "state.json"
+        self.lock = directory / "lock"
 
     def log(self, component: str) -> Path:
         """Output of a component, over all its starts."""

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from optsched.api.wellknown import ADMITTED_QUEUE
 from optsched.cluster.decisions import Allocate
@@ -33,7 +33,6 @@ from optsched.kube.client.errors import (
     TooMany,
     Unreachable,
 )
-from optsched.kube.client.listing import pod_ref
 from optsched.kube.runtime.timing import Backoff, BackoffSteps
 from optsched.kube.scheduler.bind_preparation import (
     ClaimReserver,
@@ -41,17 +40,17 @@ from optsched.kube.scheduler.bind_preparation import (
     open_gate,
     record_devices,
 )
+from optsched.kube.scheduler.outcomes import Bind, Failure
 from optsched.kube.scheduler.volume_binder import Stopped, VolumeBinder, VolumeBinderContext
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from optsched.cluster.decisions import Plan
-    from optsched.cluster.dra_devices import DeviceGrant
     from optsched.kube.cache.cluster_cache import ClusterCache
     from optsched.kube.client.client import Client
-    from optsched.kube.client.listing import Ref
     from optsched.kube.runtime.timing import Timing
+    from optsched.kube.scheduler.outcomes import OutcomeReporter
     from optsched.kube.scheduler.volume_binder import PendingVolumes
     from optsched.session.ports import Clock
 
@@ -60,49 +59,6 @@ AT_ONCE: Final = 64
 RETRIES: Final = BackoffSteps(first_s=0.1, most_s=2.0)
 FAULTS: Final = 5
 """Server faults (5xx) after which a bind is given up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bind:
-    """A task to bind, with annotations for its pod and devices for its claims."""
-
-    task: str
-    uid: str
-    node: str
-    gang: str
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    devices: tuple[DeviceGrant, ...] = ()
-    locks: bool = False
-    """Whether the node is locked meanwhile, so that no other pod gets its vGPUs."""
-    is_gated: bool = False
-    """Whether the pod has a queue gate that has to be removed first."""
-    is_closed: bool = False
-    """Whether the node was cordoned or not ready when this was planned."""
-    record: str = ""
-    """Message of the condition that names node and devices; empty for a pod without devices."""
-
-    @property
-    def ref(self) -> Ref:
-        """The pod."""
-        return pod_ref(self.task)
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why a task was not bound: a word for metrics and a message."""
-
-    word: str
-    message: str
-
-
-class BindListener(Protocol):
-    """Receives the outcomes of binds."""
-
-    def bound(self, bind: Bind, seconds: float) -> None:
-        """Handle a bind that took so many seconds since its plan."""
-
-    def failed(self, bind: Bind, failure: Failure) -> None:
-        """Handle a failed bind: the task is pending again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +73,7 @@ class BinderContext:
     """
 
     clock: Clock
-    listener: BindListener
+    listener: OutcomeReporter
     may_bind: Callable[[], bool]
     timing: Timing
     locks_nodes: Callable[[], bool] = lambda: False

@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from optsched.api.kinds import POD_GROUP
 from optsched.api.wellknown import EVICTED, MOVES
@@ -29,6 +29,7 @@ from optsched.formats.codec.scheduling_groups import is_upstream
 from optsched.kube.client.errors import Conflict, KubeError, NotFound, Rejected, TooMany
 from optsched.kube.client.listing import Ref, pod_ref
 from optsched.kube.runtime.write_queue import WriteQueue
+from optsched.kube.scheduler.outcomes import Victim
 from optsched.kube.scheduler.status import StatusPatch
 from optsched.kube.scheduler.status_writer import write_key
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from optsched.kube.client.client import Client
     from optsched.kube.runtime.timing import Timing
     from optsched.kube.scheduler.binder import GangBackoff
+    from optsched.kube.scheduler.outcomes import OutcomeReporter
     from optsched.kube.scheduler.status_writer import Write
 
 AT_ONCE: Final = 16
@@ -62,33 +64,6 @@ CONFLICTS: Final = 5
 """Conflicts in a row after which an eviction is given up."""
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Victim:
-    """A pod to evict, with its UID and gang, which are needed after it is deleted."""
-
-    eviction: Evict
-    uid: str
-    gang: str = ""
-
-    @property
-    def ref(self) -> Ref:
-        """The pod."""
-        return pod_ref(self.eviction.task)
-
-
-class EvictionListener(Protocol):
-    """Receives the outcomes of evictions."""
-
-    def evicted(self, victim: Victim) -> None:
-        """Handle an accepted eviction."""
-
-    def not_evicted(self, victim: Victim, error: KubeError) -> None:
-        """Handle a refused eviction: the pod stays."""
-
-    def spared(self, victim: Victim, why: str) -> None:
-        """Handle an eviction that was not sent; why: `ended`, `unwanted` or `stood-down`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -139,7 +114,7 @@ class EvictorContext:
     may_evict: whether this process still leads; checked before every request.
     """
 
-    listener: EvictionListener
+    listener: OutcomeReporter
     timing: Timing
     gang_backoff: GangBackoff
     may_evict: Callable[[], bool]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from optsched.api.kinds import CONFIG_MAP, LEASE, POD, POD_GROUP, QUEUE, SCHEDULING_POD_GROUPS
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
     from optsched.api.kinds import Kind
     from optsched.api.podgroup import PodGroup
+    from optsched.cluster.decisions import Evict
+    from optsched.cluster.dra_devices import DeviceGrant
     from optsched.cluster.reasons import Flaw, Reason
     from optsched.cluster.snapshot import Gang
     from optsched.kube.cache.cluster_cache import ClusterCache
     from optsched.kube.client.errors import KubeError
     from optsched.kube.runtime.events import EventRecorder
     from optsched.kube.runtime.leader_election import Election
-    from optsched.kube.scheduler.binder import Bind, Failure
-    from optsched.kube.scheduler.evictor import Victim
     from optsched.kube.scheduler.metrics import Metrics
     from optsched.kube.scheduler.status import Outcome
     from optsched.session.ports import Clock
@@ -50,6 +50,53 @@ MADE_WITHIN_MS: Final = 5_000
 
 TOGETHER_MS: Final = 1_000
 """How long binds of a gang are collected for one event."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """A task to bind, with annotations for its pod and devices for its claims."""
+
+    task: str
+    uid: str
+    node: str
+    gang: str
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    devices: tuple[DeviceGrant, ...] = ()
+    locks: bool = False
+    """Whether the node is locked meanwhile, so that no other pod gets its vGPUs."""
+    is_gated: bool = False
+    """Whether the pod has a queue gate that has to be removed first."""
+    is_closed: bool = False
+    """Whether the node was cordoned or not ready when this was planned."""
+    record: str = ""
+    """Message of the condition that names node and devices; empty for a pod without devices."""
+
+    @property
+    def ref(self) -> Ref:
+        """The pod."""
+        return pod_ref(self.task)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a task was not bound: a word for metrics and a message."""
+
+    word: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """A pod to evict, with its UID and gang, which are needed after it is deleted."""
+
+    eviction: Evict
+    uid: str
+    gang: str = ""
+
+    @property
+    def ref(self) -> Ref:
+        """The pod."""
+        return pod_ref(self.eviction.task)
 
 
 def scheduled(bind: Bind) -> Note:
@@ -254,7 +301,7 @@ POLICY_CONFIG_MAP: Final = "POLICY_CONFIG_MAP"
 
 
 class OutcomeReporter:
-    """A `BindListener` and `EvictionListener` that reports to metrics, events and the log.
+    """Reports the outcomes of binds and evictions to metrics, events and the log.
 
     on_change: called where a failure makes another session worthwhile.
     """
@@ -277,7 +324,7 @@ class OutcomeReporter:
         self._gang_binds = GangBindEvents(cache.group) if reports_gangs else None
 
     def bound(self, bind: Bind, seconds: float) -> None:
-        """See `BindListener`."""
+        """Handle a bind that took so many seconds since its plan."""
         self._metrics.pods.bound(seconds)
         if self._gang_binds is None:
             self._events.note(scheduled(bind))
@@ -285,14 +332,14 @@ class OutcomeReporter:
             self._gang_binds.add(bind, self._clock.now_ms())
 
     def failed(self, bind: Bind, failure: Failure) -> None:
-        """See `BindListener`."""
+        """Handle a failed bind: the task is pending again."""
         log.warning("%s not bound to %s: %s", bind.task, bind.node, failure.message)
         self._metrics.pods.not_bound(failure.word)
         self._events.note(not_bound(bind, failure))
         self.on_change()
 
     def evicted(self, victim: Victim) -> None:
-        """See `EvictionListener`."""
+        """Handle an accepted eviction."""
         eviction = victim.eviction
         self._metrics.pods.evictions.labels(eviction.action, eviction.plugin).inc()
         self._events.note(evicted(victim))
@@ -301,13 +348,13 @@ class OutcomeReporter:
             self._events.note(note)
 
     def not_evicted(self, victim: Victim, error: KubeError) -> None:
-        """See `EvictionListener`."""
+        """Handle a refused eviction: the pod stays."""
         log.warning("%s not evicted: %s", victim.eviction.task, error)
         self._events.note(not_evicted(victim, error))
         self.on_change()
 
     def spared(self, victim: Victim, why: str) -> None:
-        """See `EvictionListener`."""
+        """Handle an eviction that was not sent; why: `ended`, `unwanted` or `stood-down`."""
         log.info("%s not evicted: why=%s", victim.eviction.task, why)
         self._metrics.pods.spared.labels(why).inc()
         self.on_change()

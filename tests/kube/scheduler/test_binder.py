@@ -26,7 +26,8 @@ from optsched.kube.client.errors import (
     Unreachable,
 )
 from optsched.kube.client.listing import Ref
-from optsched.kube.scheduler.binder import FAULTS, HOLDS, Bind, BinderContext, Failure, LiveBinder
+from optsched.kube.scheduler.binder import FAULTS, HOLDS, BinderContext, LiveBinder
+from optsched.kube.scheduler.outcomes import Bind, Failure
 from tests.formats.objects import (
     DRIVER,
     allocated,

@@ -13,12 +13,13 @@ from optsched.cluster.gpu_shares import GpuShare
 from optsched.cluster.node_parts import NumaPart
 from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.client.errors import Conflict, Forbidden, KubeError, Unreachable
-from optsched.kube.scheduler.binder import Bind, BinderContext, Failure, LiveBinder
+from optsched.kube.scheduler.binder import BinderContext, LiveBinder
 from tests.formats.objects import node, pod
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting
 
 if TYPE_CHECKING:
     from optsched.kube.client.listing import Raw
+    from optsched.kube.scheduler.outcomes import Bind, Failure
 
 REF = Ref(POD, "ns", "p")
 RECORD = "optsched.io/BoundDevices"

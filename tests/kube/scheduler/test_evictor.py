@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from optsched.cluster.decisions import Action
     from optsched.cluster.task import Task
     from optsched.kube.client.errors import KubeError
-    from optsched.kube.scheduler.evictor import Victim
+    from optsched.kube.scheduler.outcomes import Victim
     from optsched.kube.scheduler.status_writer import Write
 
 EVICT = Evict("ns/old-0", "n1", "reclaim", "ns/new")

@@ -12,12 +12,13 @@ from optsched.cluster.decisions import Evict
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.client.errors import TooMany
-from optsched.kube.scheduler.binder import Bind, Failure
-from optsched.kube.scheduler.evictor import Victim
 from optsched.kube.scheduler.outcomes import (
     YOUNG_MS,
+    Bind,
+    Failure,
     GangBindEvents,
     GangReporter,
+    Victim,
     evicted,
     not_bound,
     not_evicted,

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from optsched.api.kinds import Kind
     from optsched.kube.cache.reflector import WatchEvent
     from optsched.kube.client.listing import Raw
-    from optsched.kube.scheduler.binder import Bind, Failure
-    from optsched.kube.scheduler.evictor import Victim
+    from optsched.kube.scheduler.outcomes import Bind, Failure, Victim
 
 CPUS = 4
 QUEUES = ("a", "b", "c")

@@ -46,8 +46,7 @@ if TYPE_CHECKING:
 
     from optsched.cluster.snapshot import Snapshot
     from optsched.kube.client.errors import KubeError
-    from optsched.kube.scheduler.binder import Bind, Failure
-    from optsched.kube.scheduler.evictor import Victim
+    from optsched.kube.scheduler.outcomes import Bind, Failure, Victim
     from optsched.policy.policy import Policy
     from optsched.session.session import Report
     from optsched.solver.cpsat.process import Solver

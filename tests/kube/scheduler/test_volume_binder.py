@@ -14,7 +14,8 @@ from optsched.cluster.reasons import ReasonCode
 from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.client.errors import Forbidden, Unreachable
 from optsched.kube.client.listing import Ref
-from optsched.kube.scheduler.binder import Bind, BinderContext, Failure, LiveBinder
+from optsched.kube.scheduler.binder import BinderContext, LiveBinder
+from optsched.kube.scheduler.outcomes import Bind, Failure
 from tests.formats.objects import group, node, pod, thing
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting
 
