@@ -39,7 +39,7 @@ class Numbers:
         """The next number, zero or more.
 
         `what`: the meaning, for messages. `below`: the bound that it has to be below; None for that
-        of 64 bits. Raises InstanceError: There is none, it is no whole number, it is negative or
+        of 64 bits. Raises InstanceError: there is none, it is no whole number, it is negative or
         too large.
         """
         word = self._word(what)

@@ -69,8 +69,8 @@ def paired_differences(
     `differences`: one row a figure, one column a pair of replays: the value of a model less that of
     the first one; None where a figure was not measured. `num_models`: how many models are held
     against the first: all claims together are wrong with a probability of at most 5 %. `seed`: of
-    random sign flips; the same seed gives the same p-values. One entry a figure; None where no pair
-    has a value.
+    random sign flips; the same seed gives the same p-values. Returns one entry a figure; None where
+    no pair has a value.
     """
     if not differences:
         return []

@@ -29,8 +29,8 @@ def wrong_with_plan(
 ) -> list[str]:
     """Everything that keeps a plan from being carried out; nothing if it can be.
 
-    `workload`: Nodes, and the requests of classes. `classes`: (T,) class of each pod that there is.
-    `plan`: Pods that run; others do not.
+    `workload`: nodes, and the requests of classes. `classes`: (T,) class of each pod that there is.
+    `plan`: pods that run; others do not.
     """
     unknown = [*_check_duplicates(classes, plan), *_nowhere(workload, plan)]
     return unknown or [

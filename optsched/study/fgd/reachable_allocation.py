@@ -102,7 +102,7 @@ class Offline:
 def offline(here: Scene, clock: Callable[[], float], seconds: float, seed: int) -> Offline:
     """Place all pods again in a time; checked.
 
-    Raises WrongPlan: See `Scene.checked`.
+    Raises WrongPlan: see `Scene.checked`.
     """
     found = allocate(here.pool, clock, seconds, seed, here.fgd)
     return Offline(
@@ -116,7 +116,7 @@ def offline(here: Scene, clock: Callable[[], float], seconds: float, seed: int) 
 def online(here: Scene, sizes: Sequence[int] = BATCHES) -> dict[int, float]:
     """Percent of all GPUs allocated, by size of the batches; no pod moves. Checked.
 
-    Raises WrongPlan: See `Scene.checked_as_they_come`.
+    Raises WrongPlan: see `Scene.checked_as_they_come`.
     """
     workload, kinds = here.workload, here.classes.tolist()
     slots = helpful(workload, planned_slots(workload), here.rank)
@@ -132,7 +132,7 @@ def with_moves(
     """Percent given out when few pods of FGD's may move, and how many pods do. Checked.
 
     `here`: the rest after FGD. `percent`: how many of the pods that run may change their node or
-    GPUs, or leave. `clock`, `seconds`, `seed`: as `offline`. Raises WrongPlan: See `Scene.checked`;
+    GPUs, or leave. `clock`, `seconds`, `seed`: as `offline`. Raises WrongPlan: see `Scene.checked`;
     also where more pods move than may.
     """
     most = int(len(here.placed) * percent / 100)

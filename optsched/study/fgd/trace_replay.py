@@ -72,7 +72,7 @@ class History:
 def replay(workload: Workload, policy: Policy, runs: Sequence[Arrivals]) -> History:
     """Place each pod as it arrives on the node with the most points, or nowhere forever.
 
-    `workload`: Nodes and classes. `policy`: one of `POLICIES`, made for this workload. `runs`:
+    `workload`: nodes and classes. `policy`: one of `POLICIES`, made for this workload. `runs`:
     Orders of arrival; all are replayed side by side.
     """
     classes, rank = stacked(runs)

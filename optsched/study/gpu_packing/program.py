@@ -39,7 +39,7 @@ class Bound:
 def allocation_bound(pool: Pool) -> Bound | None:
     """Solve the program; None where not even its fractions place all pods that must be placed.
 
-    Raises TooManyPatterns: See `share_patterns`.
+    Raises TooManyPatterns: see `share_patterns`.
     """
     program, kind_of = program_of(pool)
     solved = program.solve()
@@ -72,7 +72,7 @@ class TooManyPatterns(ValueError):
 def share_patterns(sizes: Sequence[int]) -> I64:
     """(P, Z) the multisets of parts (Z,), ascending, that one device holds and none fits beside.
 
-    Raises TooManyPatterns: Beyond `MOST_PATTERNS`.
+    Raises TooManyPatterns: beyond `MOST_PATTERNS`.
     """
     if not sizes:
         return np.zeros((0, 0), np.int64)
@@ -97,7 +97,7 @@ def share_patterns(sizes: Sequence[int]) -> I64:
 def program_of(pool: Pool) -> tuple[Program, I64]:
     """The program of a pool, and the kind of each node (N,).
 
-    Raises TooManyPatterns: See `share_patterns`.
+    Raises TooManyPatterns: see `share_patterns`.
     """
     kind_of, first = node_kinds(pool.nodes)
     return Program(pool, pool.nodes.select(first), np.bincount(kind_of)), kind_of

@@ -47,9 +47,8 @@ def repack_moving(
 ) -> tuple[Layout, list[int]]:
     """Place pods so that they are worth the most less the price of moves.
 
-    `pool`, `start`, `worth`, `effort`, `seed`: as `repack`;
-    devices are not interchangeable. `moves`: Pods that should stay. The placement, and how many of
-    the earlier pods stay.
+    `pool`, `start`, `worth`, `effort`, `seed`: as `repack`; devices are not interchangeable.
+    `moves`: pods that should stay. Returns the placement, and how many earlier pods stay.
     """
     present = moves.present
     refill = Refill(pool, ordered=False)
@@ -104,7 +103,7 @@ def repack(pool: Pool, start: Layout, worth: I64, effort: float, seed: int) -> L
     """Place pods of a small pool so that they are worth the most; never less than at the start.
 
     `pool`: the nodes, and the pods that may be placed on them. `start`: a placement, taken where
-    none better is found. `worth`: (K,) of one pod of each class. `effort`: Deterministic seconds of
+    none better is found. `worth`: (K,) of one pod of each class. `effort`: deterministic seconds of
     CP-SAT, one worker. `seed`: of CP-SAT.
     """
     refill = Refill(pool, ordered=True)
@@ -131,7 +130,7 @@ def solved(model: cp_model.CpModel, effort: float, seed: int) -> cp_model.CpSolv
 class Refill:
     """The model of a few nodes.
 
-    `pods`: Pods by node and class. `parts`: Pods by node, device and size of their part. `shared`:
+    `pods`: pods by node and class. `parts`: pods by node, device and size of their part. `shared`:
     whether a device of a node is shared.
     """
 

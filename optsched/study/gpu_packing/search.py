@@ -62,9 +62,9 @@ def improved(
 ) -> tuple[Layout, Counter[At]]:
     """Move few pods so that more GPUs are allocated; waiting pods may start.
 
-    `pool`: Pods and nodes. `start`: where pods run. `running`: the same pod by pod, and how many
-    may move. `clock`, `seconds`, `seed`: as `allocate`. The
-    placement, and how many pods stay where they were.
+    `pool`: pods and nodes. `start`: where pods run. `running`: the same pod by pod, and how many
+    may move. `clock`, `seconds`, `seed`: as `allocate`. Returns the placement, and how many pods
+    stay where they were.
     """
     end = clock() + seconds
     search = _MoveSearch(pool, start, running, np.random.default_rng(seed))
@@ -155,10 +155,10 @@ def allocate(
 
     Pods that must be placed count more than all others together.
 
-    `pool`: Pods and nodes. `clock`: seconds, such as `time.monotonic`, or `time.process_time` on a
+    `pool`: pods and nodes. `clock`: seconds, such as `time.monotonic`, or `time.process_time` on a
     shared machine. `seconds`: when to end at the latest, but for the step that is under way.
     `seed`: of the neighbourhoods. `start`: a placement to begin with, if it is better than what
-    whole numbers give. `effort`: See `Effort`. Raises TooManyPatterns: See
+    whole numbers give. `effort`: see `Effort`. Raises TooManyPatterns: see
     `optsched.study.gpu_packing.program.share_patterns`.
     """
     end = clock() + seconds

@@ -70,7 +70,7 @@ class Recipe:
     def build_family(self) -> Any:  # noqa: ANN401  any of the families
         """The family with these parameters.
 
-        Raises RecipeError: There is no such family or parameter, or a value is not of its type.
+        Raises RecipeError: there is no such family or parameter, or a value is not of its type.
         """
         types = {field.name: field.type for field in fields(self._kind)}
         for name, value in self.parameters.items():

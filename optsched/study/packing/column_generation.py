@@ -36,7 +36,7 @@ _FEW_AGAIN: Final = 150
 class Columns:
     """The linear program of an instance, and its bins by price.
 
-    `items`: the items to pack. `pool`: Every bin; None where they are too many. `random`: of greedy
+    `items`: the items to pack. `pool`: every bin; None where they are too many. `random`: of greedy
     scores. `seconds`: how many are left.
     """
 

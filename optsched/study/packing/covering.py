@@ -72,7 +72,7 @@ def fewest_columns(
 ) -> list[I64] | None:
     """The fewest columns that cover all items, each as often as it is used; None if none is found.
 
-    `columns`: Bins (K,) to choose from. `need`: the demand. `between`: how many columns must and
+    `columns`: bins (K,) to choose from. `need`: the demand. `between`: how many columns must and
     may be used; fewer are known not to do. `work`: CP-SAT's deterministic time, about seconds of a
     core however busy the machine is. `seconds`: by the clock, two workers.
     """

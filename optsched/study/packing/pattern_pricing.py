@@ -44,7 +44,7 @@ def best_bins(
     """Bins worth more than `above`, and a bound on all.
 
     `items`: what may be taken. `prices`: (K,) whole numbers of zero or more. `above`: only larger
-    worths are of interest. `most_bins`: how many bins to answer at most. `is_late`: Asked now and
+    worths are of interest. `most_bins`: how many bins to answer at most. `is_late`: asked now and
     then; true ends the search without a proof.
     """
     is_useful = (prices > 0) | (items.sizes < 0).any(axis=1)

@@ -100,7 +100,7 @@ def predict(objects: Sequence[Manifest], added: Added, means: Means) -> Answers:
     """A cluster with further objects, or with others of the same names.
 
     `objects`: the cluster, as `kube.capture` or a file has it. `added`: the objects to add.
-    `means`: the policy, and the dependencies of a session. Raises Clash: Pods or PodGroups of these
+    `means`: the policy, and the dependencies of a session. Raises Clash: pods or PodGroups of these
     names exist.
     """
     before = assemble(objects, means.options).snapshot

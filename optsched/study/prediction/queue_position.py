@@ -82,7 +82,7 @@ def waiting(
 ) -> Waiting | None:
     """Where a gang stands, and when it could start; None for one that is not there.
 
-    `objects`: the cluster. `key`: of the gang. `pods`: Pods that are created once it is let in:
+    `objects`: the cluster. `key`: of the gang. `pods`: pods that are created once it is let in:
     they say what room it needs. `means`: the policy, and whose pods are decided.
     """
     snapshot = assemble(objects, means.options).snapshot

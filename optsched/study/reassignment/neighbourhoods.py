@@ -41,7 +41,7 @@ _MODEL: Final = 0.05
 class _Kind:
     """A way to choose a neighbourhood, of as many machines as can be decided in its time.
 
-    `saved`, `effort`: Cost that came off so far, and the deterministic time that it took.
+    `saved`, `effort`: cost that came off so far, and the deterministic time that it took.
     """
 
     def __init__(

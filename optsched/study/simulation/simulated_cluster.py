@@ -100,7 +100,7 @@ class Job:
 class SimulatedCluster:
     """The state at an instant; callers pass the time of each change.
 
-    `jobs`: by key of the gang, of those that have arrived and have not finished. `waiting`: Keys of
+    `jobs`: by key of the gang, of those that have arrived and have not finished. `waiting`: keys of
     those with tasks that have no node.
     """
 

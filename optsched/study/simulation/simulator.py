@@ -126,7 +126,7 @@ class Simulation:
     """One replay; call `step` until it returns None.
 
     `now_ms`: of the trace. `session_seconds`: wall time of
-    each, where there is a clock to measure it with. `faults`: Errors in rules of plugins, and plans
+    each, where there is a clock to measure it with. `faults`: errors in rules of plugins, and plans
     that broke a rule and were not used; how often.
     """
 
