@@ -21,7 +21,6 @@ from optsched.units.cron import CronError, parse_timetable
 
 if TYPE_CHECKING:
     from optsched.admission.findings import Review
-    from optsched.api.jobflow import CronJob
 
 _MAX_NAME: Final = 52
 """Job names are made of it, a dash and ten digits."""
@@ -44,20 +43,12 @@ def validate(review: Review) -> None:
             f"suffix (max {names.MAX_LABEL} total): metadata.name has {len(cron.meta.name)}; "
             "shorten it"
         )
-    _check_schedule(cron, review)
-    _check_zone(get_mapping(obj, "spec").get("timeZone"), review)
-    template = get_mapping(get_mapping(obj, "spec"), "jobTemplate")
-    check_template(template.get("metadata"), "spec.jobTemplate.metadata", review)
-    _check_job(cron, review)
-
-
-def _check_schedule(cron: CronJob, findings: Findings) -> None:
     if not cron.schedule:
-        findings.deny(
+        review.deny(
             "schedule is required, but got empty: spec.schedule; write one such as */5 * * * *"
         )
     elif "TZ" in cron.schedule:
-        findings.deny(
+        review.deny(
             "schedule should not contain TZ or CRON_TZ, TZ should only be set in the timeZone "
             f"field: spec.schedule: {cron.schedule}; write the zone into spec.timeZone"
         )
@@ -65,7 +56,20 @@ def _check_schedule(cron: CronJob, findings: Findings) -> None:
         try:
             parse_timetable(cron.schedule)
         except CronError as error:
-            findings.deny(f"schedule is not a valid cron expression: spec.schedule: {error}")
+            review.deny(f"schedule is not a valid cron expression: spec.schedule: {error}")
+    _check_zone(get_mapping(obj, "spec").get("timeZone"), review)
+    template = get_mapping(get_mapping(obj, "spec"), "jobTemplate")
+    check_template(template.get("metadata"), "spec.jobTemplate.metadata", review)
+    filled = fill_in(dict(cron.template), review.settings, Findings())
+    name = f"{cron.meta.name[:_MAX_NAME]}{_SUFFIX}"
+    job = check_job_spec(filled, name, review, _TEMPLATE)
+    queue = review.world.queue(job.queue)
+    if queue is None:
+        review.warn(
+            f"{_TEMPLATE}.queue: there is no queue {job.queue}; no job can be made until it is"
+        )
+    else:
+        check_access(queue, review)
 
 
 def _check_zone(zone: object, review: Review) -> None:
@@ -83,16 +87,3 @@ def _check_zone(zone: object, review: Review) -> None:
         )
     elif review.settings.zones is not None and zone not in review.settings.zones:
         review.deny(f"unknown timeZone: spec.timeZone: {zone}; write one such as Asia/Shanghai")
-
-
-def _check_job(cron: CronJob, review: Review) -> None:
-    filled = fill_in(dict(cron.template), review.settings, Findings())
-    name = f"{cron.meta.name[:_MAX_NAME]}{_SUFFIX}"
-    job = check_job_spec(filled, name, review, _TEMPLATE)
-    queue = review.world.queue(job.queue)
-    if queue is None:
-        review.warn(
-            f"{_TEMPLATE}.queue: there is no queue {job.queue}; no job can be made until it is"
-        )
-    else:
-        check_access(queue, review)

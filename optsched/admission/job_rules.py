@@ -216,25 +216,21 @@ def _check_volumes(volumes: tuple[JobVolume, ...], path: str, findings: Findings
         elif target in seen:
             findings.deny(f"duplicated mountPath: {target}: {where}.mountPath; use it once")
         seen.add(target)
-        _check_claim(volume, where, findings)
-
-
-def _check_claim(volume: JobVolume, path: str, findings: Findings) -> None:
-    if volume.claim is None and not volume.claim_name:
-        findings.deny(
-            f"either VolumeClaim or VolumeClaimName must be specified: {path} has neither; "
-            "write one"
-        )
-    elif volume.claim is not None and volume.claim_name:
-        findings.deny(
-            f"conflict: {_CONFLICT}: {path} has a volumeClaim and the name {volume.claim_name}; "
-            "keep one of them"
-        )
-    elif volume.claim_name and not names.is_subdomain(volume.claim_name):
-        findings.deny(
-            f"invalid VolumeClaimName {volume.claim_name}: {path}.volumeClaimName; "
-            f"{names.SUBDOMAIN_RULE}"
-        )
+        if volume.claim is None and not volume.claim_name:
+            findings.deny(
+                f"either VolumeClaim or VolumeClaimName must be specified: {where} has neither; "
+                "write one"
+            )
+        elif volume.claim is not None and volume.claim_name:
+            findings.deny(
+                f"conflict: {_CONFLICT}: {where} has a volumeClaim and the name "
+                f"{volume.claim_name}; keep one of them"
+            )
+        elif volume.claim_name and not names.is_subdomain(volume.claim_name):
+            findings.deny(
+                f"invalid VolumeClaimName {volume.claim_name}: {where}.volumeClaimName; "
+                f"{names.SUBDOMAIN_RULE}"
+            )
 
 
 def _warn_of_priority(spec: JobSpec, review: Review, path: str) -> None:
