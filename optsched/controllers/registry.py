@@ -50,8 +50,8 @@ def all_controllers(options: Options) -> tuple[Controller, ...]:
 def chosen(controllers: Iterable[Controller], words: Iterable[str]) -> tuple[Controller, ...]:
     """The controllers that words name, as in Volcano: `*` for all, `-name` for all but that one.
 
-    Volcano's names, such as queue-controller, are understood, too. ValueError for an unknown one;
-    to exclude an unknown one is no mistake.
+    Volcano's names, such as queue-controller, are understood, too. ValueError for an unknown one,
+    and if none is left; to exclude an unknown one is no mistake.
     """
     every = tuple(controllers)
     known = {controller.name for controller in every}
@@ -59,9 +59,12 @@ def chosen(controllers: Iterable[Controller], words: Iterable[str]) -> tuple[Con
     wanted = {_plain(word) for word in asked if not word.startswith("-") and word != EVERY}
     unwanted = {_plain(word.removeprefix("-")) for word in asked if word.startswith("-")}
     strange = sorted(wanted - known)
+    listed = ", ".join(sorted(known))
     if strange:
-        raise ValueError(f"{strange[0]!r} is no controller: there are {', '.join(sorted(known))}")
+        raise ValueError(f"{strange[0]!r} is no controller: there are {listed}")
     names = (known if EVERY in asked else wanted) - unwanted
+    if not names:
+        raise ValueError(f"no controller is left: name some of {listed}, or * for all")
     return tuple(controller for controller in every if controller.name in names)
 
 

@@ -8,11 +8,13 @@ from typing import Final
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from optsched.api.kinds import JOB_FLOW
 from optsched.cli.base.output_formats import FORMATS
 from optsched.cli.base.parameters import current_names
 from optsched.cli.commands import SHORT_FORMS, VOLCANO_FORMS, all_commands
+from optsched.cli.main import main
 from tests.cli.clusters import FakeCluster, job, optsched, queue
 from tests.cli.test_flows import obj
 from tests.support.pages import ROOT
@@ -190,3 +192,20 @@ def test_former_names_of_options_are_understood_and_not_shown(cluster: FakeClust
     assert "--scheduler" not in optsched("local", "up", "--help").stdout
     up = {form for _, o in OPTIONS if o.name == "scheduler" for form in o.opts}
     assert {"--scheduler", "--kube-scheduler"} <= up
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("scheduler --scheduler-name=", "the name is empty"),
+        ("controllers --scheduler-name=", "the name is empty"),
+        ("webhook --scheduler-name=", "the name is empty"),
+        ("scheduler --default-queue=a\tb", "is no name"),
+        (f"controllers --default-queue={'x' * 300}", "the name has 300 characters"),
+        ("controllers --controllers=", "no controller is left"),
+    ],
+)
+def test_names_that_no_object_can_have_are_refused(line: str, message: str) -> None:
+    result = CliRunner().invoke(main, line.split(" "))
+    assert result.exit_code == 2
+    assert message in result.stderr

@@ -27,7 +27,6 @@ ALL = {controller.name for controller in EVERY}
         ("*, -pg-controller", ALL - {"podgroup"}),
         ("queue", {"queue"}),
         ("queue-controller,pg-controller", {"queue", "podgroup"}),
-        ("queue,-queue", set()),
     ],
 )
 def test_names_choose_controllers(text: str, expected: set[str]) -> None:
@@ -37,3 +36,9 @@ def test_names_choose_controllers(text: str, expected: set[str]) -> None:
 def test_a_controller_that_is_not_there_is_named_with_those_that_are() -> None:
     with pytest.raises(ValueError, match=r"'quue' is no controller: there are .*, podgroup, queue"):
         names("*,quue")
+
+
+@pytest.mark.parametrize("text", ["", " ", ",", "-queue", "queue,-queue"])
+def test_a_service_without_any_controller_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"no controller is left: name some of .*, or \* for all"):
+        names(text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -25,6 +25,29 @@ class ServerAddress(click.ParamType[str]):
         text = str(value)
         if text and not is_http_address(text):
             self.fail(f"{text!r} is no address of an API server: write https://HOST:PORT", param)
+        return text
+
+
+MOST_CHARACTERS: Final = 253
+"""Of the name of an object in Kubernetes."""
+
+
+class ObjectName(click.ParamType[str]):
+    """The name of a queue or a scheduler: not empty, without spaces and control characters."""
+
+    name = "text"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """See `click.ParamType`."""
+        text = str(value)
+        if not text:
+            self.fail("the name is empty: write one, or leave the option out", param, ctx)
+        if len(text) > MOST_CHARACTERS:
+            self.fail(f"the name has {len(text)} characters, at most {MOST_CHARACTERS} are allowed")
+        if not text.isprintable() or " " in text:
+            self.fail(f"{text!r} is no name: write it without spaces", param, ctx)
         return text
 
 

@@ -13,6 +13,7 @@ import click
 
 from optsched import __version__
 from optsched.api.wellknown import DEFAULT_QUEUE, VOLCANO_PREFIX
+from optsched.cli.base.parameters import ObjectName
 from optsched.cli.services.go_flags import (
     METRICS_AUTH,
     Grammar,
@@ -99,11 +100,14 @@ GRAMMAR: Final = Grammar(
 @click.option(
     "--scheduler-name",
     "names",
+    type=ObjectName(),
     multiple=True,
     default=SCHEDULER_NAMES,
     help="Pods with this schedulerName get PodGroups; may be given again.",
 )
-@click.option("--default-queue", default=DEFAULT_QUEUE, help="For pods without any queue.")
+@click.option(
+    "--default-queue", type=ObjectName(), default=DEFAULT_QUEUE, help="For pods without any queue."
+)
 @click.option(
     "--config-map",
     default="/".join(CONFIG),

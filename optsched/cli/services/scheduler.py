@@ -19,6 +19,7 @@ from optsched.api.wellknown import DEFAULT_QUEUE, DEFAULT_SCHEDULER_NAME
 from optsched.cli.base.custom_plugins import shelf_of
 from optsched.cli.base.garbage_collection import collect_while_serving
 from optsched.cli.base.options import solver_option
+from optsched.cli.base.parameters import ObjectName
 from optsched.cli.base.path_arguments import ModelSource, OutputPath, check_no_url
 from optsched.cli.services.go_flags import (
     METRICS_AUTH,
@@ -121,6 +122,7 @@ def state_folder() -> Path:
 @click.option(
     "--scheduler-name",
     "names",
+    type=ObjectName(),
     multiple=True,
     default=SCHEDULER_NAMES,
     help="Pods with this schedulerName are ours; may be given again.",
@@ -140,7 +142,9 @@ def state_folder() -> Path:
     show_default="the policy's",
     help="From one session to the next.",
 )
-@click.option("--default-queue", default=DEFAULT_QUEUE, help="For pods without any queue.")
+@click.option(
+    "--default-queue", type=ObjectName(), default=DEFAULT_QUEUE, help="For pods without any queue."
+)
 @click.option(
     "--loners",
     type=click.Choice([each.value for each in BarePodRules]),

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import click
 
 from optsched import __version__
+from optsched.cli.base.parameters import ObjectName
 from optsched.cli.base.path_arguments import WatchedFile
 from optsched.cli.services.go_flags import (
     METRICS_AUTH,
@@ -96,6 +97,7 @@ _FILE: Final = WatchedFile()
 @click.option(
     "--scheduler-name",
     "names",
+    type=ObjectName(),
     multiple=True,
     default=SCHEDULER_NAMES,
     help="Pods with this schedulerName are ours; may be given again. Jobs get the first.",
