@@ -140,7 +140,10 @@ def test_an_image_without_a_digest_is_refused(digest: str, tmp_path: Path) -> No
             env=environment,
         )
         assert done.returncode == code, done.stderr
-        assert ("docker build" in done.stdout) == (code == 0)
+        command = (
+            f"docker build -f deploy/Dockerfile --build-arg BASE_DIGEST={given} -t optsched:test ."
+        )
+        assert done.stdout.strip() == (command if code == 0 else "")
         assert (f"BASE_DIGEST is '{given}'" in done.stderr) == (code != 0)
 
 

@@ -11,7 +11,12 @@ from optsched.admission.queue_access import JOB, check_access, check_leaf, check
 from optsched.admission.review import Action
 from optsched.admission.spec_difference import declares_field, find_difference
 from optsched.admission.submitters import record_submitter
-from optsched.admission.tenant_rules import check_annotations, check_priority, warn_of_lift
+from optsched.admission.tenant_rules import (
+    check_annotations,
+    check_priority,
+    check_templates,
+    warn_of_lift,
+)
 from optsched.api.job import parse_job
 from optsched.units.unit_errors import shown
 
@@ -50,6 +55,7 @@ def validate(review: Review) -> None:
         if review.request.action is Action.CREATE and _has_other_classes(review.request, name):
             warn_of_lift(name, review)
     if review.request.action is Action.CREATE:
+        check_templates(review)
         spec = check_job_spec(
             get_mapping(review.request.obj, "spec"), name_of(review.request), review
         )

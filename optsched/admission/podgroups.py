@@ -20,6 +20,7 @@ from optsched.admission.queue_access import (
 from optsched.admission.review import Action, PodsQuestion
 from optsched.admission.submitters import record_of, record_submitter
 from optsched.admission.tenant_rules import (
+    can_write_status,
     check_annotations,
     check_marks,
     check_priority,
@@ -50,8 +51,15 @@ _TIER: Final = "highestTierName"
 
 
 def mutate(review: Review) -> None:
-    """Give a PodGroup without a queue that of its namespace, and record who submits it."""
+    """Give a PodGroup the queue of its namespace, record who submits it, guard its status.
+
+    The status is no subresource. A tenant who wrote the phase `Inqueue` would let a gang in, and
+    keep out others of the queue that `minResources` leaves no capacity.
+    """
     obj = review.request.obj or {}
+    known = (review.request.old or {}).get("status")
+    if obj.get("status") != known and not can_write_status(review):
+        review.change(("status",), known or {})
     spec = obj.get("spec")
     is_changed = (review.request.old or {}).get("spec") != spec
     record_submitter(review, is_changed=is_changed)

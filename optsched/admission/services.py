@@ -102,8 +102,9 @@ _CHANGED_WORK: Final = (
     f"object.metadata.?annotations[?{_RECORD}].orValue('') != "
     f"oldObject.metadata.?annotations[?{_RECORD}].orValue('') || "
     f"{_differs('annotations', GUARDED)} || {_differs('labels', GUARDED)} || "
-    f"(!(request.userInfo.username in {list(_SCHEDULERS)}) && "
-    f"({_differs('annotations', (EVICTED, MOVES))} || {_differs_below(SHUFFLED_BY)}))"
+    f"(!(request.userInfo.username in {[*_SCHEDULERS, *CONTROLLERS]}) && "
+    "(object.?status.orValue({}) != oldObject.?status.orValue({}) || "
+    f"{_differs('annotations', (EVICTED, MOVES))} || {_differs_below(SHUFFLED_BY)}))"
 )
 """Schedulers write status and records of a PodGroup into the object itself, again and again.
 

@@ -52,6 +52,7 @@ RESERVED: Final = (
 """Annotations of pods that schedulers and device plugins write."""
 
 RESERVED_PREFIX: Final = "hami.io/"
+_RESERVED_FOR: Final = "schedulers and device plugins write it"
 _NODES: Final = "system:nodes"
 SYSTEM_CLASSES: Final = "system-"
 
@@ -77,7 +78,26 @@ def check_reserved(review: Review) -> None:
     """Deny annotations of a pod that only schedulers and device plugins write."""
     if not _is_of_nodes(review.request):
         keys = _find_changed(review.request, _is_reserved)
-        _deny_reserved(keys, "schedulers and device plugins write it", review)
+        _deny_reserved(keys, _RESERVED_FOR, review)
+
+
+def check_templates(review: Review) -> None:
+    """Deny in pod templates of a new job what its submitter may not write on a pod.
+
+    Pods that controllers create of these templates are not reviewed.
+    """
+    for path, template in _pod_templates(review.request.obj, ("tasks",)):
+        name = get_mapping(template, "spec").get("priorityClassName")
+        if is_system_class(name):
+            check_priority(name, review, f"{path}.spec")
+        annotations = get_mapping(get_mapping(template, "metadata"), "annotations")
+        keys = [key for key in sorted(annotations) if _is_reserved(key)]
+        subjects = subjects_of(review.request, review.settings) if keys else ()
+        if not all(_is_administrator(each, review) for each in subjects):
+            for key in keys:
+                review.deny(
+                    f"{path}.metadata.annotations[{key}]: Forbidden: {_RESERVED_FOR}; leave it out"
+                )
 
 
 def check_marks(review: Review) -> None:
@@ -89,6 +109,13 @@ def check_marks(review: Review) -> None:
     keys = [key for key in _find_changed(review.request, is_mark) if key in after]
     if keys and not _is_scheduler(review):
         _deny_reserved(keys, "schedulers write it", review)
+
+
+def can_write_status(review: Review) -> bool:
+    """Return whether the user decides on PodGroups: a controller, scheduler or administrator."""
+    if review.request.user in review.settings.trusted or _is_scheduler(review):
+        return True
+    return _is_administrator(Subject(review.request.user, review.request.groups), review)
 
 
 def _is_reserved(key: str) -> bool:
@@ -115,8 +142,8 @@ def _deny_reserved(keys: Sequence[str], owner: str, review: Review) -> None:
         review.deny(f"metadata.annotations[{key}]: Forbidden: {owner}; leave it out")
 
 
-def check_priority(name: object, review: Review) -> None:
-    """Deny a PriorityClass that tenants may not name."""
+def check_priority(name: object, review: Review, path: str = "spec") -> None:
+    """Deny a PriorityClass that tenants may not name; path: of the spec that names it."""
     if not isinstance(name, str) or not name:
         return
     allowed = review.settings.tenant_classes
@@ -125,7 +152,7 @@ def check_priority(name: object, review: Review) -> None:
     for subject in subjects_of(review.request, review.settings):
         if not _is_administrator(subject, review):
             review.deny(
-                f"spec.priorityClassName: Forbidden: user {subject.user} may not name {name}: it "
+                f"{path}.priorityClassName: Forbidden: user {subject.user} may not name {name}: it "
                 f"takes the right to update queues.{QUEUE.group}, or --tenant-priority-class={name}"
             )
 
@@ -177,11 +204,18 @@ def _annotations_and_labels(
 ) -> Iterator[tuple[str, str, str]]:
     """Path, key and value of all annotations and labels, those of templates too."""
     yield from _metadata_entries(get_mapping(obj, "metadata"), "metadata")
-    for name in templates:
+    for path, template in _pod_templates(obj, templates):
+        yield from _metadata_entries(get_mapping(template, "metadata"), f"{path}.metadata")
+
+
+def _pod_templates(
+    obj: Raw | None, fields: tuple[str, ...]
+) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """Yield path and value of the pod templates in fields of the spec that hold lists of them."""
+    for name in fields:
         listed = get_mapping(obj, "spec").get(name)
         for number, each in enumerate(listed if isinstance(listed, list) else ()):
-            metadata = get_mapping(get_mapping(each, "template"), "metadata")
-            yield from _metadata_entries(metadata, f"spec.{name}[{number}].template.metadata")
+            yield f"spec.{name}[{number}].template", get_mapping(each, "template")
 
 
 def _metadata_entries(metadata: Mapping[str, object], path: str) -> Iterator[tuple[str, str, str]]:

@@ -366,6 +366,44 @@ def test_a_tenant_does_not_say_what_was_bound(key: str):
 
 
 @pytest.mark.parametrize(
+    ("part", "denied"),
+    [
+        (
+            {"metadata": {"annotations": {"optsched.io/admitted-queue": "lab"}}},
+            "metadata.annotations[optsched.io/admitted-queue]: Forbidden: schedulers and device",
+        ),
+        (
+            {"metadata": {"annotations": {"volcano.sh/gpu-index": "0"}}},
+            "metadata.annotations[volcano.sh/gpu-index]: Forbidden: schedulers and device plugins",
+        ),
+        (
+            {"spec": {"priorityClassName": "system-node-critical"}},
+            "spec.priorityClassName: Forbidden: user eve may not name system-node-critical",
+        ),
+    ],
+    ids=["queue", "device", "priority"],
+)
+def test_templates_of_a_job_hold_nothing_that_its_user_may_not_write_on_a_pod(
+    part: Raw, denied: str
+):
+    """Controllers create the pods, which are not reviewed."""
+    around = world(queue("other"), priority_classes=frozenset({"system-node-critical"}))
+    asked, made = vcjob(), vcjob(EVE)
+    for obj in (asked, made):
+        obj["spec"]["queue"] = "other"
+        template = obj["spec"]["tasks"][0]["template"]
+        for field, more in part.items():
+            template[field] = {**template.get(field, {}), **more}
+    for found in (
+        by(EVE, "/jobs/validate", asked, around, answers=TENANT),
+        by_controller("/jobs/validate", made, around, answers=TENANT),
+    ):
+        (problem,) = found.problems
+        assert problem.startswith(f"spec.tasks[0].template.{denied}")
+    assert by(EVE, "/jobs/validate", asked, around, answers=ADMINISTRATOR).allowed
+
+
+@pytest.mark.parametrize(
     "key", ["optsched.io/shuffled-by-rescheduling", "optsched.io/moves", "optsched.io/evicted"]
 )
 def test_a_tenant_does_not_write_what_schedulers_note_on_podgroups(key: str):
@@ -381,6 +419,22 @@ def test_a_tenant_does_not_write_what_schedulers_note_on_podgroups(key: str):
             assert by(EVE, path, marked, around, old=old, answers=may).allowed
     assert by(EVE, path, plain, around, old=marked, answers=tenant).allowed
     assert by(EVE, path, marked, around, old=marked, answers=tenant).allowed
+
+
+def test_a_tenant_does_not_write_the_status_of_a_podgroup():
+    plain, path = group(EVE, queue="other"), "/podgroups/mutate"
+    pending = {**plain, "status": {"phase": "Pending"}}
+    let_in = {**plain, "status": {"phase": "Inqueue"}}
+    tenant = {**TENANT, BIND_PODS: False}
+    for old, kept in ((None, {}), (plain, {}), (pending, pending["status"])):
+        found = by(EVE, path, let_in, old=old, answers=tenant)
+        assert patched(let_in, found)["status"] == kept
+        for right in (UPDATE_QUEUES, BIND_PODS):
+            found = by(EVE, path, let_in, old=old, answers={**tenant, right: True})
+            assert patched(let_in, found)["status"] == let_in["status"]
+        made = by_controller(path, let_in, old=old)
+        assert patched(let_in, made)["status"] == let_in["status"]
+    assert not by(EVE, path, pending, old=pending).questions
 
 
 @pytest.mark.parametrize(

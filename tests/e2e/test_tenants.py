@@ -467,6 +467,60 @@ def test_a_tenant_does_not_claim_what_only_others_may_say(stage: Stage) -> None:
     assert stage.admin.get(path)["metadata"]["annotations"]["volcano.sh/preemptable"] == "false"
 
 
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ({"spec": {"priorityClassName": "system-node-critical"}}, "user eve may not name"),
+        ({"metadata": {"annotations": {"optsched.io/admitted-queue": "lab"}}}, "plugins write it"),
+        ({"metadata": {"annotations": {"volcano.sh/gpu-index": "0"}}}, "plugins write it"),
+    ],
+    ids=["priority", "queue", "device"],
+)
+def test_pods_of_jobs_claim_no_more_than_other_pods(stage: Stage, part: Raw, said: str) -> None:
+    """Neither in a job of a tenant, nor in one that controllers make of a template."""
+    claims = job("claims", "default")
+    template = claims["spec"]["tasks"][0]["template"]
+    for field, more in part.items():
+        template[field] = {**template.get(field, {}), **more}
+    denied = denial(stage.eve.post, stage.path(kinds.JOB), claims)
+    assert "spec.tasks[0].template." in denied
+    assert said in denied
+    before = stage.num_refused()
+    for kind, name, spec in (
+        (kinds.JOB_TEMPLATE, "claims", claims["spec"]),
+        (kinds.JOB_FLOW, "claiming", {"flows": [{"name": "claims"}]}),
+    ):
+        body = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}}
+        stage.eve.post(stage.path(kind), {**body, "spec": spec})
+    try:
+        until(lambda: stage.num_refused() > before, "the job of the flow is refused")
+        assert stage.find(kinds.JOB, "claiming-claims") is None
+    finally:
+        stage.admin.delete(stage.path(kinds.JOB_FLOW, "claiming"))
+        stage.admin.delete(stage.path(kinds.JOB_TEMPLATE, "claims"))
+
+
+def test_a_tenant_does_not_let_his_own_gang_in(stage: Stage) -> None:
+    """The phase is part of the object: PodGroups have no status of their own in the API."""
+    let_in = {"status": {"phase": "Inqueue"}}
+    path = stage.path(kinds.POD_GROUP, "let-in")
+
+    def phase() -> object:
+        return (stage.admin.get(path).get("status") or {}).get("phase")
+
+    stage.eve.post(stage.path(kinds.POD_GROUP), {**group("let-in", "default"), **let_in})
+    assert phase() is None
+    stage.eve.patch(path, let_in)
+    assert phase() is None
+    for scheduler in (stage.scheduler, stage.other_scheduler):
+        scheduler.patch(path, let_in)
+        assert phase() == "Inqueue"
+        stage.eve.patch(path, {"status": None})
+        assert phase() == "Inqueue"
+        stage.admin.patch(path, {"status": {"phase": "Pending"}})
+        assert phase() == "Pending"
+
+
 # --- rights of optsched itself --------------------------------------------------------------------
 
 
