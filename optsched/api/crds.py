@@ -110,23 +110,21 @@ def _unknown_in(value: object, schema: Schema, path: str) -> Iterator[FieldError
     if schema.get("x-kubernetes-preserve-unknown-fields"):
         return
     if isinstance(value, dict):
-        yield from _unknown_in_mapping(value, schema, path)
+        fields: Schema | None = schema.get("properties")
+        for name, part in value.items():
+            if fields is None:
+                yield from _unknown_in(
+                    part, schema.get("additionalProperties", {}), f"{path}[{name}]"
+                )
+            elif name in fields:
+                yield from _unknown_in(
+                    part, fields[str(name)], f"{path}.{name}" if path else str(name)
+                )
+            else:
+                yield FieldError(f"{path}.{name}" if path else str(name), part, _hint(name, fields))
     elif isinstance(value, list) and "items" in schema:
         for position, item in enumerate(value):
             yield from _unknown_in(item, schema["items"], f"{path}[{position}]")
-
-
-def _unknown_in_mapping(
-    value: dict[object, object], schema: Schema, path: str
-) -> Iterator[FieldError]:
-    fields: Schema | None = schema.get("properties")
-    for name, part in value.items():
-        if fields is None:
-            yield from _unknown_in(part, schema.get("additionalProperties", {}), f"{path}[{name}]")
-        elif name in fields:
-            yield from _unknown_in(part, fields[str(name)], f"{path}.{name}" if path else str(name))
-        else:
-            yield FieldError(f"{path}.{name}" if path else str(name), part, _hint(name, fields))
 
 
 def _hint(name: object, fields: Schema) -> str:

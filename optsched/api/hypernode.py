@@ -222,25 +222,22 @@ def parse_numatopology(obj: object) -> tuple[Numatopology | None, tuple[FieldErr
         meta=meta,
         policies=spec.texts_by_name("policies"),
         reserved=spec.texts_by_name("resReserved"),
-        resources={name: _resource(each) for name, each in spec.records_by_name("numares")},
-        cpus={name: _cpu(each) for name, each in spec.records_by_name("cpuDetail")},
-        gpus={name: _gpu(each) for name, each in spec.records_by_name("gpuDetail")},
+        resources={
+            name: NumaResource(each.text("allocatable"), each.integer("capacity"))
+            for name, each in spec.records_by_name("numares")
+        },
+        cpus={
+            name: CpuPlace(each.integer("numa"), each.integer("socket"), each.integer("core"))
+            for name, each in spec.records_by_name("cpuDetail")
+        },
+        gpus={
+            name: GpuPlace(each.integer("numa"), each.text("busID"), each.text("deviceModel"))
+            for name, each in spec.records_by_name("gpuDetail")
+        },
         pods=tuple(_pod(each) for each in spec.records("podAllocations")),
         errors=tuple(errors),
     )
     return found, found.errors
-
-
-def _resource(fields: Fields) -> NumaResource:
-    return NumaResource(fields.text("allocatable"), fields.integer("capacity"))
-
-
-def _gpu(fields: Fields) -> GpuPlace:
-    return GpuPlace(fields.integer("numa"), fields.text("busID"), fields.text("deviceModel"))
-
-
-def _cpu(fields: Fields) -> CpuPlace:
-    return CpuPlace(fields.integer("numa"), fields.integer("socket"), fields.integer("core"))
 
 
 def _pod(fields: Fields) -> PodAllocation:

@@ -332,15 +332,13 @@ def _policy(policy: Fields) -> LifecyclePolicy:
     names = dict.fromkeys([*policy.choices("events"), policy.text("event")])
     return LifecyclePolicy(
         action=JobAction(action) if action else None,
-        events=tuple(_event(name) for name in names if name),
+        # The guides write JobUnknown for what the API calls Unknown.
+        events=tuple(
+            JobEvent.UNKNOWN if name == "JobUnknown" else JobEvent(name) for name in names if name
+        ),
         exit_code=policy.optional_integer("exitCode"),
         timeout_ms=policy.duration_ms("timeout"),
     )
-
-
-def _event(name: str) -> JobEvent:
-    # The guides write JobUnknown for what the API calls Unknown.
-    return JobEvent.UNKNOWN if name == "JobUnknown" else JobEvent(name)
 
 
 def _volume(volume: Fields) -> JobVolume:

@@ -181,7 +181,10 @@ def parse_queue(obj: object) -> tuple[Queue | None, tuple[FieldError, ...]]:
         anti_affinity=_node_groups(affinity.record("nodeGroupAntiAffinity")),
         dequeue_strategy=DequeueStrategy(spec.text("dequeueStrategy")),
         type=spec.text("type"),
-        extend_clusters=tuple(_cluster(each) for each in spec.records("extendClusters")),
+        extend_clusters=tuple(
+            Cluster(each.text("name"), each.integer("weight"), each.amounts("capacity"))
+            for each in spec.records("extendClusters")
+        ),
         devices=_devices(spec.record("dra")),
         status=status,
         errors=tuple(errors),
@@ -213,10 +216,6 @@ def _node_groups(fields: Fields) -> NodeGroupTerms:
         required=fields.texts("requiredDuringSchedulingIgnoredDuringExecution"),
         preferred=fields.texts("preferredDuringSchedulingIgnoredDuringExecution"),
     )
-
-
-def _cluster(fields: Fields) -> Cluster:
-    return Cluster(fields.text("name"), fields.integer("weight"), fields.amounts("capacity"))
 
 
 def _devices(dra: Fields) -> DeviceQuota:

@@ -79,14 +79,15 @@ def _index_row(definition: Schema) -> str:
 
 def _section(definition: Schema, job_fields: Schema) -> str:
     kind, schema = definition["spec"]["names"]["kind"], _schema(definition)
-    shown = {**schema, "properties": _own_properties(schema)}
+    shown = {
+        **schema,
+        "properties": {
+            name: field for name, field in schema["properties"].items() if name not in _COMMON
+        },
+    }
     rows = _rows(shown, "", None if kind == JOB else job_fields)
     table = ["| field | type | default | meaning |", "|---|---|---|---|", *rows]
     return f"## {kind}\n\n{schema['description']}\n\n" + "\n".join(table) + "\n"
-
-
-def _own_properties(schema: Schema) -> Schema:
-    return {name: field for name, field in schema["properties"].items() if name not in _COMMON}
 
 
 def _rows(schema: Schema, prefix: str, job_fields: Schema | None) -> Iterator[str]:
@@ -94,7 +95,13 @@ def _rows(schema: Schema, prefix: str, job_fields: Schema | None) -> Iterator[st
     for name, field in schema.get("properties", {}).items():
         path = f"{prefix}{name}"
         default = "**required**" if name in required else _default(field)
-        meaning = _meaning(field)
+        meaning = str(field.get("description", _DASH)).replace("|", "\\|").replace("\n", " ")
+        if values := [f"`{value}`" for value in field.get("enum", ()) if value != ""]:
+            meaning = f"{meaning} One of {', '.join(values)}."
+        if "minimum" in field and "maximum" in field:
+            meaning = f"{meaning} From {field['minimum']} to {field['maximum']}."
+        elif "minimum" in field:
+            meaning = f"{meaning} At least {field['minimum']}."
         is_job = job_fields is not None and field.get("properties") == job_fields
         if is_job:
             meaning = f"{meaning} The fields are those of `spec` of a [Job](#job)."
@@ -132,18 +139,6 @@ def _default(field: Schema) -> str:
         return _DASH
     value = field["default"]
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
-
-
-def _meaning(field: Schema) -> str:
-    """Return the description of a field with its accepted values."""
-    text = str(field.get("description", _DASH)).replace("|", "\\|").replace("\n", " ")
-    if values := [f"`{value}`" for value in field.get("enum", ()) if value != ""]:
-        text = f"{text} One of {', '.join(values)}."
-    if "minimum" in field and "maximum" in field:
-        text = f"{text} From {field['minimum']} to {field['maximum']}."
-    elif "minimum" in field:
-        text = f"{text} At least {field['minimum']}."
-    return text
 
 
 if __name__ == "__main__":

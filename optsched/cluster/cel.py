@@ -222,7 +222,9 @@ class _Parser:
         kind, text = self._peek()
         self._at += 1
         if kind == "number":
-            return _whole_number(text)
+            if len(text) > _DIGITS or not _INT64[0] <= (number := int(text)) <= _INT64[1]:
+                raise Unsupported("has a number that 64 bits do not hold")
+            return lambda _: number
         if kind == "text":
             return lambda _: text[1:-1]
         if text == "(":
@@ -230,19 +232,16 @@ class _Parser:
             self._expect(")")
             return inner
         if text == "[":
-            return self._list()
+            items: list[Term] = []
+            while not self._accept("]"):
+                items.append(self._disjunction())
+                if self._peek()[1] != "]":
+                    self._expect(",")
+            return lambda d: tuple(item(d) for item in items)
         if kind == "name":
             return self._named(text)
         self._at -= 1
         raise self._syntax_error()
-
-    def _list(self) -> Term:
-        items: list[Term] = []
-        while not self._accept("]"):
-            items.append(self._disjunction())
-            if self._peek()[1] != "]":
-                self._expect(",")
-        return lambda d: tuple(item(d) for item in items)
 
     def _named(self, name: str) -> Term:
         if name in _CONSTANTS:
@@ -255,12 +254,6 @@ class _Parser:
             self._expect(")")
             return _quantity(inner) if name == "quantity" else _key_exists(inner)
         raise Unsupported(f"uses {name}, which is not evaluated here")
-
-
-def _whole_number(text: str) -> Term:
-    if len(text) > _DIGITS or not _INT64[0] <= (number := int(text)) <= _INT64[1]:
-        raise Unsupported("has a number that 64 bits do not hold")
-    return lambda _: number
 
 
 # --- meaning -------------------------------------------------------------------------------------

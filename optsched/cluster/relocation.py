@@ -208,15 +208,21 @@ def records(snapshot: Snapshot, actions: Iterable[Action]) -> dict[str, str]:
     tasks = {t.key: t for g in snapshot.gangs for t in g.tasks}
     for action in actions:
         if isinstance(action, Evict) and action.to and action.task in tasks:
-            move = _move(tasks[action.task], action.to, gangs, snapshot.taken_ms)
+            task = tasks[action.task]
+            queue = gangs[task.gang].queue
+            move = Move(
+                task.key,
+                task.uid,
+                action.to,
+                task.gang,
+                task.owner,
+                queue,
+                task.shape.request,
+                snapshot.taken_ms,
+            )
             open_moves.setdefault(action.preemptor, []).append(move)
     texts = {key: write_moves(moves) for key, moves in open_moves.items() if key in gangs}
     return {k: text for k, text in texts.items() if text != gangs[k].annotations.get(MOVES, "")}
-
-
-def _move(task: Task, to: str, gangs: Mapping[str, Gang], now_ms: int) -> Move:
-    queue = gangs[task.gang].queue
-    return Move(task.key, task.uid, to, task.gang, task.owner, queue, task.shape.request, now_ms)
 
 
 class _Arrivals:
@@ -257,7 +263,9 @@ class _Arrivals:
             if not self._is_startable(theirs[0].gang, len(waiting), len(theirs)):
                 continue
             for move in theirs:
-                task = next((t for t in waiting if _request_of(t) == dict(move.request)), None)
+                task = next(
+                    (t for t in waiting if dict(t.shape.request) == dict(move.request)), None
+                )
                 if task is not None:
                     waiting.remove(task)
                     places[task.key] = move.to
@@ -281,10 +289,6 @@ def _recreator(gang: str, owner: str, task: str) -> str:
 def _is_alone(gang: str) -> bool:
     """Whether a gang is that of a pod without a PodGroup."""
     return gang.partition("/")[2].startswith(_ALONE)
-
-
-def _request_of(task: Task) -> dict[str, int]:
-    return dict(task.shape.request)
 
 
 def _with_expected(snapshot: Snapshot, moves: Sequence[Move]) -> Snapshot:
@@ -312,14 +316,10 @@ def _with_expected(snapshot: Snapshot, moves: Sequence[Move]) -> Snapshot:
         if key in gangs:
             gangs[key] = _with_tasks(gangs[key], (*gangs[key].tasks, *tasks))
         else:
-            gangs[key] = _expected_gang(key, queue_of[key], tasks)
+            phase = GangPhase.RUNNING
+            gangs[key] = Gang(key, queue_of[key], phase=phase, tasks=tuple(tasks), is_implicit=True)
     nodes = tuple(_with_residents(n, on.get(n.name, [])) for n in snapshot.nodes)
     return replace(snapshot, nodes=nodes, gangs=tuple(gangs[key] for key in sorted(gangs)))
-
-
-def _expected_gang(key: str, queue: str, tasks: Sequence[Task]) -> Gang:
-    phase = GangPhase.RUNNING
-    return Gang(key, queue, phase=phase, tasks=tuple(tasks), is_implicit=True)
 
 
 def _with_residents(node: Node, tasks: Sequence[Task]) -> Node:

@@ -58,13 +58,10 @@ class Requirement:
             case Operator.DOES_NOT_EXIST:
                 return value is None
             case Operator.GT | Operator.LT:
-                return self._compares(value)
-
-    def _compares(self, value: str | None) -> bool:
-        have, want = _as_int(value), _as_int(self.values[0] if self.values else None)
-        if have is None or want is None:
-            return False
-        return have > want if self.operator is Operator.GT else have < want
+                have, want = _as_int(value), _as_int(self.values[0] if self.values else None)
+                if have is None or want is None:
+                    return False
+                return have > want if self.operator is Operator.GT else have < want
 
     def __str__(self) -> str:
         match self.operator:

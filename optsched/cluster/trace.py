@@ -18,7 +18,6 @@ from optsched.units import PODS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from optsched.cluster.amounts import Amounts
     from optsched.cluster.snapshot import Gang, Node, Queue, Snapshot
     from optsched.cluster.task import TaskShape
     from optsched.cluster.topology import Topology
@@ -352,16 +351,12 @@ def _count_on_node(offers: Mapping[str, int], request: Mapping[str, int]) -> int
 
 def _minimum_demand(shapes: Mapping[TaskShape, int], resource: str, least: int) -> int:
     """The least that so many tasks request of a resource, whichever they are."""
-    each = sorted((_amount(shape.request, resource), n) for shape, n in shapes.items())
+    each = sorted((dict(shape.request).get(resource, 0), n) for shape, n in shapes.items())
     asked = 0
     for amount, number in each:
         asked += amount * min(number, least)
         least -= min(number, least)
     return asked
-
-
-def _amount(request: Amounts, resource: str) -> int:
-    return dict(request).get(resource, 0)
 
 
 # --- nodes ---------------------------------------------------------------------------------------

@@ -115,7 +115,18 @@ class VolumeAssignment:
 
     def usable_volumes(self, claim: str, volumes: Iterable[str]) -> list[str]:
         """The volumes of some that a claim may have while all other claims keep one."""
-        movable = self._movable(claim)
+        # Volumes of other claims that could move to others.
+        movable: set[str] = set()
+        grows = True
+        while grows:
+            grows = False
+            for volume, holder in self.claim_by_volume.items():
+                if volume in movable or holder == claim:
+                    continue
+                others = (v for v in self._asks[holder].volumes if v != volume)
+                if any(self.claim_by_volume.get(v, claim) == claim or v in movable for v in others):
+                    movable.add(volume)
+                    grows = True
         return [v for v in volumes if self.claim_by_volume.get(v, claim) == claim or v in movable]
 
     def spread(self) -> None:
@@ -124,21 +135,6 @@ class VolumeAssignment:
             left = (v for v in ask.volumes if v not in self.claim_by_volume)
             if claim not in self._volume_of and (volume := next(left, None)) is not None:
                 self._volume_of[claim], self.claim_by_volume[volume] = volume, claim
-
-    def _movable(self, claim: str) -> set[str]:
-        """Volumes of other claims that could move to others."""
-        found: set[str] = set()
-        grows = True
-        while grows:
-            grows = False
-            for volume, holder in self.claim_by_volume.items():
-                if volume in found or holder == claim:
-                    continue
-                others = (v for v in self._asks[holder].volumes if v != volume)
-                if any(self.claim_by_volume.get(v, claim) == claim or v in found for v in others):
-                    found.add(volume)
-                    grows = True
-        return found
 
     def _find_volume(self, claim: str) -> bool:
         """Find a volume for a claim; holders of volumes move on where they can (Kuhn)."""

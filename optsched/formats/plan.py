@@ -126,14 +126,13 @@ def plan_document(plan: Plan) -> PlanDocument:
         pending=plan.pending,
         pending_pods=plan.pending_tasks,
         shared_gpus={a.task: a.shared_gpus for a in bound if a.shared_gpus},
-        devices={a.task: grants for a in bound if (grants := _with_devices(a.devices))},
+        devices={
+            a.task: grants
+            for a in bound
+            if (grants := tuple(grant for grant in a.devices if grant.devices))
+        },
         numa={a.task: a.numa for a in bound if a.numa},
     )
-
-
-def _with_devices(grants: tuple[DeviceGrant, ...]) -> tuple[DeviceGrant, ...]:
-    """Without claims that have all they need."""
-    return tuple(grant for grant in grants if grant.devices)
 
 
 def encode_plan(document: PlanDocument) -> dict[str, Any]:
@@ -337,7 +336,10 @@ def _certificate(whole: Fields, errors: list[FieldError]) -> Certificate:
         seconds=_seconds(fields),
         stopped=fields.text("stopped"),
         relaxed=fields.texts("relaxed"),
-        shares=tuple(_share(each) for each in fields.records("shares")),
+        shares=tuple(
+            QueueShare(each.text("queue"), each.integer("share"), each.integer("ideal"))
+            for each in fields.records("shares")
+        ),
         limitations=fields.texts("limitations"),
         kept_idle=fields.texts("keptIdle"),
     )
@@ -346,10 +348,6 @@ def _certificate(whole: Fields, errors: list[FieldError]) -> Certificate:
         right = json.dumps(certificate.is_proved)
         fields.reject("proved", proved, _NOT_PROVED.format(right))
     return certificate
-
-
-def _share(fields: Fields) -> QueueShare:
-    return QueueShare(fields.text("queue"), fields.integer("share"), fields.integer("ideal"))
 
 
 def parse_level(fields: Fields) -> LevelResult:

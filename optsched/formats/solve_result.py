@@ -225,7 +225,14 @@ def encode_result(result: SolveResult) -> dict[str, Any]:
         "parameters": _encode_parameters(result.parameters),
         "levels": [_encode_level(level) for level in levels],
         "progress": [_encode_progress(each) for each in result.progress],
-        "incumbents": [_encode_incumbent(each) for each in result.incumbents],
+        "incumbents": [
+            {
+                "turn": each.turn,
+                "binds": dict(each.binds),
+                "levels": [encode_level(level) for level in each.levels],
+            }
+            for each in result.incumbents
+        ],
         "plan": None if result.plan is None else encode_plan(result.plan),
         "planSha256": result.plan_sha256,
     }
@@ -260,14 +267,6 @@ def _encode_progress(progress: Progress) -> dict[str, Any]:
         "seconds": progress.at_s,
         "incumbent": progress.incumbent,
         "bound": progress.bound,
-    }
-
-
-def _encode_incumbent(incumbent: Incumbent) -> dict[str, Any]:
-    return {
-        "turn": incumbent.turn,
-        "binds": dict(incumbent.binds),
-        "levels": [encode_level(level) for level in incumbent.levels],
     }
 
 

@@ -216,7 +216,18 @@ class Catalogue:
             return self.actions[name]
         if name not in self.action_entries:
             return None
-        return _action_of_entry(self.action_entries[name], self.actions)
+        entry = self.action_entries[name]
+        where = f"entry point {ACTION_ENTRY_POINTS}: {entry.name} = {entry.value}"
+        try:
+            action = entry.load()
+        except HARMFUL as e:
+            return f"{where} can not be loaded: {_error(e)}"
+        wrong = _wrong_with_action(action, self.actions)
+        if wrong is not None:
+            return f"{where}: {wrong[0]}"
+        if action.name != entry.name:
+            return f"{where}: the action calls itself {action.name}; both names must be the same"
+        return completed_action(action, f"entry point {entry.value}")
 
 
 BUILT_IN: Final = Catalogue(PLUGINS)
@@ -235,20 +246,6 @@ def _of_entry(entry: Entry, taken: Mapping[str, Plugin]) -> Plugin | str:
     if plugin.name != entry.name:
         return f"{where}: the plugin calls itself {plugin.name}; both names must be the same"
     return completed(plugin, f"entry point {entry.value}")
-
-
-def _action_of_entry(entry: Entry, taken: Mapping[str, Action]) -> Action | str:
-    where = f"entry point {ACTION_ENTRY_POINTS}: {entry.name} = {entry.value}"
-    try:
-        action = entry.load()
-    except HARMFUL as e:
-        return f"{where} can not be loaded: {_error(e)}"
-    wrong = _wrong_with_action(action, taken)
-    if wrong is not None:
-        return f"{where}: {wrong[0]}"
-    if action.name != entry.name:
-        return f"{where}: the action calls itself {action.name}; both names must be the same"
-    return completed_action(action, f"entry point {entry.value}")
 
 
 def completed(plugin: Plugin, origin: str) -> Plugin:
@@ -289,7 +286,11 @@ def proposer_of(action: Action, arguments: Mapping[str, Value]) -> Proposer | st
 
 
 def _mine(given: Mapping[str, Value], arguments: Sequence[Argument]) -> dict[str, Value]:
-    return {n: v for n, v in given.items() if any(_accepts_argument(a, n) for a in arguments)}
+    return {
+        n: v
+        for n, v in given.items()
+        if any(a.accepts(n) or n.startswith(f"{a.name}.") for a in arguments)
+    }
 
 
 def _defaults(arguments: Iterable[Argument]) -> Iterator[tuple[str, Value]]:
@@ -301,10 +302,6 @@ def _defaults(arguments: Iterable[Argument]) -> Iterator[tuple[str, Value]]:
             yield argument.name, argument.default
         for name, default in _defaults(argument.fields):
             yield f"{argument.name}.{name}", default
-
-
-def _accepts_argument(argument: Argument, name: str) -> bool:
-    return argument.accepts(name) or name.startswith(f"{argument.name}.")
 
 
 # --- checks --------------------------------------------------------------------------------------

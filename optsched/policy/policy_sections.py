@@ -245,7 +245,14 @@ class TierReader:
         if not tiers:
             self.findings.error(node.spot, f"names no {self.word}")
         self._check_company(tiers)
-        self._check_half_lives(tiers)
+        # The usage of queues is recorded once, and fades at one speed.
+        told = [(p.name, dict(p.arguments)) for tier in tiers for p in tier]
+        found = [(name, str(said[HALF_LIFE])) for name, said in told if HALF_LIFE in said]
+        for name, text in found[1:]:
+            first, other = found[0]
+            if parse_duration_ms(text) != parse_duration_ms(other):
+                message = f"{HALF_LIFE} is {text} here, {other} with {first}; it can only be one"
+                self.findings.error(self.spots[name], message)
         return tiers
 
     def _tier(self, node: Node) -> tuple[TierPlugin, ...]:
@@ -272,7 +279,10 @@ class TierReader:
         if plugin.name == "extender":
             self._check_service(dict(arguments), fields["name"].node)
         if plugin.name == "resource-strategy-fit" and "resources" in given:
-            self._check_patterns(given["resources"].node)
+            for name, (key, _) in fields_of(given["resources"].node, None, self.findings).items():
+                if "*" in name[:-1] or name == "*":
+                    message = "an asterisk stands at the end only, after what all names begin with"
+                    self.findings.error(key, message)
         if not plugin.origin:
             return TierPlugin(plugin.name, arguments, faces)
         found = rules_of(plugin, dict(arguments), self.rule_owners)
@@ -341,12 +351,6 @@ class TierReader:
         if not any(name.endswith("Verb") for name in arguments):
             self.findings.warn(node.spot, "has no effect: no argument names what is asked")
 
-    def _check_patterns(self, resources: Node) -> None:
-        for name, (key, _) in fields_of(resources, None, self.findings).items():
-            if "*" in name[:-1] or name == "*":
-                message = "an asterisk stands at the end only, after what all names begin with"
-                self.findings.error(key, message)
-
     def _check_sharing(self, arguments: Mapping[str, Value], given: Mapping[str, Field]) -> None:
         """Ways to share GPUs of which a GPU can follow only one; Volcano stops there."""
         names = [f"deviceshare.{way}Enable" for way in ("GPUSharing", "GPUNumber", "VGPU")]
@@ -376,16 +380,6 @@ class TierReader:
                     f"drf with {Face.HIERARCHY.value} can not be used together with proportion"
                 )
                 self.findings.error(self.spots["drf"], message)
-
-    def _check_half_lives(self, tiers: Iterable[Sequence[TierPlugin]]) -> None:
-        """The usage of queues is recorded once, and fades at one speed."""
-        told = [(p.name, dict(p.arguments)) for tier in tiers for p in tier]
-        found = [(name, str(said[HALF_LIFE])) for name, said in told if HALF_LIFE in said]
-        for name, text in found[1:]:
-            first, other = found[0]
-            if parse_duration_ms(text) != parse_duration_ms(other):
-                message = f"{HALF_LIFE} is {text} here, {other} with {first}; it can only be one"
-                self.findings.error(self.spots[name], message)
 
 
 # --- levels --------------------------------------------------------------------------------------

@@ -90,7 +90,9 @@ def parse_quantity(text: str) -> Quantity:
     shift = _BINARY_SHIFT.get(binary, 0)
     power = int(exponent) if exponent else _DECIMAL_POWER[decimal]
     digits = whole + fraction
-    if not digits and not _go_reads_zero(shift, power):
+    # "m", "." and "+" have no digits. Go's quick path takes them for 0; amounts finer than a nano
+    # and the suffixes Pi and Ei leave that path, and there the same texts are refused.
+    if not digits and not (shift <= _BINARY_SHIFT["Ti"] and power >= _DECIMAL_POWER["n"]):
         raise QuantityError(text)
     number = int(digits or "0") << shift
     if not number:
@@ -123,9 +125,3 @@ def divide_away(number: int, divisor: int) -> int:
 
 def _scale(number: int, power: int) -> int:
     return number * 10**power if power >= 0 else divide_away(number, 10**-power)
-
-
-def _go_reads_zero(shift: int, power: int) -> bool:
-    # "m", "." and "+" have no digits. Go's quick path takes them for 0; amounts finer than a nano
-    # and the suffixes Pi and Ei leave that path, and there the same texts are refused.
-    return shift <= _BINARY_SHIFT["Ti"] and power >= _DECIMAL_POWER["n"]

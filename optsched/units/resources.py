@@ -147,7 +147,11 @@ def format_quantity(base: int, resource: str) -> str:
     """The shortest exact text of an amount in base units: 1500m, 2, 64Gi, 8."""
     unit = unit_of(resource)
     if unit is Unit.BYTE:
-        return _format_bytes(base)
+        steps = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+        step = 0
+        while base and base % 1024 == 0 and step < len(steps) - 1:
+            base, step = base // 1024, step + 1
+        return f"{base}{steps[step]}"
     if unit is Unit.MILLI_CPU and base % 1000:
         return f"{base}m"
     return str(base // 1000 if unit is Unit.MILLI_CPU else base)
@@ -170,11 +174,3 @@ def _amount(resource: str, value: object, quantity: Quantity) -> int:
     if base > MAX_BASE:
         raise QuantityError(value, _TOO_LARGE.format(unit_of(resource).value))
     return base
-
-
-def _format_bytes(base: int) -> str:
-    steps = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
-    step = 0
-    while base and base % 1024 == 0 and step < len(steps) - 1:
-        base, step = base // 1024, step + 1
-    return f"{base}{steps[step]}"

@@ -279,7 +279,14 @@ async def _until_the_end(client: Client, ref: Ref, form: str) -> JobPhase:
         phase = _parsed(state).status.phase
         cells = change_of(state)
         if cells != last:
-            _show_change(form, state, cells, is_first=not last)
+            if form in (TABLE, WIDE):
+                if not last:
+                    echo(change_line(_CHANGES, len(cells[0])))
+                echo(change_line(cells, len(cells[0])))
+            elif form == JSON:
+                echo(write_json(as_stored(JOB, state), sort_keys=True))
+            elif form == YAML:
+                echo(f"---\n{written(as_stored(JOB, state), form)}", nl=False)
             last = cells
         if phase in ENDS:
             if form == NAME:
@@ -302,17 +309,6 @@ def change_of(obj: Raw) -> list[str]:
     """Return the fields of a job that `watch` prints."""
     shown = tuple(c for c in JOBS.columns if c.heading in _CHANGES)
     return Table(JOBS.read, shown).row(obj, 0, wide=False)
-
-
-def _show_change(form: str, state: Raw, cells: Sequence[str], *, is_first: bool) -> None:
-    if form in (TABLE, WIDE):
-        if is_first:
-            echo(change_line(_CHANGES, len(cells[0])))
-        echo(change_line(cells, len(cells[0])))
-    elif form == JSON:
-        echo(write_json(as_stored(JOB, state), sort_keys=True))
-    elif form == YAML:
-        echo(f"---\n{written(as_stored(JOB, state), form)}", nl=False)
 
 
 def change_line(cells: Sequence[str], name_width: int) -> str:

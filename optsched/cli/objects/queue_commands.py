@@ -117,17 +117,13 @@ def list_queues(place: Place, form: str, *, tree: bool) -> None:
     """List all queues."""
     found = call_cluster(place, lambda client: listed(client, QUEUE))
     if tree and form in (TABLE, WIDE) and found:
-        _show_tree(found, wide=form == WIDE)
+        placed = in_tree(found)
+        lead = {name_of(obj): strokes for obj, strokes in placed}
+        name = Column("Name", lambda obj, _: lead[name_of(obj)] + name_of(obj))
+        table = Table(QUEUES.read, (name, *QUEUES.columns[1:]))
+        show_table(table, [obj for obj, _ in placed], wide=form == WIDE)
     else:
         show_list(QUEUE, found, form)
-
-
-def _show_tree(queues: Sequence[Raw], *, wide: bool) -> None:
-    placed = in_tree(queues)
-    lead = {name_of(obj): strokes for obj, strokes in placed}
-    name = Column("Name", lambda obj, _: lead[name_of(obj)] + name_of(obj))
-    table = Table(QUEUES.read, (name, *QUEUES.columns[1:]))
-    show_table(table, [obj for obj, _ in placed], wide=wide)
 
 
 @queue.command("get")

@@ -110,7 +110,17 @@ class _Packing:
                 if self._code == STOPPED:
                     break
         if self._packed:
-            self._print_results(form, out)
+            is_needed = form != TABLE or out is not None
+            whole = packing_list([self._document(p) for p in self._packed]) if is_needed else {}
+            if form == TABLE:
+                rows = [_row(packed) for packed in self._packed]
+                show_rows(HEADINGS, rows, self._screen if is_standard(out) else None)
+            else:
+                echo(written(whole, form), nl=False)
+            if out is not None:
+                text = written(whole, form_of(out) or JSON)
+                if not write_and_report(self._screen, out, text):
+                    self._code = self._code or NOT_KEPT
         sys.exit(self._code)
 
     def _pack_one(self, worker: WorkerProcess, instance: VbpInstance) -> None:
@@ -130,19 +140,6 @@ class _Packing:
         if latest is not None:
             seconds = self._clock.monotonic() - start
             self._packed.append(Packed(instance, latest, seconds))
-
-    def _print_results(self, form: str, out: Path | None) -> None:
-        is_needed = form != TABLE or out is not None
-        whole = packing_list([self._document(p) for p in self._packed]) if is_needed else {}
-        if form == TABLE:
-            rows = [_row(packed) for packed in self._packed]
-            show_rows(HEADINGS, rows, self._screen if is_standard(out) else None)
-        else:
-            echo(written(whole, form), nl=False)
-        if out is not None:
-            text = written(whole, form_of(out) or JSON)
-            if not write_and_report(self._screen, out, text):
-                self._code = self._code or NOT_KEPT
 
     def _document(self, packed: Packed) -> dict[str, Any]:
         result = packed.result

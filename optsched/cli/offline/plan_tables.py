@@ -30,13 +30,6 @@ _COLOURS = {
 
 def show_plan(console: Console, plan: Plan, most_rows: int = MOST_ROWS) -> None:
     """Print placements, certificate and waiting gangs of a plan."""
-    _show_placements(console, plan, most_rows)
-    _show_evictions(console, plan, most_rows)
-    show_certificate(console, plan.certificate)
-    _show_pending(console, plan, most_rows)
-
-
-def _show_placements(console: Console, plan: Plan, most_rows: int) -> None:
     table = Table(title="placements", title_justify="left", box=None, pad_edge=False)
     table.add_column("gang")
     table.add_column("tasks", justify="right")
@@ -46,6 +39,9 @@ def _show_placements(console: Console, plan: Plan, most_rows: int) -> None:
         table.add_row(gang, str(tasks), nodes)
     console.print(table if rows else Text("nothing is placed", style="dim"))
     _print_omitted(console, len(rows) - most_rows, "gangs")
+    _show_evictions(console, plan, most_rows)
+    show_certificate(console, plan.certificate)
+    _show_pending(console, plan, most_rows)
 
 
 def _placements(plan: Plan) -> Iterator[tuple[str, int, str]]:

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from optsched.cli.base.stop_signals import Stop
     from optsched.formats.snapshots.instance_files import Instance
     from optsched.study.comparison.plan_measures import PlanMeasures
 
@@ -123,7 +122,16 @@ def solve(instance: Path, **options: Any) -> None:  # noqa: ANN401  click checks
     written, 130 after Ctrl-C, with the best plan so far.
     """
     console, asked = remarks(), Options(**options)
-    _check_outputs(instance, asked)
+    # Refuse to overwrite an input or to write two files to the standard output.
+    with suppress(InstanceError):  # receives progress of reading the instance
+        inputs = [*files_of(instance), *(Path(m) for m in asked.models)]
+        written = {"--out": asked.out, "--result": asked.result, "--report": asked.report}
+        check_outputs({name: [p] for name, p in written.items() if p is not None}, inputs)
+    if asked.prints_a_file and asked.form != TABLE:
+        raise click.UsageError("-o and a file of `-` both write to the standard output")
+    for name, path in (("--out", asked.out), ("--result", asked.result)):
+        if len(asked.models) > 1:
+            check_folder(name, path)
     collect_less()
     try:
         check_report(asked.report)
@@ -135,19 +143,6 @@ def solve(instance: Path, **options: Any) -> None:  # noqa: ANN401  click checks
         print_text(console, "interrupted before there was a plan", "red")
         code = STOPPED
     sys.exit(code)
-
-
-def _check_outputs(instance: Path, options: Options) -> None:
-    """Refuse to overwrite an input or to write two files to the standard output."""
-    with suppress(InstanceError):  # receives progress of reading the instance
-        inputs = [*files_of(instance), *(Path(m) for m in options.models)]
-        written = {"--out": options.out, "--result": options.result, "--report": options.report}
-        check_outputs({name: [p] for name, p in written.items() if p is not None}, inputs)
-    if options.prints_a_file and options.form != TABLE:
-        raise click.UsageError("-o and a file of `-` both write to the standard output")
-    for name, path in (("--out", options.out), ("--result", options.result)):
-        if len(options.models) > 1:
-            check_folder(name, path)
 
 
 def _solve(console: Console, instance: Path, options: Options) -> int:
@@ -173,10 +168,6 @@ def _solve(console: Console, instance: Path, options: Options) -> int:
     if options.report is not None and solved:
         answers = [Answer(s.result, definition(s.policy), _measured(read, s)) for s in solved]
         write_report(console, solve_page(read.snapshot, answers, base_definition()), options.report)
-    return _code(solved, stop, is_kept=is_kept)
-
-
-def _code(solved: Sequence[Solved], stop: Stop, *, is_kept: bool) -> int:
     if stop():
         return stop.code
     if any(each.report.plan.certificate.engine == NOTHING for each in solved):

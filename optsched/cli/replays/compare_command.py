@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from optsched.policy.policy import Policy
     from optsched.study.comparison.executors import Place
     from optsched.study.comparison.grid import Cell
 
@@ -205,24 +204,19 @@ def _check(flags: CompareOptions) -> None:
 
 
 def _cells(console: Console, flags: CompareOptions) -> list[Cell]:
-    policies = _policies(console, flags)
+    # Return policies by the name that the comparison shows.
+    shelf = shelf_of(flags.plugins_dir)
+    policies = {}
+    for name in flags.models:
+        policy = load_policy(name, lambda path: path.read_text("utf-8"), shelf)
+        for warning in policy.warnings:
+            print_text(console, f"{name}: {warning}", "yellow")
+        policies[name_inputs(name)] = with_solver(policy, flags.solver)
     given = read_traces(flags.traces, flags.seeds, flags.trace_format, flags.nodes)
     for problem in {str(p): None for each in given.values() for p in each.problems}:
         print_text(console, problem, "yellow")
     options = Options(period_ms=flags.period, until_ms=flags.until)
     return cells_of(policies, given, options, flags.warm_up)
-
-
-def _policies(console: Console, flags: CompareOptions) -> dict[str, Policy]:
-    """Return policies by the name that the comparison shows."""
-    shelf = shelf_of(flags.plugins_dir)
-    found = {}
-    for name in flags.models:
-        policy = load_policy(name, lambda path: path.read_text("utf-8"), shelf)
-        for warning in policy.warnings:
-            print_text(console, f"{name}: {warning}", "yellow")
-        found[name_inputs(name)] = with_solver(policy, flags.solver)
-    return found
 
 
 @contextmanager
@@ -270,30 +264,21 @@ class _Run:
             )
         is_stopped = False
         try:
-            self._play(place, results, failures)
+            left = {cell.key: cell for cell in self.cells if cell.key not in results}
+            with self.console.status("playing") as status:
+                for done in place.play(left.values()):
+                    if done.result is None:
+                        failures[done.cell.name] = done.fault
+                        continue
+                    results[done.cell.key] = done.result
+                    try:
+                        self.keep.store_result(done.cell, done.result)
+                    except OSError as e:
+                        self.unkept[done.cell.name] = f"{e.filename}: {e.strerror}"
+                    status.update(f"played {len(results)} of {len(self.cells)}")
         except KeyboardInterrupt:
             is_stopped = True
         return Comparison.from_results(self.cells, results, failures), is_stopped
-
-    def _play(
-        self, place: Place, results: dict[str, Mapping[str, Any]], failures: dict[str, str]
-    ) -> None:
-        left = {cell.key: cell for cell in self.cells if cell.key not in results}
-        with self.console.status("playing") as status:
-            for done in place.play(left.values()):
-                if done.result is None:
-                    failures[done.cell.name] = done.fault
-                    continue
-                results[done.cell.key] = done.result
-                self._store_result(done.cell, done.result)
-                status.update(f"played {len(results)} of {len(self.cells)}")
-
-    def _store_result(self, cell: Cell, result: Mapping[str, Any]) -> None:
-        """Store a result; on error report it and continue."""
-        try:
-            self.keep.store_result(cell, result)
-        except OSError as e:
-            self.unkept[cell.name] = f"{e.filename}: {e.strerror}"
 
 
 # --- results --------------------------------------------------------------------------------------

@@ -121,26 +121,24 @@ def parse_chips(vnpus: object, path: str, errors: list[FieldError]) -> tuple[Chi
     found: list[Chip] = []
     for each in fields.records("configs"):
         before = len(errors)
-        chip = _chip(each)
+        name = each.text("commonWord")
+        if not is_npu(name):
+            each.reject("commonWord", name, _NOT_AN_NPU)
+        for key, meant in (
+            ("resourceName", HUAWEI + name),
+            ("resourceMemoryName", HUAWEI + name + _MEMORY),
+        ):
+            if each.text(key) not in ("", meant):
+                each.reject(key, each.text(key), _OTHER_NAMES.format(HUAWEI + name))
+        templates = [
+            Template(t.text("name"), t.integer("memory")) for t in each.records("templates")
+        ]
+        memory, capacity = each.integer("memoryAllocatable"), each.integer("memoryCapacity")
+        templates.sort(key=lambda t: (t.memory, t.name))
+        chip = Chip(name, memory, capacity, tuple(templates))
         if len(errors) == before:
             found.append(chip)
     return tuple(found)
-
-
-def _chip(fields: Fields) -> Chip:
-    name = fields.text("commonWord")
-    if not is_npu(name):
-        fields.reject("commonWord", name, _NOT_AN_NPU)
-    for key, meant in (
-        ("resourceName", HUAWEI + name),
-        ("resourceMemoryName", HUAWEI + name + _MEMORY),
-    ):
-        if fields.text(key) not in ("", meant):
-            fields.reject(key, fields.text(key), _OTHER_NAMES.format(HUAWEI + name))
-    templates = [Template(t.text("name"), t.integer("memory")) for t in fields.records("templates")]
-    memory, capacity = fields.integer("memoryAllocatable"), fields.integer("memoryCapacity")
-    templates.sort(key=lambda t: (t.memory, t.name))
-    return Chip(name, memory, capacity, tuple(templates))
 
 
 def chip_of(npu: str, chips: Sequence[Chip]) -> Chip | None:

@@ -265,7 +265,13 @@ def read_gpu_share_requests(
     Amounts that have no reading count as not asked for: the pod's request reports them.
     """
     if CARDS in annotations:
-        return _marked(annotations[CARDS])
+        parts = [part.split(" ") for part in annotations[CARDS].split(";")]
+        if not all(len(p) in (4, 5) and all(map(is_decimal_digits, p[:4])) for p in parts):
+            return ()
+        return tuple(
+            GpuShareRequest(int(p[0]), int(p[1]), int(p[2]), int(p[3]), "".join(p[4:]))
+            for p in parts
+        )
     spec = pod.get("spec") if isinstance(pod, dict) else None
     containers = spec.get("containers") if isinstance(spec, dict) else None
     listed = containers if isinstance(containers, list) else ()
@@ -302,15 +308,6 @@ def request_text(requests: Sequence[GpuShareRequest]) -> str:
     """Requests as a mark: number, memory, percent, cores and chip of each, `;` between them."""
     return ";".join(
         f"{r.number} {r.memory} {r.percent} {r.cores} {r.npu}".rstrip() for r in requests
-    )
-
-
-def _marked(text: str) -> tuple[GpuShareRequest, ...]:
-    parts = [part.split(" ") for part in text.split(";")]
-    if not all(len(p) in (4, 5) and all(map(is_decimal_digits, p[:4])) for p in parts):
-        return ()
-    return tuple(
-        GpuShareRequest(int(p[0]), int(p[1]), int(p[2]), int(p[3]), "".join(p[4:])) for p in parts
     )
 
 

@@ -141,24 +141,21 @@ class NodeIndex:
     def _likely(self, selector: _MemberSelector) -> Iterable[str]:
         """Nodes among which all matching ones are."""
         if isinstance(selector, Pattern):
-            return self._beginning(selector.text)
+            # Names with the text that a pattern begins with, where it begins with one.
+            if self._sorted is None or len(self._sorted) != len(self._labels):
+                self._sorted = sorted(self._labels)
+            literal = _LITERAL.match(selector.text)
+            if literal is None or "|" in selector.text:
+                return self._sorted
+            text = literal.group(1)
+            first = bisect_left(self._sorted, text)
+            last = bisect_left(self._sorted, f"{text}\x7f")
+            return self._sorted[first:last]
         for condition in selector.requirements:
             if condition.operator is Operator.IN:
                 parts = (self._by_label.get((condition.key, v), set()) for v in condition.values)
                 return set[str]().union(*parts)
         return self._labels
-
-    def _beginning(self, pattern: str) -> list[str]:
-        """Names with the text that a pattern begins with, where it begins with one."""
-        if self._sorted is None or len(self._sorted) != len(self._labels):
-            self._sorted = sorted(self._labels)
-        literal = _LITERAL.match(pattern)
-        if literal is None or "|" in pattern:
-            return self._sorted
-        text = literal.group(1)
-        first = bisect_left(self._sorted, text)
-        last = bisect_left(self._sorted, f"{text}\x7f")
-        return self._sorted[first:last]
 
 
 def _selects(selector: _MemberSelector, name: str, labels: Mapping[str, str]) -> bool:
@@ -236,7 +233,16 @@ class TopologyIndex:
             for name, h in sorted(self._hypernodes.items())
         }
         usable = [e for e in entries.values() if e.tier is not None]
-        _link(entries, usable)
+        for parent in usable:
+            for number, member in enumerate(parent.members):
+                if member.type is not MemberType.HYPER_NODE:
+                    continue
+                child = entries.get(member.name)
+                problem = _no_child(parent, child, entries)
+                if problem or child is None:
+                    parent.remark(number, member.name, problem)
+                else:
+                    child.parent = parent.name
         self.nodes.keep_selectors(
             selector
             for e in usable
@@ -264,20 +270,6 @@ def _member_selector(member: Member) -> _MemberSelector | None:
     if member.pattern:
         return parse_pattern(member.pattern)
     return None if member.labels is None else _selector(member.labels)
-
-
-def _link(entries: Mapping[str, _Entry], usable: Iterable[_Entry]) -> None:
-    """Give HyperNodes their parents; of two parents the first by name has it."""
-    for parent in usable:
-        for number, member in enumerate(parent.members):
-            if member.type is not MemberType.HYPER_NODE:
-                continue
-            child = entries.get(member.name)
-            problem = _no_child(parent, child, entries)
-            if problem or child is None:
-                parent.remark(number, member.name, problem)
-            else:
-                child.parent = parent.name
 
 
 def _no_child(parent: _Entry, child: _Entry | None, entries: Mapping[str, _Entry]) -> str:

@@ -110,7 +110,13 @@ def _numa(parsed: Numatopology, errors: list[FieldError]) -> Numa:
     gpus = _Units(GPU, "spec.gpuDetail", {n: place.numa for n, place in slots.items()})
     if GPU not in parsed.resources:
         gpus.cell_of = {}
-    _check(parsed, cpus, errors)
+    if not cpus.cell_of:
+        errors.append(FieldError(cpus.path, None, _NO_CPUS))
+    if CPU not in parsed.resources:
+        errors.append(FieldError(f"spec.numares[{CPU}]", None, _NO_FREE))
+    number = len(set(cpus.cell_of.values()))
+    if number > MOST_CELLS:
+        errors.append(FieldError(cpus.path, number, _TOO_MANY))
     holds = tuple(_allocated_units(parsed, (cpus, gpus), errors))
     for units in (cpus, gpus):
         resource = parsed.resources.get(units.resource)
@@ -141,16 +147,6 @@ def _num_reserved(parsed: Numatopology, errors: list[FieldError]) -> int:
     except QuantityError as e:
         errors.append(e.at(f"spec.resReserved[{CPU}]"))
         return 0
-
-
-def _check(parsed: Numatopology, cpus: _Units, errors: list[FieldError]) -> None:
-    if not cpus.cell_of:
-        errors.append(FieldError(cpus.path, None, _NO_CPUS))
-    if CPU not in parsed.resources:
-        errors.append(FieldError(f"spec.numares[{CPU}]", None, _NO_FREE))
-    number = len(set(cpus.cell_of.values()))
-    if number > MOST_CELLS:
-        errors.append(FieldError(cpus.path, number, _TOO_MANY))
 
 
 def _alignment(parsed: Numatopology, errors: list[FieldError]) -> Alignment:
@@ -289,7 +285,10 @@ def numa_needs(spec: Fields, annotations: Mapping[str, str]) -> tuple[NumaNeed, 
     ignored: their resources are given to the others.
     """
     if NEEDS in annotations:
-        return _marked(annotations[NEEDS])
+        parts = [part.split(" ") for part in annotations[NEEDS].split(";")]
+        if not all(len(p) == 2 and all(map(_is_decimal, p)) for p in parts):
+            return ()
+        return tuple(NumaNeed(*map(int, p)) for p in parts)
     starters = list(spec.records("initContainers"))
     containers = list(spec.records("containers"))
     alone = spec.raw("resources") is None and all(map(_is_fixed, (*starters, *containers)))
@@ -318,13 +317,6 @@ def implied_needs(request: Amounts) -> tuple[NumaNeed, ...]:
 def needs_text(needs: Sequence[NumaNeed]) -> str:
     """Needs as a mark: CPUs and GPUs of each, `;` between them."""
     return ";".join(f"{n.cpus} {n.gpus}" for n in needs)
-
-
-def _marked(text: str) -> tuple[NumaNeed, ...]:
-    parts = [part.split(" ") for part in text.split(";")]
-    if not all(len(p) == 2 and all(map(_is_decimal, p)) for p in parts):
-        return ()
-    return tuple(NumaNeed(*map(int, p)) for p in parts)
 
 
 def _is_decimal(text: str) -> bool:

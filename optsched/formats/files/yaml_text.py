@@ -298,7 +298,14 @@ class _Builder:
                 merged = {**self._merge(part, key), **merged}
                 continue
             if name in built:
-                self._remark(f"the key {name} comes twice: write it once", key)
+                mark = key.start_mark
+                self._remarks.append(
+                    TextError(
+                        self._line + mark.line,
+                        mark.column + 1,
+                        f"the key {name} comes twice: write it once",
+                    )
+                )
             built[name] = part
         return {**merged, **built} if merged else built
 
@@ -319,10 +326,6 @@ class _Builder:
             found = {**part, **found}
         return found
 
-    def _remark(self, message: str, event: _Event) -> None:
-        mark = event.start_mark
-        self._remarks.append(TextError(self._line + mark.line, mark.column + 1, message))
-
     _of: ClassVar = {
         yaml.ScalarEvent: _scalar,
         yaml.SequenceStartEvent: _sequence,
@@ -340,15 +343,11 @@ def scalar(text: str) -> Any:  # noqa: ANN401  whatever the text says
     digits = text.replace("_", "")
     if len(digits) <= _MAX_DIGITS:
         if _WHOLE.fullmatch(digits):
-            return _parse_integer(digits)
+            sign, number = (-1, digits[1:]) if digits[0] == "-" else (1, digits.removeprefix("+"))
+            return sign * int(number, 8 if _OCTAL.fullmatch(number) else 0)
         if _REAL.fullmatch(digits):
             return float(digits)
     return text
-
-
-def _parse_integer(digits: str) -> int:
-    sign, number = (-1, digits[1:]) if digits[0] == "-" else (1, digits.removeprefix("+"))
-    return sign * int(number, 8 if _OCTAL.fullmatch(number) else 0)
 
 
 # --- single document ------------------------------------------------------------------------------

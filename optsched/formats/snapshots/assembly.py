@@ -247,7 +247,14 @@ class ObjectIndex:
             self._add(kind, obj, position, where)
         elif (version, name) == (API_VERSION, SNAPSHOT_KIND):
             self._is_dump = True
-            self._read_dump(obj, where)
+            self.sharding = read_sharding(obj)
+            if self.sharding is None:
+                error = FieldError("sharding", obj["sharding"], _NO_SHARDING)
+                self.problems += diagnostics_of(SNAPSHOT_KIND, "", [error], where)
+            try:
+                self.taken_ms = parse_time_ms(obj.get("takenAt"))
+            except TimestampError as e:
+                self.problems += diagnostics_of(SNAPSHOT_KIND, "", [e.at("takenAt")], where)
             self._read_answers(obj, where)
         else:
             self.ignored[f"{version} {name}"] += 1
@@ -275,16 +282,6 @@ class ObjectIndex:
         if key in self._entries[kind]:
             self.problems.append(ObjectProblem(kind.kind, key, "", None, _TWICE, where))
         self._entries[kind][key] = Entry(obj, where)
-
-    def _read_dump(self, obj: dict[str, Any], where: str) -> None:
-        self.sharding = read_sharding(obj)
-        if self.sharding is None:
-            error = FieldError("sharding", obj["sharding"], _NO_SHARDING)
-            self.problems += diagnostics_of(SNAPSHOT_KIND, "", [error], where)
-        try:
-            self.taken_ms = parse_time_ms(obj.get("takenAt"))
-        except TimestampError as e:
-            self.problems += diagnostics_of(SNAPSHOT_KIND, "", [e.at("takenAt")], where)
 
     def _read_answers(self, obj: dict[str, Any], where: str) -> None:
         found = obj.get("answers") or []

@@ -23,8 +23,6 @@ from optsched.formats.codec.scheduling_groups import gang_key, gang_of_schedulin
 from optsched.formats.snapshots.object_stores import store_or_drop
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from optsched.api.kinds import Kind
     from optsched.api.podgroup import PodGroup, SchedulingPodGroup
     from optsched.cluster.reasons import Reason
@@ -85,7 +83,11 @@ class GangStore:
         group = None if obj is None else parse_podgroup(obj)[0]
         store_or_drop(self.groups, key, group)
         if group is not None:
-            self._record_written_shuffles(group.meta.annotations)
+            times = self._written_shuffles
+            for plugin, at_ms in last_shuffle_ms([group.meta.annotations]).items():
+                times[plugin] = max(times.get(plugin, 0), at_ms)
+                if len(times) > MOST_SHUFFLES:
+                    del times[min(times, key=lambda name: times[name])]
         self._pods.touched_gangs.add(key)
 
     def record_shuffle(self, plugin: str, at_ms: int) -> None:
@@ -104,14 +106,6 @@ class GangStore:
                 if taken_ms is None or at_ms <= taken_ms:
                     found[plugin] = max(found.get(plugin, 0), at_ms)
         return found
-
-    def _record_written_shuffles(self, annotations: Mapping[str, str]) -> None:
-        """Record the times on a PodGroup; of too many plugins the one of the oldest is dropped."""
-        times = self._written_shuffles
-        for plugin, at_ms in last_shuffle_ms([annotations]).items():
-            times[plugin] = max(times.get(plugin, 0), at_ms)
-            if len(times) > MOST_SHUFFLES:
-                del times[min(times, key=lambda name: times[name])]
 
     def apply_scheduling_group(self, kind: Kind, key: str, obj: Raw | None) -> None:
         """Store a state of a PodGroup of Kubernetes itself; None for a deleted one."""

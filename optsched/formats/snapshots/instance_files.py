@@ -176,7 +176,9 @@ def _read_files(files: Sequence[Path], root: Path, progress: Progress) -> _Objec
                 at = f"{name}:{part.line}:{part.column}"
                 found.problems.append(ObjectProblem("", "", "", None, part.message, at))
                 continue
-            _file(part, name, found)
+            for value, line in _objects(part):
+                found.values.append(value)
+                found.where.append(f"{name}:{line}")
             progress(before + part.end, total)
         before += len(text)
     return found
@@ -204,12 +206,6 @@ def _text(file: Path, found: _Objects) -> str:
         message = f"can not be read: {e.strerror}"
     found.problems.append(ObjectProblem("", "", "", None, message, file.name))
     return ""
-
-
-def _file(part: Document, name: str, found: _Objects) -> None:
-    for value, line in _objects(part):
-        found.values.append(value)
-        found.where.append(f"{name}:{line}")
 
 
 def _objects(part: Document) -> Iterator[tuple[Any, int]]:
@@ -263,13 +259,9 @@ def _notices(assembled: Assembled) -> Iterator[str]:
 
 def _nothing(path: Path, assembled: Assembled) -> str:
     wanted = ", ".join(dict.fromkeys(kind.kind for kind in READ_KINDS))
-    listed = _listed(assembled.ignored)
+    listed = ", ".join(f"{number} {kind}" for kind, number in sorted(assembled.ignored.items()))
     there = f"there are only {listed}" if listed else "there is no object at all"
     return f"{path}: nothing to schedule: looked for {wanted}; {there}"
-
-
-def _listed(numbers: Mapping[str, int]) -> str:
-    return ", ".join(f"{number} {kind}" for kind, number in sorted(numbers.items()))
 
 
 # --- provenance -----------------------------------------------------------------------------------

@@ -82,7 +82,10 @@ def encode(snapshot: Snapshot) -> list[Manifest]:
             **sharding_fields(snapshot.sharding),
             **_answers(snapshot.answers),
         },
-        *(_namespace(name, labels) for name, labels in snapshot.namespaces.items()),
+        *(
+            _manifest(kinds.NAMESPACE, {"name": name, "labels": dict(labels)})
+            for name, labels in snapshot.namespaces.items()
+        ),
         *_priority_classes(snapshot),
         *(_queue(queue, snapshot.usage.get(queue.name)) for queue in snapshot.queues),
         *(node_manifest(node) for node in snapshot.nodes),
@@ -95,7 +98,11 @@ def encode(snapshot: Snapshot) -> list[Manifest]:
         *encode_devices(snapshot.devices),
         *(_hypernode(each, snapshot.topology) for each in snapshot.topology.hypernodes),
         *(_group(gang) for gang in snapshot.gangs if _has_group(gang)),
-        *(_scheduling_group(gang) for gang in snapshot.gangs if _has_scheduling_group(gang)),
+        *(
+            _scheduling_group(gang)
+            for gang in snapshot.gangs
+            if is_upstream(gang) and not is_missing(gang)
+        ),
         *_pods(snapshot),
     ]
 
@@ -163,10 +170,6 @@ def time_manifest(taken_ms: int) -> Manifest:
 def _answers(answers: Iterable[tuple[str, str]]) -> Manifest:
     told = [{"question": question, "reply": reply} for question, reply in answers]
     return {"answers": told} if told else {}
-
-
-def _namespace(name: str, labels: Mapping[str, str]) -> Manifest:
-    return _manifest(kinds.NAMESPACE, {"name": name, "labels": dict(labels)})
 
 
 def _marked(annotations: Mapping[str, str], problem: Reason | None) -> dict[str, str]:
@@ -277,10 +280,6 @@ def _hypernode(hypernode: HyperNode, topology: Topology) -> Manifest:
 
 def _has_group(gang: Gang) -> bool:
     return not (gang.is_implicit or is_missing(gang) or is_upstream(gang))
-
-
-def _has_scheduling_group(gang: Gang) -> bool:
-    return is_upstream(gang) and not is_missing(gang)
 
 
 def _priority_classes(snapshot: Snapshot) -> list[Manifest]:

@@ -221,7 +221,18 @@ class _PodReader:
 
     def gang(self, row: _Row) -> Gang:
         """The gang of one pod; without a creation time its row counts as milliseconds."""
-        shape = _shape(row)
+        demands = _pod_row(row)
+        is_share = demands.num_gpu == 1 and demands.gpu_milli < WHOLE
+        asked = {
+            CPU: demands.cpu_m,
+            GPU: 0 if is_share else demands.num_gpu,
+            MEMORY: demands.memory_mib * _MIB,
+        }
+        shape = TaskShape(
+            request=amounts({name: amount for name, amount in asked.items() if amount}),
+            node_affinity=_models(demands.gpu_spec),
+            device=DeviceRequest(1, demands.gpu_milli) if is_share else None,
+        )
         is_dated = bool(row.cells.get("creation_time"))
         created_ms = row.integer("creation_time", _LAST_S) * _MS if is_dated else self._rows
         self._rows += 1
@@ -249,21 +260,6 @@ def _pod_row(row: _Row) -> PodRow:
     if found.num_gpu > 1 and found.gpu_milli != WHOLE:
         row.reject("gpu_milli", _NOT_SHARED)
     return found
-
-
-def _shape(row: _Row) -> TaskShape:
-    demands = _pod_row(row)
-    is_share = demands.num_gpu == 1 and demands.gpu_milli < WHOLE
-    asked = {
-        CPU: demands.cpu_m,
-        GPU: 0 if is_share else demands.num_gpu,
-        MEMORY: demands.memory_mib * _MIB,
-    }
-    return TaskShape(
-        request=amounts({name: amount for name, amount in asked.items() if amount}),
-        node_affinity=_models(demands.gpu_spec),
-        device=DeviceRequest(1, demands.gpu_milli) if is_share else None,
-    )
 
 
 def _models(spec: str) -> NodeSelector | None:

@@ -305,13 +305,14 @@ def _status_key(status: dict[str, Any]) -> tuple[object, ...]:
     return (
         running and [_container_status_key(s) for s in running],
         starting and [_container_status_key(s) for s in starting],
-        conditions and [_resize(c) for c in conditions if c.get("type") not in _OTHER_CONDITIONS],
+        conditions
+        and [
+            (c.get("type"), c.get("reason"))
+            for c in conditions
+            if c.get("type") not in _OTHER_CONDITIONS
+        ],
     )
 
 
 def _container_status_key(status: dict[str, Any]) -> tuple[object, ...]:
     return status.get("name"), status.get("allocatedResources"), status.get("resources")
-
-
-def _resize(condition: dict[str, Any]) -> tuple[object, ...]:
-    return condition.get("type"), condition.get("reason")

@@ -42,7 +42,7 @@ from optsched.units import format_resource_list
 if TYPE_CHECKING:
     from optsched.cluster.selectors import Toleration
     from optsched.cluster.snapshot import Gang
-    from optsched.cluster.task import HostPort, PodTerm, SpreadTerm, Task, TaskShape
+    from optsched.cluster.task import PodTerm, SpreadTerm, Task, TaskShape
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -217,7 +217,21 @@ def _shape_fields(shape: TaskShape) -> dict[str, Any]:
 
 
 def _container(shape: TaskShape) -> dict[str, Any]:
-    ports = {"ports": [_port(each) for each in shape.host_ports]} if shape.host_ports else {}
+    ports = (
+        {
+            "ports": [
+                {
+                    "containerPort": each.port,
+                    "hostPort": each.port,
+                    "hostIP": each.address,
+                    "protocol": each.protocol,
+                }
+                for each in shape.host_ports
+            ]
+        }
+        if shape.host_ports
+        else {}
+    )
     # The counts of claims in queues are read from the claims.
     plain = {name: amount for name, amount in shape.request if not is_class_quota(name)}
     # A limit without a request would count as one.
@@ -227,15 +241,6 @@ def _container(shape: TaskShape) -> dict[str, Any]:
         allowed = {name: amount + asked[name] for name, amount in shape.burst}
         resources["limits"] = format_resource_list(allowed)
     return {"name": "main", "resources": resources, **ports}
-
-
-def _port(port: HostPort) -> dict[str, Any]:
-    return {
-        "containerPort": port.port,
-        "hostPort": port.port,
-        "hostIP": port.address,
-        "protocol": port.protocol,
-    }
 
 
 def _toleration(toleration: Toleration) -> dict[str, Any]:
