@@ -45,6 +45,7 @@ ALLOWED: Final = {
     ("cli/base/console.py", "Console"),
     ("cli/base/plain_errors.py", "sys.stderr"),
     ("cli/services/log_options.py", "sys.stderr"),
+    ("library.py", "warnings.warn"),
     ("plugins/deprecated.py", "warnings.warn"),
     ("study/fgd/__main__.py", "sys.stdout"),
     ("study/fgd/__main__.py", "sys.stderr"),

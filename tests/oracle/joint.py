@@ -122,6 +122,14 @@ class _Entry:
         return self.pods[0]
 
 
+def _is_open(node: Mapping[str, Any]) -> bool:
+    """Whether a node may get pods; others offer nothing to any queue."""
+    is_ready = any(
+        c["type"] == "Ready" and c["status"] == "True" for c in node["status"]["conditions"]
+    )
+    return is_ready and not node.get("spec", {}).get("unschedulable", False)
+
+
 class Instance:
     """What a model sees of a cluster."""
 
@@ -134,8 +142,9 @@ class Instance:
         self.offers = {n: _amounts(o["status"]["allocatable"]) for n, o in self.nodes.items()}
         self.queues = {q["metadata"]["name"]: q["spec"] for q in by_kind["Queue"]}
         self.total: Amounts = Counter()
-        for offer in self.offers.values():
-            self.total.update(offer)
+        for name, offer in self.offers.items():
+            if _is_open(self.nodes[name]):
+                self.total.update(offer)
         classes = {c["metadata"]["name"]: c["value"] for c in by_kind["PriorityClass"]}
         self.gangs: dict[str, _Gang] = {}
         for made in by_kind["PodGroup"]:
