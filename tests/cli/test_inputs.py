@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from optsched.cli.base.console import output, remarks
 from optsched.cli.main import main
+from tests.cli.test_reassign import MODEL
 
 if TYPE_CHECKING:
     from click.testing import Result
@@ -226,6 +227,9 @@ def test_other_commands_never_overwrite_their_inputs(tmp_path: Path) -> None:
         (["solve", PACKING, "--time-limit", "nan"], "write a number of seconds from 0 on"),
         (["solve", PACKING, "--time-limit", "inf"], "write a number of seconds from 0 on"),
         (["solve", PACKING, "--time-limit", "-1"], "write a number of seconds from 0 on"),
+        (["solve", PACKING, "--time-limit", "a\nb"], "a\\nb: write a number of seconds"),
+        (["solve", MODEL, "--steps", "9" * 400], "is not in the range"),
+        (["solve", MODEL, "--workers", "9" * 400], "is not in the range"),
         (["solve", PACKING, "--gap", "nan"], "is no gap"),
         (["solve", PACKING, "--seed", "-1"], "is not in the range"),
         (["simulate", FAILURES, "--seed", "-1"], "is not in the range"),

@@ -9,6 +9,7 @@ import click
 
 from optsched.cli.base.output_formats import TABLE
 from optsched.policy.policy import SolverKind
+from optsched.units.plaintext import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,7 +40,8 @@ class Seconds(click.ParamType[float]):
         wrong = found <= 0 if self._more_than_zero else found < 0
         if wrong or not math.isfinite(found):
             least = "above 0" if self._more_than_zero else "from 0 on"
-            self.fail(f"{value}: write a number of seconds {least}, such as 2.5", param, ctx)
+            shown = printable(str(value))
+            self.fail(f"{shown}: write a number of seconds {least}, such as 2.5", param, ctx)
         return found
 
 

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from optsched.study.reassignment.solve_reassignment import ReassignmentResult
 
 DEFAULT_SECONDS: Final = 300.0
+MOST_STEPS: Final = 10**12
+MOST_WORKERS: Final = 256
 HEADINGS: Final = ("", "first", "now")
 TERMS: Final = {
     "load": "load",
@@ -83,12 +85,12 @@ class ReassignmentOptions:
 )
 @click.option(
     "--steps",
-    type=click.IntRange(min=0),
+    type=click.IntRange(min=0, max=MOST_STEPS),
     help="Steps of annealing instead of seconds: the same assignment every time.",
 )
 @click.option(
     "--workers",
-    type=click.IntRange(min=1),
+    type=click.IntRange(min=1, max=MOST_WORKERS),
     default=2,
     show_default=True,
     help="Processes that search side by side.",
