@@ -122,12 +122,9 @@ class _Entry:
         return self.pods[0]
 
 
-def _is_open(node: Mapping[str, Any]) -> bool:
-    """Whether a node may get pods; others offer nothing to any queue."""
-    is_ready = any(
-        c["type"] == "Ready" and c["status"] == "True" for c in node["status"]["conditions"]
-    )
-    return is_ready and not node.get("spec", {}).get("unschedulable", False)
+def _is_ready(node: Mapping[str, Any]) -> bool:
+    """Whether the kubelet of a node answers; other nodes offer nothing to any queue."""
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in node["status"]["conditions"])
 
 
 class Instance:
@@ -143,7 +140,7 @@ class Instance:
         self.queues = {q["metadata"]["name"]: q["spec"] for q in by_kind["Queue"]}
         self.total: Amounts = Counter()
         for name, offer in self.offers.items():
-            if _is_open(self.nodes[name]):
+            if _is_ready(self.nodes[name]):
                 self.total.update(offer)
         classes = {c["metadata"]["name"]: c["value"] for c in by_kind["PriorityClass"]}
         self.gangs: dict[str, _Gang] = {}
