@@ -377,8 +377,3 @@ def object_path(kind: Kind, namespace: str | None, name: str, subresource: str =
         raise ValueError(f"{kind} {name!r} needs a namespace")
     path = f"{collection_path(kind, namespace or None)}/{quote(name, safe='')}"
     return f"{path}/{subresource}" if subresource else path
-
-
-def status_path(kind: Kind, namespace: str | None, name: str) -> str:
-    """Where an object's status is written: its subresource, or the object itself without one."""
-    return object_path(kind, namespace, name, "status" if kind.has_status else "")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from optsched.api.podgroup import PodGroupCondition, PodGroupPhase
-    from optsched.api.queue import QueueCounts, QueueState
+    from optsched.api.queue import QueueCounts
 
 
 def podgroup_status_patch(
@@ -74,11 +74,6 @@ def queue_status_patch(
             "completed": counts.completed,
         }
     }
-
-
-def queue_state_patch(state: QueueState) -> dict[str, Any]:
-    """The patch that opens or closes a queue."""
-    return {"status": {"state": state.value}}
 
 
 def nodeshard_status_patch(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from optsched.api import kinds
-from optsched.api.kinds import KINDS, Kind, collection_path, find_kind, object_path, status_path
+from optsched.api.kinds import KINDS, Kind, collection_path, find_kind, object_path
 
 
 @pytest.mark.parametrize(
@@ -30,11 +30,6 @@ def test_objects_and_their_parts():
     assert object_path(kinds.NODE, None, "n1") == "/api/v1/nodes/n1"
     assert object_path(kinds.POD, "ml", "a", "binding") == "/api/v1/namespaces/ml/pods/a/binding"
     assert object_path(kinds.POD, "ml", "../x") == "/api/v1/namespaces/ml/pods/..%2Fx"
-
-
-def test_a_status_is_written_where_it_lives():
-    assert status_path(kinds.QUEUE, None, "q").endswith("/queues/q/status")
-    assert status_path(kinds.POD_GROUP, "ml", "g").endswith("/namespaces/ml/podgroups/g")
 
 
 def test_a_path_needs_a_namespace_exactly_where_the_kind_has_one():

@@ -3,8 +3,8 @@ from __future__ import annotations
 from optsched.api import kinds
 from optsched.api.crds import schema_of
 from optsched.api.podgroup import PodGroupCondition, PodGroupPhase, parse_podgroup
-from optsched.api.queue import QueueCounts, QueueState, parse_queue
-from optsched.api.serialize import podgroup_status_patch, queue_state_patch, queue_status_patch
+from optsched.api.queue import QueueCounts, parse_queue
+from optsched.api.serialize import podgroup_status_patch, queue_status_patch
 
 CONDITION = PodGroupCondition(
     type="Unschedulable",
@@ -83,10 +83,6 @@ def test_a_written_queue_status_reads_back():
     assert (found.status.allocated, found.status.counts) == (allocated, counts)
 
 
-def test_a_queue_is_opened_and_closed_by_its_state():
-    assert queue_state_patch(QueueState.CLOSED) == {"status": {"state": "Closed"}}
-
-
 def test_only_fields_of_the_schema_are_written():
     group = podgroup_status_patch(
         PodGroupPhase.PENDING, [CONDITION], running=0, succeeded=0, failed=0
@@ -97,8 +93,5 @@ def test_only_fields_of_the_schema_are_written():
         group["status"]["conditions"][0].keys()
         == status["conditions"]["items"]["properties"].keys()
     )
-    queue = (
-        queue_status_patch({}, QueueCounts())["status"]
-        | queue_state_patch(QueueState.OPEN)["status"]
-    )
+    queue = queue_status_patch({}, QueueCounts())["status"]
     assert queue.keys() <= schema_of(kinds.QUEUE)["properties"]["status"]["properties"].keys()
