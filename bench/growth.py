@@ -10,14 +10,14 @@ Figures of two idle cores, November 2026:
 
 | scenario | full size | verified after, s | target, s |
 |---|---|---|---|
-| shapes | 10 000 gangs, 500 nodes | 2.6 | 3 |
-| shapes | 2 500 gangs, 125 nodes | 0.8 | 0.8 |
-| queues | 1 000 | 1.6 | 1 |
-| resources | 500 | 1.2 | 1.5 |
-| priorities | 2 000 | 1.1 | 1.5 |
-| one-gang | 5 000 pods | 3.1 | 5 |
-| anti-affinity | 2 687 pods, 2 000 nodes | 0.7 | 1 |
-| urgent | 100 gangs, 1 000 nodes | 1.5 | 2 |
+| shapes | 10 000 gangs, 500 nodes | 2.4 | 3 |
+| shapes | 2 500 gangs, 125 nodes | 0.6 | 0.8 |
+| queues | 1 000 | 1.3 | 1 |
+| resources | 500 | 1.3 | 1.5 |
+| priorities | 2 000 | 0.9 | 1.5 |
+| one-gang | 5 000 pods | 2.3 | 5 |
+| anti-affinity | 2 687 pods, 2 000 nodes | 0.4 | 1 |
+| urgent | 100 gangs, 1 000 nodes | 1.2 | 2 |
 
 `python -m bench.growth --profile NAME` prints where the time of one scenario goes.
 """
