@@ -73,10 +73,10 @@ def split_usage(named: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int
     """Return the resources of nodes in a list, and those that ResourceQuotas alone count.
 
     `minResources` of a PodGroup names both (`requests.cpu`, `limits.cpu`, `pods`, `count/pods`).
-    A request that only quotas' names tell counts for nodes as well.
+    A request that only quotas' names tell counts for nodes as well, unless the plain name has 0.
     """
-    least = {name: amount for name, amount in named.items() if not _counts_for_quotas(name)}
-    usage = {name: amount for name, amount in named.items() if name not in least}
+    usage = {name: amount for name, amount in named.items() if _counts_for_quotas(name)}
+    least = {name: amount for name, amount in named.items() if amount and name not in usage}
     for name, amount in usage.items():
         plain = name.removeprefix(_REQUESTS)
         if plain != name and plain not in named and not _counts_for_quotas(plain):

@@ -204,8 +204,8 @@ def _priority(task: TaskSpec, get_class: GetClass) -> int:
 def _usage(task: TaskSpec) -> dict[str, int]:
     """The requests of a pod by name, and what ResourceQuotas count of it.
 
-    Limits alone are no requests, as in Volcano. A quota on `requests.…` counts them, since the API
-    server makes them the requests of the pod.
+    Limits alone are no requests, as in Volcano: the resource is named with 0. A quota on
+    `requests.…` counts them, since the API server makes them the requests of the pod.
     """
     template = template_spec(task)
     named = dict(template)
@@ -215,7 +215,8 @@ def _usage(task: TaskSpec) -> dict[str, int]:
     counted = pod_request(spec.record("spec"), spec.record("status"))
     usage = pod_usage(spec.record("spec"), counted)
     requests = pod_request(own.record("spec"), own.record("status"))
-    return {n: amount for n, amount in usage.items() if n not in counted} | requests
+    of_quotas = {name: amount for name, amount in usage.items() if name not in counted}
+    return {**of_quotas, **dict.fromkeys(counted, 0), **requests}
 
 
 def _pod_fields(spec: Mapping[str, Any]) -> Fields:

@@ -185,7 +185,8 @@ def test_limits_alone_are_not_asked_for() -> None:
     own = task("a", 2)
     resources = {"requests": {"cpu": "1"}, "limits": {"cpu": "2", "nvidia.com/gpu": 1}}
     own["template"]["spec"]["containers"] = [container(resources=resources)]
-    expected = least(2, {"cpu": "2"}, {"cpu": "4"}) | {"requests.nvidia.com/gpu": "2"}
+    gpus = {"requests.nvidia.com/gpu": "2", "nvidia.com/gpu": "0"}
+    expected = least(2, {"cpu": "2"}, {"cpu": "4"}) | gpus
     assert group_of(job(own))["spec"]["minResources"] == expected
 
 

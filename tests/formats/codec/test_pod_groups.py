@@ -273,3 +273,10 @@ def test_min_resources_as_quotas_count_them_are_no_resources_of_nodes() -> None:
         "pods": 3,
         "count/pods": 3,
     }
+
+
+def test_limits_that_only_quotas_count_are_no_resources_of_nodes() -> None:
+    named = {"cpu": "2", "nvidia.com/gpu": "0", "requests.nvidia.com/gpu": "8"}
+    found = gang(group("g", {"minResources": named}))
+    assert found.min_resources == (("cpu", 2000),)
+    assert dict(found.min_usage) == {"requests.nvidia.com/gpu": 8}
