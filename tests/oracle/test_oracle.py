@@ -20,7 +20,7 @@ from optsched.solver.cpsat.process import InProcess
 from optsched.study.generators.mixed_clusters import MixedCluster
 from tests.oracle.chains import carry_out
 from tests.oracle.checks import check_session
-from tests.oracle.clusters import FAMILIES, draw_cluster
+from tests.oracle.clusters import FAMILIES, MIXED, draw_cluster
 from tests.oracle.live import OPEN, beyond_bound, check_live
 from tests.oracle.manifests import Cluster
 from tests.oracle.metamorphic import split
@@ -41,6 +41,12 @@ def test_nothing_is_found():
         for case, finding in tally.found
     ]
     assert not found, "\n".join(found)
+
+
+def test_nothing_is_found_where_parts_of_all_families_meet():
+    tally = run_cases(SEED, range(num_examples(40)), is_mixed=True)
+    assert {family for family, _ in tally.runs} == {MIXED}
+    assert not tally.found, [f"{case.command}: {finding.kind}" for case, finding in tally.found]
 
 
 def test_live_sessions_are_checked():
