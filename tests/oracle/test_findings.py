@@ -345,3 +345,9 @@ def test_a_gang_for_which_pods_left_passes_nobody_in_a_fifo_queue():
 def test_a_needless_victim_leaves_with_its_gang():
     """Its preemptor needed it no more, and it stayed alone when its gang left for another one."""
     assert list(check_session(Decided(Case(8121, 1982).draw(), "drf-lexicographic"))) == []
+
+
+def test_pods_on_nodes_that_are_not_ready_leave_no_gang_broken():
+    """They are no victims, so that a gang which lost all others had left as a whole."""
+    decided = Decided(Case(9302, 30, is_mixed=True).draw(), "min-fragmentation")
+    assert list(check_session(decided)) == []

@@ -164,13 +164,17 @@ class Entitled(Rule):
         return any(True for _ in self._verify_shares(World(world.snapshot, actions)))
 
     def _verify_gangs(self, world: World) -> Iterator[Violation]:
-        """A gang of victims keeps its minimum, or nothing."""
+        """A gang of victims keeps its minimum, or nothing on nodes that are ready.
+
+        Pods on other nodes are no victims of any gang, and hold nothing that a gang could use.
+        """
+        ready = {node.name for node in world.snapshot.nodes if node.ready}
         evicted = {e.task for e in world.evictions}
         exchanging = {e.preemptor for e in world.evictions}
         for gang in world.snapshot.gangs:
             held = [t for t in gang.tasks if t.status.counts_as_ready]
             left = [t for t in held if t.key not in evicted]
-            leaves = not any(t.status.holds_resources for t in left)
+            leaves = not any(t.status.holds_resources and t.node in ready for t in left)
             if len(left) == len(held) or (leaves and gang.key not in exchanging):
                 continue
             for detail in find_losses(gang, held, left):
