@@ -677,18 +677,18 @@ class GreedyPreemption:
         """Whether a running task may be evicted for a gang, on top of the victims so far."""
         if any(self._budgets[b] <= 0 for b in self._covering(v)):
             return False
-        if self._selecting_terms[v] and self._selecting_terms[v] & self._placed_terms(gang):
+        if v in self._selecting_terms and self._selecting_terms[v] & self._placed_terms(gang):
             return False
         return int(self.running.gang_of[v]) == gang or self.gang_minimums.can_spare(v)
 
     @cached_property
-    def _selecting_terms(self) -> list[set[int]]:
-        """By running task, the terms of affinity and spread that select it."""
-        found: list[set[int]] = [set() for _ in self.running.tasks]
+    def _selecting_terms(self) -> dict[int, set[int]]:
+        """The terms of affinity and spread that select a running task; only of tasks with any."""
+        found: dict[int, set[int]] = {}
         for m, tasks in enumerate(selected_tasks(self._problem)):
             if self._problem.relations.terms[m].kind is not TermKind.ANTI_AFFINITY:
                 for v in tasks.tolist():
-                    found[v].add(m)
+                    found.setdefault(v, set()).add(m)
         return found
 
     def _placed_terms(self, preemptor: int) -> set[int]:

@@ -104,7 +104,7 @@ class _Cluster:
         self._sorts = np.zeros_like(self._cpu_m)
         self._sort_of = sort_of(workload.requests)
         self._runs = np.arange(len(rank))
-        # (K, N) by name: alike nodes are alike for all.
+        # (K, N) by name: nodes of one class are so in each run.
         run = np.zeros(len(machines.free), np.int64)
         place = self._order[0].argsort()
         states = self._states(run, place)

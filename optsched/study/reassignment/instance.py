@@ -37,7 +37,7 @@ class Instance:
     request: F64
     lasting: F64
     # (R, M) capacity without the transient requests of those that run there at first: these stay,
-    # whoever moves
+    # whichever process moves
     room: F64
     # demand, spare, weight: (C, P), (C, M), (C,), see above
     demand: F64

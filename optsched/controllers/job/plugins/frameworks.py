@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def dress_mpi(draft: Draft, flags: Flags) -> None:
-    """Open the port, and tell the master the hosts of its workers."""
+    """Open the port, and give the master the hosts of its workers."""
     add_port(draft.all_containers, "mpijob-port", flags.number("port"))
     worker = task_named(draft.job, flags.text("worker"))
     if draft.task.name == flags.text("master") and worker is not None:
