@@ -79,17 +79,18 @@ def roomier(cluster: Cluster) -> Cluster:
 
 
 def split(cluster: Cluster, rng: Random) -> Cluster | None:
-    """A leaf queue as two equal ones, each with half of everything; None without such a queue.
+    """An open leaf queue as two equal ones, each with half of everything; None without one.
 
     Weights of all others are doubled. Every second of its gangs that wait is in the new queue.
     """
     after = cluster.copy()
     specs = {q["metadata"]["name"]: q["spec"] for q in after.of_kind("Queue")}
+    closed = {q["metadata"]["name"] for q in after.of_kind("Queue") if "status" in q}
     parents = {spec.get("parent") for spec in specs.values()}
     leaves = [
         name
         for name, spec in specs.items()
-        if name not in parents and name != "default" and "dequeueStrategy" not in spec
+        if name not in parents | closed | {"default"} and "dequeueStrategy" not in spec
     ]
     if not leaves:
         return None

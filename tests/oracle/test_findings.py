@@ -351,3 +351,9 @@ def test_pods_on_nodes_that_are_not_ready_leave_no_gang_broken():
     """They are no victims, so that a gang which lost all others had left as a whole."""
     decided = Decided(Case(9302, 30, is_mixed=True).draw(), "min-fragmentation")
     assert list(check_session(decided)) == []
+
+
+def test_a_gang_leaves_whole_only_for_those_that_it_has_to_leave_for():
+    """It left for a pod of the first, a third took its other nodes, and had to leave again."""
+    decided = Decided(Case(9302, 189, is_mixed=True).draw(), "max-throughput")
+    assert list(check_calm(decided)) == []

@@ -349,6 +349,22 @@ class TestRoomThatTheGangDoesNotUse:
             "task ns/lent-w-0: leaves for ns/mine, which does not use its room"
         ]
 
+    def test_a_gang_that_can_spare_what_is_needed_keeps_the_rest(self):
+        """All others together would be enough for it, though none of them alone is."""
+        lent = runs(gang("lent", ("w", 3, shape(1)), least=2, queue="a"), "n0", "n1", "n2")
+        mine = gang("mine", ("w", 1, shape(1)), queue="b")
+        other = gang("other", ("w", 1, shape(1)), queue="c")
+        nodes = [node(f"n{i}", cpu=1) for i in range(3)]
+        shares = [Queue("a"), Queue("b", deserved=((CPU, 3000),)), Queue("c")]
+        before = cluster(nodes, [lent, mine, other], shares)
+        evictions = [Evict(f"ns/lent-w-{i}", f"n{i}", "reclaim", "ns/mine") for i in range(3)]
+        mine_comes = Nominate("ns/mine-w-0", "n0", "ns/mine")
+        other_comes = Nominate("ns/other-w-0", "n1", "ns/other")
+        assert broken(before, evictions[0], mine_comes) == []
+        assert broken(before, *evictions, mine_comes, other_comes) == [
+            "task ns/lent-w-1: leaves for ns/mine, which does not use its room"
+        ]
+
     def test_a_quota_of_the_queue_needs_it_on_any_node(self):
         low = runs(gang("low", ("w", 1, shape(2))), "n0")
         high = gang("high", ("w", 1, shape(2)), priority=9)

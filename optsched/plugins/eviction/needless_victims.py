@@ -39,10 +39,12 @@ def find_needless(
     the eviction.
     """
     coming = _placements_by_gang(world)
-    for preemptor, victims in sorted(_find_victims(world, by).items()):
+    victims_of = _find_victims(world, by)
+    elsewhere = _find_spare_elsewhere(world, coming, victims_of)
+    for preemptor, victims in sorted(victims_of.items()):
         gang = world.snapshot.gang_by_key[preemptor]
         here = coming.get(preemptor, {})
-        doubtful = _find_doubtful(world, here, victims)
+        doubtful = _find_doubtful(world, here, victims, elsewhere)
         if doubtful and not _is_required_by_rule(world, rules, (gang, here), doubtful):
             yield doubtful, preemptor
 
@@ -69,16 +71,45 @@ def _placements_by_gang(world: World) -> dict[str, dict[str, list[Task]]]:
     return found
 
 
+def _find_spare_elsewhere(
+    world: World,
+    coming: Mapping[str, Mapping[str, Sequence[Task]]],
+    victims_of: Mapping[str, Sequence[Task]],
+) -> set[str]:
+    """Return the victims away from their preemptors that their gang could keep all together."""
+    evicted = {eviction.task for eviction in world.evictions}
+    away: dict[str, list[Task]] = {}
+    for preemptor, victims in victims_of.items():
+        for task in victims:
+            if task.node not in coming.get(preemptor, {}):
+                away.setdefault(task.gang, []).append(task)
+    found: set[str] = set()
+    for key, tasks in away.items():
+        gang = world.snapshot.gang_by_key[key]
+        held = [t for t in gang.tasks if t.status.counts_as_ready]
+        left = [t for t in held if t.key not in evicted]
+        if next(find_losses(gang, held, [*left, *tasks]), None) is None:
+            found |= {task.key for task in tasks}
+    return found
+
+
 def _find_doubtful(
-    world: World, coming: Mapping[str, Sequence[Task]], victims: Sequence[Task]
+    world: World,
+    coming: Mapping[str, Sequence[Task]],
+    victims: Sequence[Task],
+    elsewhere: Collection[str],
 ) -> list[str]:
-    """Return victims on other nodes, and the largest one of each node with too many."""
+    """Return victims on other nodes, and the largest one of each node with too many.
+
+    `elsewhere` are victims on other nodes that their gangs could keep.
+    """
     spare = _find_spare(world, victims)
     served = {task.gang for task in victims if task.node in coming}
     doubtful = [
         task.key
         for task in victims
-        if task.node not in coming and (task.key in spare or task.gang not in served)
+        if task.node not in coming
+        and (task.key in spare or task.key in elsewhere or task.gang not in served)
     ]
     by_node: dict[str, list[Task]] = {}
     for task in victims:
