@@ -12,7 +12,7 @@ Figures of two idle cores, November 2026:
 |---|---|---|---|
 | shapes | 10 000 gangs, 500 nodes | 2.4 | 3 |
 | shapes | 2 500 gangs, 125 nodes | 0.6 | 0.8 |
-| queues | 1 000 | 1.3 | 1 |
+| queues | 1 000 | 1.0 | 1 |
 | resources | 500 | 1.3 | 1.5 |
 | priorities | 2 000 | 0.9 | 1.5 |
 | one-gang | 5 000 pods | 2.3 | 5 |

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from optsched.problem.decisions import Decisions
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
+    from optsched.session.evicting_pipeline import EvictingPipeline
     from optsched.session.lending import Lending
     from optsched.solver.portfolio import Answer
     from optsched.solver.preemption.sequential.stage import EvictionPlan
@@ -39,6 +40,8 @@ class Round:
         The best first, then the greedy one.
     clearing
         The victims, and the gangs that they make room for.
+    evicting
+        The plan of the pipeline with evictions on the same problem; None beside victims.
 
     """
 
@@ -47,6 +50,7 @@ class Round:
     levels: Sequence[AnyLevel]
     answers: tuple[Answer, ...]
     clearing: EvictionPlan
+    evicting: EvictingPipeline | None = None
 
 
 @dataclass(frozen=True, eq=False)

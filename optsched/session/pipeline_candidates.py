@@ -13,17 +13,13 @@ from optsched.problem.running import running_tasks
 from optsched.session.backfill_reservations import reserve
 from optsched.session.candidates import Candidate, rank_candidates
 from optsched.session.decompile import actions_of
+from optsched.session.evicting_pipeline import EvictingPipeline
 from optsched.session.repair import repair_candidate
-from optsched.session.rounds import greedy_options
-from optsched.solver.greedy.pipeline import run_greedy
 from optsched.solver.portfolio import NO_SOLVER, evaluate_greedy
-from optsched.solver.preemption.sequential.stage import EvictionPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from optsched.problem.arrays import I64
-    from optsched.problem.problem import Problem
     from optsched.session.attempt import Attempt
     from optsched.session.candidates import Round
     from optsched.session.eviction_rounds import Rounds
@@ -83,18 +79,15 @@ def propose_greedily(attempt: Attempt, first: Round, best: Candidate) -> Iterato
     """
     session = attempt.session
     before = first.answers[-1].decisions
-    is_late = session.clock.deadline()
-    for number, (problem, tier_of) in enumerate(_list_problems(attempt, first)):
+    for number, pipeline in enumerate(_list_pipelines(attempt, first)):
         if number and not session.clock.has_time:
             return
         with session.clock.measure("greedy"):
-            options = greedy_options(attempt, problem, first.tiers, EvictionPlan())
-            options = replace(options, gated=True, is_late=is_late, tier_of=tier_of)
-            decisions = run_greedy(problem, session.policy.rules, options)
+            decisions = pipeline.decisions
             if decisions.equals(before):
                 continue
             before = decisions
-            actions = attempt.with_devices(actions_of(problem, decisions, first.tiers))
+            actions = attempt.with_devices(actions_of(pipeline.problem, decisions, first.tiers))
             found = attempt.evaluate(actions, first.problem, decisions, NO_SOLVER)
         if rank_candidates([best, found])[0] is best:
             continue
@@ -104,15 +97,15 @@ def propose_greedily(attempt: Attempt, first: Round, best: Candidate) -> Iterato
             yield replace(kept, dropped=())
 
 
-def _list_problems(attempt: Attempt, first: Round) -> Iterator[tuple[Problem, I64 | None]]:
-    """Yield problems for the pipeline with evictions, each with its ranks of gangs."""
+def _list_pipelines(attempt: Attempt, first: Round) -> Iterator[EvictingPipeline]:
+    """Yield the pipelines with evictions: by the tiers of the levels, and by plugins alone."""
     session, problem = attempt.session, first.problem
     is_gated = any(gang.phase is GangPhase.PENDING for gang in problem.snapshot.gangs)
     # Without victims the order of tiers gives the plan of the first round.
-    if is_gated or len(running_tasks(problem)):
-        yield problem, first.tiers.of
-    yield problem, None
+    if first.evicting is not None and (is_gated or len(running_tasks(problem))):
+        yield first.evicting
+    yield EvictingPipeline(attempt, problem, first.tiers, None)
     if attempt.reserved.bookings and session.clock.has_time:
         start = attempt.reserved.snapshot
         kept = reserve(start, session.policy, problem, is_ordered=False).snapshot
-        yield compile_problem(kept, problem), None
+        yield EvictingPipeline(attempt, compile_problem(kept, problem), first.tiers, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,12 +13,13 @@ from optsched.plugins.custom.isolation import PluginFailure
 from optsched.plugins.objectives.levels import build_levels
 from optsched.problem.arrays import UNPLACED
 from optsched.problem.compile import compile_problem
-from optsched.problem.nominations import nominated_seats
+from optsched.session.bounds import can_evict
 from optsched.session.candidates import Round
+from optsched.session.evicting_pipeline import EvictingPipeline, greedy_options
 from optsched.session.search_history import PROVED_BEFORE, resume_incumbent
 from optsched.session.warm_start import start_from
-from optsched.solver.greedy.gang_preemption import GangPreemptionOptions
-from optsched.solver.greedy.pipeline import GreedyOptions, run_greedy
+from optsched.solver.cpsat.process import OverlappingSolver
+from optsched.solver.greedy.pipeline import run_greedy
 from optsched.solver.portfolio import (
     IDEAL,
     NO_SOLVER,
@@ -28,9 +30,10 @@ from optsched.solver.portfolio import (
 )
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from optsched.cluster.snapshot import Snapshot
     from optsched.problem.problem import Problem
-    from optsched.problem.tiers import Tiers
     from optsched.session.attempt import Attempt
     from optsched.session.warm_start import WarmStart
     from optsched.solver.portfolio import Answer
@@ -62,40 +65,15 @@ def place_pods(
         decisions = run_greedy(problem, policy.rules, options)
         greedy = evaluate_greedy(problem, decisions, levels, NO_SOLVER)
         greedy = replace(greedy, final=tuple(options.seats))
-    greedy_round = Round(problem, tiers, levels, (greedy,), clearing)
+    evicting = None
+    if session.is_optimised and not clearing.evictions:
+        evicting = EvictingPipeline(attempt, problem, tiers, tiers.of)
+    greedy_round = Round(problem, tiers, levels, (greedy,), clearing, evicting)
     with measure("solve"):
         start = _find_start(attempt, greedy_round, warm_start)
         best = _solve(attempt, greedy_round, start, kept_ms)
         session.history.end(problem, best)
     return replace(greedy_round, answers=(best, greedy))
-
-
-def greedy_options(
-    attempt: Attempt, problem: Problem, tiers: Tiers, clearing: EvictionPlan
-) -> GreedyOptions:
-    """Return the options of the greedy pipeline in a round."""
-    session = attempt.session
-    policy = session.policy
-    arguments = {name: dict(values) for name, values in policy.action_arguments}
-    plain = GangPreemptionOptions()
-    by_gang = {
-        name: GangPreemptionOptions(
-            int(values.get("maxDomains", plain.max_domains)),
-            bool(values.get("allowWholeBundle", plain.allow_whole)),
-        )
-        for name, values in arguments.items()
-    }
-    return GreedyOptions(
-        actions=policy.actions,
-        tier_of=tiers.of if session.is_optimised else None,
-        seats={**nominated_seats(problem), **clearing.seats},
-        by_gang=by_gang,
-        weighs_nodes=bool(arguments.get("preempt", {}).get("enableTopologyAwarePreemption", False)),
-        gated=not session.is_optimised,
-        late=attempt.reserved.late(problem),
-        proposers=policy.proposers,
-        faults=session.faults,
-    )
 
 
 def _find_start(attempt: Attempt, each: Round, warm_start: WarmStart | None) -> Answer:
@@ -161,6 +139,27 @@ def _solve(attempt: Attempt, each: Round, start: Answer, kept_ms: int) -> Answer
     limits = session.clock.placement_limits(kept_ms)
     request = SolveRequest(solver, limits, progress_callback)
     try:
-        return improve(problem, rules, (each.tiers, levels), start, request)
+        with _overlapped(attempt, each):
+            return improve(problem, rules, (each.tiers, levels), start, request)
     except PluginFailure as e:
         return replace(start, stopped=f"plugin {e.fault.plugin} failed")
+
+
+def _overlapped(attempt: Attempt, each: Round) -> AbstractContextManager[None]:
+    """Return a context in which the pipeline makes its plan with evictions beside a solve.
+
+    Only where pods may be evicted, and that plan therefore competes in any case. A plugin that
+    fails on it fails again where the plan is asked for.
+    """
+    session, evicting = attempt.session, each.evicting
+    solver = session.context.solver
+    if evicting is None or not isinstance(solver, OverlappingSolver):
+        return nullcontext()
+    if not can_evict(each.problem, session.rules, session.reach_with_moves):
+        return nullcontext()
+
+    def prepare() -> None:
+        with suppress(PluginFailure):
+            _ = evicting.decisions
+
+    return solver.overlap(prepare)

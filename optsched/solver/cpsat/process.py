@@ -11,14 +11,16 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from optsched.solver.cpsat.level_model import DONE, Step, forward_messages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
+    from contextlib import AbstractContextManager
     from typing import TypeAlias
 
     from optsched.solver.cpsat.level_model import LevelModel, LevelUpdate, Limits
@@ -67,6 +69,14 @@ class Solver(Protocol):
         """Release its resources."""
 
 
+@runtime_checkable
+class OverlappingSolver(Solver, Protocol):
+    """A solver in another process, so that its caller need not only wait."""
+
+    def overlap(self, task: Callable[[], object]) -> AbstractContextManager[None]:
+        """Run a task while the first solve of the block is on its way, if there is one."""
+
+
 class Work(Protocol):
     """Another task for a worker; it is pickled on its way there."""
 
@@ -103,6 +113,7 @@ class WorkerProcess:
 
     def __init__(self, is_stopped: Callable[[], bool] | None = None) -> None:
         self._is_stopped = is_stopped
+        self._overlapped: Callable[[], object] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
 
@@ -140,6 +151,15 @@ class WorkerProcess:
         )
         return Solved(_add_unfinished_level(updates, steps), stopped)
 
+    @contextmanager
+    def overlap(self, task: Callable[[], object]) -> Iterator[None]:
+        """See `OverlappingSolver`."""
+        self._overlapped = task
+        try:
+            yield
+        finally:
+            self._overlapped = None
+
     def work(self, work: Work, seconds: float | None) -> Generator[Any, None, str]:
         """Results of some work as they come, and at last why no more came.
 
@@ -161,6 +181,16 @@ class WorkerProcess:
         end = None if seconds is None else time.monotonic() + seconds * GRACE + GRACE_SECONDS
         try:
             self._connection.send(message)
+            if self._overlapped is not None:
+                task, self._overlapped = self._overlapped, None
+                try:
+                    task()
+                except BaseException:
+                    # Its answers would be taken for those to the next message.
+                    self.close()
+                    raise
+                # Its answers may not have been read yet, however long ago it should have ended.
+                end = None if end is None else max(end, time.monotonic() + GRACE_SECONDS)
             while (why := self._wait(self._connection, end)) is None:
                 answer = self._connection.recv()
                 if isinstance(answer, str):
