@@ -13,8 +13,8 @@ from optsched.problem.running import running_tasks
 from optsched.session.backfill_reservations import reserve
 from optsched.session.candidates import Candidate, rank_candidates
 from optsched.session.decompile import actions_of
-from optsched.session.evicting_pipeline import EvictingPipeline
 from optsched.session.repair import repair_candidate
+from optsched.session.rounds import pipeline_with_evictions
 from optsched.solver.portfolio import NO_SOLVER, evaluate_greedy
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from optsched.session.attempt import Attempt
     from optsched.session.candidates import Round
+    from optsched.session.evicting_pipeline import EvictingPipeline
     from optsched.session.eviction_rounds import Rounds
 
 
@@ -104,8 +105,9 @@ def _list_pipelines(attempt: Attempt, first: Round) -> Iterator[EvictingPipeline
     # Without victims the order of tiers gives the plan of the first round.
     if first.evicting is not None and (is_gated or len(running_tasks(problem))):
         yield first.evicting
-    yield EvictingPipeline(attempt, problem, first.tiers, None)
+    yield pipeline_with_evictions(attempt, problem, first.tiers, None)
     if attempt.reserved.bookings and session.clock.has_time:
         start = attempt.reserved.snapshot
         kept = reserve(start, session.policy, problem, is_ordered=False).snapshot
-        yield EvictingPipeline(attempt, compile_problem(kept, problem), first.tiers, None)
+        without = compile_problem(kept, problem)
+        yield pipeline_with_evictions(attempt, without, first.tiers, None)

@@ -13,13 +13,15 @@ from optsched.plugins.custom.isolation import PluginFailure
 from optsched.plugins.objectives.levels import build_levels
 from optsched.problem.arrays import UNPLACED
 from optsched.problem.compile import compile_problem
+from optsched.problem.nominations import nominated_seats
 from optsched.session.bounds import can_evict
 from optsched.session.candidates import Round
-from optsched.session.evicting_pipeline import EvictingPipeline, greedy_options
+from optsched.session.evicting_pipeline import EvictingPipeline
 from optsched.session.search_history import PROVED_BEFORE, resume_incumbent
 from optsched.session.warm_start import start_from
 from optsched.solver.cpsat.process import OverlappingSolver
-from optsched.solver.greedy.pipeline import run_greedy
+from optsched.solver.greedy.gang_preemption import GangPreemptionOptions
+from optsched.solver.greedy.pipeline import GreedyOptions, run_greedy
 from optsched.solver.portfolio import (
     IDEAL,
     NO_SOLVER,
@@ -28,16 +30,17 @@ from optsched.solver.portfolio import (
     improve,
     is_ideal,
 )
+from optsched.solver.preemption.sequential.stage import EvictionPlan
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from optsched.cluster.snapshot import Snapshot
+    from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
     from optsched.session.attempt import Attempt
     from optsched.session.warm_start import WarmStart
     from optsched.solver.portfolio import Answer
-    from optsched.solver.preemption.sequential.stage import EvictionPlan
 
 
 def place_pods(
@@ -67,13 +70,50 @@ def place_pods(
         greedy = replace(greedy, final=tuple(options.seats))
     evicting = None
     if session.is_optimised and not clearing.evictions:
-        evicting = EvictingPipeline(attempt, problem, tiers, tiers.of)
+        evicting = pipeline_with_evictions(attempt, problem, tiers, tiers.of)
     greedy_round = Round(problem, tiers, levels, (greedy,), clearing, evicting)
     with measure("solve"):
         start = _find_start(attempt, greedy_round, warm_start)
         best = _solve(attempt, greedy_round, start, kept_ms)
         session.history.end(problem, best)
     return replace(greedy_round, answers=(best, greedy))
+
+
+def greedy_options(
+    attempt: Attempt, problem: Problem, tiers: Tiers, clearing: EvictionPlan
+) -> GreedyOptions:
+    """Return the options of the greedy pipeline in a round."""
+    session = attempt.session
+    policy = session.policy
+    arguments = {name: dict(values) for name, values in policy.action_arguments}
+    plain = GangPreemptionOptions()
+    by_gang = {
+        name: GangPreemptionOptions(
+            int(values.get("maxDomains", plain.max_domains)),
+            bool(values.get("allowWholeBundle", plain.allow_whole)),
+        )
+        for name, values in arguments.items()
+    }
+    return GreedyOptions(
+        actions=policy.actions,
+        tier_of=tiers.of if session.is_optimised else None,
+        seats={**nominated_seats(problem), **clearing.seats},
+        by_gang=by_gang,
+        weighs_nodes=bool(arguments.get("preempt", {}).get("enableTopologyAwarePreemption", False)),
+        gated=not session.is_optimised,
+        late=attempt.reserved.late(problem),
+        proposers=policy.proposers,
+        faults=session.faults,
+    )
+
+
+def pipeline_with_evictions(
+    attempt: Attempt, problem: Problem, tiers: Tiers, tier_of: I64 | None
+) -> EvictingPipeline:
+    """Return the pipeline with evictions; `tier_of` (G,) ranks gangs before plugins order them."""
+    session = attempt.session
+    options = replace(greedy_options(attempt, problem, tiers, EvictionPlan()), tier_of=tier_of)
+    return EvictingPipeline(problem, session.policy.rules, options, session.clock)
 
 
 def _find_start(attempt: Attempt, each: Round, warm_start: WarmStart | None) -> Answer:
