@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvictingPipeline:
-    """The pipeline with evictions on one problem, run when its plan is first asked for."""
+    """The pipeline with evictions on one problem, run when its plan is first needed."""
 
     problem: Problem
     rules: RuleSet

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Snapshot
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
+    from optsched.problem.tiers import Tiers
     from optsched.session.attempt import Attempt
     from optsched.session.warm_start import WarmStart
     from optsched.solver.portfolio import Answer
@@ -189,7 +190,7 @@ def _overlapped(attempt: Attempt, each: Round) -> AbstractContextManager[None]:
     """Return a context in which the pipeline makes its plan with evictions beside a solve.
 
     Only where pods may be evicted, and that plan therefore competes in any case. A plugin that
-    fails on it fails again where the plan is asked for.
+    fails on it fails again where the plan is needed.
     """
     session, evicting = attempt.session, each.evicting
     solver = session.context.solver
