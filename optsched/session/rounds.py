@@ -187,7 +187,7 @@ def _solve(attempt: Attempt, each: Round, start: Answer, kept_ms: int) -> Answer
 
 
 def _overlapped(attempt: Attempt, each: Round) -> AbstractContextManager[None]:
-    """Return a context in which the pipeline makes its plan with evictions beside a solve.
+    """Return a context in which the pipeline makes its plan with evictions during a solve.
 
     Only where pods may be evicted, and that plan therefore competes in any case. A plugin that
     fails on it fails again where the plan is needed.
