@@ -41,7 +41,7 @@ class Round:
     clearing
         The victims, and the gangs that they make room for.
     evicting
-        The plan of the pipeline with evictions on the same problem; None if pods are evicted for it.
+        The plan of the pipeline with evictions on the same problem; None after evictions.
 
     """
 

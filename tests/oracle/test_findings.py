@@ -357,3 +357,10 @@ def test_a_gang_leaves_whole_only_for_those_that_it_has_to_leave_for():
     """It left for a pod of the first, a third took its other nodes, and had to leave again."""
     decided = Decided(Case(9302, 189, is_mixed=True).draw(), "max-throughput")
     assert list(check_calm(decided)) == []
+
+
+def test_nominated_pods_count_for_the_spread_of_pods_that_are_nominated_after_them():
+    """Each was nominated within its constraint, and once all had come one domain had too many."""
+    assert (
+        list(check_session(Decided(Case(9501, 464, is_mixed=True).draw(), "volcano-default"))) == []
+    )

@@ -151,14 +151,14 @@ class _Domains:
 
 
 class _Live(Greedy):
-    """Counts by domain as tasks are placed.
+    """Counts by domain as tasks are placed and nominated.
 
     No task may exceed the constraint of a task placed in the domain before, so that the order of
-    placement does not matter. Selected tasks without the constraint are assumed to come last.
+    placement does not matter. Selected tasks without the constraint are assumed to come last. A
+    nominated task is there once the terminating pods have left: it counts then, and not before.
     """
 
     def __init__(self, problem: Problem) -> None:
-        self._selected = problem.relations.selected.copy()
         self._domains = [
             {m: _Domains(problem, c, m) for m in _terms_of(problem, c)}
             for c in range(len(problem.classes.shapes))
@@ -167,27 +167,37 @@ class _Live(Greedy):
             [m for m in mine if m in selecting]
             for mine, selecting in zip(self._domains, problem.classes.relations, strict=True)
         ]
-        self._placed: dict[int, I64] = {}
+        self._now = _Counts(problem.relations.selected.copy())
+        self._later = _Counts(problem.relations.selected.copy())
+        self._has_nominations = False
 
     def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
+        allowed = self._find_nodes(task_class, self._later)
+        if later or not self._has_nominations or allowed is None:
+            return allowed
+        now = self._find_nodes(task_class, self._now)
+        return allowed if now is None else allowed & now
+
+    def _find_nodes(self, task_class: int, counts: _Counts) -> Bool | None:
+        """Return (N,) the nodes for one more task of a class; None for all nodes."""
         allowed: Bool | None = None
         for m, domains in self._domains[task_class].items():
             is_counted = m in self._counted[task_class]
-            count = domains.count_by_domain(self._selected[m])
+            count = domains.count_by_domain(counts.selected[m])
             fits = count + int(is_counted) - domains.smallest_count(count) <= domains.term.max_skew
             open_to = domains.nodes(fits)
             if is_counted:
-                open_to &= self._keeps_placed_constraints(m)
+                open_to &= self._keeps_placed_constraints(m, counts)
             allowed = open_to if allowed is None else allowed & open_to
         return allowed
 
-    def _keeps_placed_constraints(self, m: int) -> Bool:
+    def _keeps_placed_constraints(self, m: int, counts: _Counts) -> Bool:
         """Return (N,) the nodes where one more selected task keeps placed constraints."""
-        kept = np.ones(self._selected.shape[1], np.bool_)
-        for task_class, placed in self._placed.items():
+        kept = np.ones(counts.selected.shape[1], np.bool_)
+        for task_class, placed in counts.placed.items():
             domains = self._domains[task_class].get(m)
             if domains is not None:
-                count = domains.count_by_domain(self._selected[m])
+                count = domains.count_by_domain(counts.selected[m])
                 full = count + 1 - domains.smallest_count(count) > domains.term.max_skew
                 kept &= ~(
                     domains.nodes(full & domains.domains_with_pods(placed)) & domains.eligible
@@ -195,15 +205,29 @@ class _Live(Greedy):
         return kept
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
-        if not self._domains[task_class]:
-            return
-        for m in self._counted[task_class]:
-            np.add.at(self._selected[m], nodes, counts)
-        none = np.zeros(self._selected.shape[1], np.int64)
-        np.add.at(self._placed.setdefault(task_class, none), nodes, counts)
+        if self._domains[task_class]:
+            for each in (self._now, self._later):
+                each.add(task_class, self._counted[task_class], nodes, counts)
 
     def record_nomination(self, task_class: int, nodes: I64, counts: I64) -> None:
-        self.record_placement(-1, task_class, nodes, -counts)
+        if self._domains[task_class]:
+            self._has_nominations = True
+            self._now.add(task_class, self._counted[task_class], nodes, -counts)
+
+
+class _Counts:
+    """Selected pods (M, N) by term and node, and placed tasks (N,) by class."""
+
+    def __init__(self, selected: I64) -> None:
+        self.selected = selected
+        self.placed: dict[int, I64] = {}
+
+    def add(self, task_class: int, terms: Sequence[int], nodes: I64, counts: I64) -> None:
+        """Add tasks of a class that some terms count."""
+        for m in terms:
+            np.add.at(self.selected[m], nodes, counts)
+        none = np.zeros(self.selected.shape[1], np.int64)
+        np.add.at(self.placed.setdefault(task_class, none), nodes, counts)
 
 
 def _encode_term(
