@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tests.oracle.manifests import Cluster, Manifest
 
 SESSIONS = 10
+_BY_DESERVED = ("capacity-hierarchical", "crater")
+"""The models in which queues hold what they hold above `deserved` until others reclaim it."""
 _PERIOD_S = 1.0
 
 
@@ -90,11 +92,12 @@ def check_calm(decided: Decided) -> Iterator[Finding]:
 
     No pod is evicted twice, what had room nominated gets it, and the last sessions do nothing. No
     gang waits then that could start. A pod that started while its queue borrowed may be preempted
-    in that queue; it is counted as open.
+    in that queue, and one that started above what its queue deserves may be reclaimed again; these
+    are counted as open.
     """
     model = decided.model
     evicted: Counter[str] = Counter()
-    borrowed: set[str] = set()
+    borrowed: dict[str, set[str]] = {"preempt": set(), "reclaim": set()}
     story: list[str] = []
     for turn in range(SESSIONS):
         plan = decided.plan
@@ -110,16 +113,56 @@ def check_calm(decided: Decided) -> Iterator[Finding]:
         evicted.update(victim.task for victim in victims)
         again = [victim for victim in victims if evicted[victim.task] > 1]
         if again:
-            is_open = all(v.action == "preempt" and v.task in borrowed for v in again)
+            is_open = all(v.task in borrowed.get(v.action, ()) for v in again)
             kind = f"{OPEN}, chain evicts borrowers" if is_open else "chain evicts again"
             told = f"evicted, started and evicted again: {', '.join(v.task for v in again)}\n"
             yield Finding(kind, model, told + "\n".join(story))
             return
         if any(r.name.startswith(LENT) and r.value for r in plan.certificate.levels):
-            borrowed.update(plan.binds)
-        decided = Decided(carry_out(decided.cluster, plan), model)
+            borrowed["preempt"].update(plan.binds)
+        after = carry_out(decided.cluster, plan)
+        if model in _BY_DESERVED:
+            borrowed["reclaim"].update(_find_borrowers(after) & plan.binds.keys())
+        decided = Decided(after, model)
     told = f"session {SESSIONS} with nothing new still acts\n"
     yield Finding("chain without end", model, told + "\n".join(story))
+
+
+def _find_borrowers(cluster: Cluster) -> set[str]:
+    """Return the running pods of queues that hold more than they deserve of what the pod uses.
+
+    A queue without `deserved` deserves nothing.
+    """
+    specs = {q["metadata"]["name"]: q["spec"] for q in cluster.of_kind("Queue")}
+    queue_of = {g["metadata"]["name"]: g["spec"]["queue"] for g in cluster.of_kind("PodGroup")}
+    pods = [p for p in cluster.of_kind("Pod") if "nodeName" in p["spec"] and gang_of(p) in queue_of]
+    held: dict[str, Counter[str]] = {name: Counter() for name in specs}
+    lines: dict[str, list[str]] = {}
+    for pod in pods:
+        name: str | None = queue_of[gang_of(pod)]
+        line = lines[key_of(pod)] = []
+        while name in specs:
+            line.append(name)
+            held[name].update(_requests(pod))
+            name = specs[name].get("parent")
+    return {
+        key_of(pod)
+        for pod in pods
+        for name in lines[key_of(pod)]
+        if _exceeds(held[name], specs[name].get("deserved", {}), _requests(pod))
+    }
+
+
+def _requests(pod: Manifest) -> dict[str, int]:
+    """CPUs and devices that a pod requests; memory is no share of any drawn queue."""
+    requested = pod["spec"]["containers"][0]["resources"]["requests"]
+    return {r: int(amount) for r, amount in requested.items() if r != "memory"}
+
+
+def _exceeds(held: Counter[str], deserved: Manifest, used: dict[str, int]) -> bool:
+    if not deserved:
+        return True
+    return any(held[r] > int(deserved[r]) for r, n in used.items() if n and r in deserved)
 
 
 def check_history(decided: Decided, seed: str = "0") -> Iterator[Finding]:
